@@ -1,1 +1,601 @@
-//! (being written)
+//! KVM halt polling: what a host does when a vCPU halts.
+//!
+//! # The idea
+//! A vCPU that executes HLT leaves the guest. Before KVM puts its thread to sleep it may watch for the wake event
+//! for a while: a wake that comes in time costs no sleep, no interrupt to another core and no schedule. How long it
+//! watches is a per-vCPU number of nanoseconds, `vcpu->halt_poll_ns` (here [`Vcpu::halt_poll_ns`]), which starts
+//! at zero and is adjusted after every halt from the length of that halt.
+//!
+//! # The steps of one halt (6.1 and later)
+//! 1. Cut the per-vCPU value to the maximum (silently). Poll if it is not zero, unless the guest has switched host
+//!    polling off (`MSR_KVM_POLL_CONTROL`).
+//! 2. Poll until the wake event, the end of the window, or until another task wants this core.
+//! 3. If nothing came, sleep.
+//! 4. With the length *h* of the whole halt and the maximum *mx*: invalid wake, shrink; *mx* = 0, drop to zero;
+//!    *h* within the value, keep it; *h* > *mx*, shrink; both below *mx*, grow.
+//!
+//! [`Vcpu::halt`] is this routine in time, over an [`Environment`] that gives the clock, the wake condition and the
+//! sleep. [`Vcpu::enter`] and [`Vcpu::decide`] are its steps 1 and 4, and [`HaltPoll`] joins the two into a
+//! [`Policy`] for a replay, where time is continuous and a poll ends exactly at its
+//! window or at the wake.
+//!
+//! # What differs between versions
+//! [`Era`] lists them. The maximum is read live in 5.4, copied when the VM is created in 5.8 to 6.0, and since 6.1
+//! live again unless the VM has its own (`KVM_CAP_HALT_POLL`). Until 6.0 growth stops at the maximum; since 6.1 it
+//! runs past it and the next halt cuts it.
+//!
+//! # Limits
+//! Only x86 is modelled; there every wake is valid, but the invalid kind (s390) is kept since it is part of the rule.
+//! The histograms of 5.15 and 5.16 are not modelled (the specification has none of that time).
+
+use crate::version::{UnknownEra, Version};
+use crate::{Nanos, Outcome, Policy};
+
+/// The kernel releases that share one behaviour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Era {
+    /// 5.4.0 exactly, and 5.5 to 5.7: maximum read live; a shrunk value may fall below `grow_start`.
+    V5_4_0,
+    /// 5.4 as maintained (5.4.y): as 5.4.0, but what shrinks below `grow_start` becomes zero.
+    V5_4,
+    /// 5.8, 5.9, 5.10.0, 5.11, 5.12: the maximum is copied at VM creation, or set by `KVM_CAP_HALT_POLL`.
+    V5_8,
+    /// 5.10 as maintained (5.10.y): shrinks to zero below `grow_start`; a pending reschedule ends the poll.
+    V5_10,
+    /// 5.13, 5.14: a pending reschedule ends the poll.
+    V5_13,
+    /// 5.15, 5.16: shrinks to zero below `grow_start`.
+    V5_15,
+    /// 5.17 to 6.0: statistics only of halts that polled; one clock read for start and stop.
+    V5_17,
+    /// 6.1 to 6.10: the value is cut to the maximum before the halt, not when it grows.
+    V6_1,
+    /// 6.11 and later: as 6.1; `halt_poll_ns_shrink` defaults to 2.
+    V6_11,
+}
+
+/// What [`Era::of`] accepts, for error texts.
+pub const KNOWN: &str = "5.4 to 7.3";
+
+impl Era {
+    /// The era of a kernel release.
+    ///
+    /// `5.4` and `5.10` mean the maintained series; their very first releases, which lacked later fixes, are `5.4.0`
+    /// and `5.10.0`.
+    ///
+    /// # Errors
+    /// [`UnknownEra`] before 5.4 and after 7.3, the newest that was read.
+    pub const fn of(version: Version) -> Result<Era, UnknownEra> {
+        if !version.at_least(5, 4) || version.at_least(7, 4) {
+            return Err(UnknownEra { of: "kernel", known: KNOWN });
+        }
+        let first_release = matches!(version.patch, Some(0));
+        Ok(match (version.major, version.minor) {
+            (5, 4) if !first_release => Era::V5_4,
+            (5, 4..=7) => Era::V5_4_0,
+            (5, 10) if !first_release => Era::V5_10,
+            (5, 8..=12) => Era::V5_8,
+            (5, 13..=14) => Era::V5_13,
+            (5, 15..=16) => Era::V5_15,
+            (5, _) | (6, 0) => Era::V5_17,
+            (6, 1..=10) => Era::V6_1,
+            _ => Era::V6_11,
+        })
+    }
+
+    const fn since(self, other: Era) -> bool {
+        self as u8 >= other as u8
+    }
+
+    /// Where the maximum comes from.
+    pub const fn max_source(self) -> MaxSource {
+        match self {
+            Era::V5_4_0 | Era::V5_4 => MaxSource::Live,
+            Era::V5_8 | Era::V5_10 | Era::V5_13 | Era::V5_15 | Era::V5_17 => MaxSource::CopiedAtCreation,
+            Era::V6_1 | Era::V6_11 => MaxSource::CapElseLive,
+        }
+    }
+
+    /// Whether the value is cut to the maximum before a halt (then growth runs past the maximum) or when it grows.
+    pub const fn clamps_at_entry(self) -> bool {
+        self.since(Era::V6_1)
+    }
+
+    /// Whether a value that shrinks below `grow_start` becomes zero.
+    pub const fn shrinks_to_zero_below_grow_start(self) -> bool {
+        !matches!(self, Era::V5_4_0 | Era::V5_8 | Era::V5_13)
+    }
+
+    /// Whether a pending reschedule of the polling thread ends the poll.
+    pub const fn poll_ends_on_need_resched(self) -> bool {
+        self.since(Era::V5_10)
+    }
+
+    /// Whether the polling loop pauses between two tests. It changes what one pass costs, never a decision. The
+    /// specification fixes 5.10 (no) and 6.1 (yes).
+    pub const fn poll_relaxes(self) -> bool {
+        self.since(Era::V5_15)
+    }
+
+    /// Whether start and end of the window come from one clock reading.
+    pub const fn one_clock_read_for_start_and_stop(self) -> bool {
+        self.since(Era::V5_17)
+    }
+
+    /// Whether statistics count a halt by whether it slept, and only if it polled.
+    const fn reconciled_statistics(self) -> bool {
+        self.since(Era::V5_17)
+    }
+}
+
+/// Where the maximum of the polling window comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxSource {
+    /// The module parameter, read at each use.
+    Live,
+    /// The module parameter as it was when the VM was created, or what `KVM_CAP_HALT_POLL` replaced it with. A later
+    /// write to the module parameter does not reach the VM.
+    CopiedAtCreation,
+    /// What `KVM_CAP_HALT_POLL` set, else the module parameter, read at each use.
+    CapElseLive,
+}
+
+/// The module parameters, `/sys/module/kvm/parameters/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Params {
+    /// Longest window \[ns\]; 0 switches polling off.
+    pub halt_poll_ns: u32,
+    /// Factor by which a window grows; 0 never grows.
+    pub halt_poll_ns_grow: u32,
+    /// Least window that a growth gives \[ns\], and (most eras) the least that a shrink leaves.
+    pub halt_poll_ns_grow_start: u32,
+    /// Divisor by which a window shrinks; 0 drops it to zero.
+    pub halt_poll_ns_shrink: u32,
+}
+
+impl Params {
+    /// x86 defaults of an era (`arch/x86/include/asm/kvm_host.h`, `virt/kvm/kvm_main.c`).
+    pub const fn default_for(era: Era) -> Params {
+        Params {
+            halt_poll_ns: 200_000,
+            halt_poll_ns_grow: 2,
+            halt_poll_ns_grow_start: 10_000,
+            halt_poll_ns_shrink: if era.since(Era::V6_11) { 2 } else { 0 },
+        }
+    }
+}
+
+/// Everything outside a vCPU that rules its polling, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    /// The module parameters now.
+    pub params: Params,
+    /// `halt_poll_ns` when the VM was created \[ns\]; read by the eras of [`MaxSource::CopiedAtCreation`].
+    pub at_creation_ns: u32,
+    /// What `KVM_CAP_HALT_POLL` set, if it was ever used on this VM \[ns\]. 5.4 has no such capability and ignores it.
+    pub cap_ns: Option<u32>,
+    /// Bit 0 of `MSR_KVM_POLL_CONTROL`: whether the guest lets the host poll. 1 after reset.
+    pub poll_control: bool,
+}
+
+impl Knobs {
+    /// A VM that was created under these parameters, without an override, whose guest lets the host poll.
+    pub const fn of(params: Params) -> Knobs {
+        Knobs { params, at_creation_ns: params.halt_poll_ns, cap_ns: None, poll_control: true }
+    }
+
+    /// The longest window \[ns\].
+    #[inline]
+    pub const fn max_ns(&self, era: Era) -> u32 {
+        match (era.max_source(), self.cap_ns) {
+            (MaxSource::Live, _) | (MaxSource::CapElseLive, None) => self.params.halt_poll_ns,
+            (MaxSource::CopiedAtCreation, None) => self.at_creation_ns,
+            (MaxSource::CopiedAtCreation | MaxSource::CapElseLive, Some(cap)) => cap,
+        }
+    }
+}
+
+/// Why `KVM_ENABLE_CAP(KVM_CAP_HALT_POLL)` answers `-EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCap;
+
+/// The override that `KVM_CAP_HALT_POLL` sets with these arguments \[ns\]. It can be replaced, never cleared; 0 switches
+/// polling off.
+///
+/// # Errors
+/// [`InvalidCap`] if any flag is set or the value needs more than 32 bits.
+pub fn cap_halt_poll(flags: u32, arg0: u64) -> Result<u32, InvalidCap> {
+    match (flags, u32::try_from(arg0)) {
+        (0, Ok(max)) => Ok(max),
+        _ => Err(InvalidCap),
+    }
+}
+
+/// A tracepoint `kvm:kvm_halt_poll_ns`: the value was grown or shrunk, possibly to what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Grown, else shrunk.
+    pub grow: bool,
+    /// The value after \[ns\].
+    pub new: u32,
+    /// The value before \[ns\].
+    pub old: u32,
+}
+
+/// The polling state of one vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vcpu {
+    era: Era,
+    halt_poll_ns: u32,
+}
+
+impl Vcpu {
+    /// A fresh vCPU: window zero.
+    pub const fn new(era: Era) -> Vcpu {
+        Vcpu::with_halt_poll_ns(era, 0)
+    }
+
+    /// A vCPU in the middle of its life, with the window as given \[ns\].
+    pub const fn with_halt_poll_ns(era: Era, halt_poll_ns: u32) -> Vcpu {
+        Vcpu { era, halt_poll_ns }
+    }
+
+    /// The era whose rule is followed.
+    pub const fn era(&self) -> Era {
+        self.era
+    }
+
+    /// `vcpu->halt_poll_ns` \[ns\].
+    pub const fn halt_poll_ns(&self) -> u32 {
+        self.halt_poll_ns
+    }
+
+    /// The start of a halt: cuts the value where the era does so, and answers the window to poll \[ns\]; 0 is none.
+    #[inline]
+    pub fn enter(&mut self, knobs: &Knobs) -> u32 {
+        if self.era.clamps_at_entry() {
+            self.halt_poll_ns = self.halt_poll_ns.min(knobs.max_ns(self.era));
+        }
+        if knobs.poll_control { self.halt_poll_ns } else { 0 }
+    }
+
+    /// The end of a halt that took `halt_ns` \[ns\]: adjusts the value unless the guest has switched host polling off.
+    /// Answers what the tracepoint would say; silent changes answer `None`.
+    #[inline]
+    pub fn decide(&mut self, knobs: &Knobs, halt_ns: u64, valid_wakeup: bool) -> Option<Change> {
+        if !knobs.poll_control {
+            return None;
+        }
+        let max = knobs.max_ns(self.era);
+        let old = self.halt_poll_ns;
+        if !valid_wakeup {
+            return Some(self.shrink(&knobs.params));
+        }
+        if max == 0 {
+            self.halt_poll_ns = 0;
+            return None;
+        }
+        if halt_ns <= u64::from(old) {
+            None
+        } else if old != 0 && halt_ns > u64::from(max) {
+            Some(self.shrink(&knobs.params))
+        } else if old < max && halt_ns < u64::from(max) {
+            Some(self.grow(&knobs.params, max))
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn grow(&mut self, params: &Params, max: u32) -> Change {
+        let old = self.halt_poll_ns;
+        if params.halt_poll_ns_grow != 0 {
+            let grown = old.wrapping_mul(params.halt_poll_ns_grow).max(params.halt_poll_ns_grow_start);
+            self.halt_poll_ns = if self.era.clamps_at_entry() { grown } else { grown.min(max) };
+        }
+        Change { grow: true, new: self.halt_poll_ns, old }
+    }
+
+    #[inline]
+    fn shrink(&mut self, params: &Params) -> Change {
+        let old = self.halt_poll_ns;
+        let shrunk = old.checked_div(params.halt_poll_ns_shrink).unwrap_or(0);
+        let dropped =
+            self.era.shrinks_to_zero_below_grow_start() && shrunk < params.halt_poll_ns_grow_start;
+        self.halt_poll_ns = if dropped { 0 } else { shrunk };
+        Change { grow: false, new: self.halt_poll_ns, old }
+    }
+
+    /// One whole halt in time: polls, sleeps, counts and adjusts, asking `env` for everything outside the vCPU in the
+    /// order and as often as the kernel does.
+    pub fn halt<E: Environment>(&mut self, env: &mut E, stats: &mut Stats) -> Halt {
+        let at_entry = env.knobs();
+        let window = self.enter(&at_entry);
+        let polls = window != 0;
+        let start = env.clock();
+        let mut now = start;
+        let mut poll_end = start;
+        let mut found_in_loop = false;
+        if polls {
+            let from = if self.era.one_clock_read_for_start_and_stop() { start } else { env.clock() };
+            let stop = from.wrapping_add(u64::from(window));
+            loop {
+                if env.wake_condition() {
+                    found_in_loop = true;
+                    break;
+                }
+                if self.era.poll_relaxes() {
+                    env.relax();
+                }
+                now = env.clock();
+                poll_end = now;
+                let stay = env.alone(self.era.poll_ends_on_need_resched()) && now < stop;
+                if !stay {
+                    break;
+                }
+            }
+        }
+        let mut waited = false;
+        if !found_in_loop {
+            waited = env.block();
+            now = env.clock();
+        }
+        let valid = env.valid_wakeup();
+        let measured = Measured {
+            polls,
+            found_in_loop,
+            waited,
+            valid,
+            poll_ns: poll_end.wrapping_sub(start),
+            wait_ns: now.wrapping_sub(poll_end),
+        };
+        stats.count(self.era, &measured);
+        let halt_ns = now.wrapping_sub(start);
+        let mut at_exit = env.knobs();
+        if self.era.clamps_at_entry() {
+            // The guest's wish was read once, before the halt; the maximum is read again.
+            at_exit.poll_control = at_entry.poll_control;
+        }
+        let change = self.decide(&at_exit, halt_ns, valid);
+        Halt { window_ns: window, halt_ns, waited, valid, change }
+    }
+}
+
+/// What [`Vcpu::halt`] asks of the world.
+pub trait Environment {
+    /// `CLOCK_MONOTONIC` \[ns\].
+    fn clock(&mut self) -> u64;
+    /// Whether there is a reason to run the vCPU: an interrupt, NMI, SMI, INIT or SIPI, a pending LAPIC timer
+    /// interrupt, a signal, or a request to unblock.
+    fn wake_condition(&mut self) -> bool;
+    /// A pause instruction.
+    fn relax(&mut self);
+    /// Whether nothing else wants this core: one task on the run queue, and, if `need_resched` counts in this era, no
+    /// reschedule pending.
+    fn alone(&mut self, need_resched_counts: bool) -> bool;
+    /// Sleeps until [`Environment::wake_condition`] holds; answers whether it slept at all.
+    fn block(&mut self) -> bool;
+    /// Whether the wake was a valid one; always so on x86.
+    fn valid_wakeup(&mut self) -> bool {
+        true
+    }
+    /// Parameters, override and poll control, now.
+    fn knobs(&mut self) -> Knobs;
+}
+
+/// One finished halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// The window that was to be polled \[ns\]; 0 is none.
+    pub window_ns: u32,
+    /// The length of the halt as the decision saw it and as `kvm_vcpu_wakeup` prints it \[ns\].
+    pub halt_ns: u64,
+    /// Whether the thread slept.
+    pub waited: bool,
+    /// Whether the wake was a valid one.
+    pub valid: bool,
+    /// The tracepoint `kvm_halt_poll_ns`, if it fired.
+    pub change: Option<Change>,
+}
+
+/// The statistics KVM keeps per vCPU (the names are those of the binary statistics file descriptor).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Halts that polled.
+    pub halt_attempted_poll: u64,
+    /// Of those, the ones that did not sleep.
+    pub halt_successful_poll: u64,
+    /// Of those, the ones whose wake was invalid.
+    pub halt_poll_invalid: u64,
+    /// Time polled in halts that did not sleep \[ns\]; since 5.8.
+    pub halt_poll_success_ns: u64,
+    /// Time polled in halts that slept \[ns\]; since 5.8.
+    pub halt_poll_fail_ns: u64,
+    /// Time slept \[ns\]; modelled since 5.17.
+    pub halt_wait_ns: u64,
+    /// Lengths of successful polls, see [`bucket`]; modelled since 5.17.
+    pub halt_poll_success_hist: [u64; BUCKETS],
+    /// Lengths of polls in vain; modelled since 5.17.
+    pub halt_poll_fail_hist: [u64; BUCKETS],
+    /// Lengths of sleeps; modelled since 5.17.
+    pub halt_wait_hist: [u64; BUCKETS],
+}
+
+/// Buckets of a KVM logarithmic histogram (`HALT_POLL_HIST_COUNT`).
+pub const BUCKETS: usize = 32;
+
+/// The bucket of a KVM logarithmic histogram that counts `ns`: 0 holds 0, *k* holds 2^(*k*-1) to 2^*k* - 1, the last
+/// holds all the rest.
+pub const fn bucket(ns: u64) -> usize {
+    let bits = (u64::BITS - ns.leading_zeros()) as usize;
+    if bits < BUCKETS { bits } else { BUCKETS - 1 }
+}
+
+struct Measured {
+    polls: bool,
+    found_in_loop: bool,
+    waited: bool,
+    valid: bool,
+    poll_ns: u64,
+    wait_ns: u64,
+}
+
+impl Stats {
+    fn count(&mut self, era: Era, halt: &Measured) {
+        if halt.polls {
+            self.halt_attempted_poll += 1;
+            let success = if era.reconciled_statistics() { !halt.waited } else { halt.found_in_loop };
+            self.halt_successful_poll += u64::from(success);
+            self.halt_poll_invalid += u64::from(success && !halt.valid);
+        }
+        let has_times = era.since(Era::V5_8);
+        if has_times && (halt.polls || !era.reconciled_statistics()) {
+            let sum = if halt.waited { &mut self.halt_poll_fail_ns } else { &mut self.halt_poll_success_ns };
+            *sum = sum.wrapping_add(halt.poll_ns);
+        }
+        if !era.reconciled_statistics() {
+            return;
+        }
+        if halt.polls {
+            let hist =
+                if halt.waited { &mut self.halt_poll_fail_hist } else { &mut self.halt_poll_success_hist };
+            hist[bucket(halt.poll_ns)] += 1;
+        }
+        if halt.waited {
+            self.halt_wait_ns = self.halt_wait_ns.wrapping_add(halt.wait_ns);
+            self.halt_wait_hist[bucket(halt.wait_ns)] += 1;
+        }
+    }
+}
+
+/// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wake, no other task
+/// wants the core, and the settings stay as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct HaltPoll {
+    vcpu: Vcpu,
+    knobs: Knobs,
+}
+
+impl HaltPoll {
+    /// A fresh vCPU of a VM that was created under these parameters.
+    pub const fn new(era: Era, params: Params) -> HaltPoll {
+        HaltPoll { vcpu: Vcpu::new(era), knobs: Knobs::of(params) }
+    }
+
+    /// A fresh vCPU under any knobs.
+    pub const fn with_knobs(era: Era, knobs: Knobs) -> HaltPoll {
+        HaltPoll { vcpu: Vcpu::new(era), knobs }
+    }
+}
+
+impl Policy for HaltPoll {
+    #[inline]
+    fn window(&mut self) -> Nanos {
+        Nanos(u64::from(self.vcpu.enter(&self.knobs)))
+    }
+
+    #[inline]
+    fn observe(&mut self, outcome: Outcome<'_>) {
+        self.vcpu.decide(&self.knobs, outcome.idle.get(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn era(text: &str) -> Era {
+        Era::of(Version::parse(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn version_chooses_the_era() {
+        for (text, expected) in [
+            ("5.4", Era::V5_4),
+            ("5.4.286", Era::V5_4),
+            ("5.4.0-150-generic", Era::V5_4),
+            ("5.4.0", Era::V5_4_0),
+            ("5.7.19", Era::V5_4_0),
+            ("5.8", Era::V5_8),
+            ("5.10.0", Era::V5_8),
+            ("5.10.223", Era::V5_10),
+            ("5.12", Era::V5_8),
+            ("5.14", Era::V5_13),
+            ("5.15", Era::V5_15),
+            ("5.17", Era::V5_17),
+            ("6.0", Era::V5_17),
+            ("6.1", Era::V6_1),
+            ("6.10", Era::V6_1),
+            ("6.11", Era::V6_11),
+            ("6.18", Era::V6_11),
+            ("7.3", Era::V6_11),
+        ] {
+            assert_eq!(era(text), expected, "{text}");
+        }
+        for text in ["4.19", "5.3", "7.4", "8.0"] {
+            assert!(Era::of(Version::parse(text).unwrap()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn growth_runs_past_the_maximum_since_6_1_and_stops_at_it_before() {
+        for (era, after, next_window) in [(Era::V6_1, 320_000, 200_000), (Era::V5_10, 200_000, 200_000)] {
+            let knobs = Knobs::of(Params::default_for(era));
+            let mut vcpu = Vcpu::with_halt_poll_ns(era, 160_000);
+            let change = vcpu.decide(&knobs, 199_000, true).unwrap();
+            assert_eq!(change, Change { grow: true, new: after, old: 160_000 }, "{era:?}");
+            assert_eq!(vcpu.enter(&knobs), next_window, "{era:?}");
+        }
+    }
+
+    #[test]
+    fn growth_that_overflows_wraps_to_grow_start() {
+        let params = Params { halt_poll_ns: u32::MAX, ..Params::default_for(Era::V6_11) };
+        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 0x8000_0000);
+        vcpu.decide(&Knobs::of(params), 0x8000_0001, true);
+        assert_eq!(vcpu.halt_poll_ns(), 10_000);
+    }
+
+    #[test]
+    fn halt_as_long_as_the_maximum_neither_grows_nor_shrinks() {
+        let knobs = Knobs::of(Params::default_for(Era::V6_11));
+        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 10_000);
+        assert_eq!(vcpu.decide(&knobs, 200_000, true), None);
+        assert_eq!(vcpu.decide(&knobs, 200_001, true), Some(Change { grow: false, new: 0, old: 10_000 }));
+    }
+
+    #[test]
+    fn guest_that_switched_polling_off_freezes_the_value() {
+        let knobs = Knobs { poll_control: false, ..Knobs::of(Params::default_for(Era::V6_11)) };
+        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 80_000);
+        assert_eq!(vcpu.enter(&knobs), 0);
+        assert_eq!(vcpu.decide(&knobs, 1_000_000, true), None);
+        assert_eq!(vcpu.halt_poll_ns(), 80_000);
+    }
+
+    #[test]
+    fn module_parameter_does_not_reach_running_vms_between_5_8_and_6_0() {
+        let mut knobs = Knobs::of(Params::default_for(Era::V5_17));
+        knobs.params.halt_poll_ns = 0;
+        assert_eq!(knobs.max_ns(Era::V5_17), 200_000);
+        assert_eq!(knobs.max_ns(Era::V6_1), 0);
+        assert_eq!(knobs.max_ns(Era::V5_4), 0);
+        knobs.cap_ns = Some(5);
+        assert_eq!(knobs.max_ns(Era::V5_17), 5);
+        assert_eq!(knobs.max_ns(Era::V6_1), 5);
+        assert_eq!(knobs.max_ns(Era::V5_4), 0);
+    }
+
+    #[test]
+    fn capability_refuses_flags_and_wide_values() {
+        assert_eq!(cap_halt_poll(0, 0), Ok(0));
+        assert_eq!(cap_halt_poll(0, u64::from(u32::MAX)), Ok(u32::MAX));
+        assert_eq!(cap_halt_poll(0, 1 << 32), Err(InvalidCap));
+        assert_eq!(cap_halt_poll(1, 0), Err(InvalidCap));
+    }
+
+    #[test]
+    fn buckets_are_bit_lengths() {
+        assert_eq!([0, 1, 2, 3, 4, (1 << 30) - 1, 1 << 30, u64::MAX].map(bucket), [0, 1, 2, 2, 3, 30, 31, 31]);
+    }
+}

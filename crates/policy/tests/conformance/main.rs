@@ -4,6 +4,7 @@
 //! folder with the same file names. No case and no field is skipped; a file that is absent fails.
 
 mod aio;
+mod fields;
 mod haltpoll;
 mod kvm;
 mod lapic;
