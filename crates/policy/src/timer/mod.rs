@@ -1,5 +1,16 @@
 //! KVM's local APIC timer: which mechanism carries a guest's timer, what that costs, and how early it is set.
 
+mod arm;
+mod era;
+mod posting;
 mod tsc;
 
+pub use arm::{
+    Cpuid15, HvArmed, HvRefused, HvTimer, MIN_TIMER_PERIOD_US_DEFAULT, SwArmed, advance_periodic_target,
+    limit_periodic_timer, start_sw_tscdeadline,
+};
+pub use era::Era;
+pub use posting::{
+    PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
+};
 pub use tsc::{GuestTsc, Scale};
