@@ -1,5 +1,7 @@
 //! KVM's local APIC timer: which mechanism carries a guest's timer, what that costs, and how early it is set.
 
+pub mod disable_exits;
+
 mod advance;
 mod arm;
 mod era;
