@@ -5,6 +5,7 @@ pub mod disable_exits;
 mod advance;
 mod arm;
 mod era;
+mod exits;
 mod lapic;
 mod posting;
 mod tsc;
@@ -19,6 +20,7 @@ pub use arm::{
     limit_periodic_timer, start_sw_tscdeadline,
 };
 pub use era::Era;
+pub use exits::{Exits, Fire, Path};
 pub use lapic::{Armed, Clocks, Delivery, ExpiredBy, LapicTimer, PendingRequest, TimerMode, Vcpu};
 pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
