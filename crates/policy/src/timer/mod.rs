@@ -1,6 +1,7 @@
 //! KVM's local APIC timer: which mechanism carries a guest's timer, what that costs, and how early it is set.
 
 pub mod disable_exits;
+pub mod housekeeping;
 
 mod advance;
 mod arm;
