@@ -1,4 +1,46 @@
 //! KVM's local APIC timer: which mechanism carries a guest's timer, what that costs, and how early it is set.
+//!
+//! # Idea
+//!
+//! A guest asks for an interrupt at a future value of its time stamp counter. KVM has no spare hardware for every
+//! guest timer, so it borrows one of the host's: the VMX preemption timer, which runs only while the vCPU runs, or
+//! an hrtimer, which fires on some host CPU. Whichever it is, the guest leaves guest mode at least once (to arm) and
+//! often twice (to be told). With a third way, *posting*, the hrtimer fires on another host CPU and puts the
+//! interrupt into the running guest without an exit; since 2019 KVM has changed its mind about when that is allowed.
+//!
+//! Because reaching the guest takes time, KVM sets timers early by an *advance* that it learns from how early or
+//! late the previous ones were, and spins away what is left just before the guest is entered.
+//!
+//! # Terms
+//!
+//! * **tscdeadline**: the guest TSC value at which the interrupt is due \[cycles\]; 0 means no timer.
+//! * **pCPU**: a host CPU. **hv timer**: the VMX preemption timer. **sw timer**: an hrtimer.
+//! * **pending**: expirations that were counted but not delivered yet; delivered before the next guest entry.
+//! * **APICv**: interrupt delivery into a running guest by the CPU itself.
+//! * **housekeeping**: pCPUs that `nohz_full=` left to the kernel's own chores, timers among them.
+//!
+//! # Steps
+//!
+//! 1. [`Era::of`] a kernel version says which rules apply.
+//! 2. [`PostingPredicate`] says whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
+//!    granted to the guest is an input to both.
+//! 3. [`LapicTimer::write_tscdeadline`] arms: an hv attempt ([`HvTimer::set`]), else an hrtimer
+//!    ([`start_sw_tscdeadline`]). Cycles and nanoseconds convert through [`GuestTsc`].
+//! 4. [`housekeeping::target`] says on which pCPU an hrtimer lands.
+//! 5. [`LapicTimer::expire`] says how the expiry reaches the guest.
+//! 6. [`LapicTimer::wait_lapic_expire`] spins until the deadline and tunes the [`Advance`].
+//! 7. [`Exits::of`] is the bill: VM exits per timer that was armed and fired.
+//!
+//! # Limits
+//!
+//! * The rules were derived from kernels 5.4.286, 5.10.223, 6.1.192, 6.12.117, 7.2.13 and 7.3.4. A release between two
+//!   of them gets the rules of the older one except where a change is known to have come later; see [`Era`].
+//! * Arithmetic (advance, wait, cycles, both ways of arming) is checked against the kernel's own compiled functions.
+//!   Paths, exit counts and housekeeping targets come from reading; no vector covers them.
+//! * The initial-count register is not decoded: one-shot and periodic timers come with target and period given.
+//! * Nested guests, the instruction-level fast paths' own refusals, and timers of a guest that is being migrated
+//!   between hosts are outside the model.
+//! * Time is always an argument; nothing here reads a clock.
 
 pub mod disable_exits;
 pub mod housekeeping;
