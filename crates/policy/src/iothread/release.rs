@@ -1,0 +1,158 @@
+//! Which QEMU releases share one behaviour.
+
+use crate::version::{UnknownEra, Version};
+
+/// The releases that adapt the polling time by one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Era {
+    /// 2.9 to 9.2: one polling time per context, adapted by every `aio_poll`, whatever became ready.
+    Global,
+    /// 10.0 to 11.0: one polling time per handler, adapted when that handler is dispatched; the context polls
+    /// for the longest among the handlers it polls.
+    PerHandler,
+    /// 11.1: one polling time per context, driven by a smoothed block time per handler.
+    Weighted,
+}
+
+impl Era {
+    /// Every era, oldest first.
+    pub const ALL: [Era; 3] = [Era::Global, Era::PerHandler, Era::Weighted];
+
+    /// The name used on the command line and in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Era::Global => "global",
+            Era::PerHandler => "per-handler",
+            Era::Weighted => "weighted",
+        }
+    }
+
+    /// The era of this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Era> {
+        Era::ALL.into_iter().find(|era| era.name() == name)
+    }
+}
+
+/// What a QEMU release does: its era, and how its event loop differs from that of other releases.
+///
+/// Made from a [`Version`]. A patch level makes no difference: 7.2.22 counts as 7.2.0, and a development snapshot
+/// `x.y.50` as `x.y`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Release {
+    /// The rule of adaptation.
+    pub(super) era: Era,
+    /// Before 5.0 the handlers are polled for one round even where polling is off.
+    pub(super) forces_one_round: bool,
+    /// Since 5.0 a handler without events for seven seconds leaves the poll list.
+    pub(super) removes_idle: bool,
+    /// Since 7.0 `io_poll` only looks and `io_poll_ready` does the work; before, `io_poll` did both.
+    pub(super) splits_io_poll: bool,
+    /// Since 8.0 poll mode lasts until right before a real wait; before, it ended with each fruitless attempt.
+    pub(super) keeps_poll_mode: bool,
+    /// Since 8.1 a handler is off the poll list while its `io_poll_ready` runs, and returns to the list's head.
+    pub(super) relinks: bool,
+    /// Since 10.2 a wait that only collects (time-out 0) leaves poll mode on, an attempt that ends because the
+    /// monitor has something to collect does not sleep, and completions of the ring are called back.
+    pub(super) completes_on_ring: bool,
+}
+
+impl Release {
+    /// What this version of QEMU does; an error for versions before 2.9 and after 11.1.
+    pub const fn new(version: Version) -> Result<Release, UnknownEra> {
+        if !version.at_least(2, 9) || version.at_least(11, 2) {
+            return Err(UnknownEra { of: "QEMU", known: "2.9 to 11.1" });
+        }
+        let era = if version.at_least(11, 1) {
+            Era::Weighted
+        } else if version.at_least(10, 0) {
+            Era::PerHandler
+        } else {
+            Era::Global
+        };
+        Ok(Release {
+            era,
+            forces_one_round: !version.at_least(5, 0),
+            removes_idle: version.at_least(5, 0),
+            splits_io_poll: version.at_least(7, 0),
+            keeps_poll_mode: version.at_least(8, 0),
+            relinks: version.at_least(8, 1),
+            completes_on_ring: version.at_least(10, 2),
+        })
+    }
+
+    /// The newest release of an era: what is meant where only the era is known.
+    pub const fn newest(era: Era) -> Release {
+        let version = match era {
+            Era::Global => Version::new(9, 2),
+            Era::PerHandler => Version::new(11, 0),
+            Era::Weighted => Version::new(11, 1),
+        };
+        match Release::new(version) {
+            Ok(release) => release,
+            Err(_) => unreachable!(),
+        }
+    }
+
+    /// The rule by which this release adapts.
+    pub const fn era(self) -> Era {
+        self.era
+    }
+}
+
+impl TryFrom<Version> for Release {
+    type Error = UnknownEra;
+
+    fn try_from(version: Version) -> Result<Release, UnknownEra> {
+        Release::new(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(text: &str) -> Result<Release, UnknownEra> {
+        Release::new(Version::parse(text).unwrap())
+    }
+
+    #[test]
+    fn each_version_belongs_to_the_era_of_its_release() {
+        for (era, texts) in [
+            (Era::Global, &["2.9", "2.12.1", "4.2.0", "7.2.22 (Debian 1:7.2+dfsg-7)", "9.2.0"][..]),
+            (Era::PerHandler, &["10.0.0", "10.1", "10.2.0", "11.0.0"]),
+            (Era::Weighted, &["11.1.0-rc2", "11.1", "11.1.3"]),
+        ] {
+            for text in texts {
+                assert_eq!(release(text).unwrap().era(), era, "{text}");
+            }
+            assert_eq!(Release::newest(era).era(), era);
+            assert_eq!(Era::from_name(era.name()), Some(era));
+        }
+    }
+
+    #[test]
+    fn versions_before_the_first_and_after_the_last_known_are_refused() {
+        for text in ["1.7", "2.8.1", "11.2", "12.0"] {
+            assert_eq!(release(text), Err(UnknownEra { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
+        }
+    }
+
+    #[test]
+    fn loop_differences_begin_with_their_release() {
+        let changes = |text: &str| {
+            let r = release(text).unwrap();
+            [r.removes_idle, r.splits_io_poll, r.keeps_poll_mode, r.relinks, r.completes_on_ring]
+                .map(u8::from)
+        };
+        assert_eq!(changes("4.2"), [0, 0, 0, 0, 0]);
+        assert_eq!(changes("5.0"), [1, 0, 0, 0, 0]);
+        assert_eq!(changes("7.0"), [1, 1, 0, 0, 0]);
+        assert_eq!(changes("7.2.22"), [1, 1, 0, 0, 0]);
+        assert_eq!(changes("8.0.0"), [1, 1, 1, 0, 0]);
+        assert_eq!(changes("8.1"), [1, 1, 1, 1, 0]);
+        assert_eq!(changes("10.1"), [1, 1, 1, 1, 0]);
+        assert_eq!(changes("10.2"), [1, 1, 1, 1, 1]);
+        assert!(release("4.2").unwrap().forces_one_round);
+        assert!(!release("5.0").unwrap().forces_one_round);
+    }
+}
