@@ -1,5 +1,77 @@
-//! QEMU adaptive polling (being written)
+//! QEMU adaptive polling: how long an event loop polls its handlers before it sleeps.
+//!
+//! # The idea
+//!
+//! An I/O thread of QEMU (`-object iothread`) waits for events in a system call. Falling asleep and being woken
+//! costs microseconds, often more than the wait itself; so before it sleeps, the thread looks for a while into
+//! the memory where the next request will appear. Too short a while is wasted, and too long a while burns a CPU;
+//! the right one depends on the guest and the disk. So the thread adapts it: it compares how long each iteration
+//! took with how long it was ready to poll.
+//!
+//! # Terms
+//!
+//! * A *context* (`AioContext`, here [`Aio`]) is one event loop, a *handler* (`AioHandler`, [`Handler`]) one source
+//!   of events in it. Handlers of some [`Kind`]s can be polled: they have `io_poll`.
+//! * The *poll list* holds the handlers that are polled. A handler joins it when its file descriptor first becomes
+//!   ready, newest at the head.
+//! * *block time*: from the start of an `aio_poll` to the end of its wait, polling and sleeping together. In the
+//!   terms of this crate it is the length of the episode.
+//! * *polling time*: for how long the next attempt polls ([`Aio::effective`]); the window of the episode. At most
+//!   `poll_max_ns`.
+//! * *poll mode*: from the first attempt until the context goes to sleep, notifications of the polled handlers are
+//!   off, so that a guest does not pay for telling what is seen anyway.
+//!
+//! # The steps of one `aio_poll`
+//!
+//! 1. Find out how long the wait may last: bottom halves and timers.
+//! 2. *Attempt*: poll the list, whole rounds, for the polling time or until there is work. Work found ends the wait
+//!    before it begins.
+//! 3. Otherwise leave poll mode, look a last time, and *wait* in the kernel.
+//! 4. *Adapt*, in the global [`Era`].
+//! 5. *Dispatch* handlers, the one found last first; those found through the file descriptor join the poll list.
+//!    *Adapt*, in the per-handler era, each right after its dispatch.
+//! 6. *Adapt*, in the weighted era.
+//!
+//! # The rules
+//!
+//! | era | releases | polling time | adapts | by |
+//! |---|---|---|---|---|
+//! | [global](Era::Global) | 2.9 to 9.2 | of the context | in every `aio_poll`, whatever was ready | [`classic`] |
+//! | [per handler](Era::PerHandler) | 10.0 to 11.0 | longest of the polled handlers' | the handlers dispatched | [`classic`] |
+//! | [weighted](Era::Weighted) | 11.1 | of the context | if a polled handler was dispatched | [`weighted`], [`adjust`] |
+//!
+//! The arithmetic is QEMU's to the bit, overflow included. What a context is given and what it keeps differs by
+//! era, too: see [`Params::stored`].
+//!
+//! What follows from the rules and is easily overlooked:
+//!
+//! * In the global era an `aio_poll` that neither waits nor dispatches adapts, too: a pending bottom half takes
+//!   a microsecond and makes the polling time grow from 0 to 4000 ns.
+//! * Nothing decays with time. In the per-handler era a handler that fell silent keeps its polling time, and with
+//!   it that of the context; in the weighted era the polling time ends in 1 ns at the lowest (`poll_shrink` 2),
+//!   which is one round of polling in each `aio_poll`, until parameters are set.
+//! * Setting a parameter to the value that it has forgets what was learnt.
+//!
+//! # In here
+//!
+//! The rules are pure functions; [`Aio`] holds the state they work on. [`Aio::finish`] is for replays and
+//! controllers: it learns from an `aio_poll` that happened elsewhere. [`Aio::aio_poll`] is the loop itself, over
+//! an [`Env`] that supplies clock, file descriptors and callbacks; it differs between releases in more than the
+//! rule, which [`Release`] knows.
+//!
+//! # Limits
+//!
+//! * Compared with the compiled code of 7.2.0, 8.0.0, 9.2.0, 10.0.0, 10.2.0, 11.0.0 and 11.1.0-rc2, by the golden
+//!   vectors that the conformance test reads. What the loop does otherwise before 7.0 (work done in `io_poll`)
+//!   and before 5.0 (a forced round) follows the description of those changes and is compared with nothing; the
+//!   rule itself is the same throughout the global era.
+//! * Stable releases may carry fixes of later ones; patch levels are not told apart.
+//! * The loop that a main thread runs through glib is not here, and neither are `aio_poll`s nested in callbacks and
+//!   parameters that change during a wait (QEMU then sees one block time as long as the machine is up).
+//! * [`Aio::finish`] knows no clock; so no handler leaves the poll list for idleness. Neither does any in QEMU
+//!   unless the monitor is io_uring, which iothreads use since 10.2.
 
+mod aio_poll;
 mod context;
 mod handler;
 mod params;
@@ -9,6 +81,7 @@ mod rules;
 #[cfg(test)]
 mod oracle;
 
+pub use aio_poll::{Env, IDLE_REMOVAL_NS, Monitor, Via};
 pub use context::{Aio, Event};
 pub use handler::{Handler, Kind};
 pub use params::{
