@@ -300,8 +300,7 @@ impl Vcpu {
     fn shrink(&mut self, params: &Params) -> Change {
         let old = self.halt_poll_ns;
         let shrunk = old.checked_div(params.halt_poll_ns_shrink).unwrap_or(0);
-        let dropped =
-            self.era.shrinks_to_zero_below_grow_start() && shrunk < params.halt_poll_ns_grow_start;
+        let dropped = self.era.shrinks_to_zero_below_grow_start() && shrunk < params.halt_poll_ns_grow_start;
         self.halt_poll_ns = if dropped { 0 } else { shrunk };
         Change { grow: false, new: self.halt_poll_ns, old }
     }
@@ -596,6 +595,9 @@ mod tests {
 
     #[test]
     fn buckets_are_bit_lengths() {
-        assert_eq!([0, 1, 2, 3, 4, (1 << 30) - 1, 1 << 30, u64::MAX].map(bucket), [0, 1, 2, 2, 3, 30, 31, 31]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, (1 << 30) - 1, 1 << 30, u64::MAX].map(bucket),
+            [0, 1, 2, 2, 3, 30, 31, 31]
+        );
     }
 }

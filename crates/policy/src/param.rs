@@ -1,1 +1,623 @@
-//! (being written)
+//! One table of every parameter: name, unit, range, default by version, where it lives, and where that is known from.
+//!
+//! The command line, error texts, the tuner and the manual read this table, so that a range is written down once. A
+//! [`Setting`] is one value for each parameter of a layer, by name; the policies' own parameter structs are made from
+//! it.
+
+use crate::version::{UnknownEra, Version};
+use crate::{Layer, guest, host, iothread, timer};
+use core::fmt;
+
+/// What a parameter's number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A span of time in nanoseconds; durations such as `200us` are accepted for it.
+    Nanoseconds,
+    /// A span of time in microseconds, as a plain number.
+    Microseconds,
+    /// A factor or a divisor.
+    Factor,
+    /// A number of bits to shift by.
+    Shift,
+    /// 0 or 1; the kernel prints N or Y.
+    Switch,
+}
+
+impl Unit {
+    /// Short name for tables and help.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Nanoseconds => "ns",
+            Unit::Microseconds => "us",
+            Unit::Factor => "factor",
+            Unit::Shift => "bits",
+            Unit::Switch => "0/1",
+        }
+    }
+}
+
+/// A value from a version on.
+#[derive(Clone, Copy, Debug)]
+pub struct Since {
+    /// The first version with this value, as major and minor.
+    pub version: (u16, u16),
+    /// The value.
+    pub value: i64,
+}
+
+const fn since(major: u16, minor: u16, value: i64) -> Since {
+    Since { version: (major, minor), value }
+}
+
+/// One parameter of a layer's rule.
+#[derive(Debug)]
+pub struct Param {
+    /// The name it has where it lives.
+    pub name: &'static str,
+    /// Whose rule it belongs to.
+    pub layer: Layer,
+    /// What the number means.
+    pub unit: Unit,
+    /// Least value.
+    pub min: i64,
+    /// Greatest value.
+    pub max: i64,
+    /// Defaults in order of version; the parameter exists from the first on.
+    pub defaults: &'static [Since],
+    /// The first version without it, if it went away.
+    pub until: Option<(u16, u16)>,
+    /// What it does.
+    pub about: &'static str,
+    /// What 0 means.
+    pub zero: &'static str,
+    /// Where it is set on a machine.
+    pub home: &'static str,
+    /// Where default and range are known from.
+    pub source: &'static str,
+}
+
+impl Param {
+    /// Whether the parameter exists in this version.
+    pub fn exists_in(&self, version: Version) -> bool {
+        self.default_in(version).is_some()
+    }
+
+    /// The default in this version; `None` where the parameter does not exist.
+    pub fn default_in(&self, version: Version) -> Option<i64> {
+        if self.until.is_some_and(|(major, minor)| version.at_least(major, minor)) {
+            return None;
+        }
+        let of_version = |s: &&Since| version.at_least(s.version.0, s.version.1);
+        self.defaults.iter().rev().find(of_version).map(|s| s.value)
+    }
+}
+
+const U32_MAX: i64 = 0xffff_ffff;
+const INT_MAX: i64 = i32::MAX as i64;
+const KVM: &str = "/sys/module/kvm/parameters";
+const KVM_SOURCE: &str = "virt/kvm/kvm_main.c";
+const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
+const HALTPOLL_SOURCE: &str = "drivers/cpuidle/governors/haltpoll.c";
+const IOTHREAD: &str = "QOM property of -object iothread";
+const IOTHREAD_SOURCE: &str = "iothread.c, util/aio-posix.c";
+
+/// The parameters of KVM halt polling.
+pub static HOST: [Param; 4] = [
+    Param {
+        name: "halt_poll_ns",
+        layer: Layer::Host,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 200_000)],
+        until: None,
+        about: "longest time a vCPU's thread polls for a wake before it sleeps",
+        zero: "never poll",
+        home: KVM,
+        source: "arch/x86/include/asm/kvm_host.h, KVM_HALT_POLL_NS_DEFAULT",
+    },
+    Param {
+        name: "halt_poll_ns_grow",
+        layer: Layer::Host,
+        unit: Unit::Factor,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 2)],
+        until: None,
+        about: "factor by which a window grows after a halt that a longer poll would have caught",
+        zero: "never grow",
+        home: KVM,
+        source: KVM_SOURCE,
+    },
+    Param {
+        name: "halt_poll_ns_grow_start",
+        layer: Layer::Host,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 10_000)],
+        until: None,
+        about: "first window that a growth from zero gives; a shrink below it drops to zero",
+        zero: "a window of zero stays zero",
+        home: KVM,
+        source: KVM_SOURCE,
+    },
+    Param {
+        name: "halt_poll_ns_shrink",
+        layer: Layer::Host,
+        unit: Unit::Factor,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 0), since(6, 11, 2)],
+        until: None,
+        about: "divisor by which a window shrinks after a halt longer than halt_poll_ns",
+        zero: "drop to zero at once",
+        home: KVM,
+        source: KVM_SOURCE,
+    },
+];
+
+/// The parameters of the haltpoll governor.
+pub static GUEST: [Param; 5] = [
+    Param {
+        name: "guest_halt_poll_ns",
+        layer: Layer::Guest,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 200_000)],
+        until: None,
+        about: "longest time a guest CPU polls before it halts",
+        zero: "no growth; a limit that is there only shrinks",
+        home: HALTPOLL,
+        source: HALTPOLL_SOURCE,
+    },
+    Param {
+        name: "guest_halt_poll_shrink",
+        layer: Layer::Guest,
+        unit: Unit::Factor,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 2)],
+        until: None,
+        about: "divisor by which the limit shrinks after a halt longer than guest_halt_poll_ns",
+        zero: "drop to zero at once",
+        home: HALTPOLL,
+        source: HALTPOLL_SOURCE,
+    },
+    Param {
+        name: "guest_halt_poll_grow",
+        layer: Layer::Guest,
+        unit: Unit::Factor,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 2)],
+        until: None,
+        about: "factor by which the limit grows after a halt that a longer poll would have caught",
+        zero: "growth gives guest_halt_poll_grow_start",
+        home: HALTPOLL,
+        source: HALTPOLL_SOURCE,
+    },
+    Param {
+        name: "guest_halt_poll_grow_start",
+        layer: Layer::Guest,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 4, 50_000)],
+        until: None,
+        about: "first limit that a growth from zero gives; since 6.9 a shrink below it drops to zero",
+        zero: "a limit of zero stays zero",
+        home: HALTPOLL,
+        source: HALTPOLL_SOURCE,
+    },
+    Param {
+        name: "guest_halt_poll_allow_shrink",
+        layer: Layer::Guest,
+        unit: Unit::Switch,
+        min: 0,
+        max: 1,
+        defaults: &[since(5, 4, 1)],
+        until: None,
+        about: "whether the limit may shrink",
+        zero: "a limit once grown stays",
+        home: HALTPOLL,
+        source: HALTPOLL_SOURCE,
+    },
+];
+
+/// The parameters of KVM's local APIC timer.
+pub static TIMER: [Param; 4] = [
+    Param {
+        name: "pi_inject_timer",
+        layer: Layer::Timer,
+        unit: Unit::Switch,
+        min: -1,
+        max: INT_MAX,
+        defaults: &[since(5, 3, -1)],
+        until: None,
+        about: "deliver timer interrupts from a housekeeping CPU; -1: on if nohz_full= is given",
+        zero: "never post",
+        home: KVM,
+        source: "arch/x86/kvm/x86.c, pi_inject_timer",
+    },
+    Param {
+        name: "lapic_timer_advance_ns",
+        layer: Layer::Timer,
+        unit: Unit::Nanoseconds,
+        min: -1,
+        max: INT_MAX,
+        defaults: &[since(5, 3, -1)],
+        until: Some((6, 12)),
+        about: "fire timers this much early and spin for the rest; -1: adapt, from 1000 ns",
+        zero: "never early",
+        home: KVM,
+        source: "arch/x86/kvm/x86.c, lapic_timer_advance_ns",
+    },
+    Param {
+        name: "lapic_timer_advance",
+        layer: Layer::Timer,
+        unit: Unit::Switch,
+        min: 0,
+        max: 1,
+        defaults: &[since(6, 12, 1)],
+        until: None,
+        about: "fire timers early by an adaptive span and spin for the rest",
+        zero: "never early",
+        home: KVM,
+        source: "arch/x86/kvm/lapic.c, lapic_timer_advance",
+    },
+    Param {
+        name: "min_timer_period_us",
+        layer: Layer::Timer,
+        unit: Unit::Microseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(5, 3, 200)],
+        until: None,
+        about: "shortest period of a periodic timer",
+        zero: "no limit",
+        home: KVM,
+        source: "arch/x86/kvm/x86.c, min_timer_period_us",
+    },
+];
+
+/// The parameters of QEMU's adaptive polling.
+pub static IOTHREADS: [Param; 4] = [
+    Param {
+        name: "poll-max-ns",
+        layer: Layer::Iothread,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: i64::MAX,
+        defaults: &[since(2, 9, 32_768)],
+        until: None,
+        about: "longest time an event loop polls before it sleeps",
+        zero: "never poll",
+        home: IOTHREAD,
+        source: IOTHREAD_SOURCE,
+    },
+    Param {
+        name: "poll-grow",
+        layer: Layer::Iothread,
+        unit: Unit::Factor,
+        min: 0,
+        max: i64::MAX,
+        defaults: &[since(2, 9, 0), since(11, 1, 2)],
+        until: None,
+        about: "factor by which the polling time grows",
+        zero: "the default factor, 2",
+        home: IOTHREAD,
+        source: IOTHREAD_SOURCE,
+    },
+    Param {
+        name: "poll-shrink",
+        layer: Layer::Iothread,
+        unit: Unit::Factor,
+        min: 0,
+        max: i64::MAX,
+        defaults: &[since(2, 9, 0), since(11, 1, 2)],
+        until: None,
+        about: "divisor by which the polling time shrinks",
+        zero: "drop to zero at once; since 11.1 the default divisor, 2",
+        home: IOTHREAD,
+        source: IOTHREAD_SOURCE,
+    },
+    Param {
+        name: "poll-weight",
+        layer: Layer::Iothread,
+        unit: Unit::Shift,
+        min: 0,
+        max: 63,
+        defaults: &[since(11, 1, 3)],
+        until: None,
+        about: "how slowly a handler's smoothed time follows: a new sample counts 1/2^weight",
+        zero: "the default, 3",
+        home: IOTHREAD,
+        source: IOTHREAD_SOURCE,
+    },
+];
+
+/// The parameters of a layer, of every version, in the order in which they are listed.
+pub fn table(layer: Layer) -> &'static [Param] {
+    match layer {
+        Layer::Guest => &GUEST,
+        Layer::Host => &HOST,
+        Layer::Timer => &TIMER,
+        Layer::Iothread => &IOTHREADS,
+    }
+}
+
+/// The parameters that a layer has in a version.
+pub fn of_version(layer: Layer, version: Version) -> impl Iterator<Item = &'static Param> {
+    table(layer).iter().filter(move |param| param.exists_in(version))
+}
+
+/// Checks that a layer's rule is known for a version of the kernel (QEMU for [`Layer::Iothread`]).
+///
+/// # Errors
+/// [`UnknownEra`], which names the versions that are known.
+pub fn known_era(layer: Layer, version: Version) -> Result<(), UnknownEra> {
+    match layer {
+        Layer::Guest => guest::Era::of(version).map(|_| ()),
+        Layer::Host => host::Era::of(version).map(|_| ()),
+        Layer::Timer => timer::Era::of(version).map(|_| ()),
+        Layer::Iothread => iothread::Release::new(version).map(|_| ()),
+    }
+}
+
+/// The most parameters that any layer has.
+const MOST: usize = 5;
+
+/// One value for each parameter that a layer has in a version.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Setting {
+    layer: Layer,
+    version: Version,
+    values: [i64; MOST],
+}
+
+/// Why a value was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// The layer has no parameter of this name.
+    NoSuchParam {
+        /// The layer whose parameters are valid.
+        layer: Layer,
+        /// The version whose parameters are valid.
+        version: Version,
+    },
+    /// The parameter exists, but not in this version.
+    NotInVersion {
+        /// The parameter.
+        param: &'static Param,
+        /// The version asked for.
+        version: Version,
+    },
+    /// The value lies outside the range.
+    OutOfRange {
+        /// The parameter.
+        param: &'static Param,
+        /// What was given.
+        value: i64,
+    },
+}
+
+impl PartialEq for Param {
+    fn eq(&self, other: &Self) -> bool {
+        self.layer == other.layer && self.name == other.name
+    }
+}
+
+impl Eq for Param {}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::NoSuchParam { layer, version } => {
+                write!(f, "no such parameter of the {} layer; it has", layer.name())?;
+                for (i, param) in of_version(*layer, *version).enumerate() {
+                    write!(f, "{} {}", if i == 0 { "" } else { "," }, param.name)?;
+                }
+                Ok(())
+            }
+            SetError::NotInVersion { param, version } => {
+                let (major, minor) = param.defaults.first().map_or((0, 0), |s| s.version);
+                write!(f, "{} does not exist in {version}; it came with {major}.{minor}", param.name)?;
+                match param.until {
+                    Some((major, minor)) => write!(f, " and went with {major}.{minor}"),
+                    None => Ok(()),
+                }
+            }
+            SetError::OutOfRange { param, value } => write!(
+                f,
+                "{} = {value} is out of range: {} to {} {}, 0 means {}",
+                param.name,
+                param.min,
+                param.max,
+                param.unit.name(),
+                param.zero
+            ),
+        }
+    }
+}
+
+impl core::error::Error for SetError {}
+
+impl Setting {
+    /// The defaults of a version.
+    pub fn defaults(layer: Layer, version: Version) -> Setting {
+        let mut values = [0; MOST];
+        for (value, param) in values.iter_mut().zip(table(layer)) {
+            *value = param.default_in(version).unwrap_or(0);
+        }
+        Setting { layer, version, values }
+    }
+
+    /// Whose rule it sets.
+    pub const fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Of which version.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The value of a parameter; `None` if the layer has none of this name in this version. Both `_` and `-` are
+    /// taken for either.
+    pub fn get(&self, name: &str) -> Option<i64> {
+        let index = index_of(self.layer, name)?;
+        table(self.layer)[index].exists_in(self.version).then(|| self.values[index])
+    }
+
+    /// Changes one value.
+    ///
+    /// # Errors
+    /// [`SetError`] for a name that the layer does not have in this version, and for a value out of range; the
+    /// setting is then as it was.
+    pub fn set(&mut self, name: &str, value: i64) -> Result<(), SetError> {
+        let Some(index) = index_of(self.layer, name) else {
+            return Err(SetError::NoSuchParam { layer: self.layer, version: self.version });
+        };
+        let param = &table(self.layer)[index];
+        if !param.exists_in(self.version) {
+            return Err(SetError::NotInVersion { param, version: self.version });
+        }
+        if value < param.min || value > param.max {
+            return Err(SetError::OutOfRange { param, value });
+        }
+        self.values[index] = value;
+        Ok(())
+    }
+
+    /// Parameters and values, in the table's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Param, i64)> {
+        let version = self.version;
+        table(self.layer).iter().zip(self.values).filter(move |(param, _)| param.exists_in(version))
+    }
+
+    fn u32(&self, index: usize) -> u32 {
+        u32::try_from(self.values[index]).unwrap_or(u32::MAX)
+    }
+}
+
+/// The index of a parameter in its layer's [`table`].
+pub fn index_of(layer: Layer, name: &str) -> Option<usize> {
+    let same = |a: u8, b: u8| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'));
+    table(layer).iter().position(|param| {
+        param.name.len() == name.len() && param.name.bytes().zip(name.bytes()).all(|(a, b)| same(a, b))
+    })
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(param, value)| (param.name, value))).finish()
+    }
+}
+
+/// `halt_poll_ns=200000 halt_poll_ns_grow=2 …`
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (param, value)) in self.iter().enumerate() {
+            write!(f, "{}{}={value}", if i == 0 { "" } else { " " }, param.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<&Setting> for host::Params {
+    fn from(setting: &Setting) -> host::Params {
+        debug_assert!(setting.layer == Layer::Host);
+        host::Params {
+            halt_poll_ns: setting.u32(0),
+            halt_poll_ns_grow: setting.u32(1),
+            halt_poll_ns_grow_start: setting.u32(2),
+            halt_poll_ns_shrink: setting.u32(3),
+        }
+    }
+}
+
+impl From<&Setting> for guest::Params {
+    fn from(setting: &Setting) -> guest::Params {
+        debug_assert!(setting.layer == Layer::Guest);
+        guest::Params {
+            guest_halt_poll_ns: setting.u32(0),
+            guest_halt_poll_shrink: setting.u32(1),
+            guest_halt_poll_grow: setting.u32(2),
+            guest_halt_poll_grow_start: setting.u32(3),
+            guest_halt_poll_allow_shrink: setting.values[4] != 0,
+        }
+    }
+}
+
+impl From<&Setting> for iothread::Params {
+    fn from(setting: &Setting) -> iothread::Params {
+        debug_assert!(setting.layer == Layer::Iothread);
+        let [poll_max_ns, poll_grow, poll_shrink, poll_weight, _] = setting.values;
+        iothread::Params { poll_max_ns, poll_grow, poll_shrink, poll_weight }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn tables_are_well_formed() {
+        for layer in Layer::ALL {
+            assert!(table(layer).len() <= MOST);
+            for param in table(layer) {
+                assert_eq!(param.layer, layer, "{}", param.name);
+                assert!(param.min <= param.max && !param.defaults.is_empty(), "{}", param.name);
+                for since in param.defaults {
+                    assert!((param.min..=param.max).contains(&since.value), "{}", param.name);
+                }
+                assert!(param.defaults.is_sorted_by_key(|s| s.version), "{}", param.name);
+            }
+        }
+    }
+
+    #[test]
+    fn table_and_policies_agree_on_defaults() {
+        for (text, host_era) in
+            [("5.4", host::Era::V5_4), ("6.1", host::Era::V6_1), ("6.18", host::Era::V6_11)]
+        {
+            let version = Version::parse(text).unwrap();
+            let host = Setting::defaults(Layer::Host, version);
+            assert_eq!(host::Params::from(&host), host::Params::default_for(host_era), "{text}");
+            let guest = Setting::defaults(Layer::Guest, version);
+            assert_eq!(guest::Params::from(&guest), guest::Params::default(), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_unknown_names_and_values_out_of_range() {
+        let mut setting = Setting::defaults(Layer::Host, Version::new(6, 18));
+        assert_eq!(
+            setting.set("halt_pol_ns", 1).unwrap_err().to_string(),
+            "no such parameter of the host layer; it has halt_poll_ns, halt_poll_ns_grow, \
+             halt_poll_ns_grow_start, halt_poll_ns_shrink"
+        );
+        assert_eq!(
+            setting.set("halt_poll_ns", 1 << 32).unwrap_err().to_string(),
+            "halt_poll_ns = 4294967296 is out of range: 0 to 4294967295 ns, 0 means never poll"
+        );
+        setting.set("halt-poll-ns", 5).unwrap();
+        assert_eq!(setting.get("halt_poll_ns"), Some(5));
+    }
+
+    #[test]
+    fn poll_weight_exists_since_qemu_11_1() {
+        let mut old = Setting::defaults(Layer::Iothread, Version::new(10, 0));
+        assert_eq!(
+            old.set("poll-weight", 3).unwrap_err().to_string(),
+            "poll-weight does not exist in 10.0; it came with 11.1"
+        );
+        assert_eq!(old.to_string(), "poll-max-ns=32768 poll-grow=0 poll-shrink=0");
+        let new = Setting::defaults(Layer::Iothread, Version::new(11, 1));
+        assert_eq!(new.to_string(), "poll-max-ns=32768 poll-grow=2 poll-shrink=2 poll-weight=3");
+    }
+}

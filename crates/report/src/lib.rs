@@ -1,1 +1,12 @@
-//! (being written)
+//! How results look: numbers for people and for programs, tables, histograms.
+//!
+//! A [`Table`] is built once. For a terminal it is aligned and its numbers are rounded, with units beside them; as CSV
+//! it carries the same cells exact, in base units, with the unit in the column's name.
+
+mod histogram;
+mod number;
+mod table;
+
+pub use histogram::histogram;
+pub use number::{count, duration, percent, ratio};
+pub use table::{Cell, Column, Table};

@@ -29,7 +29,12 @@ impl<'a> Fields<'a> {
         self.object.get(name).ok_or_else(|| format!("no field {name}"))
     }
 
-    fn read<T>(&mut self, name: &str, kind: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, String> {
+    fn read<T>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<T, String> {
         let value = self.get(name)?;
         read(value).ok_or_else(|| format!("{name} is no {kind}"))
     }
