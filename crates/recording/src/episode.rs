@@ -1,0 +1,81 @@
+//! One period of idling.
+
+use serde::{Deserialize, Serialize};
+
+/// From "nothing to do" to the wake event, of one idler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Episode<'a> {
+    /// Who idled.
+    pub idler: &'a str,
+    /// When it began \[ns, the recording's clock\].
+    pub start_ns: u64,
+    /// How long it took \[ns\]; [`IdleIncludes`](crate::IdleIncludes) says up to where.
+    pub idle_ns: u64,
+    /// How long the idler would have polled before halting \[ns\].
+    pub window_ns: Option<u64>,
+    /// Whether the idler halted; if not, the wake event came while it polled.
+    pub halted: Option<bool>,
+    /// What kind of event ended it.
+    pub wake: Option<Wake>,
+    /// From the wake event to the idler running \[ns\].
+    pub wake_latency_ns: Option<u64>,
+    /// Handlers of an event loop that became ready. `Some(&[])`: known to be none. The names are not empty and
+    /// hold no comma.
+    pub ready: Option<&'a [&'a str]>,
+}
+
+impl<'a> Episode<'a> {
+    /// An episode of which nothing but start and length is known.
+    pub fn new(idler: &'a str, start_ns: u64, idle_ns: u64) -> Episode<'a> {
+        Episode {
+            idler,
+            start_ns,
+            idle_ns,
+            window_ns: None,
+            halted: None,
+            wake: None,
+            wake_latency_ns: None,
+            ready: None,
+        }
+    }
+}
+
+/// What kind of event ended an episode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wake {
+    /// An interrupt of a device.
+    Irq,
+    /// An interrupt of another CPU.
+    Ipi,
+    /// A timer.
+    Timer,
+    /// A file descriptor or virtqueue of an event loop.
+    Io,
+    /// A task was woken; by what is not known.
+    Task,
+    /// The recorder looked and could not tell.
+    Unknown,
+}
+
+impl Wake {
+    /// Every kind, in the order in which they are listed to a user.
+    pub const ALL: [Wake; 6] = [Wake::Irq, Wake::Ipi, Wake::Timer, Wake::Io, Wake::Task, Wake::Unknown];
+
+    /// The name used in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Wake::Irq => "irq",
+            Wake::Ipi => "ipi",
+            Wake::Timer => "timer",
+            Wake::Io => "io",
+            Wake::Task => "task",
+            Wake::Unknown => "unknown",
+        }
+    }
+
+    /// The kind of this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Wake> {
+        Wake::ALL.into_iter().find(|wake| wake.name() == name)
+    }
+}

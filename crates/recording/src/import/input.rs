@@ -1,0 +1,126 @@
+//! Lines of a text that may be compressed.
+
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+
+/// A line may have this many bytes. None of the formats comes near; what does is not text, and would fill the memory.
+const LONGEST_LINE: u64 = 1 << 20;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Why the text could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The system would not open it.
+    #[error("cannot open {name}")]
+    Open {
+        /// The file.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Reading or decompressing failed.
+    #[error("{name}: cannot read on after line {line}{hint}")]
+    Read {
+        /// The file.
+        name: String,
+        /// The last complete line, from 1; 0 if there is none.
+        line: u64,
+        /// What may be the reason, with a semicolon in front; empty if there is nothing to say.
+        hint: &'static str,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// No text has such lines.
+    #[error("{name}: line {line} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
+    LineTooLong {
+        /// The file.
+        name: String,
+        /// From 1.
+        line: u64,
+    },
+}
+
+/// Text to import, plain or compressed with gzip (also of several members).
+pub struct Input<'a> {
+    name: String,
+    text: Box<dyn BufRead + 'a>,
+    compressed: bool,
+    line: u64,
+    buffer: Vec<u8>,
+}
+
+impl Input<'static> {
+    /// The text in the file at `path`.
+    pub fn open(path: &Path) -> Result<Input<'static>, InputError> {
+        let name = path.display().to_string();
+        match File::open(path) {
+            Ok(file) => Input::new(&name, file),
+            Err(source) => Err(InputError::Open { name, source }),
+        }
+    }
+}
+
+impl<'a> Input<'a> {
+    /// The text that `source` yields; errors call it by `name`.
+    pub fn new(name: &str, source: impl Read + 'a) -> Result<Input<'a>, InputError> {
+        let failed = |source| InputError::Read { name: name.to_owned(), line: 0, hint: "", source };
+        let (start, raw) = peek::<2>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
+        let compressed = start == GZIP_MAGIC;
+        let text: Box<dyn BufRead + 'a> = if compressed {
+            Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(raw)))
+        } else {
+            Box::new(raw)
+        };
+        let mut input = Input { name: name.to_owned(), text, compressed, line: 0, buffer: Vec::new() };
+        let (start, text) = peek::<3>(std::mem::replace(&mut input.text, Box::new(io::empty())))
+            .map_err(|source| input.failed(source))?;
+        input.text = Box::new(text);
+        if start == BOM {
+            input.text.consume(BOM.len());
+        }
+        Ok(input)
+    }
+
+    /// What errors call the text.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of the last line read, from 1; 0 before the first.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// The next line without its end, be that LF or CRLF; `None` after the last.
+    pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, InputError> {
+        self.buffer.clear();
+        let result = (&mut self.text).take(LONGEST_LINE + 1).read_until(b'\n', &mut self.buffer);
+        match result {
+            Err(source) => return Err(self.failed(source)),
+            Ok(0) => return Ok(None),
+            Ok(_) => self.line += 1,
+        }
+        if self.buffer.len() as u64 > LONGEST_LINE {
+            return Err(InputError::LineTooLong { name: self.name.clone(), line: self.line });
+        }
+        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    fn failed(&self, source: io::Error) -> InputError {
+        let hint = if self.compressed { "; the gzip data is cut off or damaged" } else { "" };
+        InputError::Read { name: self.name.clone(), line: self.line, hint, source }
+    }
+}
+
+type Peeked<R> = io::Chain<Cursor<Vec<u8>>, R>;
+
+/// The first `N` bytes, or fewer if there are no more, and a reader that yields them again.
+fn peek<const N: usize>(mut reader: impl BufRead) -> io::Result<(Vec<u8>, Peeked<impl BufRead>)> {
+    let mut start = Vec::with_capacity(N);
+    reader.by_ref().take(N as u64).read_to_end(&mut start)?;
+    Ok((start.clone(), Cursor::new(start).chain(reader)))
+}

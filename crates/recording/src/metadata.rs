@@ -1,0 +1,190 @@
+//! What a recording says about itself, beside its episodes.
+
+use dwell_policy::Layer;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How a recording came to be and what its numbers mean; what the recorder knows before and while it runs.
+///
+/// Kept as JSON under the key `dwell.recording` of the Parquet file. `None` and empty mean "not known", never
+/// "none": a recording without `settings` says nothing about the settings that were in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// Whose idling was recorded.
+    #[serde(with = "layer_name")]
+    pub layer: Layer,
+    /// What observed the episodes.
+    pub source: Source,
+    /// Where an episode ends: what `idle_ns` includes.
+    pub idle_includes: IdleIncludes,
+    /// The clock of `start_ns` and of [`SettingsChange::at_ns`], and where it is zero.
+    pub clock: Clock,
+    /// Kernel release of the machine that idled, as `uname -r` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// QEMU release, as `qemu-system-x86_64 --version` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
+    /// CPU model, as `/proc/cpuinfo` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+    /// Settings in force, in order of time: those at the start first, then each change.
+    #[serde(default)]
+    pub settings: Vec<SettingsChange>,
+    /// What the recorder missed.
+    #[serde(default)]
+    pub lost: Losses,
+    /// Name and version of the program that wrote the file.
+    #[serde(default)]
+    pub tool_version: String,
+    /// Anything else that a reader should know: load, machine, purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<String>,
+    /// Keys that this version does not know. They are kept, so that copying a recording loses nothing.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+impl Metadata {
+    /// Metadata in which only the layer is known.
+    pub fn new(layer: Layer) -> Metadata {
+        Metadata {
+            layer,
+            source: Source::default(),
+            idle_includes: IdleIncludes::Unknown,
+            clock: Clock::Unknown,
+            kernel: None,
+            qemu: None,
+            cpu_model: None,
+            settings: Vec::new(),
+            lost: Losses::default(),
+            tool_version: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
+            provenance: None,
+            other: BTreeMap::new(),
+        }
+    }
+}
+
+/// What observed the episodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// The program: `perf script`, `csv`, `dwell record`.
+    #[serde(default)]
+    pub tool: String,
+    /// Tracepoints or trace events that were used, such as `kvm:kvm_vcpu_wakeup`.
+    #[serde(default)]
+    pub events: Vec<String>,
+    /// The command line that recorded, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
+/// Where an episode ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdleIncludes {
+    /// At the event that gave the idler something to do; the wake-up latency is not in `idle_ns`.
+    Event,
+    /// When the idler ran again; the wake-up latency is in `idle_ns`.
+    Wake,
+    /// Not known.
+    Unknown,
+}
+
+/// The clock of a recording and its zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// CLOCK_MONOTONIC of the machine that idled.
+    Monotonic,
+    /// CLOCK_MONOTONIC, less its value when the recorder started.
+    RecorderStart,
+    /// perf's default clock (the scheduler clock): ns since boot, its rate not disciplined.
+    Perf,
+    /// Some clock in ns; only differences have a meaning.
+    Unknown,
+}
+
+/// Settings of one layer that came into force at one time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingsChange {
+    /// When \[ns, the recording's clock\]; `None`: in force from before the recording began.
+    pub at_ns: Option<u64>,
+    /// Of which layer.
+    #[serde(with = "layer_name")]
+    pub layer: Layer,
+    /// Parameter, by the kernel's or QEMU's name, and its value.
+    pub values: BTreeMap<String, SettingValue>,
+}
+
+/// The value of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SettingValue {
+    /// A switch.
+    Flag(bool),
+    /// A number that is not negative, in the parameter's own unit.
+    Number(u64),
+    /// A negative number, such as the -1 that means "choose for me".
+    Negative(i64),
+    /// Anything else.
+    Text(String),
+}
+
+/// What the recorder missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Losses {
+    /// Trace events that were lost, over all CPUs and where the CPU is not known. `Some(0)` claims that none was;
+    /// `None`: nobody counted.
+    #[serde(default)]
+    pub events: Option<u64>,
+    /// The part of `events` whose CPU is known.
+    #[serde(default)]
+    pub by_cpu: Vec<CpuLoss>,
+    /// Episodes left out because their beginning or end was not recorded.
+    #[serde(default)]
+    pub incomplete_episodes: u64,
+}
+
+impl Losses {
+    /// Adds `events` lost on `cpu`, where that is known.
+    pub fn add(&mut self, cpu: Option<u32>, events: u64) {
+        self.events = Some(self.events.unwrap_or(0).saturating_add(events));
+        let Some(cpu) = cpu else { return };
+        match self.by_cpu.binary_search_by_key(&cpu, |loss| loss.cpu) {
+            Ok(at) => {
+                if let Some(loss) = self.by_cpu.get_mut(at) {
+                    loss.events = loss.events.saturating_add(events);
+                }
+            }
+            Err(at) => self.by_cpu.insert(at, CpuLoss { cpu, events }),
+        }
+    }
+}
+
+/// Trace events that one CPU lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuLoss {
+    /// Number of the CPU.
+    pub cpu: u32,
+    /// How many events.
+    pub events: u64,
+}
+
+/// [`Layer`] by its name, which is how people write it.
+pub(crate) mod layer_name {
+    use dwell_policy::Layer;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(layer: &Layer, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(layer.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Layer, D::Error> {
+        let name = String::deserialize(input)?;
+        Layer::from_name(&name).ok_or_else(|| {
+            let known = Layer::ALL.map(Layer::name).join(", ");
+            D::Error::custom(format_args!("unknown layer `{name}`; known: {known}"))
+        })
+    }
+}

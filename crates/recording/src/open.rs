@@ -1,0 +1,227 @@
+//! What is checked when a recording is opened.
+
+use crate::columns::{COLUMNS, Column, Kind};
+use crate::contents::Contents;
+use crate::decode::guard;
+use crate::metadata::Metadata;
+use crate::storage::Storage;
+use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY};
+use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::{FileReader, Length};
+use parquet::file::serialized_reader::SerializedFileReader;
+use parquet::schema::types::ColumnDescriptor;
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Rows of a row group that are read at most. Writers make groups of about a million rows; a file that claims far
+/// more is damaged, or would need more memory than a reader should take without asking.
+const MAX_ROWS: i64 = 1 << 24;
+
+/// Why a file was not opened as a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system would not open it.
+    #[error("cannot open the recording {path}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It has no bytes.
+    #[error(
+        "{path}: the file is empty; a recorder that was killed leaves none, so this is no recording of dwell's"
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not begin and end as Parquet does, or its footer makes no sense.
+    #[error("{path}: not a Parquet file, or a damaged one; `dwell import` reads CSV and traces")]
+    NotParquet {
+        /// The file.
+        path: PathBuf,
+        /// What Parquet said, or that it panicked and with what words.
+        source: ParquetError,
+    },
+    /// Parquet, but not dwell's.
+    #[error("{path}: not a dwell recording: no `{key}` metadata; `dwell import csv` reads plain tables")]
+    NotARecording {
+        /// The file.
+        path: PathBuf,
+        /// The key that is missing.
+        key: &'static str,
+    },
+    /// Written in a format that this program does not know.
+    #[error("{path}: `dwell.format` is `{found}`; this program reads `{FORMAT}`: use a newer dwell")]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+        /// The version it claims.
+        found: String,
+    },
+    /// A metadata value is not what it must be.
+    #[error("{path}: metadata `{key}` cannot be understood")]
+    BadMetadata {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What serde said; it names the field.
+        source: serde_json::Error,
+    },
+    /// A column that must be there is not.
+    #[error("{path}: no column `{column}`; a recording has one, {kind}")]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+        /// Of what type it must be.
+        kind: &'static str,
+    },
+    /// A column is of another type than it must be.
+    #[error("{path}: column `{column}` is {found}; it must be {kind}")]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+        /// Of what type it is.
+        found: String,
+        /// Of what type it must be.
+        kind: &'static str,
+    },
+    /// The metadata and the data contradict each other.
+    #[error("{path}: {what}; the file is damaged or was changed by another program")]
+    Contradiction {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit what.
+        what: String,
+    },
+}
+
+/// A file that is a recording as far as can be told without reading its rows.
+pub(crate) struct Opened {
+    pub(crate) file: SerializedFileReader<Storage>,
+    pub(crate) metadata: Metadata,
+    pub(crate) contents: Contents,
+    pub(crate) places: [Option<usize>; COLUMNS.len()],
+    pub(crate) other_columns: Vec<String>,
+}
+
+impl Opened {
+    pub(crate) fn new(path: &Path, storage: Storage) -> Result<Opened, OpenError> {
+        if storage.len() == 0 {
+            return Err(OpenError::Empty { path: path.to_owned() });
+        }
+        let file = guard(|| SerializedFileReader::new(storage))
+            .map_err(|source| OpenError::NotParquet { path: path.to_owned(), source })?;
+        let footer = file.metadata();
+        let format = value(path, footer, FORMAT_KEY)?;
+        if format != FORMAT {
+            return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
+        }
+        let metadata = json(path, footer, METADATA_KEY)?;
+        let contents = json(path, footer, CONTENTS_KEY)?;
+        let (places, other_columns) = find_columns(path, footer)?;
+        check(footer, &contents).map_err(|what| OpenError::Contradiction { path: path.to_owned(), what })?;
+        Ok(Opened { file, metadata, contents, places, other_columns })
+    }
+}
+
+fn value<'a>(path: &Path, footer: &'a ParquetMetaData, key: &'static str) -> Result<&'a str, OpenError> {
+    let pairs = footer.file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
+    let pair = pairs.iter().find(|pair| pair.key == key);
+    pair.and_then(|pair| pair.value.as_deref())
+        .ok_or_else(|| OpenError::NotARecording { path: path.to_owned(), key })
+}
+
+fn json<T: DeserializeOwned>(
+    path: &Path,
+    footer: &ParquetMetaData,
+    key: &'static str,
+) -> Result<T, OpenError> {
+    serde_json::from_str(value(path, footer, key)?).map_err(|source| OpenError::BadMetadata {
+        path: path.to_owned(),
+        key,
+        source,
+    })
+}
+
+type Places = [Option<usize>; COLUMNS.len()];
+
+fn find_columns(path: &Path, footer: &ParquetMetaData) -> Result<(Places, Vec<String>), OpenError> {
+    let found = footer.file_metadata().schema_descr().columns();
+    let mut places = [None; COLUMNS.len()];
+    for (column, place) in COLUMNS.iter().zip(&mut places) {
+        *place = found.iter().position(|descriptor| descriptor.path().string() == column.name);
+        match *place {
+            Some(at) => found.get(at).map_or(Ok(()), |descriptor| check_type(path, column, descriptor))?,
+            None if column.required => {
+                let kind = column.kind.describe();
+                return Err(OpenError::NoColumn { path: path.to_owned(), column: column.name, kind });
+            }
+            None => {}
+        }
+    }
+    let others = found
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !places.contains(&Some(*at)))
+        .map(|(_, descriptor)| descriptor.path().string());
+    Ok((places, others.collect()))
+}
+
+fn check_type(path: &Path, column: &Column, found: &ColumnDescriptor) -> Result<(), OpenError> {
+    let logical = found.logical_type_ref();
+    let fits = match column.kind {
+        Kind::Text => {
+            found.physical_type() == Physical::BYTE_ARRAY
+                && (matches!(logical, Some(LogicalType::String))
+                    || found.converted_type() == ConvertedType::UTF8)
+        }
+        Kind::Unsigned => {
+            found.physical_type() == Physical::INT64 && found.converted_type() == ConvertedType::UINT_64
+        }
+        Kind::Flag => found.physical_type() == Physical::BOOLEAN,
+    };
+    if fits && found.max_rep_level() == 0 && found.max_def_level() <= 1 {
+        return Ok(());
+    }
+    let logical = logical.map_or_else(String::new, |logical| format!(" ({logical:?})"));
+    Err(OpenError::ColumnType {
+        path: path.to_owned(),
+        column: column.name,
+        found: format!("{}{logical}", found.physical_type()),
+        kind: column.kind.describe(),
+    })
+}
+
+fn check(footer: &ParquetMetaData, contents: &Contents) -> Result<(), String> {
+    let mut rows: u64 = 0;
+    for (index, group) in footer.row_groups().iter().enumerate() {
+        let count = group.num_rows();
+        if !(0..=MAX_ROWS).contains(&count) {
+            return Err(format!("row group {index} claims {count} rows; at most {MAX_ROWS} are read"));
+        }
+        rows = rows.saturating_add(count.unsigned_abs());
+    }
+    let idlers: u64 = contents.idlers.iter().fold(0, |sum, idler| sum.saturating_add(idler.episodes));
+    if rows != contents.episodes || idlers != contents.episodes {
+        return Err(format!(
+            "there are {rows} rows, `{CONTENTS_KEY}` says {} episodes and {idlers} over all idlers",
+            contents.episodes
+        ));
+    }
+    let mut names = HashSet::new();
+    match contents.idlers.iter().find(|idler| !names.insert(&idler.name)) {
+        Some(twice) => Err(format!("`{CONTENTS_KEY}` lists idler `{}` twice", twice.name)),
+        None => Ok(()),
+    }
+}

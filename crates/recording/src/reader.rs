@@ -1,0 +1,246 @@
+//! Episodes out of a Parquet file.
+
+use crate::chunk::Chunk;
+use crate::columns::{COLUMNS, Column, Columns};
+use crate::contents::Contents;
+use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
+use crate::episode::Wake;
+use crate::metadata::Metadata;
+use crate::open::{OpenError, Opened};
+use crate::storage::Storage;
+use parquet::errors::ParquetError;
+use parquet::file::reader::FileReader;
+use parquet::file::serialized_reader::SerializedFileReader;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Why a row group could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There are fewer row groups.
+    #[error("{path}: row group {row_group} is wanted, there are {row_groups}")]
+    NoSuchRowGroup {
+        /// The recording.
+        path: PathBuf,
+        /// From 0.
+        row_group: usize,
+        /// How many there are.
+        row_groups: usize,
+    },
+    /// Parquet could not make sense of a column: the file is damaged.
+    #[error("{path}: cannot read `{column}` in row group {row_group}; the file is damaged")]
+    Damaged {
+        /// The recording.
+        path: PathBuf,
+        /// From 0.
+        row_group: usize,
+        /// The column.
+        column: &'static str,
+        /// What Parquet said, or that it panicked and with what words.
+        source: ParquetError,
+    },
+    /// A value is there that must not be.
+    #[error("{path}: row {row} of row group {row_group}, `{column}`: {what}")]
+    Value {
+        /// The recording.
+        path: PathBuf,
+        /// From 0.
+        row_group: usize,
+        /// Of the row group, from 0.
+        row: usize,
+        /// The column.
+        column: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// Reads a recording, row group by row group.
+///
+/// `&Reader` may be used by several threads at once, each with a [`Chunk`] of its own: row groups do not depend on
+/// each other, and reading moves no cursor.
+///
+/// ```
+/// # fn sum(path: &std::path::Path) -> Result<u64, Box<dyn std::error::Error>> {
+/// use dwell_recording::{Chunk, Columns, Reader};
+/// let reader = Reader::open(path)?;
+/// let mut chunk = Chunk::default();
+/// let mut idle_ns = 0;
+/// for row_group in 0..reader.row_groups() {
+///     reader.read(row_group, Columns::IDLE_NS, &mut chunk)?;
+///     idle_ns += chunk.idle_ns.iter().sum::<u64>();
+/// }
+/// # Ok(idle_ns)
+/// # }
+/// ```
+pub struct Reader {
+    path: PathBuf,
+    file: SerializedFileReader<Storage>,
+    metadata: Metadata,
+    contents: Contents,
+    /// For each of [`COLUMNS`] its place in the file.
+    places: [Option<usize>; COLUMNS.len()],
+    other_columns: Vec<String>,
+    idlers: HashMap<String, u32>,
+    handlers: Vec<HashMap<String, u32>>,
+}
+
+impl Reader {
+    /// Opens the recording at `path`.
+    pub fn open(path: &Path) -> Result<Reader, OpenError> {
+        let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        Reader::new(path, Storage::file(file).map_err(unreadable)?)
+    }
+
+    /// Opens a recording that is in memory; errors call it by `name`.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Reader, OpenError> {
+        Reader::new(Path::new(name), Storage::Memory(bytes.into()))
+    }
+
+    fn new(path: &Path, storage: Storage) -> Result<Reader, OpenError> {
+        let Opened { file, metadata, contents, places, other_columns } = Opened::new(path, storage)?;
+        let number = |names: &mut dyn Iterator<Item = &String>| -> HashMap<String, u32> {
+            (0..).zip(names).map(|(number, name)| (name.clone(), number)).collect()
+        };
+        let idlers = number(&mut contents.idlers.iter().map(|idler| &idler.name));
+        let handlers = contents.idlers.iter().map(|idler| number(&mut idler.handlers.iter())).collect();
+        Ok(Reader {
+            path: path.to_owned(),
+            file,
+            metadata,
+            contents,
+            places,
+            other_columns,
+            idlers,
+            handlers,
+        })
+    }
+
+    /// What the recording says about itself.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// What is in it: counts, idlers and their handlers.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Number of episodes.
+    pub fn episodes(&self) -> u64 {
+        self.contents.episodes
+    }
+
+    /// Number of row groups.
+    pub fn row_groups(&self) -> usize {
+        self.file.metadata().num_row_groups()
+    }
+
+    /// Columns of the file that are none of a recording's, and are not read.
+    pub fn other_columns(&self) -> &[String] {
+        &self.other_columns
+    }
+
+    /// Reads `columns` of row group number `row_group` into `chunk`, and empties what was there.
+    pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
+        chunk.clear();
+        let row_groups = self.row_groups();
+        if row_group >= row_groups {
+            return Err(ReadError::NoSuchRowGroup { path: self.path.clone(), row_group, row_groups });
+        }
+        let rows = self.file.metadata().row_group(row_group).num_rows();
+        chunk.rows = usize::try_from(rows).unwrap_or(0);
+        // `ready` is numbered by idler, so it cannot be read without.
+        let with_idler = columns.contains(Columns::READY) && !columns.contains(Columns::IDLER);
+        let wanted = if with_idler { columns | Columns::IDLER } else { columns };
+        for (column, place) in COLUMNS.iter().zip(self.places).filter(|(c, _)| wanted.contains(c.set)) {
+            if let Err(failure) = guard(|| self.read_column(row_group, column, place, chunk)) {
+                chunk.clear();
+                return Err(self.error(row_group, column.name, failure));
+            }
+        }
+        if with_idler {
+            chunk.idler.clear();
+        }
+        Ok(())
+    }
+
+    fn read_column(
+        &self,
+        row_group: usize,
+        column: &Column,
+        place: Option<usize>,
+        chunk: &mut Chunk,
+    ) -> Result<(), Failure> {
+        let input = self.input(row_group, place)?;
+        let Chunk { rows, scratch, .. } = chunk;
+        let rows = *rows;
+        match column.set {
+            Columns::IDLER => match self.only_idler(row_group, place) {
+                Some(only) => {
+                    chunk.idler.resize(rows, only);
+                    Ok(())
+                }
+                None => {
+                    let mut names = Translator::new(|name: &str| {
+                        let number = self.idlers.get(name).copied();
+                        number.ok_or_else(|| format!("idler `{name}` is not in the list of idlers"))
+                    });
+                    input.texts(rows, scratch, |name| {
+                        chunk.idler.push(names.get_some(name)?);
+                        Ok(())
+                    })
+                }
+            },
+            Columns::START_NS => input.unsigned(rows, scratch, &mut chunk.start_ns),
+            Columns::IDLE_NS => input.unsigned(rows, scratch, &mut chunk.idle_ns),
+            Columns::WINDOW_NS => input.optional(rows, scratch, &mut chunk.window_ns),
+            Columns::HALTED => input.flags(rows, scratch, &mut chunk.halted),
+            Columns::WAKE => {
+                let mut wakes = Translator::new(|name: &str| {
+                    Wake::from_name(name).ok_or_else(|| format!("`{name}` is no kind of wake event"))
+                });
+                let wake = &mut chunk.wake;
+                input.texts(rows, scratch, |name| {
+                    wake.push(name.map(|name| wakes.get(name)).transpose()?);
+                    Ok(())
+                })
+            }
+            Columns::WAKE_LATENCY_NS => input.optional(rows, scratch, &mut chunk.wake_latency_ns),
+            _ => {
+                let mut parser = ReadyParser::new(&self.handlers);
+                let (idler, ready) = (&chunk.idler, &mut chunk.ready);
+                input.texts(rows, scratch, |names| parser.push(names, idler, ready))
+            }
+        }
+    }
+
+    fn input(&self, row_group: usize, place: Option<usize>) -> Result<Input, ParquetError> {
+        let Some(place) = place else { return Ok(Input::Absent) };
+        let reader = Box::new(self.file.get_row_group(row_group)?.get_column_reader(place)?);
+        let nullable =
+            self.file.metadata().row_group(row_group).column(place).column_descr().max_def_level() > 0;
+        Ok(Input::Present { reader, nullable })
+    }
+
+    /// The one idler of a row group, where its statistics say that there is but one. Decoding a name for each row
+    /// costs more than reading a column of integers, and most recordings are of one idler.
+    fn only_idler(&self, row_group: usize, place: Option<usize>) -> Option<u32> {
+        let statistics = self.file.metadata().row_group(row_group).column(place?).statistics()?;
+        let exact = statistics.min_is_exact() && statistics.max_is_exact();
+        let (min, max) = (statistics.min_bytes_opt()?, statistics.max_bytes_opt()?);
+        if !exact || min != max || statistics.null_count_opt() != Some(0) {
+            return None;
+        }
+        self.idlers.get(std::str::from_utf8(min).ok()?).copied()
+    }
+
+    fn error(&self, row_group: usize, column: &'static str, failure: Failure) -> ReadError {
+        let path = self.path.clone();
+        match failure {
+            Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source },
+            Failure::Value { row, what } => ReadError::Value { path, row_group, row, column, what },
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Episodes into a Parquet file.
+
+use crate::columns::{COLUMNS, Column, Columns, properties, schema};
+use crate::contents::{Contents, Idler};
+use crate::episode::{Episode, Wake};
+use crate::metadata::Metadata;
+use crate::newfile::{NewFile, NewFileError};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Value of `dwell.format` in what this crate writes, and the only one that it reads.
+pub const FORMAT: &str = "1";
+pub(crate) const FORMAT_KEY: &str = "dwell.format";
+pub(crate) const METADATA_KEY: &str = "dwell.recording";
+pub(crate) const CONTENTS_KEY: &str = "dwell.contents";
+
+/// Why a recording could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The file could not be made, or not be put in its place.
+    #[error(transparent)]
+    File(#[from] NewFileError),
+    /// An idler's episodes must come in order of their start.
+    #[error(
+        "episode {episode} of idler `{idler}` starts at {start_ns} ns, before the one before it, at {previous_ns} ns; \
+         sort the episodes of each idler by start_ns"
+    )]
+    OutOfOrder {
+        /// Which of all episodes pushed, from 0.
+        episode: u64,
+        /// Whose.
+        idler: String,
+        /// When it starts \[ns\].
+        start_ns: u64,
+        /// When the one before it started \[ns\].
+        previous_ns: u64,
+    },
+    /// The name cannot be told from others in the list of those that were ready.
+    #[error("episode {episode}: the name of a ready handler, `{handler}`, is empty or holds a comma")]
+    HandlerName {
+        /// Which of all episodes pushed, from 0.
+        episode: u64,
+        /// The name.
+        handler: String,
+    },
+    /// More idlers than can be numbered.
+    #[error("episode {episode} is of idler number 2^32; a recording has at most 2^32 - 1 idlers")]
+    TooManyIdlers {
+        /// Which of all episodes pushed, from 0.
+        episode: u64,
+    },
+    /// Writing or compressing failed.
+    #[error("cannot write row group {row_group} of the recording")]
+    RowGroup {
+        /// From 0.
+        row_group: usize,
+        /// What Parquet said.
+        source: ParquetError,
+    },
+    /// The schema or the metadata could not be written.
+    #[error("cannot write the {part} of the recording")]
+    Frame {
+        /// `schema` or `metadata`.
+        part: &'static str,
+        /// What Parquet said.
+        source: ParquetError,
+    },
+    /// The metadata could not be turned into JSON.
+    #[error("cannot turn the metadata of the recording into JSON")]
+    Metadata {
+        /// What serde said.
+        source: serde_json::Error,
+    },
+}
+
+/// How a recording is packed. The contents are the same whatever is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Packing {
+    /// Rows of a row group: what is held in memory before it is written, 25 to 60 bytes each.
+    pub rows_per_group: usize,
+    /// zstd level, 1 (fast) to 22 (small).
+    pub zstd_level: i32,
+}
+
+impl Default for Packing {
+    /// 256 Ki rows: about 10 MB of memory, and row groups enough for a few threads from one million episodes on.
+    /// zstd 3 is zstd's own default.
+    fn default() -> Packing {
+        Packing { rows_per_group: 1 << 18, zstd_level: 3 }
+    }
+}
+
+/// Writes a recording, in bounded memory: one row group is held at a time.
+///
+/// A file is written under a temporary name and gets its own in [`finish`](Writer::finish). If that is not reached,
+/// there is no file and what was there before is untouched.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use dwell_recording::{Episode, Layer, Metadata, Writer};
+/// let dir = tempfile::tempdir()?;
+/// let mut writer = Writer::create(&dir.path().join("a.parquet"), Metadata::new(Layer::Guest))?;
+/// writer.push(&Episode::new("cpu0", 0, 12_000))?;
+/// let contents = writer.finish()?;
+/// assert_eq!(contents.episodes, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Writer<W: Write + Send> {
+    file: SerializedFileWriter<W>,
+    metadata: Metadata,
+    contents: Contents,
+    idlers: Idlers,
+    rows: Rows,
+    rows_per_group: usize,
+}
+
+impl Writer<NewFile> {
+    /// Begins the recording that will be at `path`.
+    pub fn create(path: &Path, metadata: Metadata) -> Result<Self, WriteError> {
+        Writer::create_packed(path, metadata, Packing::default())
+    }
+
+    /// Begins the recording that will be at `path`, packed as asked.
+    pub fn create_packed(path: &Path, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
+        Writer::new(NewFile::create(path)?, metadata, packing)
+    }
+
+    /// Writes what is left, and gives the file its name. Returns what is in it.
+    pub fn finish(self) -> Result<Contents, WriteError> {
+        let (contents, file) = self.close()?;
+        file.keep()?;
+        Ok(contents)
+    }
+}
+
+impl<W: Write + Send> Writer<W> {
+    /// Begins a recording that is written to `out`.
+    pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
+        let frame = |source| WriteError::Frame { part: "schema", source };
+        let properties = Arc::new(properties(packing.zstd_level).map_err(frame)?);
+        let file = SerializedFileWriter::new(out, schema().map_err(frame)?, properties).map_err(frame)?;
+        Ok(Writer {
+            file,
+            metadata,
+            contents: Contents::default(),
+            idlers: Idlers::default(),
+            rows: Rows::default(),
+            rows_per_group: packing.rows_per_group.max(1),
+        })
+    }
+
+    /// What will be written as metadata. It may be changed until the end: settings that change and events that get
+    /// lost are known only while recording.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// What was pushed so far.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Appends one episode. After an error that is about the episode itself the writer is as before.
+    pub fn push(&mut self, episode: &Episode<'_>) -> Result<(), WriteError> {
+        let number = self.contents.episodes;
+        let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
+        let idler = self.idlers.number(episode.idler, number, &mut self.contents.idlers)?;
+        self.idlers.advance(idler, episode, number)?;
+        if let Some(idler) = self.contents.idlers.get_mut(idler as usize) {
+            idler.episodes += 1;
+        }
+        if self.rows.push_ready(idler, ready) {
+            self.idlers.add_handlers(idler, episode.ready, &mut self.contents.idlers);
+        }
+        self.rows.push(idler, episode);
+        self.contents.count(episode.start_ns, episode.idle_ns);
+        if self.rows.idler.len() >= self.rows_per_group { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is left, and returns what is in the recording, and where it was written to.
+    pub fn close(mut self) -> Result<(Contents, W), WriteError> {
+        if !self.rows.idler.is_empty() {
+            self.flush()?;
+        }
+        let frame = |source| WriteError::Frame { part: "metadata", source };
+        let json = |source| WriteError::Metadata { source };
+        let pairs = [
+            (FORMAT_KEY, FORMAT.to_owned()),
+            (METADATA_KEY, serde_json::to_string(&self.metadata).map_err(json)?),
+            (CONTENTS_KEY, serde_json::to_string(&self.contents).map_err(json)?),
+        ];
+        for (key, value) in pairs {
+            self.file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+        }
+        Ok((self.contents, self.file.into_inner().map_err(frame)?))
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        let row_group = self.file.flushed_row_groups().len();
+        let names: Vec<ByteArray> =
+            self.contents.idlers.iter().map(|idler| ByteArray::from(idler.name.as_str())).collect();
+        let result = write_rows(&mut self.file, &self.rows, &names);
+        self.rows.clear();
+        result.map_err(|source| WriteError::RowGroup { row_group, source })
+    }
+}
+
+fn join_handlers(names: &[&str], episode: u64) -> Result<String, WriteError> {
+    match names.iter().find(|name| name.is_empty() || name.contains(',')) {
+        Some(name) => Err(WriteError::HandlerName { episode, handler: (*name).to_owned() }),
+        None => Ok(names.join(",")),
+    }
+}
+
+/// Numbers of idlers and their handlers, and where each idler is in time.
+#[derive(Default)]
+struct Idlers {
+    numbers: HashMap<String, u32>,
+    /// The idler of the last episode: most often the next one's too.
+    last: u32,
+    starts_ns: Vec<u64>,
+    handlers: Vec<HashSet<String>>,
+}
+
+impl Idlers {
+    fn number(&mut self, name: &str, episode: u64, list: &mut Vec<Idler>) -> Result<u32, WriteError> {
+        if list.get(self.last as usize).is_some_and(|idler| idler.name == name) {
+            return Ok(self.last);
+        }
+        if let Some(&number) = self.numbers.get(name) {
+            self.last = number;
+            return Ok(number);
+        }
+        let number = u32::try_from(list.len())
+            .ok()
+            .filter(|&n| n < u32::MAX)
+            .ok_or(WriteError::TooManyIdlers { episode })?;
+        self.numbers.insert(name.to_owned(), number);
+        self.starts_ns.push(0);
+        self.handlers.push(HashSet::new());
+        list.push(Idler { name: name.to_owned(), ..Idler::default() });
+        self.last = number;
+        Ok(number)
+    }
+
+    fn advance(&mut self, idler: u32, episode: &Episode<'_>, number: u64) -> Result<(), WriteError> {
+        let Some(previous) = self.starts_ns.get_mut(idler as usize) else { return Ok(()) };
+        if episode.start_ns < *previous {
+            return Err(WriteError::OutOfOrder {
+                episode: number,
+                idler: episode.idler.to_owned(),
+                start_ns: episode.start_ns,
+                previous_ns: *previous,
+            });
+        }
+        *previous = episode.start_ns;
+        Ok(())
+    }
+
+    fn add_handlers(&mut self, idler: u32, names: Option<&[&str]>, list: &mut [Idler]) {
+        let (Some(known), Some(idler)) =
+            (self.handlers.get_mut(idler as usize), list.get_mut(idler as usize))
+        else {
+            return;
+        };
+        for name in names.unwrap_or_default() {
+            if known.insert((*name).to_owned()) {
+                idler.handlers.push((*name).to_owned());
+            }
+        }
+    }
+}
+
+/// The values of a column that are not null, and which rows have one: the form in which Parquet takes them.
+struct Optional<T> {
+    values: Vec<T>,
+    levels: Vec<i16>,
+}
+
+impl<T> Default for Optional<T> {
+    fn default() -> Self {
+        Optional { values: Vec::new(), levels: Vec::new() }
+    }
+}
+
+impl<T> Optional<T> {
+    fn push(&mut self, value: Option<T>) {
+        self.levels.push(i16::from(value.is_some()));
+        self.values.extend(value);
+    }
+
+    fn clear(&mut self) {
+        self.values.clear();
+        self.levels.clear();
+    }
+}
+
+/// The row group that is being filled.
+#[derive(Default)]
+struct Rows {
+    idler: Vec<u32>,
+    start_ns: Vec<i64>,
+    idle_ns: Vec<i64>,
+    window_ns: Optional<i64>,
+    halted: Optional<bool>,
+    wake: Optional<Wake>,
+    wake_latency_ns: Optional<i64>,
+    ready: Optional<u32>,
+    ready_sets: Vec<ByteArray>,
+    ready_numbers: HashMap<String, u32>,
+    ready_seen: HashSet<(u32, u32)>,
+}
+
+impl Rows {
+    /// Everything but `ready`. Parquet stores unsigned integers as signed ones of the same bits.
+    fn push(&mut self, idler: u32, episode: &Episode<'_>) {
+        self.idler.push(idler);
+        self.start_ns.push(episode.start_ns.cast_signed());
+        self.idle_ns.push(episode.idle_ns.cast_signed());
+        self.window_ns.push(episode.window_ns.map(u64::cast_signed));
+        self.halted.push(episode.halted);
+        self.wake.push(episode.wake);
+        self.wake_latency_ns.push(episode.wake_latency_ns.map(u64::cast_signed));
+    }
+
+    /// Returns whether this idler has this set of handlers for the first time in this row group.
+    fn push_ready(&mut self, idler: u32, joined: Option<String>) -> bool {
+        let Some(joined) = joined else {
+            self.ready.push(None);
+            return false;
+        };
+        let number = match self.ready_numbers.get(&joined) {
+            Some(&number) => number,
+            None => {
+                let number = u32::try_from(self.ready_sets.len()).unwrap_or(u32::MAX);
+                self.ready_sets.push(ByteArray::from(joined.as_str()));
+                self.ready_numbers.insert(joined, number);
+                number
+            }
+        };
+        self.ready.push(Some(number));
+        self.ready_seen.insert((idler, number))
+    }
+
+    fn clear(&mut self) {
+        self.idler.clear();
+        self.start_ns.clear();
+        self.idle_ns.clear();
+        self.window_ns.clear();
+        self.halted.clear();
+        self.wake.clear();
+        self.wake_latency_ns.clear();
+        self.ready.clear();
+        self.ready_sets.clear();
+        self.ready_numbers.clear();
+        self.ready_seen.clear();
+    }
+}
+
+type Group<'a, W> = SerializedRowGroupWriter<'a, W>;
+
+fn write_rows<W: Write + Send>(
+    file: &mut SerializedFileWriter<W>,
+    rows: &Rows,
+    names: &[ByteArray],
+) -> Result<(), ParquetError> {
+    let mut group = file.next_row_group()?;
+    for column in &COLUMNS {
+        write_column(&mut group, column, rows, names)?;
+    }
+    group.close()?;
+    Ok(())
+}
+
+fn write_column<W: Write + Send>(
+    group: &mut Group<'_, W>,
+    column: &Column,
+    rows: &Rows,
+    names: &[ByteArray],
+) -> Result<(), ParquetError> {
+    match column.set {
+        Columns::IDLER => write::<_, ByteArrayType>(group, &pick(&rows.idler, names), None),
+        Columns::START_NS => write::<_, Int64Type>(group, &rows.start_ns, None),
+        Columns::IDLE_NS => write::<_, Int64Type>(group, &rows.idle_ns, None),
+        Columns::WINDOW_NS => write_optional::<_, Int64Type>(group, &rows.window_ns),
+        Columns::HALTED => write_optional::<_, BoolType>(group, &rows.halted),
+        Columns::WAKE => {
+            let wakes: Vec<ByteArray> =
+                rows.wake.values.iter().map(|wake| ByteArray::from(wake.name())).collect();
+            write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels))
+        }
+        Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),
+        _ => {
+            let sets = pick(&rows.ready.values, &rows.ready_sets);
+            write::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels))
+        }
+    }
+}
+
+fn pick(numbers: &[u32], from: &[ByteArray]) -> Vec<ByteArray> {
+    numbers.iter().filter_map(|&number| from.get(number as usize).cloned()).collect()
+}
+
+fn write_optional<W: Write + Send, T: DataType>(
+    group: &mut Group<'_, W>,
+    column: &Optional<T::T>,
+) -> Result<(), ParquetError> {
+    write::<W, T>(group, &column.values, Some(&column.levels))
+}
+
+fn write<W: Write + Send, T: DataType>(
+    group: &mut Group<'_, W>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let mut column =
+        group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
+    column.typed::<T>().write_batch(values, levels, None)?;
+    column.close()
+}
