@@ -137,6 +137,14 @@ impl Reader {
         self.file.metadata().num_row_groups()
     }
 
+    /// Number of episodes in a row group; 0 if there is no such row group.
+    pub fn row_group_rows(&self, row_group: usize) -> u64 {
+        if row_group >= self.row_groups() {
+            return 0;
+        }
+        u64::try_from(self.file.metadata().row_group(row_group).num_rows()).unwrap_or(0)
+    }
+
     /// Columns of the file that are none of a recording's, and are not read.
     pub fn other_columns(&self) -> &[String] {
         &self.other_columns

@@ -1,1 +1,25 @@
-//! (being written)
+//! Recordings through policies: what a setting would have cost.
+//!
+//! A [`Rule`] is a policy with its setting. Replaying it over the episodes of an idler gives [`Counts`]: polls, halts
+//! and the CPU time burnt polling. With the price of a halt these become a cost, which stands between bounds that no
+//! policy of a class can beat ([`bound`]).
+//!
+//! The replay here *is* the policy crate in a loop, one episode after the other: slow, obvious, and the oracle for
+//! anything faster. It is open loop: episodes do not change when the policy does.
+//!
+//! The way of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
+//! one policy for every rule and idler and feeds them; [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
+
+pub mod bound;
+pub mod grid;
+pub mod tune;
+
+mod bank;
+mod counts;
+mod rule;
+mod source;
+
+pub use bank::Bank;
+pub use counts::Counts;
+pub use rule::{Player, Rule, RuleError};
+pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};

@@ -1,0 +1,85 @@
+use dwell_policy::Nanos;
+use std::iter::Sum;
+use std::ops::AddAssign;
+
+/// What a policy did over a number of episodes.
+///
+/// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler halts. Sums
+/// of time have 128 bits, since one recording may hold any number of 64-bit lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Number of episodes.
+    pub episodes: u64,
+    /// Their lengths, summed up \[ns\].
+    pub idle_ns: u128,
+    /// Episodes that began with a poll (the window was not zero).
+    pub polls: u64,
+    /// Of those, the ones in which the wake came within the window.
+    pub polls_succeeded: u64,
+    /// CPU time burnt polling \[ns\].
+    pub polled_ns: u128,
+    /// Episodes that outlasted the window: the idler halted and had to be woken.
+    pub halts: u64,
+    /// Of a guest above a polling host: times that the guest left to the host, which may still have caught the wake by
+    /// polling. Without a host below it is the number of halts.
+    pub exits: u64,
+}
+
+impl Counts {
+    /// CPU burnt polling plus what the halts are worth \[ns\].
+    pub fn cost_ns(&self, halt_cost: Nanos) -> u128 {
+        self.polled_ns + u128::from(self.halts) * u128::from(halt_cost.get())
+    }
+
+    /// Polls that succeeded, of all; `None` if there were none.
+    pub fn success_rate(&self) -> Option<f64> {
+        (self.polls > 0).then(|| self.polls_succeeded as f64 / self.polls as f64)
+    }
+
+    /// Mean latency added to a wake \[ns\], if each halt adds `wake_latency` and a successful poll nothing.
+    pub fn mean_latency_ns(&self, wake_latency: Nanos) -> f64 {
+        if self.episodes == 0 {
+            return 0.0;
+        }
+        self.halts as f64 * wake_latency.get() as f64 / self.episodes as f64
+    }
+
+    /// The added latency that 99 of 100 wakes stay within \[ns\], under the same model.
+    pub fn p99_latency_ns(&self, wake_latency: Nanos) -> u64 {
+        let more_than_one_percent = u128::from(self.halts) * 100 > u128::from(self.episodes);
+        if more_than_one_percent { wake_latency.get() } else { 0 }
+    }
+
+    /// Counts one episode of length `idle` under `window` \[ns\].
+    #[inline]
+    pub(crate) fn count(&mut self, window: u64, idle: u64) {
+        let halted = idle > window;
+        let polled = window != 0;
+        self.polls += u64::from(polled);
+        self.polls_succeeded += u64::from(polled && !halted);
+        self.polled_ns += u128::from(idle.min(window));
+        self.halts += u64::from(halted);
+        self.exits += u64::from(halted);
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.episodes += other.episodes;
+        self.idle_ns += other.idle_ns;
+        self.polls += other.polls;
+        self.polls_succeeded += other.polls_succeeded;
+        self.polled_ns += other.polled_ns;
+        self.halts += other.halts;
+        self.exits += other.exits;
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Counts>>(all: I) -> Counts {
+        all.fold(Counts::default(), |mut sum, counts| {
+            sum += counts;
+            sum
+        })
+    }
+}

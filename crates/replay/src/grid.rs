@@ -1,0 +1,138 @@
+//! The settings that a search tries.
+//!
+//! Times follow the preferred numbers of ISO 3: ten to a decade for the maximum, five to a decade for the first window,
+//! from 1 us to 10 ms. Factors are few, since a window moves between its limits in a handful of steps whatever they
+//! are. Settings that are the same rule by another name (a first window above the maximum, a divisor that is never
+//! used) are left out.
+
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+
+/// ISO 3, R10, as commonly rounded.
+const R10: [i64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
+const SHORTEST_NS: i64 = 1_000;
+const LONGEST_NS: i64 = 10_000_000;
+
+/// Preferred numbers from 1 us to 10 ms, `step` of the ten in a decade apart.
+fn times(step: usize) -> impl Iterator<Item = i64> + Clone {
+    let decades = [10, 100, 1_000, 10_000];
+    let below =
+        decades.into_iter().flat_map(move |decade| R10.into_iter().step_by(step).map(move |m| m * decade));
+    below.chain([LONGEST_NS]).filter(|&t| t >= SHORTEST_NS)
+}
+
+/// Every setting to try for the rule that a layer has in a version; the first is "do not poll".
+pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
+    let mut grid = Vec::new();
+    let base = Setting::defaults(layer, version);
+    let mut add = |values: &[(&str, i64)]| {
+        let mut setting = base;
+        let taken = values.iter().all(|(name, value)| setting.set(name, *value).is_ok());
+        debug_assert!(taken, "the grid leaves the range of {values:?}");
+        grid.push(setting);
+    };
+    match layer {
+        Layer::Host => host(&mut add),
+        Layer::Guest => guest(&mut add),
+        Layer::Iothread => iothread(&mut add, version),
+        Layer::Timer => {}
+    }
+    grid
+}
+
+/// First windows up to a maximum, the maximum itself among them.
+fn first_windows(max: i64) -> impl Iterator<Item = i64> {
+    times(2).filter(move |&t| t < max).chain([max])
+}
+
+/// Growth factors that make a difference between a first window and a maximum.
+fn factors(first: i64, max: i64) -> impl Iterator<Item = i64> {
+    [2, 3, 4, 8].into_iter().take(if first < max { 4 } else { 1 })
+}
+
+fn host(add: &mut impl FnMut(&[(&str, i64)])) {
+    add(&[("halt_poll_ns", 0)]);
+    for max in times(1) {
+        for first in first_windows(max) {
+            for grow in factors(first, max) {
+                for shrink in [0, 1, 2, 4] {
+                    add(&[
+                        ("halt_poll_ns", max),
+                        ("halt_poll_ns_grow", grow),
+                        ("halt_poll_ns_grow_start", first),
+                        ("halt_poll_ns_shrink", shrink),
+                    ]);
+                }
+            }
+        }
+    }
+}
+
+fn guest(add: &mut impl FnMut(&[(&str, i64)])) {
+    add(&[("guest_halt_poll_ns", 0)]);
+    for max in times(1) {
+        for first in first_windows(max) {
+            for grow in factors(first, max) {
+                for (allow_shrink, shrink) in [(1, 0), (1, 1), (1, 2), (1, 4), (0, 2)] {
+                    add(&[
+                        ("guest_halt_poll_ns", max),
+                        ("guest_halt_poll_grow", grow),
+                        ("guest_halt_poll_grow_start", first),
+                        ("guest_halt_poll_shrink", shrink),
+                        ("guest_halt_poll_allow_shrink", allow_shrink),
+                    ]);
+                }
+            }
+        }
+    }
+}
+
+fn iothread(add: &mut impl FnMut(&[(&str, i64)]), version: Version) {
+    let weighted = version.at_least(11, 1);
+    add(&[("poll-max-ns", 0)]);
+    for max in times(1) {
+        for grow in [2, 3, 4, 8, 16] {
+            for shrink in [0, 1, 2, 3, 4, 8, 16] {
+                let values = [("poll-max-ns", max), ("poll-grow", grow), ("poll-shrink", shrink)];
+                if !weighted {
+                    add(&values);
+                    continue;
+                }
+                // 0 is another name for 2 here.
+                for weight in (1..=6).take(if shrink == 0 { 0 } else { 6 }) {
+                    let [max, grow, shrink] = values;
+                    add(&[max, grow, shrink, ("poll-weight", weight)]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn grids_hold_thousands_of_different_settings() {
+        for (layer, version) in [
+            (Layer::Host, Version::new(6, 18)),
+            (Layer::Guest, Version::new(6, 18)),
+            (Layer::Iothread, Version::new(7, 2)),
+            (Layer::Iothread, Version::new(11, 1)),
+        ] {
+            let grid = settings(layer, version);
+            let distinct: HashSet<Setting> = grid.iter().copied().collect();
+            assert_eq!(distinct.len(), grid.len());
+            assert!(grid.len() > 1_400, "{layer:?} {version}: {}", grid.len());
+        }
+    }
+
+    #[test]
+    fn times_span_one_microsecond_to_ten_milliseconds() {
+        let all: Vec<i64> = times(1).collect();
+        assert_eq!((all.len(), all.first(), all.last()), (41, Some(&1_000), Some(&10_000_000)));
+        assert!(all.is_sorted());
+    }
+}

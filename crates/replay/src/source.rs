@@ -1,0 +1,246 @@
+//! Where episodes come from: in batches of bounded size, grouped by idler.
+
+use dwell_recording::{Chunk, Columns, ReadError, Reader};
+use std::ops::Range;
+
+/// Episodes of several idlers, those of each in order.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    runs: Vec<Run>,
+}
+
+/// Consecutive episodes of one idler.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Which idler, from 0.
+    pub idler: usize,
+    /// Lengths of its episodes \[ns\].
+    pub idle_ns: Vec<u64>,
+    /// Handlers that became ready, one list after the other; see [`Run::ready`].
+    ready: Vec<u32>,
+    /// For each episode where its handlers end in `ready`; empty if no handlers are known of any episode.
+    ready_ends: Vec<usize>,
+}
+
+impl Run {
+    /// The handlers that became ready at the end of an episode; empty where that is not known.
+    #[inline]
+    pub fn ready(&self, episode: usize) -> &[u32] {
+        let Some(&end) = self.ready_ends.get(episode) else { return &[] };
+        let start = if episode == 0 { 0 } else { self.ready_ends[episode - 1] };
+        &self.ready[start..end]
+    }
+
+    /// Whether handlers are known of any episode.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+impl Batch {
+    /// The runs that hold episodes, at most one per idler.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> + Clone {
+        self.runs.iter().filter(|run| !run.idle_ns.is_empty())
+    }
+
+    /// Number of episodes.
+    pub fn episodes(&self) -> usize {
+        self.runs.iter().map(|run| run.idle_ns.len()).sum()
+    }
+
+    fn clear(&mut self) {
+        for run in &mut self.runs {
+            run.idle_ns.clear();
+            run.ready.clear();
+            run.ready_ends.clear();
+        }
+    }
+
+    fn run(&mut self, idler: usize) -> &mut Run {
+        while self.runs.len() <= idler {
+            self.runs.push(Run { idler: self.runs.len(), ..Run::default() });
+        }
+        &mut self.runs[idler]
+    }
+}
+
+/// When the first of some episodes began and the last ended \[ns\].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    limits: Option<(u64, u64)>,
+}
+
+impl Span {
+    /// Takes in an episode.
+    pub fn add(&mut self, start_ns: u64, idle_ns: u64) {
+        let end_ns = start_ns.saturating_add(idle_ns);
+        let (first, last) = self.limits.unwrap_or((start_ns, end_ns));
+        self.limits = Some((first.min(start_ns), last.max(end_ns)));
+    }
+
+    /// Takes in the span of other episodes.
+    pub fn extend(&mut self, other: Span) {
+        if let Some((first, last)) = other.limits {
+            self.add(first, last - first);
+        }
+    }
+
+    /// From the first start to the last end \[ns\]; 0 where there was no episode.
+    pub fn ns(&self) -> u64 {
+        self.limits.map_or(0, |(first, last)| last - first)
+    }
+}
+
+/// Episodes that can be gone through again and again, in part or in whole.
+pub trait Source: Sync {
+    /// Number of episodes; a row is an episode, in the order of the file.
+    fn episodes(&self) -> u64;
+
+    /// Number of idlers.
+    fn idlers(&self) -> usize;
+
+    /// The most handlers that any idler has; 0 where handlers are not known.
+    fn handlers(&self) -> usize;
+
+    /// Hands over the episodes of `rows`, batch after batch, and answers when they took place.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError>;
+}
+
+/// A recording could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct SourceError(#[from] ReadError);
+
+/// A Parquet recording, read row group by row group, so that memory does not grow with its length.
+pub struct RecordingSource {
+    reader: Reader,
+    with_handlers: bool,
+}
+
+impl RecordingSource {
+    /// The episodes of a recording; ready handlers are read only if asked for.
+    pub fn new(reader: Reader, with_handlers: bool) -> RecordingSource {
+        RecordingSource { reader, with_handlers }
+    }
+
+    /// The recording.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    fn columns(&self) -> Columns {
+        let always = Columns::IDLER | Columns::START_NS | Columns::IDLE_NS;
+        if self.handlers() > 0 { always | Columns::READY } else { always }
+    }
+}
+
+impl Source for RecordingSource {
+    fn episodes(&self) -> u64 {
+        self.reader.episodes()
+    }
+
+    fn idlers(&self) -> usize {
+        self.reader.contents().idlers.len()
+    }
+
+    fn handlers(&self) -> usize {
+        if !self.with_handlers {
+            return 0;
+        }
+        self.reader.contents().idlers.iter().map(|idler| idler.handlers.len()).max().unwrap_or(0)
+    }
+
+    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
+        let (mut chunk, mut batch, mut span) = (Chunk::default(), Batch::default(), Span::default());
+        let with_ready = self.handlers() > 0;
+        let mut first_row = 0;
+        for row_group in 0..self.reader.row_groups() {
+            let group_rows = self.reader.row_group_rows(row_group);
+            let next_row = first_row + group_rows;
+            let wanted = rows.start.max(first_row)..rows.end.min(next_row);
+            if !wanted.is_empty() {
+                self.reader.read(row_group, self.columns(), &mut chunk)?;
+                batch.clear();
+                let within = |row: u64| usize::try_from(row - first_row).unwrap_or(usize::MAX);
+                for row in within(wanted.start)..within(wanted.end) {
+                    let idle_ns = chunk.idle_ns[row];
+                    span.add(chunk.start_ns[row], idle_ns);
+                    let run = batch.run(chunk.idler[row] as usize);
+                    run.idle_ns.push(idle_ns);
+                    if with_ready {
+                        run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
+                        run.ready_ends.push(run.ready.len());
+                    }
+                }
+                see(&batch);
+            }
+            first_row = next_row;
+        }
+        Ok(span)
+    }
+}
+
+/// Episodes in memory, back to back in time: for tests and benchmarks.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    episodes: Vec<MemoryEpisode>,
+    idlers: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MemoryEpisode {
+    idler: usize,
+    start_ns: u64,
+    idle_ns: u64,
+}
+
+impl Memory {
+    /// Pairs of idler and length \[ns\], in order.
+    pub fn new(episodes: impl IntoIterator<Item = (usize, u64)>) -> Memory {
+        let mut now = 0u64;
+        let mut memory = Memory::default();
+        for (idler, idle_ns) in episodes {
+            memory.episodes.push(MemoryEpisode { idler, start_ns: now, idle_ns });
+            memory.idlers = memory.idlers.max(idler + 1);
+            now = now.saturating_add(idle_ns);
+        }
+        memory
+    }
+
+    /// The episodes of one idler.
+    pub fn of_one(idle_ns: &[u64]) -> Memory {
+        Memory::new(idle_ns.iter().map(|&idle| (0, idle)))
+    }
+}
+
+impl Source for Memory {
+    fn episodes(&self) -> u64 {
+        self.episodes.len() as u64
+    }
+
+    fn idlers(&self) -> usize {
+        self.idlers
+    }
+
+    fn handlers(&self) -> usize {
+        0
+    }
+
+    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
+        const ROWS: usize = 1 << 16;
+        let (mut batch, mut span) = (Batch::default(), Span::default());
+        let at = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(self.episodes.len());
+        for part in self.episodes[at(rows.start)..at(rows.end)].chunks(ROWS) {
+            batch.clear();
+            for episode in part {
+                span.add(episode.start_ns, episode.idle_ns);
+                batch.run(episode.idler).idle_ns.push(episode.idle_ns);
+            }
+            see(&batch);
+        }
+        Ok(span)
+    }
+}

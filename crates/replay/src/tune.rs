@@ -1,0 +1,427 @@
+//! From a recording to advice.
+//!
+//! The first half of the recording is for choosing, the second for judging: a setting is recommended for what it did
+//! on the first half, and every figure shown of it is from the second, which had no part in the choice. Policies are
+//! not started anew between the halves, as they would not be on a machine.
+//!
+//! Advice is given only if the gain is beyond doubt: the second half is cut into blocks, the blocks are drawn again
+//! and again with replacement, and the whole 95 % interval of the gain has to lie above zero.
+
+use crate::bank::Bank;
+use crate::bound::{ClairvoyantBound, FixedWindows};
+use crate::counts::Counts;
+use crate::rule::{Rule, RuleError};
+use crate::source::{Source, SourceError, Span};
+use dwell_policy::Nanos;
+use dwell_policy::param::Setting;
+use std::ops::Range;
+
+/// What a good setting is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// Least cost: CPU burnt polling plus halts at their price.
+    LeastCost,
+    /// Fewest halts among the settings that burn at most this share of one CPU.
+    MaxCpu(f64),
+    /// Least CPU burnt among the settings with at most so many halts per second.
+    MaxHaltsPerSecond(f64),
+}
+
+/// What is to be tuned.
+pub struct Task<'a> {
+    /// The recording.
+    pub source: &'a dyn Source,
+    /// The setting in force.
+    pub present: Setting,
+    /// The settings to choose from.
+    pub candidates: &'a [Setting],
+    /// What is wanted.
+    pub goal: Goal,
+    /// What one halt and wake is worth in CPU time.
+    pub halt_cost: Nanos,
+    /// Is told how many episodes of the recording were worked through since it was told last; there are two passes.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Why there is no advice.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// Half of nothing.
+    #[error(
+        "{0} episodes are too few to choose on one half and judge on the other; at least {MIN_EPISODES} are needed"
+    )]
+    TooFew(u64),
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A setting cannot be replayed.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+/// The fewest episodes that are tuned on: two in each block of both halves.
+pub const MIN_EPISODES: u64 = 4 * BLOCKS as u64;
+
+/// Blocks that the second half is cut into.
+const BLOCKS: usize = 32;
+
+/// Times that the blocks are drawn anew.
+const RESAMPLES: usize = 2_000;
+
+/// Costs this close to the best are equal; among equals the setting with the fewest changes is taken.
+const EQUAL: f64 = 0.005;
+
+/// A limit is aimed at with so much to spare, since the next load will not be exactly this one.
+const SPARE: f64 = 0.05;
+
+/// A gain below this share of the present cost is not worth a change, however certain it is.
+pub const WORTH_A_CHANGE: f64 = 0.01;
+
+/// One policy on the second half.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Which one.
+    pub role: Role,
+    /// The policy; `None` for the clairvoyant, which is none.
+    pub rule: Option<Rule>,
+    /// What it did on the second half.
+    pub counts: Counts,
+    /// What it did on the first half.
+    pub fitted: Counts,
+}
+
+/// What a row of the table stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Never polls.
+    Never,
+    /// Always polls.
+    Always,
+    /// The setting in force.
+    Present,
+    /// Chosen on the first half.
+    Recommended,
+    /// The best of all candidates on the second half: what the rule could have done.
+    BestInHindsight,
+    /// The best fixed window for the second half.
+    BestFixedWindow,
+    /// What no policy can beat.
+    Clairvoyant,
+}
+
+impl Role {
+    /// Name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Never => "never",
+            Role::Always => "always",
+            Role::Present => "present",
+            Role::Recommended => "recommended",
+            Role::BestInHindsight => "best in hindsight",
+            Role::BestFixedWindow => "best fixed window",
+            Role::Clairvoyant => "clairvoyant",
+        }
+    }
+}
+
+/// A share with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// The value itself.
+    pub value: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// What is advised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// Set the recommended setting.
+    Change,
+    /// The present setting is the recommended one.
+    AlreadyBest,
+    /// The gain on the second half is not beyond noise, or there is none.
+    WithinNoise,
+    /// The gain is certain and too small to matter.
+    TooSmall,
+    /// The recommended setting missed the goal's limit on the second half.
+    MissedLimit,
+    /// No candidate meets the goal's limit on the first half.
+    Unattainable,
+}
+
+impl Verdict {
+    /// Whether to change anything.
+    pub const fn is_change(self) -> bool {
+        matches!(self, Verdict::Change)
+    }
+}
+
+/// The advice and what it rests on.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// What to do.
+    pub verdict: Verdict,
+    /// Policies and bounds on the second half.
+    pub rows: Vec<Row>,
+    /// Gain of the recommended over the present setting on the second half, as a share of the present: of the cost, of
+    /// the halts or of the CPU burnt, as the goal has it.
+    pub gain: Interval,
+    /// Settings that were tried.
+    pub tried: usize,
+    /// Length of the first half \[ns\].
+    pub fitted_span_ns: u64,
+    /// Length of the second half \[ns\].
+    pub judged_span_ns: u64,
+}
+
+impl Advice {
+    /// The row of a role.
+    pub fn row(&self, role: Role) -> &Row {
+        self.rows.iter().find(|row| row.role == role).unwrap_or(&self.rows[0])
+    }
+}
+
+/// Searches, judges and advises.
+///
+/// # Errors
+/// [`TuneError`] for a recording that is too short or cannot be read, and for settings that cannot be replayed.
+pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
+    let episodes = task.source.episodes();
+    if episodes < MIN_EPISODES {
+        return Err(TuneError::TooFew(episodes));
+    }
+    let half = episodes / 2;
+    let search = Search::run(task, half)?;
+    let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
+    let recommended = search.choose(task, &value);
+    let hindsight = search.best_in_hindsight(&value);
+    let (fixed_window, fixed_counts) = search.windows.best(task.halt_cost);
+
+    let rule = |index: usize| Rule::Layer(task.candidates[index]);
+    let chosen = recommended.map_or(Rule::Layer(task.present), rule);
+    let finalists = [
+        (Role::Never, Rule::Never),
+        (Role::Always, Rule::Always),
+        (Role::Present, Rule::Layer(task.present)),
+        (Role::Recommended, chosen),
+        (Role::BestInHindsight, rule(hindsight)),
+        (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
+    ];
+    let judged = Judged::run(task, half, &finalists.map(|(_, rule)| rule))?;
+    debug_assert_eq!(judged.total(5), fixed_counts);
+
+    let mut rows: Vec<Row> = (0..)
+        .zip(finalists)
+        .map(|(i, (role, rule))| Row {
+            role,
+            rule: Some(rule),
+            counts: judged.total(i),
+            fitted: judged.fitted[i],
+        })
+        .collect();
+    let [fitted, counts] = search.clairvoyant;
+    rows.push(Row { role: Role::Clairvoyant, rule: None, counts, fitted });
+
+    let gain = judged.gain(2, 3, &value);
+    let verdict = verdict(task, recommended.is_some(), chosen, &judged, gain);
+    Ok(Advice {
+        verdict,
+        rows,
+        gain,
+        tried: task.candidates.len(),
+        fitted_span_ns: search.fitted_span.ns(),
+        judged_span_ns: judged.span.ns(),
+    })
+}
+
+fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: Interval) -> Verdict {
+    let (present, recommended) = (judged.total(2), judged.total(3));
+    let meets = |counts: &Counts| Limit::of(task.goal, judged.span).is_met_by(counts);
+    if !attainable {
+        Verdict::Unattainable
+    } else if chosen == Rule::Layer(task.present) {
+        Verdict::AlreadyBest
+    } else if !meets(&recommended) {
+        Verdict::MissedLimit
+    } else if !meets(&present) {
+        // The present setting breaks the limit: that the other keeps it is the gain.
+        Verdict::Change
+    } else if gain.low <= 0.0 {
+        Verdict::WithinNoise
+    } else if gain.value < WORTH_A_CHANGE {
+        Verdict::TooSmall
+    } else {
+        Verdict::Change
+    }
+}
+
+/// How good some counts are under the goal: less is better.
+struct Valuation {
+    goal: Goal,
+    halt_cost: Nanos,
+}
+
+impl Valuation {
+    fn of(&self, counts: &Counts) -> f64 {
+        match self.goal {
+            Goal::LeastCost => counts.cost_ns(self.halt_cost) as f64,
+            Goal::MaxCpu(_) => counts.halts as f64,
+            Goal::MaxHaltsPerSecond(_) => counts.polled_ns as f64,
+        }
+    }
+}
+
+/// What the goal forbids, over a span.
+struct Limit {
+    polled_ns: f64,
+    halts: f64,
+}
+
+impl Limit {
+    fn of(goal: Goal, span: Span) -> Limit {
+        let ns = span.ns() as f64;
+        match goal {
+            Goal::LeastCost => Limit { polled_ns: f64::INFINITY, halts: f64::INFINITY },
+            Goal::MaxCpu(share) => Limit { polled_ns: share * ns, halts: f64::INFINITY },
+            Goal::MaxHaltsPerSecond(rate) => Limit { polled_ns: f64::INFINITY, halts: rate * ns / 1e9 },
+        }
+    }
+
+    fn with_spare(self) -> Limit {
+        Limit { polled_ns: self.polled_ns * (1.0 - SPARE), halts: self.halts * (1.0 - SPARE) }
+    }
+
+    fn is_met_by(&self, counts: &Counts) -> bool {
+        counts.polled_ns as f64 <= self.polled_ns && counts.halts as f64 <= self.halts
+    }
+}
+
+/// The first pass: every candidate on both halves.
+struct Search {
+    fitted: Vec<Counts>,
+    judged: Vec<Counts>,
+    fitted_span: Span,
+    judged_span: Span,
+    clairvoyant: [Counts; 2],
+    windows: FixedWindows,
+}
+
+impl Search {
+    fn run(task: &Task<'_>, half: u64) -> Result<Search, TuneError> {
+        let rules: Vec<Rule> = task.candidates.iter().copied().map(Rule::Layer).collect();
+        let mut bank = Bank::new(&rules, task.source.handlers())?;
+        let mut bounds = [ClairvoyantBound::new(task.halt_cost); 2];
+        let mut windows = FixedWindows::default();
+        let fitted_span = task.source.visit(0..half, &mut |batch| {
+            bank.feed(batch);
+            bounds[0].feed(batch);
+            (task.progress)(batch.episodes() as u64);
+        })?;
+        let fitted = bank.take();
+        let judged_span = task.source.visit(half..u64::MAX, &mut |batch| {
+            bank.feed(batch);
+            bounds[1].feed(batch);
+            windows.feed(batch);
+            (task.progress)(batch.episodes() as u64);
+        })?;
+        let clairvoyant = bounds.map(|bound| bound.counts());
+        Ok(Search { fitted, judged: bank.take(), fitted_span, judged_span, clairvoyant, windows })
+    }
+
+    /// The candidate of least value within the goal's limit on the first half; of equals the one nearest to the
+    /// present setting. `None` if none is within the limit.
+    fn choose(&self, task: &Task<'_>, value: &Valuation) -> Option<usize> {
+        let limit = Limit::of(task.goal, self.fitted_span).with_spare();
+        let within = || self.fitted.iter().enumerate().filter(|(_, counts)| limit.is_met_by(counts));
+        let least = within().map(|(_, counts)| value.of(counts)).min_by(f64::total_cmp)?;
+        let equal = within().filter(|(_, counts)| value.of(counts) <= least * (1.0 + EQUAL));
+        let order = |&(index, counts): &(usize, &Counts)| {
+            (changes(&task.candidates[index], &task.present), value.of(counts))
+        };
+        equal
+            .min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal))
+            .map(|(index, _)| index)
+    }
+
+    fn best_in_hindsight(&self, value: &Valuation) -> usize {
+        let limit = Limit::of(value.goal, self.judged_span);
+        let key = |counts: &Counts| (!limit.is_met_by(counts), value.of(counts));
+        let all = self.judged.iter().enumerate();
+        let best =
+            all.min_by(|(_, a), (_, b)| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
+        best.map_or(0, |(index, _)| index)
+    }
+}
+
+/// How many parameters differ.
+fn changes(a: &Setting, b: &Setting) -> usize {
+    a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y).count()
+}
+
+/// The second pass: the finalists, block by block of the second half.
+struct Judged {
+    fitted: Vec<Counts>,
+    blocks: Vec<Vec<Counts>>,
+    span: Span,
+}
+
+impl Judged {
+    fn run(task: &Task<'_>, half: u64, rules: &[Rule]) -> Result<Judged, TuneError> {
+        let mut bank = Bank::new(rules, task.source.handlers())?;
+        let rows = task.source.episodes() - half;
+        let mut cuts = (1..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64).peekable();
+        let mut feed = |rows: Range<u64>| -> Result<(Vec<Counts>, Span), TuneError> {
+            let span = task.source.visit(rows, &mut |batch| {
+                bank.feed(batch);
+                (task.progress)(batch.episodes() as u64);
+            })?;
+            Ok((bank.take(), span))
+        };
+        let (fitted, _) = feed(0..half)?;
+        let (mut blocks, mut span, mut from) = (vec![], Span::default(), half);
+        while let Some(to) = cuts.next() {
+            let (counts, of_block) = feed(from..to)?;
+            blocks.push(counts);
+            span.extend(of_block);
+            from = to;
+        }
+        Ok(Judged { fitted, blocks, span })
+    }
+
+    fn total(&self, rule: usize) -> Counts {
+        self.blocks.iter().map(|block| block[rule]).sum()
+    }
+
+    /// The gain of rule `to` over rule `from` as a share of the latter, with the 95 % interval of a block bootstrap.
+    fn gain(&self, from: usize, to: usize, value: &Valuation) -> Interval {
+        let pairs: Vec<(f64, f64)> =
+            self.blocks.iter().map(|block| (value.of(&block[from]), value.of(&block[to]))).collect();
+        let share = |sum: (f64, f64)| if sum.0 > 0.0 { (sum.0 - sum.1) / sum.0 } else { 0.0 };
+        let add = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
+        let all = share(pairs.iter().copied().fold((0.0, 0.0), add));
+        let mut random = SplitMix(0x6477_656c_6c21);
+        let mut drawn: Vec<f64> = (0..RESAMPLES)
+            .map(|_| share((0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).fold((0.0, 0.0), add)))
+            .collect();
+        drawn.sort_by(f64::total_cmp);
+        let tail = RESAMPLES * 25 / 1_000;
+        Interval { low: drawn[tail], value: all, high: drawn[RESAMPLES - 1 - tail] }
+    }
+}
+
+/// Steele, Lea and Flood's SplitMix64, with a fixed seed: the same recording gives the same interval.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let scaled = u128::from(z ^ (z >> 31)) * n as u128;
+        usize::try_from(scaled >> 64).unwrap_or(0)
+    }
+}
