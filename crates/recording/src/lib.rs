@@ -7,6 +7,7 @@ mod columns;
 mod contents;
 mod decode;
 mod episode;
+pub mod exits;
 pub mod import;
 mod metadata;
 mod newfile;

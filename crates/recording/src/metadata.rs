@@ -19,6 +19,9 @@ pub struct Metadata {
     pub idle_includes: IdleIncludes,
     /// The clock of `start_ns` and of [`SettingsChange::at_ns`], and where it is zero.
     pub clock: Clock,
+    /// What the times resolve \[ns\]; lengths that were computed from two of them are off by up to as much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution_ns: Option<u64>,
     /// Kernel release of the machine that idled, as `uname -r` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
@@ -53,6 +56,7 @@ impl Metadata {
             source: Source::default(),
             idle_includes: IdleIncludes::Unknown,
             clock: Clock::Unknown,
+            resolution_ns: None,
             kernel: None,
             qemu: None,
             cpu_model: None,

@@ -178,7 +178,9 @@ fn threads_share_one_reader_of_a_file() {
     let packing = Packing { rows_per_group: 1000, zstd_level: 1 };
     let mut writer = Writer::create_packed(&path, Metadata::new(Layer::Guest), packing).unwrap();
     for start_ns in 0..40_000 {
-        writer.push(&Episode::new(["cpu0", "cpu1"][start_ns as usize % 2], start_ns, start_ns)).unwrap();
+        writer
+            .push(&Episode::new(if start_ns % 2 == 0 { "cpu0" } else { "cpu1" }, start_ns, start_ns))
+            .unwrap();
     }
     writer.finish().unwrap();
     let reader = Reader::open(&path).unwrap();

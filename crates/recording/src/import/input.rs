@@ -110,6 +110,18 @@ impl<'a> Input<'a> {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
+    /// The first `bytes` of what was not read yet, or fewer if the text is shorter. They are read again as lines.
+    pub(crate) fn look_ahead(&mut self, bytes: u64) -> Result<Vec<u8>, InputError> {
+        let mut start = Vec::new();
+        if let Err(source) = (&mut self.text).take(bytes).read_to_end(&mut start) {
+            self.line += start.split_inclusive(|&byte| byte == b'\n').count() as u64;
+            return Err(self.failed(source));
+        }
+        let rest = std::mem::replace(&mut self.text, Box::new(io::empty()));
+        self.text = Box::new(Cursor::new(start.clone()).chain(rest));
+        Ok(start)
+    }
+
     fn failed(&self, source: io::Error) -> InputError {
         let hint = if self.compressed { "; the gzip data is cut off or damaged" } else { "" };
         InputError::Read { name: self.name.clone(), line: self.line, hint, source }

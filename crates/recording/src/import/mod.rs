@@ -8,9 +8,11 @@
 //! | what | module |
 //! |---|---|
 //! | a table of episodes | [`csv`] |
+//! | the text of `perf script` | [`perf`] |
 
 pub mod csv;
 mod input;
+pub mod perf;
 
 pub use input::{Input, InputError};
 
@@ -41,8 +43,11 @@ pub struct ImportSummary {
     pub incomplete_at_end: u64,
     /// Polls that ran out and were put together with the halt that followed.
     pub merged_polls: u64,
-    /// Events that were older than one of the same CPU before them.
+    /// Events that were older than one of the same idler before them. If they end an episode, it is left out if it
+    /// would end before it began, and begins with the one before it if it would begin before that.
     pub out_of_order: u64,
+    /// What the times of the text resolve \[ns\]: 1000 for `perf script` without `--ns`. 0: not known.
+    pub resolution_ns: u64,
 }
 
 impl ImportSummary {
@@ -65,7 +70,7 @@ fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
 }
 
 /// At most 80 characters of a text that is not ours, for an error message.
-fn excerpt(text: &[u8]) -> String {
+pub(crate) fn excerpt(text: &[u8]) -> String {
     const LONGEST: usize = 80;
     let shown = text.get(..LONGEST).unwrap_or(text);
     let more = if shown.len() < text.len() { "…" } else { "" };
