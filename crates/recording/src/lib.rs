@@ -14,6 +14,7 @@ mod newfile;
 mod open;
 mod reader;
 mod storage;
+pub mod summary;
 mod writer;
 
 pub use chunk::{Chunk, ReadySets};

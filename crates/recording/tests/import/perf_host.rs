@@ -13,6 +13,7 @@ pub(crate) fn perf(text: impl AsRef<[u8]>) -> Result<Imported, String> {
 const TWO_GUESTS: &str = "\
 # os release : 6.18.44
 # cpudesc : A CPU
+# clockid: monotonic (1)
 # cmdline : /usr/bin/perf record -a
  CPU 0/KVM  11 [000]   1.000100000: kvm:kvm_vcpu_wakeup: wait time 5000 ns, polling valid
  CPU 0/KVM  22 [001]   1.000200000: kvm:kvm_vcpu_wakeup: poll time 700 ns, polling valid
@@ -52,14 +53,14 @@ fn an_episode_is_a_wakeup_of_a_thread() {
     );
     let metadata = imported.reader.metadata();
     assert_eq!((metadata.layer, metadata.idle_includes), (Layer::Host, IdleIncludes::Wake));
-    assert_eq!((metadata.clock, metadata.resolution_ns), (Clock::Perf, Some(1)));
+    assert_eq!((metadata.clock, metadata.resolution_ns), (Clock::Monotonic, Some(1)));
     assert_eq!(metadata.kernel.as_deref(), Some("6.18.44"));
     assert_eq!(metadata.source.command.as_deref(), Some("/usr/bin/perf record -a"));
     assert_eq!(metadata.source.events, ["kvm:kvm_halt_poll_ns", "kvm:kvm_vcpu_wakeup"]);
     assert_eq!(metadata.other["vcpus"], serde_json::json!({"CPU 0/KVM/11": 0}));
     assert_eq!(metadata.lost, Losses::default(), "nobody counted losses");
     let summary = &imported.summary;
-    assert_eq!((summary.lines, summary.other_lines, summary.episodes), (15, 3, 9));
+    assert_eq!((summary.lines, summary.other_lines, summary.episodes), (16, 4, 9));
     assert_eq!(summary.used["kvm:kvm_vcpu_wakeup"], 9);
 }
 

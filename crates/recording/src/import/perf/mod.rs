@@ -352,7 +352,6 @@ impl Machine {
         metadata.layer = if matches!(self, Machine::Host(_)) { Layer::Host } else { Layer::Guest };
         metadata.source.tool = "perf script".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
-        metadata.clock = Clock::Perf;
         metadata.resolution_ns = Some(summary.resolution_ns);
         metadata.lost = summary.lost.clone();
         metadata.idle_includes = match self {
@@ -373,10 +372,12 @@ struct Header {
     kernel: Option<String>,
     cpu_model: Option<String>,
     command: Option<String>,
+    monotonic: bool,
 }
 
 impl Header {
     fn read(&mut self, comment: &str) {
+        self.monotonic |= comment.starts_with("clockid: monotonic ");
         let Some((key, value)) = comment.split_once(" : ") else { return };
         let place = match key.trim() {
             "os release" => &mut self.kernel,
@@ -389,6 +390,7 @@ impl Header {
 
     /// What the caller said goes before what the header says.
     fn fill(self, metadata: &mut Metadata) {
+        metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
         metadata.kernel = metadata.kernel.take().or(self.kernel);
         metadata.cpu_model = metadata.cpu_model.take().or(self.cpu_model);
         metadata.source.command = metadata.source.command.take().or(self.command);

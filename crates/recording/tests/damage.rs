@@ -1,0 +1,225 @@
+//! What is no recording, or no longer one, is refused with a reason; nothing panics.
+
+use dwell_recording::{
+    Chunk, Columns, Episode, Layer, Metadata, NewFileError, OpenError, Packing, ReadError, Reader, Wake,
+    WriteError, Writer,
+};
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+fn good() -> Vec<u8> {
+    let packing = Packing { rows_per_group: 40, zstd_level: 1 };
+    let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Iothread), packing).unwrap();
+    for start_ns in 0..100 {
+        writer
+            .push(&Episode {
+                window_ns: (start_ns % 3 == 0).then_some(start_ns),
+                halted: Some(start_ns % 2 == 0),
+                wake: Some(Wake::Io),
+                wake_latency_ns: Some(start_ns * 7),
+                ready: Some(&["a", "b"]),
+                ..Episode::new(if start_ns % 5 == 0 { "x" } else { "y" }, start_ns, start_ns * start_ns)
+            })
+            .unwrap();
+    }
+    writer.close().unwrap().1
+}
+
+/// Opens and reads all; whatever fails, fails with an error.
+fn read_all(bytes: &[u8]) -> Result<u64, String> {
+    let reader = Reader::from_bytes("m", bytes.to_vec()).map_err(|error| error.to_string())?;
+    let mut chunk = Chunk::default();
+    let mut rows = 0;
+    for row_group in 0..reader.row_groups() {
+        reader.read(row_group, Columns::ALL, &mut chunk).map_err(|error| error.to_string())?;
+        rows += chunk.rows as u64;
+    }
+    assert_eq!(rows, reader.episodes());
+    Ok(rows)
+}
+
+const KEYS: [(&str, &str); 3] = [
+    ("dwell.format", "1"),
+    (
+        "dwell.recording",
+        r#"{"layer":"guest","source":{},"idle_includes":"wake","clock":"unknown","from the future":1}"#,
+    ),
+    (
+        "dwell.contents",
+        r#"{"episodes":1,"first_start_ns":1,"last_end_ns":2,"idlers":[{"name":"cpu0","episodes":1}]}"#,
+    ),
+];
+
+/// A Parquet file of one row by hand; every integer column holds 1, every other `cpu0`.
+fn foreign(columns: &str, keys: &[(&str, &str)]) -> Vec<u8> {
+    let schema = Arc::new(parse_message_type(&format!("message x {{ {columns} }}")).unwrap());
+    let mut file =
+        SerializedFileWriter::new(Vec::new(), schema.clone(), Arc::new(WriterProperties::new())).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    for field in schema.get_fields() {
+        let mut column = group.next_column().unwrap().unwrap();
+        let null = field.name().ends_with("null") || field.is_optional();
+        let levels: Option<&[i16]> = field.is_optional().then_some(&[0]);
+        let rows = usize::from(!null);
+        if field.get_physical_type() == parquet::basic::Type::INT64 {
+            column.typed::<Int64Type>().write_batch(&[1][..rows], levels, None).unwrap();
+        } else {
+            let text = [ByteArray::from("cpu0")];
+            column.typed::<ByteArrayType>().write_batch(&text[..rows], levels, None).unwrap();
+        }
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    for (key, value) in keys {
+        file.append_key_value_metadata(KeyValue::new((*key).to_owned(), (*value).to_owned()));
+    }
+    file.into_inner().unwrap()
+}
+
+const IDLER: &str = "required binary idler (STRING);";
+const START: &str = "required int64 start_ns (INTEGER(64,false));";
+const IDLE: &str = "required int64 idle_ns (INTEGER(64,false));";
+
+#[test]
+fn what_others_write_is_read_if_it_is_complete() {
+    let columns = format!("{IDLE}{START} required int64 weight; {IDLER}");
+    let reader = Reader::from_bytes("m", foreign(&columns, &KEYS)).unwrap();
+    assert_eq!(reader.other_columns(), ["weight"]);
+    assert_eq!(reader.metadata().other["from the future"], 1);
+    let mut chunk = Chunk::default();
+    reader.read(0, Columns::ALL, &mut chunk).unwrap();
+    assert_eq!((&chunk.idler[..], &chunk.start_ns[..], &chunk.idle_ns[..]), (&[0][..], &[1][..], &[1][..]));
+    assert_eq!((&chunk.window_ns[..], &chunk.halted[..], chunk.ready(0)), (&[None][..], &[None][..], None));
+    let past = reader.read(1, Columns::NONE, &mut chunk);
+    assert!(matches!(past, Err(ReadError::NoSuchRowGroup { row_group: 1, row_groups: 1, .. })));
+}
+
+#[test]
+fn what_is_missing_or_of_another_type_is_named() {
+    let all = format!("{IDLER}{START}{IDLE}");
+    let with = |key: usize, value: &'static str| {
+        let mut keys = KEYS;
+        keys[key].1 = value;
+        foreign(&all, &keys)
+    };
+    for (bytes, wanted) in [
+        (Vec::new(), "m: the file is empty"),
+        (b"start_ns,idle_ns\n1,2\n".to_vec(), "m: not a Parquet file, or a damaged one"),
+        (b"PAR1PAR1PAR1".to_vec(), "m: not a Parquet file, or a damaged one"),
+        (
+            foreign(&all, &[]),
+            "m: not a dwell recording: no `dwell.format` metadata; `dwell import csv` reads plain tables",
+        ),
+        (foreign(&all, &KEYS[..1]), "no `dwell.recording` metadata"),
+        (foreign(&all, &KEYS[..2]), "no `dwell.contents` metadata"),
+        (with(0, "2"), "m: `dwell.format` is `2`; this program reads `1`: use a newer dwell"),
+        (with(1, "{"), "m: metadata `dwell.recording` cannot be understood"),
+        (with(1, r#"{"layer":"moon"}"#), "m: metadata `dwell.recording` cannot be understood"),
+        (
+            with(2, r#"{"episodes":2,"idlers":[{"name":"cpu0","episodes":2}]}"#),
+            "there are 1 rows, `dwell.contents` says 2 episodes and 2 over all idlers",
+        ),
+        (
+            with(2, r#"{"episodes":1,"idlers":[{"name":"a","episodes":0},{"name":"a","episodes":1}]}"#),
+            "idler `a` twice",
+        ),
+        (
+            foreign(&format!("{IDLER}{START}"), &KEYS),
+            "m: no column `idle_ns`; a recording has one, a 64-bit unsigned",
+        ),
+        (
+            foreign(&format!("{IDLER}{START} required int64 idle_ns;"), &KEYS),
+            "m: column `idle_ns` is INT64; it must be a 64-bit unsigned integer",
+        ),
+        (
+            foreign(&format!("{IDLER}{IDLE} required binary start_ns (STRING);"), &KEYS),
+            "m: column `start_ns` is BYTE_ARRAY",
+        ),
+        (
+            foreign(&format!("{IDLER}{START}{IDLE} optional int64 halted;"), &KEYS),
+            "m: column `halted` is INT64",
+        ),
+        (
+            foreign(&format!("{START}{IDLE} required binary idler;"), &KEYS),
+            "m: column `idler` is BYTE_ARRAY; it must be a string",
+        ),
+        (
+            foreign(&format!("{IDLER}{START} optional int64 idle_ns (INTEGER(64,false));"), &KEYS),
+            "m: row 0 of row group 0, `idle_ns`: null, where there must be a value",
+        ),
+        (
+            with(2, r#"{"episodes":1,"idlers":[{"name":"cpu1","episodes":1}]}"#),
+            "m: row 0 of row group 0, `idler`: idler `cpu0` is not in the list of idlers",
+        ),
+        (
+            foreign(&format!("{all} required binary wake (STRING);"), &KEYS),
+            "m: row 0 of row group 0, `wake`: `cpu0` is no kind of wake event",
+        ),
+    ] {
+        let found = read_all(&bytes).expect_err(wanted);
+        assert!(found.contains(wanted), "\n  wanted {wanted}\n  found  {found}");
+    }
+}
+
+#[test]
+fn the_cause_names_the_field() {
+    let keys = [KEYS[0], ("dwell.recording", r#"{"layer":"moon"}"#), KEYS[2]];
+    let error = Reader::from_bytes("m", foreign(&format!("{IDLER}{START}{IDLE}"), &keys)).err().unwrap();
+    let OpenError::BadMetadata { source, .. } = error else { panic!("{error}") };
+    assert!(
+        source.to_string().starts_with("unknown layer `moon`; known: guest, host, timer, iothread"),
+        "{source}"
+    );
+}
+
+#[test]
+fn cut_off_anywhere_is_refused() {
+    let whole = good();
+    assert_eq!(read_all(&whole), Ok(100));
+    for length in 0..whole.len() {
+        assert!(read_all(&whole[..length]).is_err(), "cut off after {length} of {} bytes", whole.len());
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_or_no_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = Reader::open(&dir.path().join("none.parquet"));
+    assert!(matches!(missing, Err(OpenError::Unreadable { .. })));
+    assert!(Reader::open(dir.path()).is_err());
+    let nowhere = Writer::create(&dir.path().join("no/such/a.parquet"), Metadata::new(Layer::Guest));
+    assert!(matches!(nowhere, Err(WriteError::File(NewFileError::Create { .. }))));
+    let over = Writer::create(dir.path(), Metadata::new(Layer::Guest));
+    assert!(matches!(over, Err(WriteError::File(NewFileError::NotRegular { .. }))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn changed_bytes_do_not_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = good();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let _ = read_all(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(read_all(&bytes).is_err());
+        let mut framed = b"PAR1".to_vec();
+        framed.extend(&bytes);
+        framed.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
+        framed.extend(b"PAR1");
+        prop_assert!(read_all(&framed).is_err());
+    }
+}
