@@ -1,1 +1,64 @@
-fn main() {}
+//! dwell: how long should an idle CPU poll before it halts?
+
+mod command;
+mod failure;
+mod knob_lines;
+mod model;
+mod output;
+mod progress;
+mod quantity;
+mod settings;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// How long should an idle CPU or I/O thread poll before it halts?
+///
+/// Polling burns CPU; halting costs a VM exit, a wake-up interrupt and microseconds of latency. dwell replays a
+/// recording of how a machine really idles through exact models of the rules that make this choice in Linux, KVM and
+/// QEMU, tells what the present setting costs, what any other would have cost and what is possible at all, and what to
+/// set.
+///
+/// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `iothread` is QEMU's
+/// adaptive polling.
+#[derive(Parser)]
+#[command(name = "dwell", version, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done; 1 a negative answer that was asked for with --exit-code; 2 trouble.\n\
+                        Durations take ns, us, ms or s, as in 200us; a bare number is nanoseconds."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Tune(command::tune::Args),
+    Replay(command::replay::Args),
+    Info(command::info::Args),
+    Import(command::import::Args),
+    Exits(command::exits::Args),
+    Params(command::params::Args),
+    Completions(command::completions::Args),
+    Man(command::man::Args),
+}
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let done = match cli.command {
+        Command::Tune(args) => command::tune::run(args),
+        Command::Replay(args) => command::replay::run(args),
+        Command::Info(args) => command::info::run(args),
+        Command::Import(args) => command::import::run(args),
+        Command::Exits(args) => command::exits::run(args),
+        Command::Params(args) => command::params::run(args),
+        Command::Completions(args) => command::completions::run(args, Cli::command()),
+        Command::Man(args) => command::man::run(args, Cli::command()),
+    };
+    failure::exit_code(done)
+}

@@ -198,7 +198,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let recommended = search.choose(task, &value);
     let hindsight = search.best_in_hindsight(&value);
-    let (fixed_window, fixed_counts) = search.windows.best(task.halt_cost);
+    let (fixed_window, fixed_counts) = search.best_fixed_window(&value);
 
     let rule = |index: usize| Rule::Layer(task.candidates[index]);
     let chosen = recommended.map_or(Rule::Layer(task.present), rule);
@@ -344,6 +344,11 @@ impl Search {
         equal
             .min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal))
             .map(|(index, _)| index)
+    }
+
+    fn best_fixed_window(&self, value: &Valuation) -> (Nanos, Counts) {
+        let limit = Limit::of(value.goal, self.judged_span);
+        self.windows.least(|counts| limit.is_met_by(counts).then(|| value.of(counts)))
     }
 
     fn best_in_hindsight(&self, value: &Valuation) -> usize {

@@ -43,7 +43,7 @@ pub fn ratio(ratio: f64) -> String {
 }
 
 /// A number that is not negative, rounded to a whole one.
-pub fn rounded(number: f64) -> String {
+pub(crate) fn rounded(number: f64) -> String {
     // Saturates, which is what is wanted of a number beyond all meaning.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     count(number.round() as u128)

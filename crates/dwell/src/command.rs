@@ -1,0 +1,10 @@
+//! The sub-commands, one file each.
+
+pub(crate) mod completions;
+pub(crate) mod exits;
+pub(crate) mod import;
+pub(crate) mod info;
+pub(crate) mod man;
+pub(crate) mod params;
+pub(crate) mod replay;
+pub(crate) mod tune;

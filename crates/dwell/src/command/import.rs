@@ -1,0 +1,236 @@
+//! `dwell import`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{progress, settings};
+use anyhow::{Context, anyhow};
+use clap::{Subcommand, ValueEnum};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_recording::import::csv::CsvOptions;
+use dwell_recording::import::perf::PerfOptions;
+use dwell_recording::import::{self, ImportSummary, Input};
+use dwell_recording::{Contents, IdleIncludes, Metadata, SettingValue, SettingsChange, Writer};
+use dwell_report::{count, duration};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Make a recording out of what other tools wrote
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Subcommand)]
+enum From {
+    /// A table of episodes, plain or gzip, with columns start_ns and idle_ns
+    ///
+    /// Optional columns: idler, window_ns, halted, wake (irq, ipi, timer, io, task, unknown), wake_latency_ns, ready
+    /// (names of handlers with a comma between them). The first line names the columns, in any order; an empty field is
+    /// not known. Times are whole nanoseconds; the rows of one idler are in order of start_ns.
+    #[command(after_help = "Example: dwell import csv idle.csv.gz --layer guest -o idle.parquet")]
+    Csv(Csv),
+    /// Text of `perf script`, plain or gzip
+    ///
+    /// Host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns. Guest: sched:sched_switch and sched:sched_waking (the
+    /// idle time ends at the event), or power:cpu_idle (it includes the wake-up latency); power:guest_halt_poll_ns
+    /// tells windows. Other events are counted and passed over.
+    #[command(
+        after_help = "Example: perf record -a -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns -- sleep 10\n         \
+                            perf script --ns --header > host.txt\n         dwell import perf host.txt -o host.parquet"
+    )]
+    Perf(Perf),
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Input; - is stdin
+    file: PathBuf,
+    /// Recording to write; an existing file is replaced once the new one is complete
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Kernel release of the machine that idled, as `uname -r` prints it
+    #[arg(long, value_name = "VERSION")]
+    kernel: Option<String>,
+    /// QEMU release, as `qemu-system-x86_64 --version` prints it
+    #[arg(long, value_name = "VERSION")]
+    qemu: Option<String>,
+    /// A setting that was in force while recording, such as halt_poll_ns=200us; can be given again
+    #[arg(long, value_name = "NAME=VALUE")]
+    in_force: Vec<String>,
+    /// Anything a reader should know: load, machine, purpose
+    #[arg(long, value_name = "TEXT")]
+    provenance: Option<String>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(clap::Args)]
+struct Csv {
+    #[command(flatten)]
+    common: Common,
+    /// Whose idling it is: guest, host or iothread
+    #[arg(long, value_parser = layer)]
+    layer: Layer,
+    /// Name of the idler, where the table has no column for it [default: cpu0, vcpu0 or iothread0]
+    #[arg(long, value_name = "NAME")]
+    idler: Option<String>,
+    /// Where an idle time ends
+    #[arg(long, value_enum, default_value_t = Includes::Unknown)]
+    idle_includes: Includes,
+}
+
+#[derive(clap::Args)]
+struct Perf {
+    #[command(flatten)]
+    common: Common,
+    /// Whose events to use, where both are there: host or guest
+    #[arg(long, value_parser = layer)]
+    layer: Option<Layer>,
+    /// Keep a poll that ran out and the halt that follows it apart, as two episodes
+    #[arg(long)]
+    keep_polls_apart: bool,
+    /// Count lines that should be events but cannot be parsed, instead of stopping at the first
+    #[arg(long)]
+    skip_unparsable: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Includes {
+    /// At the event; the wake-up latency is not included
+    Event,
+    /// When the idler ran again; the wake-up latency is included
+    Wake,
+    /// Not known
+    Unknown,
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    match Layer::from_name(text) {
+        Some(layer) if layer != Layer::Timer => Ok(layer),
+        _ => Err("layers are guest, host and iothread".to_owned()),
+    }
+}
+
+#[derive(Serialize)]
+struct Imported<'a> {
+    file: String,
+    output: String,
+    #[serde(flatten)]
+    summary: &'a ImportSummary,
+    idlers: usize,
+    span_ns: u64,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    match args.from {
+        From::Csv(csv) => {
+            let mut metadata = csv.common.metadata(csv.layer)?;
+            metadata.idle_includes = match csv.idle_includes {
+                Includes::Event => IdleIncludes::Event,
+                Includes::Wake => IdleIncludes::Wake,
+                Includes::Unknown => IdleIncludes::Unknown,
+            };
+            let options =
+                csv.idler.map_or_else(|| CsvOptions::for_layer(csv.layer), |idler| CsvOptions { idler });
+            csv.common.import(metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
+        }
+        From::Perf(perf) => {
+            let metadata = perf.common.metadata(perf.layer.unwrap_or(Layer::Host))?;
+            let options = PerfOptions {
+                layer: perf.layer,
+                merge_polls: !perf.keep_polls_apart,
+                skip_unparsable: perf.skip_unparsable,
+            };
+            perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
+        }
+    }
+}
+
+impl Common {
+    fn metadata(&self, layer: Layer) -> anyhow::Result<Metadata> {
+        let mut metadata = Metadata::new(layer);
+        metadata.kernel.clone_from(&self.kernel);
+        metadata.qemu.clone_from(&self.qemu);
+        metadata.provenance.clone_from(&self.provenance);
+        if !self.in_force.is_empty() {
+            metadata.settings.push(in_force(&self.in_force, layer, &metadata)?);
+        }
+        Ok(metadata)
+    }
+
+    fn import(
+        &self,
+        metadata: Metadata,
+        read: impl FnOnce(Input<'_>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
+    ) -> Outcome {
+        let input = progress::text(&self.file)?;
+        let mut writer = Writer::create(&self.output, metadata)?;
+        let summary = read(input, &mut writer)?;
+        let contents = writer.finish()?;
+        self.report(&summary, &contents)
+    }
+
+    fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
+        match self.format.format {
+            Format::Json => output::json(&Imported {
+                file: self.file.display().to_string(),
+                output: self.output.display().to_string(),
+                summary,
+                idlers: contents.idlers.len(),
+                span_ns: contents.span_ns(),
+            })?,
+            Format::Table | Format::Csv => output::text(&self.words(summary, contents))?,
+        }
+        Ok(Answer::Yes)
+    }
+
+    fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
+        let mut text = format!(
+            "{}: {} episodes of {} idler{} over {}, from {} lines of {}\n",
+            self.output.display(),
+            count(contents.episodes.into()),
+            contents.idlers.len(),
+            if contents.idlers.len() == 1 { "" } else { "s" },
+            duration(contents.span_ns() as f64),
+            count(summary.lines.into()),
+            self.file.display()
+        );
+        let mut note = |number: u64, what: &str| {
+            if number > 0 {
+                text.push_str(&format!("  {} {what}\n", count(number.into())));
+            }
+        };
+        for (event, number) in &summary.used {
+            note(*number, &format!("{event} used"));
+        }
+        for (event, number) in &summary.ignored {
+            note(*number, &format!("{event} of no use here, passed over"));
+        }
+        note(summary.lost.events.unwrap_or(0), "events lost by the recorder");
+        note(summary.incomplete_at_start, "episodes left out that began before the text does");
+        note(summary.incomplete_at_end, "episodes left out that ended after the text does, or unseen");
+        note(summary.merged_polls, "polls that ran out, put together with the halt that followed");
+        note(summary.unparsable, "lines that should be events but could not be parsed");
+        note(summary.out_of_order, "events out of order");
+        text
+    }
+}
+
+fn in_force(asked: &[String], layer: Layer, metadata: &Metadata) -> anyhow::Result<SettingsChange> {
+    let version = settings::version(layer, None, metadata)?;
+    let base = Setting::defaults(layer, version);
+    let groups = settings::groups(asked, &[base]).context("--in-force")?;
+    let [group] = groups.as_slice() else {
+        return Err(anyhow!("--in-force: a parameter is given twice"));
+    };
+    let named: Vec<&str> =
+        asked.iter().flat_map(|a| a.split(',')).filter_map(|a| Some(a.split_once('=')?.0)).collect();
+    let was_named = |name: &str| named.iter().any(|n| n.trim().replace('-', "_") == name.replace('-', "_"));
+    let values = group[0].iter().filter(|(param, _)| was_named(param.name)).map(|(param, value)| {
+        let value = u64::try_from(value).map_or(SettingValue::Negative(value), SettingValue::Number);
+        (param.name.to_owned(), value)
+    });
+    Ok(SettingsChange { at_ns: None, layer, values: values.collect() })
+}

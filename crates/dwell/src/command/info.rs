@@ -1,0 +1,190 @@
+//! `dwell info`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use dwell_recording::summary::{Stats, Summary};
+use dwell_recording::{Clock, IdleIncludes, Metadata, Reader, SettingValue};
+use dwell_report::{Cell, Column, Table, count, duration, histogram};
+use std::path::PathBuf;
+
+/// Print what is inside a recording: idlers, quantiles and a histogram of idle times, settings in force, losses
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Recording in Parquet, as `dwell import` writes it
+    file: PathBuf,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let reader = Reader::open(&args.file)?;
+    let summary = Summary::of(&reader)?;
+    match args.format.format {
+        Format::Json => output::json(&summary)?,
+        Format::Csv => output::csv(&table(&summary))?,
+        Format::Table => {
+            output::text(&head(&args.file.display().to_string(), &summary))?;
+            output::text(&format!("\n{}", table(&summary).to_text()))?;
+            output::text(&format!(
+                "\n{:>10}  {:>12}  {:>7}\n{}",
+                "idle from",
+                "episodes",
+                "share",
+                histogram(&summary.all.log2_histogram)
+            ))?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn head(file: &str, summary: &Summary) -> String {
+    let metadata = &summary.metadata;
+    let mut lines = vec![
+        format!(
+            "{file}: {} episodes of {} idler{} over {}, {} layer",
+            count(summary.all.episodes.into()),
+            summary.idlers.len(),
+            if summary.idlers.len() == 1 { "" } else { "s" },
+            duration(summary.span_ns as f64),
+            metadata.layer.name()
+        ),
+        format!("idle times: {}", includes(metadata.idle_includes)),
+        format!("clock:      {}", clock(metadata.clock)),
+        format!("source:     {}", source(metadata)),
+    ];
+    let mut known = |name: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            lines.push(format!("{name:<11} {}", value.escape_debug()));
+        }
+    };
+    known("kernel:", &metadata.kernel);
+    known("QEMU:", &metadata.qemu);
+    known("CPU:", &metadata.cpu_model);
+    known("command:", &metadata.source.command);
+    known("provenance:", &metadata.provenance);
+    lines.extend(settings(metadata));
+    lines.push(format!("losses:     {}", losses(metadata)));
+    if summary.out_of_order > 0 {
+        lines.push(format!("warning:    {} episodes start before the one before them", summary.out_of_order));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn includes(includes: IdleIncludes) -> &'static str {
+    match includes {
+        IdleIncludes::Event => "up to the wake event; the wake-up latency is not included",
+        IdleIncludes::Wake => "until the idler ran again; the wake-up latency is included",
+        IdleIncludes::Unknown => "not known whether the wake-up latency is included",
+    }
+}
+
+fn clock(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Monotonic => "CLOCK_MONOTONIC",
+        Clock::RecorderStart => "CLOCK_MONOTONIC since the recorder started",
+        Clock::Perf => "perf's clock, since boot",
+        Clock::Unknown => "not known; only differences have a meaning",
+    }
+}
+
+fn source(metadata: &Metadata) -> String {
+    let source = &metadata.source;
+    let tool = if source.tool.is_empty() { "not known" } else { &source.tool };
+    let events =
+        if source.events.is_empty() { String::new() } else { format!(" ({})", source.events.join(", ")) };
+    format!("{tool}{events}, written by {}", metadata.tool_version).escape_debug().to_string()
+}
+
+fn settings(metadata: &Metadata) -> Vec<String> {
+    if metadata.settings.is_empty() {
+        return vec!["settings:   not known".to_owned()];
+    }
+    let value = |value: &SettingValue| match value {
+        SettingValue::Flag(flag) => flag.to_string(),
+        SettingValue::Number(number) => number.to_string(),
+        SettingValue::Negative(number) => number.to_string(),
+        SettingValue::Text(text) => text.escape_debug().to_string(),
+    };
+    let line = |change: &dwell_recording::SettingsChange| {
+        let values: Vec<String> =
+            change.values.iter().map(|(name, v)| format!("{}={}", name.escape_debug(), value(v))).collect();
+        let when = change.at_ns.map_or("from the start".to_owned(), |at| format!("from {at} ns on"));
+        format!("settings:   {} {when}: {}", change.layer.name(), values.join(" "))
+    };
+    metadata.settings.iter().map(line).collect()
+}
+
+fn losses(metadata: &Metadata) -> String {
+    let lost = &metadata.lost;
+    let events = match lost.events {
+        None => "events: nobody counted".to_owned(),
+        Some(0) => "no events".to_owned(),
+        Some(events) => format!("{} events", count(events.into())),
+    };
+    let by_cpu: Vec<String> =
+        lost.by_cpu.iter().map(|loss| format!("CPU {}: {}", loss.cpu, loss.events)).collect();
+    let by_cpu = if by_cpu.is_empty() { String::new() } else { format!(" ({})", by_cpu.join(", ")) };
+    let incomplete = match lost.incomplete_episodes {
+        0 => String::new(),
+        episodes => format!("; {} episodes without beginning or end left out", count(episodes.into())),
+    };
+    format!("{events}{by_cpu}{incomplete}")
+}
+
+fn table(summary: &Summary) -> Table {
+    let mut table = Table::new([
+        Column::text("idler", "idler"),
+        Column::number("episodes", "episodes"),
+        Column::number("/s", "episodes_per_s"),
+        Column::number("idle", "idle_share"),
+        Column::number("min", "min_ns"),
+        Column::number("p5", "p5_ns"),
+        Column::number("p25", "p25_ns"),
+        Column::number("p50", "p50_ns"),
+        Column::number("p75", "p75_ns"),
+        Column::number("p95", "p95_ns"),
+        Column::number("p99", "p99_ns"),
+        Column::number("max", "max_ns"),
+        Column::number("mean", "mean_ns"),
+        Column::number("halted", "halted_share"),
+        Column::number("mean wake latency", "mean_wake_latency_ns"),
+    ]);
+    if summary.idlers.len() != 1 {
+        table.push(row("all", &summary.all, None));
+    }
+    for idler in &summary.idlers {
+        table.push(row(&idler.name, &idler.stats, Some(idler.span_ns)));
+    }
+    table
+}
+
+/// Of all idlers together the share of time spent idle has no meaning, so `span_ns` is not given for them.
+fn row(name: &str, stats: &Stats, span_ns: Option<u64>) -> Vec<Cell> {
+    let quantile = |wanted: f64| {
+        let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9);
+        found.map_or(Cell::Missing, |q| Cell::Nanos(q.idle_ns as f64))
+    };
+    let known = stats.halted + stats.polled;
+    let span = span_ns.filter(|&ns| ns > 0).map(|ns| ns as f64);
+    vec![
+        Cell::Text(name.to_owned()),
+        Cell::Count(stats.episodes.into()),
+        span.map_or(Cell::Missing, |ns| Cell::Rounded(stats.episodes as f64 / ns * 1e9)),
+        Cell::share(span.map(|ns| stats.total_idle_ns as f64 / ns)),
+        Cell::Nanos(stats.min_ns as f64),
+        quantile(0.05),
+        quantile(0.25),
+        quantile(0.5),
+        quantile(0.75),
+        quantile(0.95),
+        quantile(0.99),
+        Cell::Nanos(stats.max_ns as f64),
+        Cell::Nanos(stats.mean_ns),
+        Cell::share((known > 0).then(|| stats.halted as f64 / known as f64)),
+        if stats.latencies > 0 {
+            Cell::Nanos(stats.total_latency_ns as f64 / stats.latencies as f64)
+        } else {
+            Cell::Missing
+        },
+    ]
+}

@@ -1,0 +1,117 @@
+//! `dwell params`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::settings;
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Param};
+use dwell_policy::version::Version;
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+
+/// List the parameters of every rule: unit, range, default by version, the meaning of 0, and where they live
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only this layer: guest, host, timer or iothread
+    #[arg(long, value_parser = layer)]
+    layer: Option<Layer>,
+    /// The version whose parameters and defaults to list: Linux for guest, host and timer, QEMU for iothread [default:
+    /// 6.18 and 11.1]
+    #[arg(long, value_name = "VERSION", requires = "layer")]
+    era: Option<String>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    Layer::from_name(text)
+        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
+}
+
+#[derive(Serialize)]
+struct Described {
+    layer: &'static str,
+    name: &'static str,
+    unit: &'static str,
+    min: i64,
+    max: i64,
+    default: i64,
+    era: String,
+    zero: &'static str,
+    about: &'static str,
+    home: &'static str,
+    source: &'static str,
+}
+
+impl Described {
+    fn of(param: &'static Param, version: Version) -> Option<Described> {
+        Some(Described {
+            layer: param.layer.name(),
+            name: param.name,
+            unit: param.unit.name(),
+            min: param.min,
+            max: param.max,
+            default: param.default_in(version)?,
+            era: version.to_string(),
+            zero: param.zero,
+            about: param.about,
+            home: param.home,
+            source: param.source,
+        })
+    }
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let mut described = vec![];
+    for layer in Layer::ALL.into_iter().filter(|layer| args.layer.is_none_or(|asked| asked == *layer)) {
+        let newest = if layer == Layer::Iothread { settings::QEMU } else { settings::KERNEL };
+        let version = settings::parse_version(layer, args.era.as_deref().unwrap_or(newest))?;
+        described.extend(param::of_version(layer, version).filter_map(|param| Described::of(param, version)));
+    }
+    match args.format.format {
+        Format::Json => output::json(&described)?,
+        Format::Csv => output::csv(&table(&described, true))?,
+        Format::Table => output::text(&table(&described, false).to_text())?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn table(described: &[Described], all_columns: bool) -> Table {
+    let mut columns = vec![
+        Column::text("layer", "layer"),
+        Column::text("parameter", "name"),
+        Column::text("unit", "unit"),
+        Column::number("least", "min"),
+        Column::number("greatest", "max"),
+        Column::number("default", "default"),
+        Column::text("version", "era"),
+        Column::text("what it does", "about"),
+        Column::text("0 means", "zero"),
+        Column::text("where it lives", "home"),
+    ];
+    if all_columns {
+        columns.push(Column::text("source", "source"));
+    }
+    let mut table = Table::new(columns);
+    for param in described {
+        let number = |n: i64| Cell::Text(n.to_string());
+        let text = |t: &str| Cell::Text(t.to_owned());
+        let mut row = vec![
+            text(param.layer),
+            text(param.name),
+            text(param.unit),
+            number(param.min),
+            number(param.max),
+            number(param.default),
+            text(&param.era),
+            text(param.about),
+            text(param.zero),
+            text(param.home),
+        ];
+        if all_columns {
+            row.push(text(param.source));
+        }
+        table.push(row);
+    }
+    table
+}

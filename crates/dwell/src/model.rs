@@ -1,0 +1,149 @@
+//! Whose rule is replayed over a recording, in which version, and at what price: what `replay` and `tune` have in
+//! common.
+
+use crate::quantity;
+use crate::settings;
+use anyhow::Context;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::{IdleIncludes, Metadata, Reader};
+use std::path::Path;
+
+/// Options of every command that replays.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Whose rule to replay: host (KVM halt polling), guest (haltpoll governor) or iothread (QEMU adaptive polling)
+    /// [default: the layer of the recording]
+    ///
+    /// Any recording can go through any layer's rule.
+    #[arg(long, value_parser = Whose::parse, value_name = "LAYER")]
+    pub(crate) layer: Option<Whose>,
+    /// Version whose rule to replay: of the kernel for host and guest, of QEMU for iothread [default: the recording's,
+    /// else Linux 6.18, QEMU 11.1]
+    ///
+    /// Known are Linux 5.4 to 7.3 and QEMU 2.9 to 11.1. `5.4` is the maintained series, `5.4.0` its first release.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) era: Option<String>,
+    /// What one halt and wake is worth, in CPU time: exit, wake-up, and the latency at the price you give it
+    ///
+    /// 5us values little but the CPU of the exit itself, 20us the CPU of a halt and wake under nested or busy hosts,
+    /// 50us and more put a price on latency. 0 makes halts free, so that never polling is best.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    pub(crate) halt_cost: Nanos,
+    /// How much latency one halt adds to its wake [default: the halt cost]
+    ///
+    /// Only the columns of added latency depend on it. 0: halting adds none.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) wake_latency: Option<Nanos>,
+}
+
+/// Whose rule is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The rule of one layer.
+    One(Layer),
+    /// A polling guest above a host that may poll as well.
+    Stacked,
+}
+
+impl Whose {
+    /// Reads `host`, `guest`, `iothread` or `guest+host`.
+    pub(crate) fn parse(text: &str) -> Result<Whose, String> {
+        match text {
+            "guest+host" => Ok(Whose::Stacked),
+            _ => match Layer::from_name(text) {
+                Some(layer) if layer != Layer::Timer => Ok(Whose::One(layer)),
+                _ => Err("layers that can be replayed: host, guest, iothread, guest+host".to_owned()),
+            },
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Whose::One(layer) => layer.name(),
+            Whose::Stacked => "guest+host",
+        }
+    }
+}
+
+/// What is replayed.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) whose: Whose,
+    pub(crate) version: Version,
+    pub(crate) halt_cost: Nanos,
+    pub(crate) wake_latency: Nanos,
+}
+
+impl Model {
+    /// What the options ask for, over what the recording says.
+    pub(crate) fn of(args: &ModelArgs, metadata: &Metadata) -> anyhow::Result<Model> {
+        let recorded = match metadata.layer {
+            Layer::Timer => Layer::Host,
+            layer => layer,
+        };
+        let whose = args.layer.unwrap_or(Whose::One(recorded));
+        let layer = if let Whose::One(layer) = whose { layer } else { Layer::Guest };
+        Ok(Model {
+            whose,
+            version: settings::version(layer, args.era.as_deref(), metadata)?,
+            halt_cost: args.halt_cost,
+            wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
+        })
+    }
+
+    /// The settings that the rule has, at their defaults: one, or the guest's and the host's.
+    pub(crate) fn defaults(&self) -> Vec<Setting> {
+        let layers: &[Layer] = match &self.whose {
+            Whose::One(layer) => std::slice::from_ref(layer),
+            Whose::Stacked => &[Layer::Guest, Layer::Host],
+        };
+        layers.iter().map(|&layer| Setting::defaults(layer, self.version)).collect()
+    }
+
+    /// The settings that were in force, where the recording tells, else the defaults; and whether it told.
+    pub(crate) fn present(&self, metadata: &Metadata) -> (Vec<Setting>, bool) {
+        let mut told = false;
+        let settings = self.defaults().into_iter().map(|default| {
+            let recorded = settings::recorded(default.layer(), self.version, metadata);
+            told |= recorded.is_some();
+            recorded.unwrap_or(default)
+        });
+        (settings.collect(), told)
+    }
+
+    /// What somebody who reads the figures has to know about how they came to be.
+    pub(crate) fn notes(&self, metadata: &Metadata) -> Vec<String> {
+        let mut notes = vec![];
+        let here = match self.whose {
+            Whose::One(layer) => layer,
+            Whose::Stacked => Layer::Guest,
+        };
+        if metadata.layer != here {
+            notes.push(format!(
+                "recorded at the {} layer, replayed through the rule of the {} layer: its idler does not idle exactly so",
+                metadata.layer.name(),
+                self.whose.name()
+            ));
+        }
+        if metadata.idle_includes == IdleIncludes::Wake {
+            notes.push(
+                "idle times include the wake-up latency: windows close to a typical idle time would do a little better \
+                 than shown"
+                    .to_owned(),
+            );
+        }
+        if let Some(lost) = metadata.lost.events.filter(|&lost| lost > 0) {
+            notes.push(format!("{lost} trace events were lost while recording"));
+        }
+        notes
+    }
+}
+
+/// Opens a recording.
+pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
+    let reader = Reader::open(path)?;
+    (reader.episodes() > 0).then_some(()).with_context(|| format!("{}: holds no episode", path.display()))?;
+    Ok(reader)
+}

@@ -1,0 +1,186 @@
+//! Versions and settings as people type them.
+
+use crate::quantity;
+use anyhow::{Context, anyhow};
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Setting, Unit};
+use dwell_policy::version::Version;
+use dwell_recording::{Metadata, SettingValue};
+
+/// The kernel whose rules are taken where nobody names one: the newest long-term kernel that the models were
+/// checked against live.
+pub(crate) const KERNEL: &str = "6.18";
+/// The QEMU whose rule is taken where nobody names one.
+pub(crate) const QEMU: &str = "11.1";
+
+/// The version whose rule is to be replayed: as asked, else as recorded, else the newest known.
+pub(crate) fn version(layer: Layer, asked: Option<&str>, metadata: &Metadata) -> anyhow::Result<Version> {
+    let recorded = if layer == Layer::Iothread { &metadata.qemu } else { &metadata.kernel };
+    let default = if layer == Layer::Iothread { QEMU } else { KERNEL };
+    if let Some(text) = asked {
+        return parse_version(layer, text);
+    }
+    let usable = recorded.as_deref().and_then(|text| parse_version(layer, text).ok());
+    usable.map_or_else(|| parse_version(layer, default), Ok)
+}
+
+/// A version whose rule is known.
+pub(crate) fn parse_version(layer: Layer, text: &str) -> anyhow::Result<Version> {
+    let what = if layer == Layer::Iothread { "QEMU" } else { "kernel" };
+    let parsed =
+        Version::parse(text).ok_or_else(|| anyhow!("--era {text}: not a {what} version such as 6.18"));
+    let known = |version: Version| param::known_era(layer, version).map(|()| version);
+    match parsed {
+        Ok(version) => known(version).map_err(|unknown| anyhow!("--era {text}: {unknown}")),
+        // The error for something that is no version names the known ones, too.
+        Err(error) => Err(match known(Version::new(0, 0)) {
+            Err(unknown) => anyhow!("{error}; known: {}", unknown.known),
+            Ok(_) => error,
+        }),
+    }
+}
+
+/// One `name=value`, the value still as typed.
+#[derive(Clone, Debug)]
+struct Assignment<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+/// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the
+/// word `default`. Several pairs may stand in one `--set`, with commas.
+pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<Vec<Setting>>> {
+    let mut groups: Vec<Vec<Assignment<'_>>> = vec![];
+    for item in asked.iter().flat_map(|text| text.split(',')) {
+        if item.trim() == "default" {
+            groups.push(vec![]);
+            continue;
+        }
+        let (name, value) = item
+            .split_once('=')
+            .with_context(|| format!("--set {item}: write NAME=VALUE, such as halt_poll_ns=160000"))?;
+        let next = Assignment { name: name.trim(), value: value.trim() };
+        let same = |a: &Assignment<'_>| a.name.replace('-', "_") == next.name.replace('-', "_");
+        match groups.last_mut() {
+            Some(group) if !group.iter().any(same) => group.push(next),
+            _ => groups.push(vec![next]),
+        }
+    }
+    groups.into_iter().map(|group| assign(&group, base)).collect()
+}
+
+fn assign(group: &[Assignment<'_>], base: &[Setting]) -> anyhow::Result<Vec<Setting>> {
+    let mut settings = base.to_vec();
+    for assignment in group {
+        let owner = settings.iter_mut().find(|s| param::index_of(s.layer(), assignment.name).is_some());
+        match owner {
+            Some(setting) => assign_one(setting, assignment)?,
+            None => {
+                let known: Vec<&str> =
+                    base.iter().flat_map(|s| s.iter()).map(|(param, _)| param.name).collect();
+                return Err(anyhow!(
+                    "--set {}={}: no such parameter here; there are {}",
+                    assignment.name,
+                    assignment.value,
+                    known.join(", ")
+                ));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+fn assign_one(setting: &mut Setting, Assignment { name, value }: &Assignment<'_>) -> anyhow::Result<()> {
+    let number = param::index_of(setting.layer(), name)
+        .map(|index| number(&param::table(setting.layer())[index], value))
+        .transpose()
+        .map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
+    setting.set(name, number.unwrap_or(0)).map_err(|why| anyhow!("--set {name}={value}: {why}"))
+}
+
+fn number(param: &param::Param, text: &str) -> Result<i64, String> {
+    let range = || format!("a whole number from {} to {} {}", param.min, param.max, param.unit.name());
+    if let Ok(number) = text.parse::<i64>() {
+        return Ok(number);
+    }
+    match param.unit {
+        Unit::Nanoseconds => {
+            let ns = quantity::duration(text)?;
+            i64::try_from(ns.get()).map_err(|_| format!("too long; {} is {}", param.name, range()))
+        }
+        Unit::Switch if matches!(text, "Y" | "y" | "yes" | "on" | "true") => Ok(1),
+        Unit::Switch if matches!(text, "N" | "n" | "no" | "off" | "false") => Ok(0),
+        _ => Err(format!("{} is {}", param.name, range())),
+    }
+}
+
+/// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording says
+/// nothing of this layer. Values that this version does not have are passed over.
+pub(crate) fn recorded(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
+    let mut setting = Setting::defaults(layer, version);
+    let mut any = false;
+    for change in metadata.settings.iter().filter(|change| change.layer == layer) {
+        for (name, value) in &change.values {
+            let value = match value {
+                SettingValue::Flag(flag) => Some(i64::from(*flag)),
+                SettingValue::Number(number) => i64::try_from(*number).ok(),
+                SettingValue::Negative(number) => Some(*number),
+                SettingValue::Text(_) => None,
+            };
+            any |= value.is_some_and(|value| setting.set(name, value).is_ok());
+        }
+    }
+    any.then_some(setting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Vec<Setting> {
+        vec![Setting::defaults(Layer::Host, Version::new(6, 18))]
+    }
+
+    fn texts(asked: &[&str], base: &[Setting]) -> Result<Vec<String>, String> {
+        let asked: Vec<String> = asked.iter().map(|&s| s.to_owned()).collect();
+        let groups = groups(&asked, base).map_err(|e| e.to_string())?;
+        Ok(groups.iter().map(|g| g.iter().map(Setting::to_string).collect::<Vec<_>>().join(" ")).collect())
+    }
+
+    #[test]
+    fn repeated_name_begins_the_next_setting() {
+        let asked = [
+            "halt_poll_ns=160us",
+            "halt_poll_ns_shrink=2",
+            "halt_poll_ns=50000,halt-poll-ns-grow=4",
+            "default",
+        ];
+        assert_eq!(
+            texts(&asked, &host()).unwrap(),
+            [
+                "halt_poll_ns=160000 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
+                "halt_poll_ns=50000 halt_poll_ns_grow=4 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
+                "halt_poll_ns=200000 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
+            ]
+        );
+    }
+
+    #[test]
+    fn errors_name_what_is_valid() {
+        let error = |asked: &str| texts(&[asked], &host()).unwrap_err();
+        assert!(error("halt_poll=5").contains("there are halt_poll_ns, halt_poll_ns_grow"));
+        assert!(error("halt_poll_ns").contains("NAME=VALUE"));
+        assert!(error("halt_poll_ns=5m").contains("200us"));
+        assert!(error("halt_poll_ns=5s").contains("0 to 4294967295 ns"));
+        assert!(error("halt_poll_ns=-1").contains("0 to 4294967295 ns"));
+        assert!(error("halt_poll_ns_grow=two").contains("whole number"));
+    }
+
+    #[test]
+    fn unknown_versions_name_the_known_ones() {
+        for (layer, text) in [(Layer::Host, "4.19"), (Layer::Guest, "9.9"), (Layer::Host, "new")] {
+            let error = parse_version(layer, text).unwrap_err().to_string();
+            assert!(error.contains("5.4 to 7.3"), "{error}");
+        }
+    }
+}
