@@ -17,7 +17,7 @@ pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
         _ => return Err(wrong()),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if whole.is_empty() || fraction.is_empty() {
+    if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
         return Err(wrong());
     }
     let significant = fraction.trim_end_matches('0');

@@ -23,6 +23,8 @@ fn exponential() -> Vec<u64> {
         state ^= state << 17;
         (state >> 11) as f64 / (1u64 << 53) as f64
     };
+    // Lengths of a few milliseconds at most.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     (0..EPISODES).map(|_| (-(1.0 - uniform()).ln() * 100_000.0) as u64).collect()
 }
 

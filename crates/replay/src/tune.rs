@@ -377,7 +377,7 @@ impl Judged {
     fn run(task: &Task<'_>, half: u64, rules: &[Rule]) -> Result<Judged, TuneError> {
         let mut bank = Bank::new(rules, task.source.handlers())?;
         let rows = task.source.episodes() - half;
-        let mut cuts = (1..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64).peekable();
+        let cuts = (1..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64);
         let mut feed = |rows: Range<u64>| -> Result<(Vec<Counts>, Span), TuneError> {
             let span = task.source.visit(rows, &mut |batch| {
                 bank.feed(batch);
@@ -387,7 +387,7 @@ impl Judged {
         };
         let (fitted, _) = feed(0..half)?;
         let (mut blocks, mut span, mut from) = (vec![], Span::default(), half);
-        while let Some(to) = cuts.next() {
+        for to in cuts {
             let (counts, of_block) = feed(from..to)?;
             blocks.push(counts);
             span.extend(of_block);

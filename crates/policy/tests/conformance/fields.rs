@@ -84,10 +84,10 @@ impl<'a> Fields<'a> {
         if &got == expected {
             return Ok(());
         }
-        if let (Some(expected), Some(got)) = (expected.as_array(), got.as_array()) {
-            if let Some(i) = (0..expected.len().max(got.len())).find(|&i| expected.get(i) != got.get(i)) {
-                return Err(format!("{name}[{i}] is {:?}, expected {:?}", got.get(i), expected.get(i)));
-            }
+        if let (Some(expected), Some(got)) = (expected.as_array(), got.as_array())
+            && let Some(i) = (0..expected.len().max(got.len())).find(|&i| expected.get(i) != got.get(i))
+        {
+            return Err(format!("{name}[{i}] is {:?}, expected {:?}", got.get(i), expected.get(i)));
         }
         Err(format!("{name} is {got}, expected {expected}"))
     }

@@ -1,0 +1,313 @@
+//! The program as a user meets it: results, and what it says when something is wrong.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn dwell(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).output().expect("the program can be started")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = dwell(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+}
+
+/// Runs what has to fail: exit code 2, nothing on stdout, one line on stderr, which is returned.
+fn refused(args: &[&str]) -> String {
+    let output = dwell(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", stdout(&output));
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+fn refused_in_one_line(args: &[&str]) -> String {
+    let stderr = refused(args);
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+fn recording(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name);
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// A folder with files to import.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a folder can be made"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("the path is UTF-8").to_owned()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.path(name), bytes).expect("the file can be written");
+        self.text(name)
+    }
+
+    fn gzip(&self, name: &str, bytes: &[u8]) -> String {
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::default());
+        gzip.write_all(bytes).unwrap();
+        self.write(name, &gzip.finish().unwrap())
+    }
+
+    /// A recording of these lengths, back to back.
+    fn import(&self, idle_ns: &[u64], layer: &str) -> String {
+        let mut csv = "start_ns,idle_ns\n".to_owned();
+        let mut now = 0;
+        for idle in idle_ns {
+            csv.push_str(&format!("{now},{idle}\n"));
+            now += idle + 100;
+        }
+        let (from, to) = (self.gzip("idle.csv.gz", csv.as_bytes()), self.text("idle.parquet"));
+        let output = dwell(&["import", "csv", &from, "--layer", layer, "-o", &to]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        to
+    }
+}
+
+#[test]
+fn replay_counts_by_hand() {
+    // KVM's defaults of 6.18 by hand: 0 grows to 10 us after a halt of 5 us; 8 us are polled through; 30 us grow it to
+    // 20 us; 300 us shrink it to 10 us; 400 us to 0, since 5 us are below grow_start.
+    let folder = Folder::new();
+    let file = folder.import(&[5_000, 8_000, 30_000, 300_000, 400_000, 50_000], "host");
+    let replayed = json(&["replay", &file, "--format", "json", "--halt-cost", "20us", "--set", "default"]);
+    assert_eq!(replayed["layer"], "host");
+    assert_eq!(replayed["episodes"], 6);
+    assert_eq!(replayed["idle_ns"], 793_000);
+    assert_eq!(replayed["halt_cost_ns"], 20_000);
+    assert_eq!(replayed["clairvoyant_cost_ns"], 5_000 + 8_000 + 4 * 20_000);
+    let results = replayed["results"].as_array().unwrap();
+    let policies: Vec<&str> = results.iter().map(|r| r["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["never", "always", "kvm"]);
+    let (never, always, kvm) = (&results[0], &results[1], &results[2]);
+    assert_eq!((never["halts"].as_u64(), never["cost_ns"].as_u64()), (Some(6), Some(120_000)));
+    assert_eq!((always["polled_ns"].as_u64(), always["halts"].as_u64()), (Some(793_000), Some(0)));
+    assert_eq!(kvm["polls"], 4);
+    assert_eq!(kvm["polls_succeeded"], 1);
+    assert_eq!(kvm["polled_ns"], 8_000 + 10_000 + 20_000 + 10_000);
+    assert_eq!(kvm["halts"], 5);
+    assert_eq!(kvm["cost_ns"], 148_000);
+    let over = kvm["cost_over_clairvoyant"].as_f64().unwrap();
+    assert!((over - 148_000.0 / 93_000.0).abs() < 1e-12);
+    assert_eq!(kvm["setting"]["halt_poll_ns"], 200_000);
+    assert_eq!(kvm["setting"]["halt_poll_ns_shrink"], 2);
+}
+
+#[test]
+fn every_layer_has_its_rule_and_several_settings_stand_side_by_side() {
+    let file = recording("guest-redis_c1.parquet");
+    for (layer, era, policy) in [
+        ("host", "5.4", "kvm"),
+        ("guest", "6.1", "haltpoll"),
+        ("iothread", "7.2", "aio-global"),
+        ("iothread", "10.0", "aio-per-handler"),
+        ("iothread", "11.1", "aio-weighted"),
+        ("guest+host", "6.18", "haltpoll+kvm"),
+    ] {
+        let replayed = json(&["replay", &file, "--layer", layer, "--era", era, "--format", "json"]);
+        assert_eq!(replayed["results"][2]["policy"], policy);
+        assert_eq!(replayed["era"], era);
+    }
+    let args = ["replay", &file, "--layer", "host", "--format", "json", "--set", "halt_poll_ns=160000"];
+    let more = ["--set", "halt_poll_ns_shrink=2", "--set", "halt_poll_ns=50us,halt_poll_ns_shrink=0"];
+    let replayed = json(&[&args[..], &more[..]].concat());
+    let results = replayed["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    assert_eq!(results[2]["setting"]["halt_poll_ns"], 160_000);
+    assert_eq!(results[3]["setting"]["halt_poll_ns"], 50_000);
+    assert_eq!(results[3]["setting"]["halt_poll_ns_shrink"], 0);
+}
+
+#[test]
+fn tune_finds_kvms_defaults_at_four_times_clairvoyant_and_a_setting_near_it() {
+    let file = recording("guest-memcached_poisson10k.parquet");
+    let tuned = json(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--format", "json"]);
+    let row = |role: &str| {
+        let rows = tuned["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["role"] == role).unwrap_or_else(|| panic!("no row {role}")).clone()
+    };
+    let over = |role: &str| row(role)["cost_over_clairvoyant"].as_f64().unwrap();
+    assert!((3.5..4.5).contains(&over("present")), "{}", over("present"));
+    assert!(over("recommended") < 1.15, "{}", over("recommended"));
+    assert_eq!(over("clairvoyant"), 1.0);
+    assert_eq!(tuned["verdict"], "change");
+    assert!(tuned["lines"].as_array().unwrap().len() >= 2);
+}
+
+#[test]
+fn tune_without_a_file_says_on_its_first_line_what_it_looks_at() {
+    let output = dwell(&["tune"]);
+    assert!(output.status.success());
+    let first = stdout(&output).lines().next().unwrap().to_owned();
+    assert!(first.contains("bundled recording") && first.contains("not your machine"), "{first}");
+}
+
+#[test]
+fn leave_it_is_an_exit_code_only_when_asked_for() {
+    let file = recording("guest-redis_c1.parquet");
+    let args = ["tune", &file, "--layer", "host"];
+    assert_eq!(dwell(&args).status.code(), Some(0));
+    let output = dwell(&[&args[..], &["--exit-code"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("Advice: leave it"));
+}
+
+#[test]
+fn formats_carry_the_same_rows() {
+    let file = recording("guest-redis_c1.parquet");
+    for command in [vec!["tune", &file], vec!["replay", &file], vec!["info", &file], vec!["params"]] {
+        for format in ["table", "json", "csv"] {
+            let output = dwell(&[&command[..], &["--format", format]].concat());
+            assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {format}");
+            assert!(
+                output.stderr.is_empty(),
+                "{command:?} {format}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
+#[test]
+fn broken_recordings_are_one_line_and_exit_code_two() {
+    let folder = Folder::new();
+    let whole = std::fs::read(recording("guest-idle.parquet")).unwrap();
+    let mut flipped = whole.clone();
+    for byte in &mut flipped[1_000..1_200] {
+        *byte ^= 0x5a;
+    }
+    for (name, bytes) in [
+        ("empty.parquet", &[][..]),
+        ("garbage.parquet", &b"this is no recording at all, only text"[..]),
+        ("truncated.parquet", &whole[..whole.len() / 2]),
+        ("flipped.parquet", &flipped[..]),
+    ] {
+        let file = folder.write(name, bytes);
+        for command in ["info", "replay", "tune"] {
+            let line = refused_in_one_line(&[command, &file]);
+            assert!(line.contains(name), "{line}");
+        }
+    }
+    let line = refused_in_one_line(&["info", &folder.text("absent.parquet")]);
+    assert!(line.contains("absent.parquet"), "{line}");
+}
+
+#[test]
+fn bad_tables_are_named_by_line() {
+    let folder = Folder::new();
+    for (name, text, says) in [
+        ("negative.csv", "start_ns,idle_ns\n0,10\n20,-5\n", "line 3"),
+        ("letters.csv", "start_ns,idle_ns\n0,ten\n", "line 2"),
+        ("fields.csv", "start_ns,idle_ns\n0,10\n20\n", "line 3"),
+        ("huge.csv", "start_ns,idle_ns\n0,18446744073709551616\n", "line 2"),
+        ("back.csv", "start_ns,idle_ns\n100,10\n50,10\n", "line 3"),
+        ("column.csv", "start_ns,length\n0,10\n", "length"),
+        ("header.csv", "start_ns,idle_ns\n", "no episodes"),
+        ("empty.csv", "", "empty.csv"),
+    ] {
+        let (file, to) = (folder.write(name, text.as_bytes()), folder.text("out.parquet"));
+        let line = refused_in_one_line(&["import", "csv", &file, "--layer", "guest", "-o", &to]);
+        assert!(line.contains(says), "{name}: {line}");
+        assert!(!folder.path("out.parquet").exists(), "{name} left a recording behind");
+    }
+    let zipped = folder.gzip("cut.csv.gz", b"start_ns,idle_ns\n0,10\n20,30\n");
+    let bytes = std::fs::read(&zipped).unwrap();
+    let cut = folder.write("cut.csv.gz", &bytes[..bytes.len() - 5]);
+    refused_in_one_line(&["import", "csv", &cut, "--layer", "guest", "-o", &folder.text("out.parquet")]);
+}
+
+#[test]
+fn wrong_words_name_the_right_ones() {
+    let file = recording("guest-redis_c1.parquet");
+    for (args, says) in [
+        (&["--layer", "host", "--era", "4.19"][..], "5.4 to 7.3"),
+        (&["--layer", "iothread", "--era", "12.0"][..], "2.9 to 11.1"),
+        (&["--layer", "timer"][..], "host, guest, iothread"),
+        (&["--layer", "host", "--set", "halt_poll=1"][..], "halt_poll_ns_grow_start"),
+        (&["--layer", "host", "--set", "halt_poll_ns=5s"][..], "4294967295"),
+        (&["--layer", "iothread", "--era", "10.0", "--set", "poll-weight=2"][..], "11.1"),
+        (&["--halt-cost", "20 parsecs"][..], "200us"),
+    ] {
+        let stderr = refused(&[&["replay", &file][..], args].concat());
+        assert!(stderr.contains(says), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn perf_text_becomes_a_host_recording() {
+    let folder = Folder::new();
+    let text = "\
+       CPU 0/KVM  4242 [001]   100.000100000: kvm:kvm_halt_poll_ns: vcpu 0: halt_poll_ns 10000 (grow 0)
+       CPU 0/KVM  4242 [001]   100.000100500: kvm:kvm_vcpu_wakeup: wait time 50000 ns, polling valid
+       CPU 0/KVM  4242 [001]   100.000200000: kvm:kvm_vcpu_wakeup: poll time 7000 ns, polling valid
+";
+    let (from, to) = (folder.write("perf.txt", text.as_bytes()), folder.text("perf.parquet"));
+    let summary = json(&["import", "perf", &from, "-o", &to, "--format", "json"]);
+    assert_eq!(summary["episodes"], 2);
+    let info = json(&["info", &to, "--format", "json"]);
+    assert_eq!(info["metadata"]["layer"], "host");
+    assert_eq!(info["all"]["halted"], 1);
+    assert_eq!(info["all"]["polled"], 1);
+}
+
+#[test]
+fn exits_are_laid_out_as_perf_does() {
+    let folder = Folder::new();
+    let text = "\
+  CPU 0/KVM  7 [000]     1.000001000: kvm:kvm_entry: vcpu 0, rip 0x1
+  CPU 0/KVM  7 [000]     1.000002000: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0 info2 0x0
+  CPU 0/KVM  7 [000]     1.000012000: kvm:kvm_entry: vcpu 0, rip 0x1
+";
+    let table = stdout(&dwell(&["exits", &folder.write("exits.txt", text.as_bytes())]));
+    let row = "                 HLT          1   100.00%   100.00%     10.00us     10.00us     10.00us ( +-   0.00% )";
+    assert!(table.contains(row), "{table}");
+    assert!(table.contains("Total Samples:1, Total events handled time:10.00us."), "{table}");
+    refused_in_one_line(&["exits", &folder.write("none.txt", b"nothing here\n")]);
+}
+
+#[test]
+fn help_completions_and_manual_come_from_one_source() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(stdout(&dwell(&["completions", shell])).contains("halt-cost"), "{shell}");
+    }
+    assert!(stdout(&dwell(&["man"])).starts_with(".ie"), "the manual is roff");
+    assert!(dwell(&["man", "--out", &folder.text("man")]).status.success());
+    for command in ["tune", "replay", "info", "import", "exits", "params", "completions", "man"] {
+        assert!(folder.path("man").join(format!("dwell-{command}.1")).exists(), "{command}");
+        let help = dwell(&[command, "--help"]);
+        assert!(help.status.success() && stdout(&help).contains("Usage: dwell"), "{command}");
+    }
+}
+
+#[test]
+fn closed_pipe_is_no_trouble() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(["params"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}
