@@ -210,37 +210,38 @@ impl<T> Batch<'_, T> {
     }
 }
 
-/// Translates strings, of which a column holds few different ones, and most often the same one again.
+/// Strings that are compared before any is hashed. A few compares of short names cost less than one hash.
+const COMPARED: usize = 8;
+
+/// Translates strings, of which a column holds few different ones.
 pub(crate) struct Translator<V, F> {
     translate: F,
-    last: Option<(Vec<u8>, V)>,
-    known: HashMap<Vec<u8>, V>,
+    /// The first few that came up.
+    first: Vec<(Vec<u8>, V)>,
+    rest: HashMap<Vec<u8>, V>,
 }
 
 impl<V: Copy, F: FnMut(&str) -> Result<V, String>> Translator<V, F> {
     pub(crate) fn new(translate: F) -> Self {
-        Translator { translate, last: None, known: HashMap::new() }
+        Translator { translate, first: Vec::new(), rest: HashMap::new() }
     }
 
     pub(crate) fn get(&mut self, text: &[u8]) -> Result<V, String> {
-        if let Some((last, value)) = &self.last
-            && last == text
-        {
-            return Ok(*value);
+        if let Some(value) = self.known(text) {
+            return Ok(value);
         }
-        let value = match self.known.get(text) {
-            Some(&value) => value,
-            None => {
-                let value = (self.translate)(utf8(text)?)?;
-                self.known.insert(text.to_owned(), value);
-                value
-            }
-        };
-        let (last, slot) = self.last.get_or_insert_with(|| (Vec::new(), value));
-        last.clear();
-        last.extend_from_slice(text);
-        *slot = value;
+        let value = (self.translate)(utf8(text)?)?;
+        if self.first.len() < COMPARED {
+            self.first.push((text.to_owned(), value));
+        } else {
+            self.rest.insert(text.to_owned(), value);
+        }
         Ok(value)
+    }
+
+    fn known(&self, text: &[u8]) -> Option<V> {
+        let first = self.first.iter().find(|(known, _)| known == text).map(|(_, value)| *value);
+        first.or_else(|| self.rest.get(text).copied())
     }
 
     pub(crate) fn get_some(&mut self, text: Option<&[u8]>) -> Result<V, String> {

@@ -1,4 +1,38 @@
 //! Recordings of how things idle: written, read, and imported from what other tools write.
+//!
+//! An *episode* is from "nothing to do" to the wake event, of one *idler*: a guest CPU, a vCPU seen from its host, a
+//! thread of an event loop. A *recording* is a file of episodes with what is needed to replay them.
+//!
+//! # The file
+//!
+//! Parquet, compressed with zstd, one row an episode; pandas, polars and DuckDB open it as it is.
+//!
+//! | column | type | |
+//! |---|---|---|
+//! | `idler` | string | who |
+//! | `start_ns` | uint64 | when it began, by the recording's clock |
+//! | `idle_ns` | uint64 | how long it took; to where, the metadata says |
+//! | `window_ns` | uint64 or null | how long the idler would have polled |
+//! | `halted` | boolean or null | false: the event came while it polled |
+//! | `wake` | string or null | irq, ipi, timer, io, task, unknown |
+//! | `wake_latency_ns` | uint64 or null | from the event to running again |
+//! | `ready` | string or null | the handlers that became ready, with commas between them; empty: none |
+//!
+//! Null means not known. The rows of one idler are in order of `start_ns`. dwell writes all columns always; a file by
+//! another hand may lack those that may be null, and may have others, which are not read
+//! ([`Reader::other_columns`]). `ready` is a string and not a list because it then shows and compares in any tool,
+//! and because the same few sets recur, so that the dictionary stores each set once.
+//!
+//! Three key-value pairs: `dwell.format` is `1`; `dwell.recording` is JSON of [`Metadata`]; `dwell.contents` is JSON of
+//! [`Contents`], counts and the list of idlers. Unknown keys in the JSON are kept. Anything else that is not understood
+//! is refused by name.
+//!
+//! # The way in and out
+//!
+//! [`Writer`] and [`Reader`] for the file, [`import`] for the text of other tools, [`summary`] for what a recording
+//! holds, [`exits`] for the table of `perf kvm stat`. All work in bounded memory, and no input makes them panic. The
+//! Parquet library can be made to by a damaged file; the reader catches that and says that the file is damaged (the
+//! panic's own line still goes to stderr).
 
 #![forbid(unsafe_code)]
 

@@ -75,8 +75,12 @@ fn wakeup<'a>(text: &str) -> Option<Point<'a>> {
         "poll" => false,
         _ => return None,
     };
-    let known = matches!(rest.trim(), ", polling valid" | ", polling invalid" | "");
-    if known { Some(Point::Wakeup { ns: digits(ns)?, waited }) } else { None }
+    let valid = rest.strip_prefix(", polling ").map(first_word);
+    if rest.is_empty() || matches!(valid, Some("valid" | "invalid")) {
+        Some(Point::Wakeup { ns: digits(ns)?, waited })
+    } else {
+        None
+    }
 }
 
 /// `vcpu 0: halt_poll_ns 20000 (grow 10000)`.
@@ -89,14 +93,14 @@ fn host_window<'a>(text: &str) -> Option<Point<'a>> {
 /// `halt_poll_ns 20000 (grow 10000)`: new and old.
 fn window(text: &str) -> Option<(u32, u32)> {
     let (new, rest) = text.strip_prefix("halt_poll_ns ")?.split_once(" (")?;
-    let old = rest.strip_prefix("grow ").or_else(|| rest.strip_prefix("shrink "))?.trim_end();
-    Some((digits(new)?, digits(old.strip_suffix(')')?)?))
+    let old = rest.strip_prefix("grow ").or_else(|| rest.strip_prefix("shrink "))?;
+    Some((digits(new)?, digits(old.split_once(')')?.0)?))
 }
 
 /// `state=1 cpu_id=0`.
 fn cpu_idle<'a>(text: &str) -> Option<Point<'a>> {
     let (state, cpu) = text.strip_prefix("state=")?.split_once(" cpu_id=")?;
-    let (state, cpu) = (digits(state)?, digits(cpu.trim_end())?);
+    let (state, cpu) = (digits(state)?, digits(first_word(cpu))?);
     Some(if state == LEAVE { Point::Leave { cpu } } else { Point::Enter { cpu, state } })
 }
 
@@ -131,11 +135,17 @@ fn exit(text: &str) -> Option<Point<'_>> {
 /// The number after the last ` name=`.
 fn last_field(text: &str, name: &str) -> Option<u32> {
     let rest = text.get(text.rfind(name)?..)?.strip_prefix(name)?;
-    digits(rest.split_whitespace().next()?)
+    digits(first_word(rest))
+}
+
+/// Up to the first blank: with `-F +ip` perf puts an address behind the text.
+fn first_word(text: &str) -> &str {
+    text.split_whitespace().next().unwrap_or_default()
 }
 
 /// A number of digits only, without sign.
 fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    // An empty text has only digits, and is no number.
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
@@ -186,6 +196,21 @@ mod tests {
             ("kvm:kvm_entry", "vcpu 0, rip 0x1", Point::Entry),
         ] {
             assert_eq!(parse(name, text), Some(point), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn ignores_an_address_behind_the_text() {
+        for (name, text) in [
+            ("kvm:kvm_vcpu_wakeup", "wait time 12 ns, polling valid"),
+            ("kvm:kvm_halt_poll_ns", "vcpu 7: halt_poll_ns 0 (shrink 5)"),
+            ("power:cpu_idle", "state=1 cpu_id=3"),
+            ("sched:sched_switch", "prev_comm=a prev_pid=1 ==> next_comm=b next_pid=2 next_prio=0"),
+            ("sched:sched_waking", "comm=x pid=64 prio=120 target_cpu=000"),
+        ] {
+            let with = format!("{text} ffffffff813aa9c4");
+            assert!(parse(name, text).is_some());
+            assert_eq!(parse(name, &with), parse(name, text));
         }
     }
 

@@ -47,11 +47,9 @@ impl<'a> Line<'a> {
                 None => Line::Other,
             };
         };
-        if let Some(at) = rest.find("PERF_RECORD_LOST")
-            && rest.get(..at).is_some_and(|before| matches!(before.trim(), "" | "unknown:"))
-        {
-            let events = lost(rest.get(at..).unwrap_or_default()).unwrap_or(1);
-            return Line::Lost { cpu: head.cpu, events };
+        let record = rest.strip_prefix("unknown:").unwrap_or(rest).trim_start();
+        if record.starts_with("PERF_RECORD_LOST") {
+            return Line::Lost { cpu: head.cpu, events: lost(record).unwrap_or(1) };
         }
         match event_and_text(rest) {
             Some((name, text)) => Line::Event(Event {
