@@ -199,7 +199,7 @@ fn a_file_that_is_not_there_or_no_file_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn changed_bytes_do_not_panic(
