@@ -51,9 +51,11 @@ struct Assignment<'a> {
 /// word `default`. Several pairs may stand in one `--set`, with commas.
 pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<Vec<Setting>>> {
     let mut groups: Vec<Vec<Assignment<'_>>> = vec![];
+    let mut open = false;
     for item in asked.iter().flat_map(|text| text.split(',')) {
         if item.trim() == "default" {
             groups.push(vec![]);
+            open = false;
             continue;
         }
         let (name, value) = item
@@ -62,9 +64,10 @@ pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<V
         let next = Assignment { name: name.trim(), value: value.trim() };
         let same = |a: &Assignment<'_>| a.name.replace('-', "_") == next.name.replace('-', "_");
         match groups.last_mut() {
-            Some(group) if !group.iter().any(same) => group.push(next),
+            Some(group) if open && !group.iter().any(same) => group.push(next),
             _ => groups.push(vec![next]),
         }
+        open = true;
     }
     groups.into_iter().map(|group| assign(&group, base)).collect()
 }
@@ -161,6 +164,7 @@ mod tests {
                 "halt_poll_ns=160000 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
                 "halt_poll_ns=50000 halt_poll_ns_grow=4 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
                 "halt_poll_ns=200000 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
+                "halt_poll_ns=0 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2",
             ]
         );
     }
