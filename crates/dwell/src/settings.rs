@@ -157,6 +157,7 @@ mod tests {
             "halt_poll_ns_shrink=2",
             "halt_poll_ns=50000,halt-poll-ns-grow=4",
             "default",
+            "halt_poll_ns=0",
         ];
         assert_eq!(
             texts(&asked, &host()).unwrap(),
