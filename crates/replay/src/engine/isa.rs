@@ -1,0 +1,213 @@
+//! Which instructions the kernels use, and the kernels compiled for each.
+
+use super::kernel::{apart, find_turns, limits, together};
+use super::lanes::{Lanes, Plain};
+use super::lot::Lot;
+use super::strip::{Strip, Turns};
+
+/// Instructions that the engine can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Those that the program was compiled for: plain loops, of which the compiler makes what vectors there are.
+    Portable,
+    /// AVX2 on x86-64, eight settings in a register.
+    Avx2,
+    /// AVX-512F on x86-64, sixteen settings in a register.
+    Avx512,
+}
+
+impl Isa {
+    /// The fastest that this CPU has.
+    pub fn best() -> Isa {
+        Isa::available().last().copied().unwrap_or(Isa::Portable)
+    }
+
+    /// All that this CPU has, the fastest last.
+    pub fn available() -> &'static [Isa] {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt");
+            if avx2 && is_x86_feature_detected!("avx512f") {
+                return &[Isa::Portable, Isa::Avx2, Isa::Avx512];
+            }
+            if avx2 {
+                return &[Isa::Portable, Isa::Avx2];
+            }
+        }
+        &[Isa::Portable]
+    }
+
+    /// Name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "AVX2",
+            Isa::Avx512 => "AVX-512",
+        }
+    }
+
+    /// The kernels for this.
+    ///
+    /// # Panics
+    /// If the CPU lacks it: what makes the calls through the result sound.
+    pub(super) fn kernels(self) -> Kernels {
+        assert!(Isa::available().contains(&self), "this CPU has no {}", self.name());
+        match self {
+            Isa::Portable => plain::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::KERNELS,
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => plain::KERNELS,
+        }
+    }
+}
+
+type Apart = unsafe fn(Strip<'_>, usize, &mut Lot);
+type Together = unsafe fn(Strip<'_>, &Turns, i32, usize, &mut Lot);
+
+/// The kernels for one set of instructions; made by [`Isa::kernels`] alone, which asks the CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Kernels {
+    /// Lanes of a lot that runs with a maximum for each.
+    pub(super) lanes_apart: usize,
+    /// Lanes of a lot of one maximum.
+    pub(super) lanes_together: usize,
+    find_turns: unsafe fn(&[i32], i32, i32, &mut Turns),
+    /// By rule, and by whether all divisions are shifts.
+    apart: [[Apart; 2]; 3],
+    /// By rule, and by growth: see [`Growth`].
+    together: [[Together; 3]; 2],
+}
+
+/// What a lot of one maximum needs of a growth.
+enum Growth {
+    /// All factors are 2, and windows above zero grow past `start`.
+    Double,
+    /// Any factor, likewise.
+    Multiply,
+    /// Any factor, and windows are lifted to `start` in each growth.
+    Lift,
+}
+
+/// Rules as an index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learns {
+    FromEpisode,
+    FromHalt,
+    FromHaltMicros,
+}
+
+impl Kernels {
+    /// Runs a lot whose lanes have a maximum each.
+    pub(super) fn apart(&self, learns: Learns, strip: Strip<'_>, idler: usize, lot: &mut Lot) {
+        let kernel = self.apart[learns as usize][usize::from(lot.shifts)];
+        // SAFETY: `Isa::kernels` has asked the CPU for the instructions.
+        unsafe { kernel(strip, idler, lot) }
+    }
+
+    /// Finds where small episodes and others meet under a maximum.
+    pub(super) fn find_turns(&self, learns: Learns, strip: Strip<'_>, max: i32, turns: &mut Turns) {
+        let (small, between) = limits(max, learns != Learns::FromEpisode);
+        // SAFETY: as above.
+        unsafe { (self.find_turns)(strip.lengths, small, between, turns) }
+    }
+
+    /// Runs a lot whose lanes have one maximum.
+    pub(super) fn together(
+        &self,
+        learns: Learns,
+        strip: Strip<'_>,
+        turns: &Turns,
+        max: i32,
+        idler: usize,
+        lot: &mut Lot,
+    ) {
+        let growth = match lot {
+            Lot { grows_past_start: false, .. } => Growth::Lift,
+            Lot { doubles: true, .. } => Growth::Double,
+            _ => Growth::Multiply,
+        };
+        let kernel = self.together[usize::from(learns != Learns::FromEpisode)][growth as usize];
+        // SAFETY: as above.
+        unsafe { kernel(strip, turns, max, idler, lot) }
+    }
+}
+
+/// A module with all kernels for one type of vector: how many of them a lot has apart and together, and the features
+/// that the functions are compiled with.
+macro_rules! kernels {
+    ($module:ident, $lanes:ty, $apart:literal, $together:literal $(, #[$feature:meta])?) => {
+        mod $module {
+            use super::*;
+
+            pub(super) const KERNELS: Kernels = Kernels {
+                lanes_apart: $apart * <$lanes>::WIDTH,
+                lanes_together: $together * <$lanes>::WIDTH,
+                find_turns: turns,
+                apart: [
+                    [run_apart::<false, false, false>, run_apart::<false, false, true>],
+                    [run_apart::<true, false, false>, run_apart::<true, false, true>],
+                    [run_apart::<true, true, false>, run_apart::<true, true, true>],
+                ],
+                together: [
+                    [
+                        run_together::<false, true, false>,
+                        run_together::<false, false, false>,
+                        run_together::<false, false, true>,
+                    ],
+                    [
+                        run_together::<true, true, false>,
+                        run_together::<true, false, false>,
+                        run_together::<true, false, true>,
+                    ],
+                ],
+            };
+
+            $(#[$feature])?
+            unsafe fn turns(lengths: &[i32], small: i32, between: i32, turns: &mut Turns) {
+                // SAFETY: the caller vouches for the CPU.
+                unsafe { find_turns::<$lanes>(lengths, small, between, turns) }
+            }
+
+            $(#[$feature])?
+            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const SHIFTS: bool>(
+                strip: Strip<'_>,
+                idler: usize,
+                lot: &mut Lot,
+            ) {
+                // SAFETY: the caller vouches for the CPU.
+                unsafe { apart::<$lanes, $apart, GUEST, MICROS, SHIFTS>(strip, idler, lot) }
+            }
+
+            $(#[$feature])?
+            unsafe fn run_together<const GUEST: bool, const DOUBLES: bool, const LIFTS: bool>(
+                strip: Strip<'_>,
+                turns: &Turns,
+                max: i32,
+                idler: usize,
+                lot: &mut Lot,
+            ) {
+                // SAFETY: the caller vouches for the CPU.
+                unsafe { together::<$lanes, $together, GUEST, DOUBLES, LIFTS>(strip, turns, max, idler, lot) }
+            }
+        }
+    };
+}
+
+kernels!(plain, Plain, 2, 2);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2, crate::engine::avx2::Avx2, 2, 4, #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]);
+#[cfg(target_arch = "x86_64")]
+kernels!(
+    avx512,
+    crate::engine::avx512::Avx512,
+    4,
+    4,
+    #[target_feature(enable = "avx512f,avx2,bmi1,bmi2,lzcnt,popcnt")]
+);

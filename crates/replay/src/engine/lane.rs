@@ -1,0 +1,204 @@
+//! A setting in the form that a lane takes: five numbers, equal for both rules and all eras.
+//!
+//! # Both eras of the host are one
+//! Since 6.1 a window grows past the maximum and is cut when the next halt begins; before, it is cut when it grows.
+//! Nothing looks at the window in between, so that cutting at growth gives the same windows in both.
+//!
+//! # Divisions
+//! For a dividend *n* < 2^31 and a divisor 1 ≤ *S* < 2^31 let *l* = ceil(log2 *S*) and *m* = floor(2^(31+*l*) / *S*) + 1.
+//! Then *m* *S* = 2^(31+*l*) + *e* with 0 < *e* ≤ *S* ≤ 2^*l*, hence *n* *m* / 2^(31+*l*) = *n*/*S* + *n* *e* / (*S*
+//! 2^(31+*l*)), and the excess is below 1/*S*: the floor is that of *n*/*S*. As *S* > 2^(*l*-1), *m* fits 32 bits. A
+//! divisor that is a power of two is a shift, and one above the maximum gives zero, like the divisor 0 does.
+
+use crate::rule::Rule;
+use dwell_policy::param::Setting;
+use dwell_policy::{Layer, guest, host};
+
+/// A maximum from here on (134 ms) is left to the scalar replay: below it the polled time of 32 episodes fits 32 bits,
+/// and so does a growth by any sensible factor.
+pub(super) const MAX_END: u32 = 1 << 27;
+
+/// Episodes are at most this long for a lane. All lanes compare them with twice the maximum at most, so that a longer
+/// one makes no difference, and they poll the window and never the whole of it; the sums of lengths are made from the
+/// lengths as they were.
+pub(super) const LONGEST: i32 = i32::MAX;
+
+/// What a setting comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// A window that never changes \[ns\].
+    Window(u64),
+    /// A lane of the engine.
+    Lane(Lane),
+    /// Beyond the lanes: one episode after the other.
+    Scalar,
+}
+
+/// Which rule a lane follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// KVM halt polling: learns from the whole episode.
+    Host,
+    /// haltpoll: learns from the halt alone.
+    Guest,
+    /// haltpoll of 5.4: from its whole microseconds.
+    GuestMicros,
+}
+
+/// One setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lane {
+    pub(super) kind: Kind,
+    /// Longest window \[ns\], 1 to [`MAX_END`].
+    pub(super) max: u32,
+    /// Factor of growth.
+    pub(super) grow: u32,
+    /// Least window that a growth gives \[ns\], at least 1; `max + 1` stands for all above the maximum.
+    pub(super) start: u32,
+    /// Divisor; 0 drops to zero.
+    pub(super) shrink: u32,
+    /// A window that shrinks below this becomes zero \[ns\]; 0 where there is no such rule.
+    pub(super) floor: u32,
+}
+
+impl Plan {
+    pub(super) fn of(rule: &Rule) -> Plan {
+        match rule {
+            Rule::Never => Plan::Window(0),
+            Rule::Always => Plan::Window(u64::MAX),
+            Rule::Fixed(window) | Rule::SkiRental(window) => Plan::Window(window.get()),
+            Rule::Layer(setting) => match setting.layer() {
+                Layer::Host => Plan::host(setting),
+                Layer::Guest => Plan::guest(setting),
+                Layer::Timer | Layer::Iothread => Plan::Scalar,
+            },
+            Rule::Stacked { .. } => Plan::Scalar,
+        }
+    }
+
+    fn host(setting: &Setting) -> Plan {
+        let Ok(era) = host::Era::of(setting.version()) else { return Plan::Scalar };
+        let params = host::Params::from(setting);
+        if params.halt_poll_ns_grow == 0 {
+            // From zero nothing grows.
+            return Plan::Window(0);
+        }
+        Lane {
+            kind: Kind::Host,
+            max: params.halt_poll_ns,
+            grow: params.halt_poll_ns_grow,
+            start: params.halt_poll_ns_grow_start,
+            shrink: params.halt_poll_ns_shrink,
+            floor: if era.shrinks_to_zero_below_grow_start() { params.halt_poll_ns_grow_start } else { 0 },
+        }
+        .plan()
+    }
+
+    fn guest(setting: &Setting) -> Plan {
+        let Ok(era) = guest::Era::of(setting.version()) else { return Plan::Scalar };
+        let params = guest::Params::from(setting);
+        let shrinks = params.guest_halt_poll_allow_shrink;
+        let floors = shrinks && era.shrinks_to_zero_below_grow_start();
+        Lane {
+            kind: if era == guest::Era::V5_4 { Kind::GuestMicros } else { Kind::Guest },
+            max: params.guest_halt_poll_ns,
+            grow: params.guest_halt_poll_grow,
+            start: params.guest_halt_poll_grow_start,
+            shrink: if shrinks { params.guest_halt_poll_shrink } else { 1 },
+            floor: if floors { params.guest_halt_poll_grow_start } else { 0 },
+        }
+        .plan()
+    }
+}
+
+impl Lane {
+    fn plan(self) -> Plan {
+        if self.max == 0 || self.start == 0 {
+            // Nothing grows to more than the maximum, and zero times the factor stays zero.
+            return Plan::Window(0);
+        }
+        if self.max >= MAX_END {
+            return Plan::Scalar;
+        }
+        // Windows are at most `max`: whether they are below `start` or `floor`, and the least of `start` and `max`,
+        // are the same for every value above `max`.
+        let above = self.max + 1;
+        Plan::Lane(Lane {
+            start: self.start.min(above),
+            floor: self.floor.min(above),
+            shrink: if self.shrink > self.max { 0 } else { self.shrink },
+            ..self
+        })
+    }
+
+    /// Whether lanes of one maximum can run together, with windows that are cut to it only where they could be seen:
+    /// they must not leave the signed numbers until then, nor twice a window of the guest.
+    pub(super) fn can_run_together(&self) -> bool {
+        self.kind != Kind::GuestMicros && u64::from(self.max) * u64::from(self.grow) < 1 << 30
+    }
+
+    /// Whether a growth from a window above zero never ends below `start`, so that only a window of zero has to be
+    /// lifted to it. With the floor, windows are zero or at least `start` (or the maximum, if that is less); without,
+    /// that is so for divisors that leave the window as it is or drop it to zero.
+    pub(super) fn grows_past_start(&self) -> bool {
+        self.grow > 0 && (self.floor == self.start || self.shrink <= 1)
+    }
+
+    /// Whether a division is a shift.
+    pub(super) fn shifts(&self) -> bool {
+        self.shrink == 0 || self.shrink.is_power_of_two()
+    }
+
+    /// Bits to shift by; 32 gives zero.
+    pub(super) fn shift(&self) -> u32 {
+        if self.shrink == 0 { 32 } else { self.shrink.trailing_zeros() }
+    }
+
+    /// Factor and shift of a division, see the module.
+    pub(super) fn reciprocal(&self) -> (u32, u32) {
+        reciprocal(self.shrink)
+    }
+}
+
+/// Factor and shift that divide any number below 2^31 by `divisor` < 2^31; by 0 the result is 0.
+pub(super) const fn reciprocal(divisor: u32) -> (u32, u32) {
+    if divisor == 0 {
+        return (0, 31);
+    }
+    let bits = 31 + u32::BITS - (divisor - 1).leading_zeros();
+    let factor = (1u64 << bits) / divisor as u64 + 1;
+    debug_assert!(factor <= u32::MAX as u64);
+    ((factor & 0xffff_ffff) as u32, bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn divided(n: u32, divisor: u32) -> u64 {
+        let (factor, bits) = reciprocal(divisor);
+        (u64::from(n) * u64::from(factor)) >> bits
+    }
+
+    #[test]
+    fn divides_exactly_around_every_multiple_of_small_divisors() {
+        for divisor in 1u32..600 {
+            for multiple in 0..600 {
+                let n = divisor * multiple;
+                for n in [n.saturating_sub(1), n, n + 1] {
+                    assert_eq!(divided(n, divisor), u64::from(n / divisor), "{n} / {divisor}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn divides_exactly(n in 0u32..1 << 31, divisor in prop_oneof![1u32..5_000, 1u32..1 << 31]) {
+            for n in [n, n / divisor * divisor, (n / divisor * divisor).saturating_sub(1), (1 << 31) - 1] {
+                prop_assert_eq!(divided(n, divisor), u64::from(n / divisor));
+            }
+        }
+    }
+}

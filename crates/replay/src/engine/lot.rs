@@ -1,0 +1,143 @@
+//! A number of lanes that run through a kernel together: their settings, windows and counts.
+
+use super::lane::Lane;
+
+/// Sixteen numbers in a cache line of their own.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(64))]
+struct Line([i32; 16]);
+
+/// A number per lane, aligned for any vector.
+#[derive(Clone, Default)]
+pub(super) struct Column(Vec<Line>);
+
+impl Column {
+    /// For each lane what `of` gives.
+    fn new(lanes: &[Lane], of: impl Fn(&Lane) -> u32) -> Column {
+        let number = |lane: Option<&Lane>| lane.map_or(0, |lane| of(lane).cast_signed());
+        let line = |lanes: &[Lane]| Line(std::array::from_fn(|i| number(lanes.get(i))));
+        Column(lanes.chunks(16).map(line).collect())
+    }
+
+    fn zeros(lanes: usize) -> Column {
+        Column(vec![Line::default(); lanes.div_ceil(16)])
+    }
+
+    pub(super) fn as_ptr(&self) -> *const i32 {
+        self.0.as_ptr().cast()
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut i32 {
+        self.0.as_mut_ptr().cast()
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        16 * self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = i32> {
+        self.0.iter().flat_map(|line| line.0)
+    }
+}
+
+/// What a lane did since it was asked last; episodes and their lengths are the same for all lanes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Episodes that began with window zero.
+    pub(super) unpolled: u64,
+    /// Of those, the ones without length, which halt nobody.
+    pub(super) unpolled_instant: u64,
+    /// Episodes that outlasted the window.
+    pub(super) halts: u64,
+    /// \[ns\]; 2^64 of them are 584 years of polling.
+    pub(super) polled_ns: u64,
+}
+
+/// Settings of the lanes of a lot. The last lanes may be copies that only fill the vectors.
+pub(super) struct Lot {
+    pub(super) max: Column,
+    pub(super) grow: Column,
+    pub(super) start: Column,
+    pub(super) floor: Column,
+    pub(super) shift: Column,
+    pub(super) factor: Column,
+    pub(super) factor_bits: Column,
+    /// All factors of growth are 2.
+    pub(super) doubles: bool,
+    /// All divisions are shifts.
+    pub(super) shifts: bool,
+    /// Only windows of zero have to be lifted to `start`.
+    pub(super) grows_past_start: bool,
+    /// Lanes with a setting.
+    lanes: usize,
+    /// Windows of each idler \[ns\].
+    windows: Vec<Column>,
+    pub(super) unpolled: Vec<u64>,
+    unpolled_instant: Vec<u64>,
+    pub(super) halts: Vec<u64>,
+    pub(super) polled_ns: Vec<u64>,
+}
+
+impl Lot {
+    /// `lanes` in vectors that hold `capacity` together, a multiple of 8.
+    pub(super) fn new(lanes: &[Lane], capacity: usize) -> Lot {
+        debug_assert!((1..=capacity).contains(&lanes.len()));
+        let mut padded = lanes.to_vec();
+        // As it does what a lane does that counts, it does not decide which kernel is taken or what is skipped.
+        padded.resize(capacity, lanes[lanes.len() - 1]);
+        let column = |of: &dyn Fn(&Lane) -> u32| Column::new(&padded, of);
+        Lot {
+            max: column(&|lane| lane.max),
+            grow: column(&|lane| lane.grow),
+            start: column(&|lane| lane.start),
+            floor: column(&|lane| lane.floor),
+            shift: column(&|lane| lane.shift()),
+            factor: column(&|lane| lane.reciprocal().0),
+            factor_bits: column(&|lane| lane.reciprocal().1),
+            doubles: lanes.iter().all(|lane| lane.grow == 2),
+            shifts: lanes.iter().all(Lane::shifts),
+            grows_past_start: lanes.iter().all(Lane::grows_past_start),
+            lanes: lanes.len(),
+            windows: vec![],
+            unpolled: vec![0; capacity],
+            unpolled_instant: vec![0; capacity],
+            halts: vec![0; capacity],
+            polled_ns: vec![0; capacity],
+        }
+    }
+
+    /// Lanes, those without a setting included.
+    pub(super) fn capacity(&self) -> usize {
+        self.halts.len()
+    }
+
+    /// The windows of an idler.
+    pub(super) fn windows(&mut self, idler: usize) -> &mut Column {
+        while self.windows.len() <= idler {
+            self.windows.push(Column::zeros(self.halts.len()));
+        }
+        &mut self.windows[idler]
+    }
+
+    /// Episodes of no length.
+    pub(super) fn live_through_instants(&mut self, idler: usize, episodes: u64) {
+        self.windows(idler);
+        let counts = self.unpolled.iter_mut().zip(&mut self.unpolled_instant);
+        for (window, (unpolled, instant)) in self.windows[idler].iter().zip(counts) {
+            let zero = u64::from(window == 0);
+            *unpolled += zero * episodes;
+            *instant += zero * episodes;
+        }
+    }
+
+    /// What each lane with a setting did, in their order. Counts begin anew.
+    pub(super) fn take(&mut self) -> Vec<Tally> {
+        let tally = |lane: usize| Tally {
+            unpolled: std::mem::take(&mut self.unpolled[lane]),
+            unpolled_instant: std::mem::take(&mut self.unpolled_instant[lane]),
+            halts: std::mem::take(&mut self.halts[lane]),
+            polled_ns: std::mem::take(&mut self.polled_ns[lane]),
+        };
+        (0..self.lanes).map(tally).collect()
+    }
+}
