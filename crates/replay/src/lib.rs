@@ -11,6 +11,7 @@
 //! one policy for every rule and idler and feeds them; [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
 
 pub mod bound;
+pub mod engine;
 pub mod grid;
 pub mod tune;
 
