@@ -1,67 +1,76 @@
-//! Writes a recording of any length, to measure time and memory on: a mixture of exponential and bimodal idle times on
-//! a few idlers, the same for the same number of episodes.
+//! Writes a recording of any length in bounded memory, to try replay and `dwell tune` on:
 //!
-//! `cargo run --release -p dwell-replay --example generate -- EPISODES FILE [IDLERS]`
+//! `cargo run --release -p dwell-replay --example generate -- --episodes 50000000 -o FILE`
+//!
+//! Four idlers take turns in stretches of a thousand episodes. Two in three episodes are exponential with mean 100 us;
+//! the others are short (mean 15 us) three times in four, and long (mean 2 ms) otherwise. The same number of episodes
+//! gives the same file.
 
-use dwell_policy::Layer;
-use dwell_recording::{Clock, Episode, IdleIncludes, Metadata, Writer};
-use std::error::Error;
+use dwell_recording::{Episode, Layer, Metadata, Writer};
 use std::path::PathBuf;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let (episodes, file, idlers) = match args.as_slice() {
-        [episodes, file] => (episodes.parse()?, PathBuf::from(file), 4),
-        [episodes, file, idlers] => (episodes.parse()?, PathBuf::from(file), idlers.parse()?),
-        _ => return Err("usage: generate EPISODES FILE [IDLERS]".into()),
-    };
-    generate(episodes, idlers, &file)
+const IDLERS: [&str; 4] = ["cpu0", "cpu1", "cpu2", "cpu3"];
+const STRETCH: u64 = 1_000;
+
+/// Any error, for the end of the program.
+type Failure = Box<dyn std::error::Error>;
+
+/// Steele, Lea and Flood's SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn exponential(&mut self, mean_ns: f64) -> u64 {
+        let share = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        // At most 37 means.
+        #[allow(clippy::cast_possible_truncation)]
+        let length = (-share.ln() * mean_ns) as u64;
+        length
+    }
+
+    fn idle_ns(&mut self) -> u64 {
+        match self.next() % 12 {
+            0..8 => self.exponential(100e3),
+            8..11 => self.exponential(15e3),
+            _ => self.exponential(2e6),
+        }
+    }
 }
 
-fn generate(episodes: u64, idlers: usize, file: &std::path::Path) -> Result<(), Box<dyn Error>> {
-    let mut metadata = Metadata::new(Layer::Host);
-    metadata.idle_includes = IdleIncludes::Event;
-    metadata.clock = Clock::Unknown;
-    metadata.source.tool = "generate".to_owned();
-    let names: Vec<String> = (0..idlers.max(1)).map(|idler| format!("vcpu{idler}")).collect();
-    let mut clocks = vec![0u64; names.len()];
-    let mut writer = Writer::create(file, metadata)?;
-    let mut random = XorShift(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..episodes {
-        let idler = random.below(names.len() as u64);
+fn arguments() -> Result<(u64, PathBuf), Failure> {
+    let (mut episodes, mut file) = (1_000_000, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or("usage: generate --episodes N -o FILE")?;
+        match argument.as_str() {
+            "--episodes" => episodes = value.parse()?,
+            "-o" => file = Some(PathBuf::from(value)),
+            _ => return Err(format!("no such option: {argument}").into()),
+        }
+    }
+    Ok((episodes, file.ok_or("-o FILE is missing")?))
+}
+
+fn main() -> Result<(), Failure> {
+    let (episodes, file) = arguments()?;
+    let mut writer = Writer::create(&file, Metadata::new(Layer::Host))?;
+    let mut random = Random(1);
+    let mut now_ns = [0u64; IDLERS.len()];
+    for episode in 0..episodes {
+        let idler = usize::try_from(episode / STRETCH % IDLERS.len() as u64)?;
         let idle_ns = random.idle_ns();
-        let busy_ns = 1_000 + random.below(9_000) as u64;
-        writer.push(&Episode::new(&names[idler], clocks[idler], idle_ns))?;
-        clocks[idler] += idle_ns + busy_ns;
+        writer.push(&Episode::new(IDLERS[idler], now_ns[idler], idle_ns))?;
+        // Busy for a while after each.
+        now_ns[idler] += idle_ns + random.exponential(20e3);
     }
     let contents = writer.finish()?;
     println!("{}: {} episodes of {} idlers", file.display(), contents.episodes, contents.idlers.len());
     Ok(())
-}
-
-/// Marsaglia's xorshift64.
-struct XorShift(u64);
-
-impl XorShift {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: u64) -> usize {
-        usize::try_from((u128::from(self.next()) * u128::from(n)) >> 64).unwrap_or(0)
-    }
-
-    /// Half exponential with a mean of 100 us, half bimodal: 8 or 300 us, give or take a quarter.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn idle_ns(&mut self) -> u64 {
-        let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        match self.next() % 4 {
-            0 | 1 => (-(1.0 - uniform).ln() * 100_000.0) as u64,
-            2 => (8_000.0 * (0.75 + uniform / 2.0)) as u64,
-            _ => (300_000.0 * (0.75 + uniform / 2.0)) as u64,
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use dwell_recording::{Chunk, Columns, ReadError, Reader};
 use std::ops::Range;
+use std::sync::mpsc;
 
 /// Episodes of several idlers, those of each in order.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +107,19 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// [`SourceError`] if the recording cannot be read.
-    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError>;
+    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
+        let spans = self.visit_parts(&[rows.start, rows.end], &mut |_, batch| see(batch))?;
+        Ok(spans[0])
+    }
+
+    /// Hands over episodes in parts, which `cuts` end: part number *i* is from row `cuts[i]` to row `cuts[i + 1]`, the
+    /// first of the latter not included. All batches of a part, each with its number, come before those of the next.
+    /// Answers when each part took place. Every row is read once.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch))
+    -> Result<Vec<Span>, SourceError>;
 }
 
 /// A recording could not be read to its end.
@@ -153,33 +166,87 @@ impl Source for RecordingSource {
         self.reader.contents().idlers.iter().map(|idler| idler.handlers.len()).max().unwrap_or(0)
     }
 
-    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
-        let (mut chunk, mut batch, mut span) = (Chunk::default(), Batch::default(), Span::default());
-        let with_ready = self.handlers() > 0;
+    fn visit_parts(
+        &self,
+        cuts: &[u64],
+        see: &mut dyn FnMut(usize, &Batch),
+    ) -> Result<Vec<Span>, SourceError> {
+        let parts: Vec<Range<u64>> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
+        let mut spans = vec![Span::default(); parts.len()];
+        let mut batch = Batch::default();
+        self.read_ahead(&parts, |rows, chunk| {
+            for (number, part) in parts.iter().enumerate() {
+                let wanted = rows.start.max(part.start)..rows.end.min(part.end);
+                if !wanted.is_empty() {
+                    let within = |row: u64| usize::try_from(row - rows.start).unwrap_or(usize::MAX);
+                    self.fill(
+                        &mut batch,
+                        &mut spans[number],
+                        chunk,
+                        within(wanted.start)..within(wanted.end),
+                    );
+                    see(number, &batch);
+                }
+            }
+        })?;
+        Ok(spans)
+    }
+}
+
+impl RecordingSource {
+    /// Hands over the row groups that hold some of `parts`, in order, with the rows that they are; one thread decodes
+    /// the next while the caller works through this one.
+    fn read_ahead(
+        &self,
+        parts: &[Range<u64>],
+        mut see: impl FnMut(Range<u64>, &Chunk),
+    ) -> Result<(), SourceError> {
         let mut first_row = 0;
+        let mut wanted = vec![];
         for row_group in 0..self.reader.row_groups() {
-            let group_rows = self.reader.row_group_rows(row_group);
-            let next_row = first_row + group_rows;
-            let wanted = rows.start.max(first_row)..rows.end.min(next_row);
-            if !wanted.is_empty() {
-                self.reader.read(row_group, self.columns(), &mut chunk)?;
-                batch.clear();
-                let within = |row: u64| usize::try_from(row - first_row).unwrap_or(usize::MAX);
-                for row in within(wanted.start)..within(wanted.end) {
-                    let idle_ns = chunk.idle_ns[row];
-                    span.add(chunk.start_ns[row], idle_ns);
-                    let run = batch.run(chunk.idler[row] as usize);
-                    run.idle_ns.push(idle_ns);
-                    if with_ready {
-                        run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
-                        run.ready_ends.push(run.ready.len());
+            let rows = first_row..first_row + self.reader.row_group_rows(row_group);
+            first_row = rows.end;
+            if parts.iter().any(|part| part.start.max(rows.start) < part.end.min(rows.end)) {
+                wanted.push((row_group, rows));
+            }
+        }
+        let (decoded, next) = mpsc::sync_channel::<Result<(Range<u64>, Chunk), ReadError>>(1);
+        let (used, again) = mpsc::channel::<Chunk>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for (row_group, rows) in wanted {
+                    let mut chunk = again.try_recv().unwrap_or_default();
+                    let read = self.reader.read(row_group, self.columns(), &mut chunk);
+                    // Nobody listens any more after an error.
+                    if decoded.send(read.map(|()| (rows, chunk))).is_err() {
+                        return;
                     }
                 }
-                see(&batch);
+            });
+            for read in next {
+                let (rows, chunk) = read?;
+                see(rows, &chunk);
+                // The other side may have nothing left to read.
+                let _ = used.send(chunk);
             }
-            first_row = next_row;
+            Ok(())
+        })
+    }
+
+    /// The rows of a chunk as a batch.
+    fn fill(&self, batch: &mut Batch, span: &mut Span, chunk: &Chunk, rows: Range<usize>) {
+        let with_ready = self.handlers() > 0;
+        batch.clear();
+        for row in rows {
+            let idle_ns = chunk.idle_ns[row];
+            span.add(chunk.start_ns[row], idle_ns);
+            let run = batch.run(chunk.idler[row] as usize);
+            run.idle_ns.push(idle_ns);
+            if with_ready {
+                run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
+                run.ready_ends.push(run.ready.len());
+            }
         }
-        Ok(span)
     }
 }
 
@@ -229,18 +296,27 @@ impl Source for Memory {
         0
     }
 
-    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
+    fn visit_parts(
+        &self,
+        cuts: &[u64],
+        see: &mut dyn FnMut(usize, &Batch),
+    ) -> Result<Vec<Span>, SourceError> {
         const ROWS: usize = 1 << 16;
-        let (mut batch, mut span) = (Batch::default(), Span::default());
+        let mut batch = Batch::default();
         let at = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(self.episodes.len());
-        for part in self.episodes[at(rows.start)..at(rows.end)].chunks(ROWS) {
-            batch.clear();
-            for episode in part {
-                span.add(episode.start_ns, episode.idle_ns);
-                batch.run(episode.idler).idle_ns.push(episode.idle_ns);
+        let part = |(number, ends): (usize, &[u64])| {
+            let mut span = Span::default();
+            let (from, to) = (at(ends[0]), at(ends[1]));
+            for episodes in self.episodes[from.min(to)..to].chunks(ROWS) {
+                batch.clear();
+                for episode in episodes {
+                    span.add(episode.start_ns, episode.idle_ns);
+                    batch.run(episode.idler).idle_ns.push(episode.idle_ns);
+                }
+                see(number, &batch);
             }
-            see(&batch);
-        }
-        Ok(span)
+            span
+        };
+        Ok(cuts.windows(2).enumerate().map(part).collect())
     }
 }

@@ -14,7 +14,6 @@ use crate::rule::{Rule, RuleError};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
-use std::ops::Range;
 
 /// What a good setting is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,12 +168,39 @@ pub struct Advice {
     /// Gain of the recommended over the present setting on the second half, as a share of the present: of the cost, of
     /// the halts or of the CPU burnt, as the goal has it.
     pub gain: Interval,
+    /// Of the candidates on the second half, those than which no other both burns less CPU and halts less: in order of
+    /// the CPU burnt, so that halts, and with them the added latency, fall.
+    pub front: Vec<Candidate>,
     /// Settings that were tried.
     pub tried: usize,
     /// Length of the first half \[ns\].
     pub fitted_span_ns: u64,
     /// Length of the second half \[ns\].
     pub judged_span_ns: u64,
+}
+
+/// A setting on the second half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The setting.
+    pub setting: Setting,
+    /// What it did on the second half.
+    pub counts: Counts,
+}
+
+/// The candidates than which no other both burns less CPU and halts less, in order of the CPU burnt; of equals the
+/// first.
+fn front(candidates: &[Setting], counts: &[Counts]) -> Vec<Candidate> {
+    let candidate = |(setting, counts): (&Setting, &Counts)| Candidate { setting: *setting, counts: *counts };
+    let mut all: Vec<Candidate> = candidates.iter().zip(counts).map(candidate).collect();
+    all.sort_by_key(|candidate| (candidate.counts.polled_ns, candidate.counts.halts));
+    let mut least = u64::MAX;
+    all.retain(|candidate| {
+        let fewer = candidate.counts.halts < least;
+        least = least.min(candidate.counts.halts);
+        fewer
+    });
+    all
 }
 
 impl Advice {
@@ -231,6 +257,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         verdict,
         rows,
         gain,
+        front: front(task.candidates, &search.judged),
         tried: task.candidates.len(),
         fitted_span_ns: search.fitted_span.ns(),
         judged_span_ns: judged.span.ns(),
@@ -315,18 +342,21 @@ impl Search {
         let mut bank = Bank::new(&rules, task.source.handlers())?;
         let mut bounds = [ClairvoyantBound::new(task.halt_cost); 2];
         let mut windows = FixedWindows::default();
-        let fitted_span = task.source.visit(0..half, &mut |batch| {
-            bank.feed(batch);
-            bounds[0].feed(batch);
+        let mut fitted = vec![];
+        let spans = task.source.visit_parts(&[0, half, u64::MAX], &mut |part, batch| {
+            if part == 1 && fitted.is_empty() {
+                fitted = bank.take();
+            }
+            let bounds = || {
+                bounds[part].feed(batch);
+                if part == 1 {
+                    windows.feed(batch);
+                }
+            };
+            rayon::join(|| bank.feed(batch), bounds);
             (task.progress)(batch.episodes() as u64);
         })?;
-        let fitted = bank.take();
-        let judged_span = task.source.visit(half..u64::MAX, &mut |batch| {
-            bank.feed(batch);
-            bounds[1].feed(batch);
-            windows.feed(batch);
-            (task.progress)(batch.episodes() as u64);
-        })?;
+        let (fitted_span, judged_span) = (spans[0], spans[1]);
         let clairvoyant = bounds.map(|bound| bound.counts());
         Ok(Search { fitted, judged: bank.take(), fitted_span, judged_span, clairvoyant, windows })
     }
@@ -377,22 +407,21 @@ impl Judged {
     fn run(task: &Task<'_>, half: u64, rules: &[Rule]) -> Result<Judged, TuneError> {
         let mut bank = Bank::new(rules, task.source.handlers())?;
         let rows = task.source.episodes() - half;
-        let cuts = (1..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64);
-        let mut feed = |rows: Range<u64>| -> Result<(Vec<Counts>, Span), TuneError> {
-            let span = task.source.visit(rows, &mut |batch| {
-                bank.feed(batch);
-                (task.progress)(batch.episodes() as u64);
-            })?;
-            Ok((bank.take(), span))
-        };
-        let (fitted, _) = feed(0..half)?;
-        let (mut blocks, mut span, mut from) = (vec![], Span::default(), half);
-        for to in cuts {
-            let (counts, of_block) = feed(from..to)?;
-            blocks.push(counts);
-            span.extend(of_block);
-            from = to;
-        }
+        // The first part is the first half, and each other a block of the second.
+        let ends = (0..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64);
+        let cuts: Vec<u64> = std::iter::once(0).chain(ends).collect();
+        let mut blocks: Vec<Vec<Counts>> = vec![];
+        let spans = task.source.visit_parts(&cuts, &mut |part, batch| {
+            while blocks.len() < part {
+                blocks.push(bank.take());
+            }
+            bank.feed(batch);
+            (task.progress)(batch.episodes() as u64);
+        })?;
+        blocks.push(bank.take());
+        let fitted = blocks.remove(0);
+        let mut span = Span::default();
+        spans[1..].iter().for_each(|of_block| span.extend(*of_block));
         Ok(Judged { fitted, blocks, span })
     }
 

@@ -81,8 +81,8 @@ pub(super) struct Kernels {
     find_turns: unsafe fn(&[i32], i32, i32, &mut Turns),
     /// By rule, and by whether all divisions are shifts.
     apart: [[Apart; 2]; 3],
-    /// By rule, and by growth: see [`Growth`].
-    together: [[Together; 3]; 2],
+    /// By rule, by growth ([`Growth`]), and by whether all divisions are shifts.
+    together: [[[Together; 2]; 3]; 2],
 }
 
 /// What a lot of one maximum needs of a growth.
@@ -133,10 +133,18 @@ impl Kernels {
             Lot { doubles: true, .. } => Growth::Double,
             _ => Growth::Multiply,
         };
-        let kernel = self.together[usize::from(learns != Learns::FromEpisode)][growth as usize];
+        let kernel = self.together[usize::from(learns != Learns::FromEpisode)][growth as usize]
+            [usize::from(lot.shifts)];
         // SAFETY: as above.
         unsafe { kernel(strip, turns, max, idler, lot) }
     }
+}
+
+/// A kernel of any divisor and one of shifts.
+macro_rules! by_division {
+    ($($of:literal),*) => {
+        [run_together::<$($of),*, false>, run_together::<$($of),*, true>]
+    };
 }
 
 /// A module with all kernels for one type of vector: how many of them a lot has apart and together, and the features
@@ -156,16 +164,8 @@ macro_rules! kernels {
                     [run_apart::<true, true, false>, run_apart::<true, true, true>],
                 ],
                 together: [
-                    [
-                        run_together::<false, true, false>,
-                        run_together::<false, false, false>,
-                        run_together::<false, false, true>,
-                    ],
-                    [
-                        run_together::<true, true, false>,
-                        run_together::<true, false, false>,
-                        run_together::<true, false, true>,
-                    ],
+                    [by_division!(false, true, false), by_division!(false, false, false), by_division!(false, false, true)],
+                    [by_division!(true, true, false), by_division!(true, false, false), by_division!(true, false, true)],
                 ],
             };
 
@@ -186,7 +186,7 @@ macro_rules! kernels {
             }
 
             $(#[$feature])?
-            unsafe fn run_together<const GUEST: bool, const DOUBLES: bool, const LIFTS: bool>(
+            unsafe fn run_together<const GUEST: bool, const DOUBLES: bool, const LIFTS: bool, const SHIFTS: bool>(
                 strip: Strip<'_>,
                 turns: &Turns,
                 max: i32,
@@ -194,7 +194,7 @@ macro_rules! kernels {
                 lot: &mut Lot,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, GUEST, DOUBLES, LIFTS>(strip, turns, max, idler, lot) }
+                unsafe { together::<$lanes, $together, GUEST, DOUBLES, LIFTS, SHIFTS>(strip, turns, max, idler, lot) }
             }
         }
     };

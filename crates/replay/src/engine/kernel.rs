@@ -194,7 +194,14 @@ fn as_u32(place: usize) -> u32 {
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
-pub(super) unsafe fn together<L, const V: usize, const GUEST: bool, const DOUBLES: bool, const LIFTS: bool>(
+pub(super) unsafe fn together<
+    L,
+    const V: usize,
+    const GUEST: bool,
+    const DOUBLES: bool,
+    const LIFTS: bool,
+    const SHIFTS: bool,
+>(
     strip: Strip<'_>,
     turns: &Turns,
     max: i32,
@@ -218,11 +225,10 @@ pub(super) unsafe fn together<L, const V: usize, const GUEST: bool, const DOUBLE
         let (grow, start, floor) = (lot.grow.as_ptr(), lot.start.as_ptr(), lot.floor.as_ptr());
         let (shift, factor, factor_bits) =
             (lot.shift.as_ptr(), lot.factor.as_ptr(), lot.factor_bits.as_ptr());
-        let shifts = lot.shifts;
         macro_rules! shrunk {
             ($v:expr, $p:expr) => {{
                 let at = $v * L::WIDTH;
-                let shrunk = if shifts {
+                let shrunk = if SHIFTS {
                     $p.shr(L::load(shift.add(at)))
                 } else {
                     $p.mul_shr(L::load(factor.add(at)), L::load(factor_bits.add(at)))
