@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
-use dwell_replay::tune::{Advice, Goal, Interval, Role, Row, Task, Verdict, WORTH_A_CHANGE, tune};
+use dwell_replay::tune::{Advice, Candidate, Goal, Interval, Role, Row, Task, Verdict, WORTH_A_CHANGE, tune};
 use dwell_replay::{RecordingSource, Rule, Source, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
 use serde::Serialize;
@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// Goal: least CPU burnt with at most so many halts per second
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     max_halts_per_s: Option<f64>,
+    /// Print the settings that are best for some price, the Pareto front on the second half: none of those tried burns
+    /// less CPU and halts less than one of these
+    #[arg(long)]
+    front: bool,
     /// Exit with 1 if the advice is to leave the setting as it is
     #[arg(long)]
     exit_code: bool,
@@ -71,7 +75,22 @@ struct Tuned {
     gain: Option<GainJson>,
     notes: Vec<String>,
     rows: Vec<RowJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    front: Option<Vec<FrontJson>>,
     lines: Vec<Lines>,
+}
+
+/// A setting of the Pareto front, on the second half.
+#[derive(Serialize)]
+struct FrontJson {
+    setting: BTreeMap<&'static str, serde_json::Value>,
+    cpu_burnt_ns_per_s: f64,
+    cpu_burnt_share: f64,
+    halts: u64,
+    halts_per_s: f64,
+    mean_added_latency_ns: f64,
+    p99_added_latency_ns: u64,
+    cost_ns: u128,
 }
 
 /// What no policy can exceed: the present cost less the clairvoyant's.
@@ -144,10 +163,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     notes.extend(model.notes(&metadata));
     notes.extend(halves_differ(&row_json(advice.row(Role::Present), &advice, &model)));
-    let tuned = describe(file, &source, &model, goal, &present, &advice, notes);
+    let mut tuned = describe(file, &source, &model, goal, &present, &advice, notes);
+    if args.front {
+        tuned.front = Some(front_json(&advice, &model));
+    }
     match args.format.format {
         Format::Json => output::json(&tuned)?,
-        Format::Csv => output::csv(&table(&tuned))?,
+        Format::Csv => output::csv(&tuned.front.as_deref().map_or_else(|| table(&tuned), front_table))?,
         Format::Table => print(&tuned, &model)?,
     }
     let negative = args.exit_code && !advice.verdict.is_change();
@@ -213,6 +235,7 @@ fn describe(
         gain: (advice.verdict != Verdict::Unattainable).then(|| gain_json(goal, advice.gain)),
         notes,
         rows: advice.rows.iter().map(|row| row_json(row, advice, model)).collect(),
+        front: None,
         lines: recommended.map_or_else(Vec::new, |setting| knob_lines::of(&setting, present)),
     }
 }
@@ -244,6 +267,50 @@ fn row_json(row: &Row, advice: &Advice, model: &Model) -> RowJson {
             bound.fitted.cost_ns(model.halt_cost),
         ),
     }
+}
+
+fn front_json(advice: &Advice, model: &Model) -> Vec<FrontJson> {
+    let span_s = advice.judged_span_ns.max(1) as f64 / 1e9;
+    let json = |candidate: &Candidate| FrontJson {
+        setting: values(&Rule::Layer(candidate.setting)),
+        cpu_burnt_ns_per_s: candidate.counts.polled_ns as f64 / span_s,
+        cpu_burnt_share: candidate.counts.polled_ns as f64 / span_s / 1e9,
+        halts: candidate.counts.halts,
+        halts_per_s: candidate.counts.halts as f64 / span_s,
+        mean_added_latency_ns: candidate.counts.mean_latency_ns(model.wake_latency),
+        p99_added_latency_ns: candidate.counts.p99_latency_ns(model.wake_latency),
+        cost_ns: candidate.counts.cost_ns(model.halt_cost),
+    };
+    advice.front.iter().map(json).collect()
+}
+
+/// One column for each parameter.
+fn front_table(front: &[FrontJson]) -> Table {
+    let names: Vec<&'static str> =
+        front.first().map(|row| row.setting.keys().copied().collect()).unwrap_or_default();
+    let fixed = [
+        Column::number("CPU burnt", "cpu_burnt_share"),
+        Column::number("ns/s", "cpu_burnt_ns_per_s"),
+        Column::number("halts/s", "halts_per_s"),
+        Column::number("mean latency", "mean_added_latency_ns"),
+        Column::number("p99 latency", "p99_added_latency_ns"),
+        Column::number("cost", "cost_ns"),
+    ];
+    let mut table = Table::new(fixed.into_iter().chain(names.iter().map(|name| Column::number(name, name))));
+    for row in front {
+        let fixed = [
+            Cell::Share(row.cpu_burnt_share),
+            Cell::Rounded(row.cpu_burnt_ns_per_s),
+            Cell::Rounded(row.halts_per_s),
+            Cell::Nanos(row.mean_added_latency_ns),
+            Cell::Nanos(row.p99_added_latency_ns as f64),
+            Cell::Nanos(row.cost_ns as f64),
+        ];
+        let value =
+            |name: &&str| Cell::Text(row.setting.get(*name).map_or_else(String::new, ToString::to_string));
+        table.push(fixed.into_iter().chain(names.iter().map(value)));
+    }
+    table
 }
 
 fn goal_text(goal: Goal, model: &Model) -> String {
@@ -402,6 +469,13 @@ fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
     ))?;
     output::text(&table(tuned).to_text())?;
     output::text(&format!("\nAdvice: {}\n", tuned.advice))?;
+    if let Some(front) = &tuned.front {
+        output::text(&format!(
+            "\nNo setting tried burns less CPU and halts less than one of these {}, on the second half:\n\n",
+            count(front.len() as u128)
+        ))?;
+        output::text(&front_table(front).to_text())?;
+    }
     for Lines { about, lines } in &tuned.lines {
         output::text(&format!("\n# {about}\n{}\n", lines.join("\n")))?;
     }
