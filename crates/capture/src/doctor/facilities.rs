@@ -2,6 +2,7 @@
 
 use super::machine::{Machine, Perf};
 use super::root::{Absent, Root};
+use crate::kvm_stats::SourceError;
 use serde::Serialize;
 
 /// The ways into the kernel, and whether they are open.
@@ -23,8 +24,11 @@ pub struct Facilities {
     pub btf: bool,
     /// The tracepoints that recorders use, as far as they are there; `None` if tracefs could not be looked into.
     pub tracepoints: Option<Vec<&'static str>>,
-    /// Whether KVM's statistics stand in debugfs; `None` if debugfs could not be looked into.
-    pub kvm_statistics: Option<bool>,
+    /// What hinders reading KVM's counters in debugfs; `None` if nothing does or that could not be asked.
+    pub kvm_statistics: Option<String>,
+    /// The same, as a value.
+    #[serde(skip)]
+    pub(super) kvm_statistics_error: Option<SourceError>,
 }
 
 /// A kernel file system.
@@ -89,6 +93,7 @@ impl Facilities {
         let status = root.text("/proc/self/status").unwrap_or_default();
         let tracefs = mounted(root, "tracefs");
         let debugfs = mounted(root, "debugfs");
+        let statistics = machine.kvm_statistics().and_then(Result::err);
         Facilities {
             euid: euid(&status),
             capabilities: capabilities(&status),
@@ -96,7 +101,8 @@ impl Facilities {
             perf: machine.perf(),
             btf: root.exists("/sys/kernel/btf/vmlinux"),
             tracepoints: tracefs.open().map(|at| tracepoints(root, at)),
-            kvm_statistics: debugfs.open().map(|at| root.exists(&format!("{at}/kvm"))),
+            kvm_statistics: statistics.map(|error| error.to_string()),
+            kvm_statistics_error: statistics,
             tracefs,
             debugfs,
         }

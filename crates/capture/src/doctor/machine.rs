@@ -1,7 +1,8 @@
 //! What a machine is asked with instructions and system calls, where no file tells.
 
 use super::root::Absent;
-use kvm_ioctls::{Cap, Kvm};
+use crate::kvm_stats::{SourceError, debugfs_readable};
+use kvm_ioctls::Kvm;
 use serde::Serialize;
 
 /// `KVM_CAP_HALT_POLL`: a VM may have its own longest window.
@@ -19,6 +20,8 @@ pub trait Machine {
     fn kvm_device(&self) -> KvmDevice;
     /// Whether this user may count and record events of every task on a CPU.
     fn perf(&self) -> Perf;
+    /// Whether KVM's counters can be read from debugfs; `None` if that cannot be asked.
+    fn kvm_statistics(&self) -> Option<Result<(), SourceError>>;
 }
 
 /// A hypervisor, from the CPUID leaves it offers to its guests.
@@ -100,14 +103,17 @@ impl Machine for ThisMachine {
             Ok(kvm) => KvmDevice::Open {
                 halt_poll: kvm.check_extension_raw(KVM_CAP_HALT_POLL) > 0,
                 disable_exits: u32::try_from(kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS)).unwrap_or(0),
-                binary_stats: kvm.check_extension_raw(KVM_CAP_BINARY_STATS_FD) > 0
-                    && kvm.check_extension(Cap::UserMemory),
+                binary_stats: kvm.check_extension_raw(KVM_CAP_BINARY_STATS_FD) > 0,
             },
         }
     }
 
     fn perf(&self) -> Perf {
         perf::all_tasks_of_a_cpu()
+    }
+
+    fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {
+        Some(debugfs_readable())
     }
 }
 
@@ -126,6 +132,10 @@ impl Machine for OnlyFiles {
 
     fn perf(&self) -> Perf {
         Perf::NotAsked
+    }
+
+    fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {
+        None
     }
 }
 

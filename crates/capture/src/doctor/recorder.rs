@@ -4,6 +4,7 @@ use super::facilities::{Facilities, Mounted};
 use super::host::Host;
 use super::machine::{KvmDevice, Perf};
 use super::root::Absent;
+use crate::kvm_stats::SourceError;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// One thing that can be recorded.
@@ -74,6 +75,11 @@ pub enum Obstacle {
     DebugfsNotMounted,
     /// debugfs is closed to this user.
     DebugfsDenied,
+    /// The kernel is locked down: it hides KVM's counters in debugfs from everybody.
+    DebugfsLockedDown {
+        /// Whether some VMM keeps its statistics files open, which can be read all the same.
+        stats_open: bool,
+    },
     /// KVM does not show its statistics in debugfs.
     NoKvmStatistics,
     /// Another machine's files are read, and its kernel cannot be asked.
@@ -108,6 +114,9 @@ impl Obstacle {
             Obstacle::NoDebugfs => "this kernel has no debugfs".to_owned(),
             Obstacle::DebugfsNotMounted => "debugfs is not mounted".to_owned(),
             Obstacle::DebugfsDenied => "debugfs is closed to this user".to_owned(),
+            Obstacle::DebugfsLockedDown { .. } => {
+                "the kernel is locked down: debugfs hides KVM's counters, from root too".to_owned()
+            }
             Obstacle::NoKvmStatistics => "KVM shows no statistics in debugfs".to_owned(),
             Obstacle::NotAsked => "the kernel of another machine cannot be asked".to_owned(),
         }
@@ -144,7 +153,10 @@ impl Obstacle {
             }
             Obstacle::DebugfsNotMounted => "run as root: dwell then mounts it for itself alone",
             Obstacle::DebugfsDenied => "run as root",
-            Obstacle::NoKvmStatistics => "load the kvm module; a locked-down kernel hides them",
+            Obstacle::DebugfsLockedDown { .. } => {
+                "use a VMM that keeps its statistics files open (QEMU 8.1 or later), or dwell record host"
+            }
+            Obstacle::NoKvmStatistics => "load the kvm module",
             Obstacle::NotAsked => "run dwell doctor on that machine",
         }
     }
@@ -221,17 +233,16 @@ fn bound_obstacles(host: &Host, facilities: &Facilities) -> Vec<Obstacle> {
     if obstacles.contains(&Obstacle::NoKvm) {
         return obstacles;
     }
-    match &facilities.debugfs {
-        Mounted::Unknown => obstacles.push(Obstacle::NoDebugfs),
-        Mounted::No if !facilities.may_mount() => obstacles.push(Obstacle::DebugfsNotMounted),
-        Mounted::Denied { .. } => obstacles.push(Obstacle::DebugfsDenied),
-        Mounted::No => {}
-        Mounted::At { .. } => {
-            if facilities.kvm_statistics == Some(false) {
-                obstacles.push(Obstacle::NoKvmStatistics);
-            }
-        }
-    }
+    // VMMs that keep their statistics files open can be read without debugfs.
+    let stats_open = host.vms.iter().any(|vm| vm.stats_open);
+    obstacles.extend(facilities.kvm_statistics_error.and_then(|error| match error {
+        SourceError::NoKvm => Some(Obstacle::NoKvmStatistics),
+        SourceError::Denied => Some(Obstacle::DebugfsDenied),
+        SourceError::LockedDown => Some(Obstacle::DebugfsLockedDown { stats_open }),
+        SourceError::NotMounted if facilities.debugfs == Mounted::Unknown => Some(Obstacle::NoDebugfs),
+        SourceError::NotMounted => Some(Obstacle::DebugfsNotMounted),
+        SourceError::NoVm | SourceError::NotAVm { .. } => None,
+    }));
     obstacles
 }
 

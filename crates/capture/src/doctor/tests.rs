@@ -1,6 +1,7 @@
 //! Each finding on a fake machine that has it, and on the same machine without it.
 
 use super::*;
+use crate::kvm_stats::SourceError;
 use std::fs;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
@@ -11,6 +12,7 @@ struct Fake {
     hypervisor: Option<Hypervisor>,
     device: KvmDevice,
     perf: Perf,
+    statistics: Result<(), SourceError>,
 }
 
 impl Machine for Fake {
@@ -22,6 +24,9 @@ impl Machine for Fake {
     }
     fn perf(&self) -> Perf {
         self.perf
+    }
+    fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {
+        Some(self.statistics)
     }
 }
 
@@ -79,6 +84,7 @@ impl Fake {
             hypervisor: Some(hypervisor),
             device: KvmDevice::Open { halt_poll: true, disable_exits: 15, binary_stats: true },
             perf: Perf::Allowed,
+            statistics: Ok(()),
         }
     }
 
@@ -413,11 +419,12 @@ fn each_missing_facility_has_its_own_remedy() {
     blocks(&fake, "record thread", Verdict::No, Obstacle::PerfDenied { paranoid: Some(3) });
     fake.file("proc/self/mounts", "").file("proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
     blocks(&fake, "record host", Verdict::No, Obstacle::TracefsNotMounted);
+    fake.statistics = Err(SourceError::NotMounted);
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsNotMounted);
     fake.perf = Perf::Missing;
     blocks(&fake, "record guest", Verdict::No, Obstacle::NoPerf);
 
-    let fake = Fake::of("6.18.44");
+    let mut fake = Fake::of("6.18.44");
     fake.without("sys/kernel/tracing/events/kvm/kvm_vcpu_wakeup");
     blocks(&fake, "record host", Verdict::No, Obstacle::NoTracepoint { name: "kvm:kvm_vcpu_wakeup" });
     fake.without("sys/kernel/tracing/events/power/guest_halt_poll_ns");
@@ -430,9 +437,13 @@ fn each_missing_facility_has_its_own_remedy() {
     );
     fake.without("sys/kernel/tracing/events/raw_syscalls");
     blocks(&fake, "record thread", Verdict::No, Obstacle::NoTracepoint { name: "raw_syscalls:sys_enter" });
-    fake.without("sys/kernel/debug/kvm");
+    fake.statistics = Err(SourceError::NoKvm);
     blocks(&fake, "bound", Verdict::No, Obstacle::NoKvmStatistics);
-    assert_eq!(remedies.len(), 11);
+    fake.statistics = Err(SourceError::Denied);
+    blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsDenied);
+    fake.statistics = Err(SourceError::LockedDown);
+    blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsLockedDown { stats_open: false });
+    assert_eq!(remedies.len(), 13);
 }
 
 #[test]
