@@ -364,6 +364,10 @@ fn kernels_and_values_that_dwell_does_not_know() {
     assert!(fake.findings().iter().any(|f| matches!(f, Finding::KernelUnknown { .. })));
     let fake = Fake::of("6.18.44");
     fake.file(&format!("{KVM}halt_poll_ns_grow"), "(null)");
+    assert!(
+        !fake.report().timer.parameters[0].changed(),
+        "what KVM makes of -1 when it loads is its default"
+    );
     fake.finds(&Finding::ParameterUnreadable { path: "/sys/module/kvm/parameters/halt_poll_ns_grow".into() });
 }
 

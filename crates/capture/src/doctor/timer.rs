@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::param::{self, Value};
 use super::root::Root;
 use dwell_policy::Layer;
-use dwell_policy::timer::{Era, PostingPredicate};
+use dwell_policy::timer::{Era, PostingPredicate, pi_inject_timer_at_init};
 use serde::Serialize;
 
 /// What rules the timers of vCPUs.
@@ -35,14 +35,23 @@ impl Timer {
         let predicate = kernel.version.and_then(|version| Era::of(version).ok()).map(Era::posting);
         let flag = |path: &str| root.number(path).map(|value| value != 0);
         let cpus = |path: &str| root.text(path).ok().filter(|list| list != "(null)").unwrap_or_default();
+        let nohz_full = cpus("/sys/devices/system/cpu/nohz_full");
+        let mut parameters = param::values(root, Layer::Timer, kernel.version);
+        for value in parameters.iter_mut().filter(|value| value.name == "pi_inject_timer") {
+            // -1 means "KVM decides when it loads"; what it decides stands in the file.
+            value.default = value
+                .default
+                .and_then(|default| i32::try_from(default).ok())
+                .map(|default| i64::from(pi_inject_timer_at_init(default, !nohz_full.is_empty())));
+        }
         Timer {
-            parameters: param::values(root, Layer::Timer, kernel.version),
+            parameters,
             apicv: flag("/sys/module/kvm_intel/parameters/enable_apicv")
                 .or_else(|| flag("/sys/module/kvm_amd/parameters/avic")),
             preemption_timer: flag("/sys/module/kvm_intel/parameters/preemption_timer"),
             posting_needs: predicate.map(needs),
             posting_needs_disabled_exits: predicate == Some(PostingPredicate::Merged2022),
-            nohz_full: cpus("/sys/devices/system/cpu/nohz_full"),
+            nohz_full,
             isolated: cpus("/sys/devices/system/cpu/isolated"),
             timer_migration: flag("/proc/sys/kernel/timer_migration"),
         }

@@ -162,14 +162,17 @@ impl StatsReader {
         pid: Option<u32>,
     ) -> Result<StatsReader, SourceError> {
         let pids = pid.map_or_else(|| root.numbers("/proc").unwrap_or_default(), |pid| vec![pid]);
-        let files = pids.into_iter().filter_map(|pid| Some((pid, statistics_files(&root, pid)?))).collect();
+        let files =
+            pids.iter().copied().filter_map(|pid| Some((pid, statistics_files(&root, pid)?))).collect();
         let mut reader = StatsReader { root, debugfs, pid, files };
         if !reader.snapshot().0.vms.is_empty() {
             return Ok(reader);
         }
+        let none = reader.pid.map_or(SourceError::NoVm, |pid| SourceError::NotAVm { pid });
         match reader.debugfs {
-            Err(why) => Err(why),
-            Ok(_) => Err(reader.pid.map_or(SourceError::NoVm, |pid| SourceError::NotAVm { pid })),
+            // What hinders the reading matters only where there may be something to read.
+            Err(why) if pids.into_iter().any(|pid| may_hold_vm(&reader.root, pid)) => Err(why),
+            _ => Err(none),
         }
     }
 
@@ -211,6 +214,17 @@ impl StatsReader {
     /// The name of a VM's process.
     pub fn comm(&self, id: VmId) -> String {
         self.root.text(&format!("/proc/{}/comm", id.pid)).unwrap_or_default()
+    }
+}
+
+/// Whether a process holds a VM, or hides what it holds from this user.
+fn may_hold_vm(root: &Root, pid: u32) -> bool {
+    let directory = format!("/proc/{pid}/fd");
+    match root.numbers(&directory) {
+        Ok(fds) => fds
+            .iter()
+            .any(|fd| root.link(&format!("{directory}/{fd}")).as_deref() == Some("anon_inode:kvm-vm")),
+        Err(absent) => absent != Absent::Missing,
     }
 }
 
@@ -292,6 +306,10 @@ mod tests {
         assert_eq!(error(&none, None), SourceError::NoVm);
         assert_eq!(error(&none, Some(4)), SourceError::NotAVm { pid: 4 });
         let nothing = tempfile::tempdir().unwrap();
+        assert_eq!(error(&nothing, None), SourceError::NoVm);
+        let fds = nothing.path().join("proc/5/fd");
+        fs::create_dir_all(&fds).unwrap();
+        std::os::unix::fs::symlink("anon_inode:kvm-vm", fds.join("3")).unwrap();
         assert_eq!(error(&nothing, None), SourceError::NoKvm);
         assert!(SourceError::NoVm.to_string().contains("start one"));
     }
