@@ -1,6 +1,7 @@
 //! The sub-commands, one file each.
 
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod import;
 pub(crate) mod info;

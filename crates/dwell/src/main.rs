@@ -5,6 +5,7 @@ mod failure;
 mod knob_lines;
 mod model;
 mod output;
+mod paint;
 mod progress;
 mod quantity;
 mod settings;
@@ -38,6 +39,7 @@ enum Command {
     Replay(command::replay::Args),
     Info(command::info::Args),
     Import(command::import::Args),
+    Doctor(command::doctor::Args),
     Exits(command::exits::Args),
     Params(command::params::Args),
     Completions(command::completions::Args),
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => command::replay::run(args),
         Command::Info(args) => command::info::run(args),
         Command::Import(args) => command::import::run(args),
+        Command::Doctor(args) => command::doctor::run(args),
         Command::Exits(args) => command::exits::run(args),
         Command::Params(args) => command::params::run(args),
         Command::Completions(args) => command::completions::run(args, Cli::command()),
