@@ -1,5 +1,6 @@
 //! The sub-commands, one file each.
 
+pub(crate) mod bound;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod exits;
