@@ -9,4 +9,5 @@ pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod params;
 pub(crate) mod replay;
+pub(crate) mod top;
 pub(crate) mod tune;
