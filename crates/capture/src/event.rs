@@ -200,7 +200,9 @@ impl Call {
         let int = i32::from_le_bytes([a, b, c, d]);
         match (self.patience_argument().1, int, argument) {
             (PatienceArgument::Millis, 0, _) | (PatienceArgument::Completions, 0, _) => Patience::None,
-            (PatienceArgument::Millis, _, _) => u32::try_from(int).map_or(Patience::Unlimited, Patience::Millis),
+            (PatienceArgument::Millis, _, _) => {
+                u32::try_from(int).map_or(Patience::Unlimited, Patience::Millis)
+            }
             (PatienceArgument::Pointer, _, 0) | (PatienceArgument::Completions, _, _) => Patience::Unlimited,
             (PatienceArgument::Pointer, _, _) => Patience::Limited,
         }
@@ -357,9 +359,7 @@ impl Decoder {
             Layout::Enter { call, argument } => {
                 What::Enter { call, patience: call.patience(argument.read(raw)?) }
             }
-            Layout::Leave { call, result } => {
-                What::Leave { call, result: result.read(raw)?.cast_signed() }
-            }
+            Layout::Leave { call, result } => What::Leave { call, result: result.read(raw)?.cast_signed() },
             Layout::AnyEnter { number, arguments } => {
                 let call = Call::from_number(number.read(raw)?.cast_signed())?;
                 let argument = nth_of_array(arguments, call.patience_argument().0)?;

@@ -17,7 +17,12 @@ pub(crate) struct Fake {
 
 impl Fake {
     pub(crate) fn new() -> Fake {
-        Fake { files: BTreeMap::new(), forbidden: vec![], mount_errno: libc::ENODEV, perf_errno: libc::EACCES }
+        Fake {
+            files: BTreeMap::new(),
+            forbidden: vec![],
+            mount_errno: libc::ENODEV,
+            perf_errno: libc::EACCES,
+        }
     }
 
     pub(crate) fn file(mut self, path: &str, text: &str) -> Fake {

@@ -76,9 +76,8 @@ pub(crate) fn plan(
         _ => (asked, vec![]),
     };
     let main = match source {
-        GuestSource::Switch => {
-            Probe::of(Kind::Switch).filtered("(prev_pid == 0 && next_pid != 0) || (prev_pid != 0 && next_pid == 0)")
-        }
+        GuestSource::Switch => Probe::of(Kind::Switch)
+            .filtered("(prev_pid == 0 && next_pid != 0) || (prev_pid != 0 && next_pid == 0)"),
         _ => Probe::of(Kind::CpuIdle),
     };
     let helpers = [

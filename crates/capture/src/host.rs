@@ -134,8 +134,10 @@ impl HostPairing {
 /// because the process has only one.
 fn number_by_name(names: &mut dyn Names, pid: i32, tid: i32) -> Option<u32> {
     let thread = names.thread(pid, tid).unwrap_or_default();
-    let rest = ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu"].iter().find_map(|prefix| thread.strip_prefix(prefix));
-    let digits = rest.map(|rest| rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+    let rest =
+        ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu"].iter().find_map(|prefix| thread.strip_prefix(prefix));
+    let digits =
+        rest.map(|rest| rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
     if let Some(number) = digits.and_then(|digits| digits.parse().ok()) {
         return Some(number);
     }
@@ -147,7 +149,8 @@ fn number_by_name(names: &mut dyn Names, pid: i32, tid: i32) -> Option<u32> {
 
 impl Pairing for HostPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<Found>) {
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid) && !matches!(event.what, What::Lost { .. })
+        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
+            && !matches!(event.what, What::Lost { .. })
         {
             return;
         }
@@ -192,7 +195,8 @@ impl Pairing for HostPairing {
         let mut vcpus = BTreeMap::new();
         for (tid, vcpu) in &self.vcpus {
             let Some(idler) = vcpu.idler else { continue };
-            let about = json!({ "pid": vcpu.pid, "tid": tid, "vcpu_id": vcpu.number, "max_ns": vcpu.window.max_ns });
+            let about =
+                json!({ "pid": vcpu.pid, "tid": tid, "vcpu_id": vcpu.number, "max_ns": vcpu.window.max_ns });
             vcpus.insert(self.idlers.name(idler).to_owned(), about);
         }
         let mut notes = BTreeMap::from([("dwell.vcpus".to_owned(), json!(vcpus))]);
@@ -253,7 +257,10 @@ mod tests {
                 event(5, 13, wakeup(1, true)),
             ],
         );
-        assert_eq!(pairing.idlers(), ["vmm10/10/vcpu5", "vmm10/10/vcpu3", "vmm20/20/vcpu7", "vmm10/10/tid13"]);
+        assert_eq!(
+            pairing.idlers(),
+            ["vmm10/10/vcpu5", "vmm10/10/vcpu3", "vmm20/20/vcpu7", "vmm10/10/tid13"]
+        );
         assert_eq!(pairing.notes()["dwell.vcpus"]["vmm10/10/tid13"]["vcpu_id"], 9);
     }
 

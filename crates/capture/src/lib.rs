@@ -37,6 +37,4 @@ pub mod tracefs;
 mod fake;
 
 pub use guest::GuestSource;
-pub use record::{
-    Observer, RecordError, Recorder, Status, Summary, Target, Until, record_anything,
-};
+pub use record::{Observer, RecordError, Recorder, Status, Summary, Target, Until, record_anything};

@@ -125,17 +125,18 @@ impl Trace {
         &self.sampler
     }
 
-    /// Replaces the filter by threads.
+    /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through what is watched
+    /// already.
     ///
     /// # Errors
-    /// If the kernel does not take it.
-    pub fn set_threads(&mut self, threads: &str) -> Result<(), OpenError> {
-        for (index, probe) in self.probes.iter().enumerate() {
-            if let (true, Some(filter)) = (probe.by_thread, probe.filter_with(Some(threads))) {
-                self.sampler.set_filter(index, &filter)?;
-            }
-        }
-        Ok(())
+    /// What is refused.
+    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), OpenError> {
+        let known = self.probes.iter().zip(self.sampler.tracepoints());
+        let more: Vec<Tracepoint> = known
+            .filter(|(probe, _)| probe.by_thread)
+            .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
+            .collect();
+        self.sampler.add(system, &more)
     }
 
     /// Hands over every event that is there, CPU by CPU; answers how many bytes they took.

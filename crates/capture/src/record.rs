@@ -17,6 +17,7 @@ use dwell_policy::{Layer, host};
 use dwell_recording::{
     Clock, Contents, Episode, IdleIncludes, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
 };
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -166,7 +167,7 @@ pub struct Recorder {
     pairing: Box<dyn Pairing>,
     metadata: Metadata,
     watch: Watch,
-    threads: Vec<i32>,
+    threads: Watched,
 }
 
 /// How often the buffers are emptied at least, the status is told and `stop` looked at.
@@ -202,7 +203,8 @@ impl Recorder {
             _ => {}
         }
         let tracefs = Tracefs::open(&*system)?;
-        let filter = thread_filter(&*system, &target, &threads);
+        let mut watched = Watched::new(&*system, &threads);
+        let filter = by_name(&target, watched.more(&threads));
         let (probes, pairing, idle_includes) = plan(&system, &tracefs, &target)?;
         let trace = Trace::open(&*system, &tracefs, &probes, filter.as_deref())?;
         let watch = Watch::start(&*system, target.layer());
@@ -215,7 +217,7 @@ impl Recorder {
         metadata.kernel = kernel_release(&*system);
         metadata.cpu_model = cpu_model(&*system);
         metadata.lost.events = Some(0);
-        Ok(Recorder { system, target, trace, pairing, metadata, watch, threads })
+        Ok(Recorder { system, target, trace, pairing, metadata, watch, threads: watched })
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -374,11 +376,10 @@ impl Recorder {
         if threads.is_empty() {
             return Ok(false);
         }
-        if threads != self.threads {
-            if let Some(filter) = thread_filter(&*self.system, &self.target, &threads) {
-                self.trace.set_threads(&filter)?;
-            }
-            self.threads = threads;
+        if let Some(filter) =
+            self.threads.more(&threads).and_then(|filter| by_name(&self.target, Some(filter)))
+        {
+            self.trace.add_threads(&*self.system, &filter)?;
         }
         Ok(true)
     }
@@ -451,36 +452,61 @@ fn plan(system: &Arc<dyn System>, tracefs: &Tracefs, target: &Target) -> Result<
     })
 }
 
-/// What the kernel is to let through so that only the chosen threads cost anything; `None`: everything.
-fn thread_filter(system: &dyn System, target: &Target, threads: &[i32]) -> Option<String> {
-    let name = match target {
-        Target::Thread { comm: Some(comm), .. } => {
-            let end = comm.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|&end| end <= COMM).last();
-            Some(format!("comm == \"{}\"", comm.get(..end.unwrap_or(0)).unwrap_or_default()))
-        }
-        _ => None,
-    };
-    let numbers = match threads {
-        [] => None,
-        _ if !names::pids_are_global(system) => None,
-        few if few.len() <= MOST_IN_FILTER => {
-            Some(few.iter().map(|tid| format!("common_pid == {tid}")).collect::<Vec<_>>().join(" || "))
-        }
-        many => {
-            let (first, last) = (many.iter().min()?, many.iter().max()?);
-            Some(format!("common_pid >= {first} && common_pid <= {last}"))
-        }
-    };
-    match (name, numbers) {
-        (Some(name), Some(numbers)) => Some(format!("{name} && ({numbers})")),
-        (name, numbers) => name.or(numbers),
+/// The threads that the kernel lets through, as filters on their numbers.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Whether the kernel filters by number at all.
+    filters: bool,
+    threads: BTreeSet<i32>,
+    additions: usize,
+    /// From here on everything is let through, and sorted out later.
+    open_above: Option<i32>,
+}
+
+impl Watched {
+    fn new(system: &dyn System, threads: &[i32]) -> Watched {
+        let filters = !threads.is_empty() && names::pids_are_global(system);
+        Watched { filters, ..Watched::default() }
     }
+
+    /// The filter that lets through those of `threads` that were not let through so far; `None` if there are none.
+    fn more(&mut self, threads: &[i32]) -> Option<String> {
+        let passes =
+            |tid: &i32| self.threads.contains(tid) || self.open_above.is_some_and(|last| *tid > last);
+        let new: Vec<i32> = threads.iter().copied().filter(|tid| !passes(tid)).collect();
+        if !self.filters || new.is_empty() || self.open_above.is_some() {
+            return None;
+        }
+        self.additions += 1;
+        let last = self.threads.last().copied().unwrap_or(0);
+        self.threads.extend(&new);
+        if self.additions > MOST_ADDITIONS || new.len() > MOST_IN_FILTER {
+            // Threads come and go; numbers rise. Below, those already known are left out.
+            self.open_above = Some(last);
+            return Some(format!("common_pid > {last}"));
+        }
+        Some(new.iter().map(|tid| format!("common_pid == {tid}")).collect::<Vec<_>>().join(" || "))
+    }
+}
+
+/// The filter by name that `target` asks for, beside that by number.
+fn by_name(target: &Target, numbers: Option<String>) -> Option<String> {
+    let Target::Thread { comm: Some(comm), .. } = target else { return numbers };
+    let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
+    let name = format!("comm == \"{}\"", comm.get(..end).unwrap_or_default());
+    Some(match numbers {
+        Some(numbers) => format!("{name} && ({numbers})"),
+        None => name,
+    })
 }
 
 /// The kernel keeps this many bytes of a thread's name (`TASK_COMM_LEN` less the NUL).
 const COMM: usize = 15;
-/// A filter is at most a page long. What a range lets through beyond the threads is sorted out later.
-const MOST_IN_FILTER: usize = 64;
+/// A filter is at most a page long.
+const MOST_IN_FILTER: usize = 100;
+/// Each addition takes a descriptor for each tracepoint on each CPU, and costs time at each hit.
+const MOST_ADDITIONS: usize = 16;
 
 /// CLOCK_MONOTONIC \[ns\].
 fn now_ns() -> u64 {
@@ -525,4 +551,139 @@ fn running_vms(system: &dyn System) -> usize {
         })
     })
     .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+    use proptest::prelude::*;
+
+    const FORMAT: &str = "name: x\nID: 7\nformat:\n\tfield:u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\
+        \tfield:bool waited;\toffset:16;\tsize:1;\tsigned:0;\n\tfield:bool valid;\toffset:17;\tsize:1;\tsigned:0;\n\
+        \tfield:u32 vcpu_id;\toffset:18;\tsize:4;\tsigned:0;\n\tfield:bool grow;\toffset:22;\tsize:1;\tsigned:0;\n\
+        \tfield:u32 new;\toffset:24;\tsize:4;\tsigned:0;\n\tfield:u32 old;\toffset:28;\tsize:4;\tsigned:0;\n";
+    const EVENTS: &str = "/sys/kernel/tracing/events";
+
+    fn machine() -> Fake {
+        Fake::new()
+            .file("/proc/sys/kernel/osrelease", "6.18.44\n")
+            .file("/proc/sys/kernel/perf_event_paranoid", "3\n")
+            .file(&format!("{EVENTS}/sched/sched_switch/id"), "1\n")
+    }
+
+    fn with_kvm() -> Fake {
+        machine()
+            .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), FORMAT)
+            .file(&format!("{EVENTS}/kvm/kvm_halt_poll_ns/format"), FORMAT)
+    }
+
+    const HOST: Target = Target::Host { pid: None, exits: false };
+
+    /// What the user is told, as one line.
+    fn refusal(fake: Fake, target: Target) -> String {
+        let Err(error) = Recorder::open_on(Arc::new(fake), target, None) else { panic!("opened") };
+        let line = error.to_string();
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn each_refusal_has_its_own_remedy() {
+        let not_root = with_kvm().forbid("/sys/kernel/tracing").mount_fails(libc::EPERM);
+        let no_tracefs = Fake::new().mount_fails(libc::ENODEV);
+        let no_kvm = machine();
+        let paranoid = with_kvm().perf_fails(libc::EACCES);
+        let old = machine().file(&format!("{EVENTS}/kvm/kvm_exit/format"), FORMAT);
+        let odd = with_kvm()
+            .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), &FORMAT.replace("waited", "slept"));
+        let lines = [
+            (
+                not_root,
+                "no permission to read /sys/kernel/tracing; run as root (or with CAP_PERFMON, and tracefs \
+                readable for you)",
+            ),
+            (
+                no_tracefs,
+                "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with \
+                tracepoints",
+            ),
+            (
+                no_kvm,
+                "kernel 6.18.44 has no tracepoints `kvm`: KVM is not there; load kvm_intel or kvm_amd, or record the \
+                layer `guest` instead",
+            ),
+            (
+                paranoid,
+                "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3); run as \
+                root or with CAP_PERFMON, or set kernel.perf_event_paranoid=-1",
+            ),
+            (
+                old,
+                "kernel 6.18.44 has no tracepoint `kvm:kvm_vcpu_wakeup`; it is too old, or was built without it",
+            ),
+            (
+                odd,
+                "kernel 6.18.44: tracepoint `kvm:kvm_vcpu_wakeup` has no field `waited`; please report this kernel to \
+                dwell's developers",
+            ),
+        ];
+        for (fake, line) in lines {
+            assert_eq!(refusal(fake, HOST), line);
+        }
+    }
+
+    #[test]
+    fn threads_must_be_named_and_exist() {
+        let nobody = Target::Thread { pid: None, comm: None };
+        assert_eq!(refusal(machine(), nobody), "say which threads to record: --pid N or --comm NAME");
+        let gone = Target::Thread { pid: Some(77), comm: None };
+        assert_eq!(refusal(machine(), gone), "there is no process or thread 77");
+    }
+
+    #[test]
+    fn a_thread_is_let_through_once() {
+        let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+        let mut watched = Watched::new(&global, &[5, 6]);
+        assert_eq!(watched.more(&[5, 6]).as_deref(), Some("common_pid == 5 || common_pid == 6"));
+        assert_eq!(watched.more(&[5]), None);
+        assert_eq!(watched.more(&[5, 9]).as_deref(), Some("common_pid == 9"));
+        let mut inside = Watched::new(&Fake::new(), &[5, 6]);
+        assert_eq!(inside.more(&[5, 6]), None);
+    }
+
+    #[test]
+    fn names_are_cut_as_the_kernel_cuts_them() {
+        let target = |comm: &str| Target::Thread { pid: None, comm: Some(comm.to_owned()) };
+        assert_eq!(by_name(&target("redis-server"), None).unwrap(), "comm == \"redis-server\"");
+        assert_eq!(by_name(&target("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
+        assert_eq!(
+            by_name(&target("x"), Some("common_pid == 5".to_owned())).unwrap(),
+            "comm == \"x\" && (common_pid == 5)"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        /// However threads come and go: each passes exactly one filter, unless its number is lower than one that passed
+        /// before everything above was opened.
+        #[test]
+        fn no_thread_is_let_through_twice(rounds in prop::collection::vec(prop::collection::vec(1i32..500, 0..110), 1..20)) {
+            let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+            let mut watched = Watched::new(&global, &[1]);
+            let mut filters: Vec<String> = vec![];
+            for threads in rounds {
+                filters.extend(watched.more(&threads));
+                let open = watched.open_above;
+                for tid in threads {
+                    let passes = |filter: &&String| filter.split(" || ").any(|term| {
+                        term == format!("common_pid == {tid}")
+                            || term.strip_prefix("common_pid > ").is_some_and(|last| tid > last.parse().unwrap())
+                    });
+                    let count = filters.iter().filter(passes).count();
+                    prop_assert!(count == 1 || (count == 0 && open.is_some_and(|last| tid <= last)), "{tid}: {count}");
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
     /// The kernel knows no tracefs.
-    #[error("this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with tracepoints")]
+    #[error(
+        "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with tracepoints"
+    )]
     NoTracefs,
     /// Tracefs may not be read or mounted.
     #[error("no permission to {what}; run as root (or with CAP_PERFMON, and tracefs readable for you)")]
@@ -40,7 +42,9 @@ pub enum TracefsError {
         kernel: String,
     },
     /// The tracepoint is there, but says less than what is needed.
-    #[error("kernel {kernel}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers")]
+    #[error(
+        "kernel {kernel}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers"
+    )]
     MissingField {
         /// Such as `kvm:kvm_vcpu_wakeup`.
         event: String,
@@ -50,7 +54,9 @@ pub enum TracefsError {
         kernel: String,
     },
     /// The description of the tracepoint cannot be understood.
-    #[error("cannot understand the format of tracepoint `{event}`; please report this kernel to dwell's developers")]
+    #[error(
+        "cannot understand the format of tracepoint `{event}`; please report this kernel to dwell's developers"
+    )]
     Format {
         /// Such as `kvm:kvm_vcpu_wakeup`.
         event: String,

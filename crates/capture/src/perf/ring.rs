@@ -73,7 +73,8 @@ impl View {
     /// Gives everything before `tail` back to the kernel. Release: our copying is over before the kernel may overwrite.
     fn give_back(&self, tail: u64) {
         // SAFETY: as for `head`; only we store to this field.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_tail) }.store(tail, Ordering::Release);
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_tail) }
+            .store(tail, Ordering::Release);
     }
 
     /// Appends `count` bytes from position `at` (counted since the beginning of time) to `out`. `count` is at most

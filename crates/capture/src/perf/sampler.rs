@@ -34,7 +34,9 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The kernel or a sandbox knows no `perf_event_open`.
-    #[error("there is no perf_event_open here: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside of it")]
+    #[error(
+        "there is no perf_event_open here: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside of it"
+    )]
     NoPerf {
         /// What the system said.
         source: io::Error,
@@ -58,7 +60,9 @@ pub enum OpenError {
         source: io::Error,
     },
     /// No ring buffer, however small.
-    #[error("cannot map a ring buffer of {bytes} bytes for CPU {cpu}; raise kernel.perf_event_mlock_kb or `ulimit -l`")]
+    #[error(
+        "cannot map a ring buffer of {bytes} bytes for CPU {cpu}; raise kernel.perf_event_mlock_kb or `ulimit -l`"
+    )]
     Ring {
         /// Of which CPU.
         cpu: u32,
@@ -84,7 +88,7 @@ pub enum OpenError {
 struct CpuBuffer {
     cpu: u32,
     ring: Ring,
-    /// One for each tracepoint, in their order; the first owns the ring buffer.
+    /// One for each tracepoint, in their order, then what was added; the first owns the ring buffer.
     events: Vec<OwnedFd>,
 }
 
@@ -129,16 +133,12 @@ impl Sampler {
         let mut events: Vec<OwnedFd> = vec![];
         let mut ring = None;
         for tracepoint in &self.tracepoints {
-            let watermark_bytes = u32::try_from(self.bytes / 4).unwrap_or(u32::MAX);
-            let attributes = Attributes { tracepoint: tracepoint.id, watermark_bytes };
-            let fd = match system.open_tracepoint(&attributes, cpu) {
+            let fd = match system.open_tracepoint(&self.attributes(tracepoint), cpu) {
                 Ok(fd) => fd,
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
                 Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
             };
-            if let Some(filter) = &tracepoint.filter {
-                apply(&fd, tracepoint, filter)?;
-            }
+            prepare(&fd, tracepoint)?;
             match events.first() {
                 None => ring = Some(map(&fd, &mut self.bytes, cpu)?),
                 Some(owner) => event::redirect(fd.as_fd(), owner.as_fd())
@@ -147,6 +147,11 @@ impl Sampler {
             events.push(fd);
         }
         Ok(ring.map(|ring| CpuBuffer { cpu, ring, events }))
+    }
+
+    fn attributes(&self, tracepoint: &Tracepoint) -> Attributes {
+        let watermark_bytes = u32::try_from(self.bytes / 4).unwrap_or(u32::MAX);
+        Attributes { tracepoint: tracepoint.id, watermark_bytes }
     }
 
     fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> OpenError {
@@ -194,16 +199,31 @@ impl Sampler {
         self.buffers.iter().flat_map(|buffer| &buffer.events)
     }
 
-    /// Replaces the filter of one tracepoint (by its place in [`Sampler::tracepoints`]) on all CPUs.
+    /// Lets more through: each of `more` is a known tracepoint again with another filter, into the same ring buffers and at
+    /// once. The kernel never replaces the filter of an event, so that what is to be watched in addition takes events of its
+    /// own; a hit that passes two filters comes twice.
     ///
     /// # Errors
-    /// [`OpenError::Filter`] if the kernel does not take it; the old one may then still hold on some CPUs.
-    pub fn set_filter(&mut self, tracepoint: usize, filter: &str) -> Result<(), OpenError> {
-        let Some(known) = self.tracepoints.get_mut(tracepoint) else { return Ok(()) };
-        for fd in self.buffers.iter().filter_map(|buffer| buffer.events.get(tracepoint)) {
-            apply(fd, known, filter)?;
+    /// As for [`Sampler::open`]; on some CPUs it may then be done already.
+    pub fn add(&mut self, system: &dyn System, more: &[Tracepoint]) -> Result<(), OpenError> {
+        for index in 0..self.buffers.len() {
+            for tracepoint in more {
+                let Some(CpuBuffer { cpu, events, .. }) = self.buffers.get(index) else { continue };
+                let (cpu, Some(owner)) = (*cpu, events.first()) else { continue };
+                let fd = match system.open_tracepoint(&self.attributes(tracepoint), cpu) {
+                    Ok(fd) => fd,
+                    Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
+                    Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
+                };
+                prepare(&fd, tracepoint)?;
+                event::redirect(fd.as_fd(), owner.as_fd())
+                    .and_then(|()| event::enable(fd.as_fd()))
+                    .map_err(|source| OpenError::Event { event: tracepoint.name.clone(), cpu, source })?;
+                if let Some(buffer) = self.buffers.get_mut(index) {
+                    buffer.events.push(fd);
+                }
+            }
         }
-        known.filter = Some(filter.to_owned());
         Ok(())
     }
 
@@ -241,10 +261,11 @@ impl Sampler {
     }
 }
 
-fn apply(fd: &OwnedFd, tracepoint: &Tracepoint, filter: &str) -> Result<(), OpenError> {
+fn prepare(fd: &OwnedFd, tracepoint: &Tracepoint) -> Result<(), OpenError> {
+    let Some(filter) = &tracepoint.filter else { return Ok(()) };
     event::set_filter(fd.as_fd(), filter).map_err(|source| OpenError::Filter {
         event: tracepoint.name.clone(),
-        filter: filter.to_owned(),
+        filter: filter.clone(),
         source,
     })
 }
