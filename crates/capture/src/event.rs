@@ -60,7 +60,7 @@ pub enum What {
         /// The limit before \[ns\].
         old: u32,
     },
-    /// `sched:sched_switch`.
+    /// `sched:sched_switch`, or perf's own record of a switch.
     Switch {
         /// The thread that leaves the CPU.
         prev: i32,
@@ -224,6 +224,8 @@ pub enum Kind {
     GuestHaltPoll,
     /// `sched:sched_switch`
     Switch,
+    /// Context switches as perf records them by itself, without a tracepoint
+    ContextSwitch,
     /// `sched:sched_waking`
     Waking,
     /// `irq_vectors:local_timer_entry`
@@ -257,6 +259,7 @@ impl fmt::Display for Kind {
             Kind::CpuIdle => "power:cpu_idle",
             Kind::GuestHaltPoll => "power:guest_halt_poll_ns",
             Kind::Switch => "sched:sched_switch",
+            Kind::ContextSwitch => "perf:context_switch",
             Kind::Waking => "sched:sched_waking",
             Kind::TimerInterrupt => "irq_vectors:local_timer_entry",
             Kind::RescheduleInterrupt => "irq_vectors:reschedule_entry",
@@ -314,7 +317,9 @@ impl Decoder {
             }
             Kind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
             Kind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
-            Kind::Switch => Layout::Switch { prev: at("prev_pid")?, next: at("next_pid")? },
+            Kind::Switch | Kind::ContextSwitch => {
+                Layout::Switch { prev: at("prev_pid")?, next: at("next_pid")? }
+            }
             Kind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
             Kind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
             Kind::RescheduleInterrupt | Kind::CallInterrupt => Layout::Interrupt(Interrupt::Ipi),

@@ -81,7 +81,7 @@ impl System for Fake {
         Err(io::Error::from_raw_os_error(self.mount_errno))
     }
 
-    fn open_tracepoint(&self, _: &Attributes, _: u32) -> io::Result<OwnedFd> {
+    fn open_event(&self, _: &Attributes, _: u32) -> io::Result<OwnedFd> {
         Err(io::Error::from_raw_os_error(self.perf_errno))
     }
 }

@@ -1,9 +1,11 @@
 //! The CPUs of this machine: when they idle, until which event, and what that event was.
 //!
 //! # Two sources
-//! `power:cpu_idle` tells when a CPU enters an idle state and when it leaves it. On some kernels the idle task of some CPUs
-//! emits nothing; then `sched:sched_switch` tells when the idle task gets the CPU and when it gives it away.
-//! [`GuestSource::Auto`] makes every CPU idle once and takes the first where all of them speak.
+//! `power:cpu_idle` tells when a CPU enters an idle state and when it leaves it. On some kernels perf gets nothing from the
+//! idle task of some CPUs, neither this nor `sched:sched_switch`. There perf's own record of context switches tells when the
+//! idle task gets the CPU and when it gives it away. [`GuestSource::Auto`] makes every CPU idle once and takes the first if
+//! all of them speak. What a silent idle task is interrupted by remains unknown: episodes that its own timer or a device
+//! ends then include the wake.
 //!
 //! # The end of an episode
 //! An episode is to end at the event, not when the CPU runs again. The event is, whichever is first: a `sched:sched_waking`
@@ -39,7 +41,7 @@ pub enum GuestSource {
     Auto,
     /// `power:cpu_idle`.
     CpuIdle,
-    /// `sched:sched_switch` to and from the idle task.
+    /// Context switches to and from the idle task, as perf records them.
     Switch,
 }
 
@@ -49,7 +51,7 @@ impl GuestSource {
         match self {
             GuestSource::Auto => "auto",
             GuestSource::CpuIdle => "cpu_idle",
-            GuestSource::Switch => "sched_switch",
+            GuestSource::Switch => "switch",
         }
     }
 }
@@ -76,8 +78,7 @@ pub(crate) fn plan(
         _ => (asked, vec![]),
     };
     let main = match source {
-        GuestSource::Switch => Probe::of(Kind::Switch)
-            .filtered("(prev_pid == 0 && next_pid != 0) || (prev_pid != 0 && next_pid == 0)"),
+        GuestSource::Switch => Probe::of(Kind::ContextSwitch),
         _ => Probe::of(Kind::CpuIdle),
     };
     let helpers = [
@@ -95,7 +96,7 @@ pub(crate) fn plan(
     Ok((probes, Box::new(pairing), IdleIncludes::Event))
 }
 
-/// Makes every CPU busy and idle once, and answers the source to use and the CPUs that went idle without saying so.
+/// Makes every CPU busy and idle a few times, and answers the source to use and the CPUs that went idle without saying so.
 fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u32>), RecordError> {
     if !tracefs.has(system, &Kind::CpuIdle.to_string()) {
         return Ok((GuestSource::Switch, online_cpus(system)));
@@ -112,10 +113,12 @@ fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u3
         What::Switch { .. } => seen.entry(event.cpu).or_default().1 += 1,
         _ => {}
     });
-    let silent: Vec<u32> =
-        seen.iter().filter(|(_, (spoke, idled))| *spoke == 0 && *idled > 0).map(|(cpu, _)| *cpu).collect();
-    let source = if silent.is_empty() { GuestSource::CpuIdle } else { GuestSource::Switch };
-    Ok((source, silent))
+    // A CPU that was not seen to idle has not shown that its idle task speaks.
+    let speaks = |cpu: &u32| seen.get(cpu).is_some_and(|(spoke, _)| *spoke > 0);
+    let silent = seen.iter().filter(|(_, (spoke, idled))| *spoke == 0 && *idled > 0).map(|(cpu, _)| *cpu);
+    let silent = silent.collect();
+    let all_speak = online_cpus(system).iter().all(speaks);
+    Ok((if all_speak { GuestSource::CpuIdle } else { GuestSource::Switch }, silent))
 }
 
 /// Runs and sleeps on each CPU in turn, in a thread of its own, so that the caller's affinity is left alone. A CPU on

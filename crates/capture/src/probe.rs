@@ -1,8 +1,8 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
-use crate::event::{Decoder, Event, Kind};
+use crate::event::{Decoder, Event, Kind, What};
 use crate::format::At;
-use crate::perf::{OpenError, Record, Sampler, Tracepoint};
+use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use std::collections::BTreeMap;
@@ -97,6 +97,11 @@ impl Trace {
         let mut type_at = COMMON_TYPE;
         for probe in probes {
             let name = probe.kind.to_string();
+            if probe.kind == Kind::ContextSwitch {
+                tracepoints.push(Tracepoint { name, source: Source::Switches, filter: None });
+                kept.push(probe.clone());
+                continue;
+            }
             let (id, decoder, at) = match describe(system, tracefs, probe.kind, &name) {
                 Ok(known) => known,
                 Err(_) if !probe.required => continue,
@@ -108,7 +113,8 @@ impl Trace {
             if let Some(slot) = decoders.get_mut(place) {
                 *slot = Some(decoder);
             }
-            tracepoints.push(Tracepoint { name, id, filter: probe.filter_with(threads) });
+            let source = Source::Tracepoint(id);
+            tracepoints.push(Tracepoint { name, source, filter: probe.filter_with(threads) });
             kept.push(probe.clone());
         }
         let sampler = Sampler::open(system, tracepoints)?;
@@ -156,10 +162,14 @@ impl Trace {
                     _ => *lost.entry(cpu).or_default() += 1,
                 }
             }
+            Record::Switch { time_ns, prev, next } => {
+                last_ns = time_ns;
+                each(Event { time_ns, cpu, pid: prev, tid: prev, what: What::Switch { prev, next } });
+            }
             Record::Lost { time_ns, count } => {
                 *lost.entry(cpu).or_default() += count;
                 let time_ns = time_ns.unwrap_or(last_ns);
-                each(Event { time_ns, cpu, pid: 0, tid: 0, what: crate::event::What::Lost { count } });
+                each(Event { time_ns, cpu, pid: 0, tid: 0, what: What::Lost { count } });
             }
             Record::Malformed => *lost.entry(cpu).or_default() += 1,
         })

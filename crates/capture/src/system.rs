@@ -33,11 +33,11 @@ pub trait System: Send + Sync {
     /// `ENODEV` where the kernel has no tracefs, `EPERM` without `CAP_SYS_ADMIN`.
     fn mount_tracefs(&self) -> io::Result<OwnedFd>;
 
-    /// A sampled tracepoint on one CPU, for all processes, not yet enabled.
+    /// A sampled event on one CPU, for all processes, not yet enabled.
     ///
     /// # Errors
     /// What `perf_event_open(2)` says.
-    fn open_tracepoint(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd>;
+    fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd>;
 }
 
 /// This machine.
@@ -61,7 +61,7 @@ impl System for Machine {
         crate::tracefs::mount_detached()
     }
 
-    fn open_tracepoint(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
+    fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
         crate::perf::open(attributes, cpu)
     }
 }

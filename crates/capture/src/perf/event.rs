@@ -6,24 +6,39 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use sys::bindings as abi;
 
-/// What is asked of a tracepoint: every hit becomes a sample of time (CLOCK_MONOTONIC), process, thread and raw data.
+/// What can be sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The tracepoint of this number, [`Format::id`](crate::format::Format::id): every hit becomes a sample of time
+    /// (CLOCK_MONOTONIC), process, thread and raw data.
+    Tracepoint(u16),
+    /// Context switches, as records of their own: they need no tracepoint, and come from idle tasks too that perf has
+    /// silenced (a guard against recursion that a task was born with; seen on a 6.18 kernel).
+    Switches,
+}
+
+/// What is asked of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The number of the tracepoint, [`Format::id`](crate::format::Format::id).
-    pub tracepoint: u16,
+    /// What is sampled.
+    pub source: Source,
     /// How full the ring buffer must be before a reader that waits is woken \[bytes\].
     pub watermark_bytes: u32,
 }
 
-/// Opens a tracepoint on one CPU for all processes, disabled.
+/// Opens an event on one CPU for all processes, disabled.
 ///
 /// # Errors
 /// What `perf_event_open(2)` says.
 pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
+    let (kind, config) = match attributes.source {
+        Source::Tracepoint(id) => (abi::PERF_TYPE_TRACEPOINT, u64::from(id)),
+        Source::Switches => (abi::PERF_TYPE_SOFTWARE, u64::from(abi::PERF_COUNT_SW_DUMMY)),
+    };
     let mut attr = abi::perf_event_attr {
-        type_: abi::PERF_TYPE_TRACEPOINT,
+        type_: kind,
         size: u32::try_from(size_of::<abi::perf_event_attr>()).unwrap_or(u32::MAX),
-        config: u64::from(attributes.tracepoint),
+        config,
         sample_type: SAMPLE_TYPE,
         clockid: libc::CLOCK_MONOTONIC,
         ..Default::default()
@@ -34,6 +49,7 @@ pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
     attr.set_use_clockid(1);
     attr.set_disabled(1);
     attr.set_sample_id_all(1);
+    attr.set_context_switch(u64::from(attributes.source == Source::Switches));
     let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     // SAFETY: `attr` lives through the call and says its own size; the kernel reads that many bytes (and writes only
     // `size`, on E2BIG). The other arguments are numbers. The result is checked below.

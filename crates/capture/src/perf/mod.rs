@@ -16,6 +16,6 @@ mod record;
 mod ring;
 mod sampler;
 
-pub use event::{Attributes, open};
+pub use event::{Attributes, Source, open};
 pub use record::{Record, Records};
 pub use sampler::{OpenError, Sampler, Tracepoint};

@@ -16,6 +16,15 @@ pub enum Record<'a> {
         /// The fields of the tracepoint, laid out as its [`Format`](crate::format::Format) says.
         raw: &'a [u8],
     },
+    /// A CPU went from one thread to another.
+    Switch {
+        /// When \[ns, CLOCK_MONOTONIC\].
+        time_ns: u64,
+        /// The thread that leaves; 0 is the idle task.
+        prev: i32,
+        /// The thread that gets the CPU.
+        next: i32,
+    },
     /// The buffer was full.
     Lost {
         /// When room was found again \[ns, CLOCK_MONOTONIC\]; `None` where the record does not say.
@@ -46,7 +55,7 @@ impl<'a> Iterator for Records<'a> {
     #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
         while !self.rest.is_empty() {
-            let Some((kind, body, rest)) = split(self.rest) else {
+            let Some((kind, misc, body, rest)) = split(self.rest) else {
                 self.rest = &[];
                 return Some(Record::Malformed);
             };
@@ -54,6 +63,12 @@ impl<'a> Iterator for Records<'a> {
             match kind {
                 abi::PERF_RECORD_SAMPLE => return Some(sample(body).unwrap_or(Record::Malformed)),
                 abi::PERF_RECORD_LOST => return Some(lost(body).unwrap_or(Record::Malformed)),
+                // Each switch comes twice; the one seen by the thread that leaves is enough.
+                abi::PERF_RECORD_SWITCH_CPU_WIDE
+                    if u32::from(misc) & abi::PERF_RECORD_MISC_SWITCH_OUT != 0 =>
+                {
+                    return Some(switch(body).unwrap_or(Record::Malformed));
+                }
                 _ => {}
             }
         }
@@ -61,12 +76,12 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Kind, body and what follows: `struct perf_event_header { u32 type; u16 misc; u16 size; }`.
+/// Kind, flags, body and what follows: `struct perf_event_header { u32 type; u16 misc; u16 size; }`.
 #[inline]
-fn split(bytes: &[u8]) -> Option<(u32, &[u8], &[u8])> {
-    let (kind, size) = (word(bytes, 0)?, half(bytes, 6)?);
+fn split(bytes: &[u8]) -> Option<(u32, u16, &[u8], &[u8])> {
+    let (kind, misc, size) = (word(bytes, 0)?, half(bytes, 4)?, half(bytes, 6)?);
     let body = bytes.get(HEADER..usize::from(size))?;
-    Some((kind, body, bytes.get(usize::from(size)..)?))
+    Some((kind, misc, body, bytes.get(usize::from(size)..)?))
 }
 
 const HEADER: usize = 8;
@@ -80,6 +95,15 @@ fn sample(body: &[u8]) -> Option<Record<'_>> {
         tid: word(body, 4)?.cast_signed(),
         time_ns: long(body, 8)?,
         raw: body.get(20..)?.get(..raw_size)?,
+    })
+}
+
+/// `u32 next_pid, next_tid;` and, as every record but samples, `u32 pid, tid; u64 time`.
+fn switch(body: &[u8]) -> Option<Record<'_>> {
+    Some(Record::Switch {
+        next: word(body, 4)?.cast_signed(),
+        prev: word(body, 12)?.cast_signed(),
+        time_ns: long(body, 16)?,
     })
 }
 
@@ -136,6 +160,18 @@ pub(super) mod tests {
                 Record::Lost { time_ns: None, count: 42 },
             ]
         );
+    }
+
+    #[test]
+    fn a_switch_is_taken_once() {
+        let words = [30u32, 31, 40, 41, 99, 0];
+        let body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut out = record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &body);
+        let back = out.clone();
+        out[4..6].copy_from_slice(&u16::try_from(abi::PERF_RECORD_MISC_SWITCH_OUT).unwrap().to_ne_bytes());
+        let bytes = [out, back].concat();
+        let records: Vec<Record<'_>> = Records::new(&bytes).collect();
+        assert_eq!(records, [Record::Switch { time_ns: 99, prev: 41, next: 31 }]);
     }
 
     #[test]

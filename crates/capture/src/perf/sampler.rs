@@ -1,6 +1,6 @@
 //! Tracepoints of every CPU, read together.
 
-use super::event::{self, Attributes};
+use super::event::{self, Attributes, Source};
 use super::record::{Record, Records};
 use super::ring::Ring;
 use crate::system::{System, online_cpus, text};
@@ -14,8 +14,8 @@ use std::time::Duration;
 pub struct Tracepoint {
     /// As `category:name`, for messages.
     pub name: String,
-    /// Its number.
-    pub id: u16,
+    /// What it is for perf.
+    pub source: Source,
     /// What the kernel lets through, in the language of `events/*/filter`; `None`: everything.
     pub filter: Option<String>,
 }
@@ -104,8 +104,8 @@ pub struct Sampler {
 /// What all ring buffers together may take \[bytes\].
 const ALL_RINGS: usize = 128 << 20;
 /// The size of a ring buffer where there are few CPUs \[bytes\]: at 200,000 events/s of 80 bytes on one CPU it holds a
-/// quarter of a second.
-const RING: usize = 4 << 20;
+/// second. With 4 MiB events were lost where four other tasks wanted each core.
+const RING: usize = 16 << 20;
 /// The least that is worth while \[bytes\]; the limit for users without privilege is 516 kiB for all.
 const LEAST_RING: usize = 64 << 10;
 
@@ -133,7 +133,7 @@ impl Sampler {
         let mut events: Vec<OwnedFd> = vec![];
         let mut ring = None;
         for tracepoint in &self.tracepoints {
-            let fd = match system.open_tracepoint(&self.attributes(tracepoint), cpu) {
+            let fd = match system.open_event(&self.attributes(tracepoint), cpu) {
                 Ok(fd) => fd,
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
                 Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
@@ -151,7 +151,7 @@ impl Sampler {
 
     fn attributes(&self, tracepoint: &Tracepoint) -> Attributes {
         let watermark_bytes = u32::try_from(self.bytes / 4).unwrap_or(u32::MAX);
-        Attributes { tracepoint: tracepoint.id, watermark_bytes }
+        Attributes { source: tracepoint.source, watermark_bytes }
     }
 
     fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> OpenError {
@@ -210,7 +210,7 @@ impl Sampler {
             for tracepoint in more {
                 let Some(CpuBuffer { cpu, events, .. }) = self.buffers.get(index) else { continue };
                 let (cpu, Some(owner)) = (*cpu, events.first()) else { continue };
-                let fd = match system.open_tracepoint(&self.attributes(tracepoint), cpu) {
+                let fd = match system.open_event(&self.attributes(tracepoint), cpu) {
                     Ok(fd) => fd,
                     Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                     Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
@@ -299,7 +299,11 @@ mod tests {
 
     fn refused(errno: i32, paranoid: &str) -> String {
         let fake = Fake::new().perf_fails(errno).file("/proc/sys/kernel/perf_event_paranoid", paranoid);
-        let tracepoint = Tracepoint { name: "kvm:kvm_vcpu_wakeup".to_owned(), id: 41, filter: None };
+        let tracepoint = Tracepoint {
+            name: "kvm:kvm_vcpu_wakeup".to_owned(),
+            source: Source::Tracepoint(41),
+            filter: None,
+        };
         Sampler::open(&fake, vec![tracepoint]).unwrap_err().to_string()
     }
 
