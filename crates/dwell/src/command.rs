@@ -8,6 +8,7 @@ pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod params;
+pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod top;
 pub(crate) mod tune;

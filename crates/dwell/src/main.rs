@@ -35,6 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Record(command::record::Args),
     Tune(command::tune::Args),
     Replay(command::replay::Args),
     Info(command::info::Args),
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let done = match cli.command {
+        Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),
         Command::Replay(args) => command::replay::run(args),
         Command::Info(args) => command::info::run(args),
