@@ -86,6 +86,9 @@ pub enum Obstacle {
     NotAsked,
 }
 
+/// Either of these would do.
+pub(super) const NO_SYSCALLS: &str = "syscalls:sys_enter_ppoll or raw_syscalls:sys_enter";
+
 impl Obstacle {
     /// Whether it makes recording impossible.
     pub fn is_fatal(&self) -> bool {
@@ -136,9 +139,7 @@ impl Obstacle {
             Obstacle::NoTracepoint { name } if name.starts_with("kvm:") => {
                 "load the kvm module, or use a newer kernel"
             }
-            Obstacle::NoTracepoint { name } if name.starts_with("raw_syscalls:") => {
-                "needs a kernel with CONFIG_FTRACE_SYSCALLS"
-            }
+            Obstacle::NoTracepoint { name: NO_SYSCALLS } => "needs a kernel with CONFIG_FTRACE_SYSCALLS",
             Obstacle::NoTracepoint { .. } => "needs a kernel with CONFIG_TRACEPOINTS",
             Obstacle::LessWithout { name: "power:guest_halt_poll_ns", .. } => "needs Linux 6.0 or later",
             Obstacle::LessWithout { .. } => "nothing to do; the recording says what it includes",
@@ -210,21 +211,19 @@ fn host_obstacles(host: &Host, facilities: &Facilities) -> Vec<Obstacle> {
 
 fn guest_obstacles(facilities: &Facilities) -> Vec<Obstacle> {
     let mut obstacles = tracing_obstacles(facilities);
-    let cpu_idle = facilities.has("power:cpu_idle");
-    let sched = facilities.has("sched:sched_switch");
-    if cpu_idle == Some(false) && sched == Some(false) {
-        obstacles.push(Obstacle::NoTracepoint { name: "power:cpu_idle or sched:sched_switch" });
-        return obstacles;
-    }
-    less(facilities, "power:cpu_idle", "idle periods from sched:sched_switch instead", &mut obstacles);
-    less(facilities, "sched:sched_waking", "idle times include the wake-up latency", &mut obstacles);
+    need(facilities, "sched:sched_waking", &mut obstacles);
+    less(facilities, "power:cpu_idle", "idle periods come from context switches instead", &mut obstacles);
     less(facilities, "power:guest_halt_poll_ns", "windows of haltpoll cannot be checked", &mut obstacles);
     obstacles
 }
 
 fn thread_obstacles(facilities: &Facilities) -> Vec<Obstacle> {
     let mut obstacles = tracing_obstacles(facilities);
-    need(facilities, "raw_syscalls:sys_enter", &mut obstacles);
+    // Single calls if there are tracepoints for them, else all calls.
+    let either = ["syscalls:sys_enter_ppoll", "raw_syscalls:sys_enter"];
+    if either.iter().all(|name| facilities.has(name) == Some(false)) {
+        obstacles.push(Obstacle::NoTracepoint { name: NO_SYSCALLS });
+    }
     obstacles
 }
 

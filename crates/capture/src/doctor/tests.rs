@@ -440,14 +440,18 @@ fn each_missing_facility_has_its_own_remedy() {
         Obstacle::LessWithout { name: "power:guest_halt_poll_ns", what },
     );
     fake.without("sys/kernel/tracing/events/raw_syscalls");
-    blocks(&fake, "record thread", Verdict::No, Obstacle::NoTracepoint { name: "raw_syscalls:sys_enter" });
+    assert_eq!(obstacles(&fake.report(), "record thread").0, Verdict::Yes);
+    fake.without("sys/kernel/tracing/events/syscalls");
+    blocks(&fake, "record thread", Verdict::No, Obstacle::NoTracepoint { name: recorder::NO_SYSCALLS });
+    fake.without("sys/kernel/tracing/events/sched/sched_waking");
+    blocks(&fake, "record guest", Verdict::No, Obstacle::NoTracepoint { name: "sched:sched_waking" });
     fake.statistics = Err(SourceError::NoKvm);
     blocks(&fake, "bound", Verdict::No, Obstacle::NoKvmStatistics);
     fake.statistics = Err(SourceError::Denied);
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsDenied);
     fake.statistics = Err(SourceError::LockedDown);
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsLockedDown { stats_open: false });
-    assert_eq!(remedies.len(), 13);
+    assert_eq!(remedies.len(), 14);
 }
 
 #[test]
