@@ -134,6 +134,8 @@ pub trait Observer {
     fn status(&mut self, _status: &Status) {}
     /// Each event, in order of time.
     fn event(&mut self, _event: &Event) {}
+    /// Episodes that have ended, of the idlers with these names.
+    fn episodes(&mut self, _names: &[String], _found: &[Found]) {}
 }
 
 /// Nobody watches.
@@ -278,6 +280,18 @@ impl Recorder {
         })
     }
 
+    /// Tells the observer what happens and records nothing.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn watch(mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
+        std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(BATCHES_WAITING);
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+            self.record(&sender, until, observer)
+        })
+    }
+
     fn record(
         &mut self,
         sender: &SyncSender<Batch>,
@@ -314,7 +328,7 @@ impl Recorder {
         self.release(&mut round, u64::MAX, sender, observer)?;
         let mut rows = Vec::new();
         self.pairing.finish(&mut rows);
-        self.send(&mut round, rows, sender)?;
+        self.send(&mut round, rows, sender, observer)?;
         round.status.elapsed = started.elapsed();
         observer.status(&round.status);
         Ok(round.status)
@@ -347,7 +361,7 @@ impl Recorder {
             observer.event(event);
             pairing.observe(event, &mut rows);
         });
-        self.send(round, rows, sender)
+        self.send(round, rows, sender, observer)
     }
 
     fn send(
@@ -355,8 +369,10 @@ impl Recorder {
         round: &mut Round,
         rows: Vec<Found>,
         sender: &SyncSender<Batch>,
+        observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let idlers = self.pairing.idlers();
+        observer.episodes(idlers, &rows);
         let names = idlers.get(round.named..).unwrap_or_default().to_vec();
         round.named = idlers.len();
         round.status.idlers = idlers.len();
