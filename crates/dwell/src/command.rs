@@ -1,10 +1,14 @@
 //! The sub-commands, one file each.
 
+pub(crate) mod bound;
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod params;
+pub(crate) mod record;
 pub(crate) mod replay;
+pub(crate) mod top;
 pub(crate) mod tune;

@@ -5,6 +5,7 @@ mod failure;
 mod knob_lines;
 mod model;
 mod output;
+mod paint;
 mod progress;
 mod quantity;
 mod settings;
@@ -34,10 +35,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Record(command::record::Args),
     Tune(command::tune::Args),
     Replay(command::replay::Args),
     Info(command::info::Args),
     Import(command::import::Args),
+    Doctor(command::doctor::Args),
+    Bound(command::bound::Args),
+    Top(command::top::Args),
     Exits(command::exits::Args),
     Params(command::params::Args),
     Completions(command::completions::Args),
@@ -51,10 +56,14 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let done = match cli.command {
+        Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),
         Command::Replay(args) => command::replay::run(args),
         Command::Info(args) => command::info::run(args),
         Command::Import(args) => command::import::run(args),
+        Command::Doctor(args) => command::doctor::run(args),
+        Command::Bound(args) => command::bound::run(args),
+        Command::Top(args) => command::top::run(args),
         Command::Exits(args) => command::exits::run(args),
         Command::Params(args) => command::params::run(args),
         Command::Completions(args) => command::completions::run(args, Cli::command()),

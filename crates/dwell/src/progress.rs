@@ -1,10 +1,11 @@
-//! Progress of long work, on stderr and only on a terminal.
+//! Progress of long work, on stderr: a bar or a live line on a terminal; a recording also tells itself elsewhere, in plain lines.
 
 use anyhow::Context;
+use dwell_capture::{Observer, Status};
 use dwell_recording::import::Input;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,6 +32,75 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     // The bar is cleared when the reader, which holds it, is dropped at the end of the input.
     let bar = bar.with_finish(ProgressFinish::AndClear);
     Ok(Input::new(&name, bar.wrap_read(file))?)
+}
+
+/// The status of a recording: a live line on a terminal, elsewhere a plain line every few seconds.
+pub(crate) struct Recording {
+    line: Option<ProgressBar>,
+    duration: Option<Duration>,
+    before: Status,
+    every: Duration,
+}
+
+impl Recording {
+    pub(crate) fn new(duration: Option<Duration>) -> Recording {
+        let line = io::stderr().is_terminal().then(|| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            line.set_style(style("{spinner} {msg}"));
+            line
+        });
+        let every = if line.is_some() { Duration::from_millis(500) } else { Duration::from_secs(5) };
+        Recording { line, duration, before: Status::default(), every }
+    }
+
+    /// Takes the live line away.
+    pub(crate) fn clear(&self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+
+    fn words(&self, now: &Status) -> String {
+        let seconds = (now.elapsed - self.before.elapsed).as_secs_f64();
+        let of = self
+            .duration
+            .map_or_else(String::new, |d| format!(" of {}", dwell_report::duration(d.as_nanos() as f64)));
+        format!(
+            "{:.0} s{of}: {} episodes/s of {} idlers, {} in all; {} events/s, {} lost{}",
+            now.elapsed.as_secs_f64(),
+            per_second(now.episodes - self.before.episodes, seconds),
+            now.idlers,
+            dwell_report::count(now.episodes.into()),
+            per_second(now.events - self.before.events, seconds),
+            dwell_report::count(now.lost.into()),
+            if self.duration.is_none() { " (Ctrl-C ends)" } else { "" },
+        )
+    }
+}
+
+impl Observer for Recording {
+    fn status(&mut self, now: &Status) {
+        if now.elapsed.saturating_sub(self.before.elapsed) < self.every {
+            return;
+        }
+        let words = self.words(now);
+        match &self.line {
+            Some(line) => {
+                line.set_message(words);
+                line.tick();
+            }
+            None => eprintln!("{words}"),
+        }
+        self.before = *now;
+    }
+}
+
+/// A whole number per second.
+pub(crate) fn per_second(number: u64, seconds: f64) -> String {
+    let rate = number as f64 / seconds.max(1e-9);
+    // A rate of events is far below 2^64; it is rounded to be read.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    dwell_report::count(u128::from(rate.round() as u64))
 }
 
 fn style(template: &str) -> ProgressStyle {

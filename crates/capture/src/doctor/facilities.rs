@@ -1,0 +1,170 @@
+//! What this machine lets a recorder use.
+
+use super::machine::{Machine, Perf};
+use super::root::{Absent, Root};
+use crate::kvm_stats::SourceError;
+use serde::Serialize;
+
+/// The ways into the kernel, and whether they are open.
+#[derive(Clone, Debug, Serialize)]
+pub struct Facilities {
+    /// Effective user; `None` if it cannot be read.
+    pub euid: Option<u32>,
+    /// The capabilities that matter here, those that this process has.
+    pub capabilities: Vec<&'static str>,
+    /// Where tracefs is mounted.
+    pub tracefs: Mounted,
+    /// Where debugfs is mounted.
+    pub debugfs: Mounted,
+    /// `kernel.perf_event_paranoid`; `None` if the kernel has no perf.
+    pub perf_event_paranoid: Option<i64>,
+    /// Whether perf may watch every task on a CPU.
+    pub perf: Perf,
+    /// Whether the kernel describes its types (`/sys/kernel/btf/vmlinux`), which portable BPF programs need.
+    pub btf: bool,
+    /// The tracepoints that recorders use, as far as they are there; `None` if tracefs could not be looked into.
+    pub tracepoints: Option<Vec<&'static str>>,
+    /// What hinders reading KVM's counters in debugfs; `None` if nothing does or that could not be asked.
+    pub kvm_statistics: Option<String>,
+    /// The same, as a value.
+    #[serde(skip)]
+    pub(super) kvm_statistics_error: Option<SourceError>,
+}
+
+/// A kernel file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Mounted {
+    /// The kernel has none.
+    Unknown,
+    /// The kernel has it, but it is not mounted.
+    No,
+    /// It is mounted, but this user may not look into it.
+    Denied {
+        /// Where.
+        at: String,
+    },
+    /// It is mounted and open.
+    At {
+        /// Where.
+        at: String,
+    },
+}
+
+impl Mounted {
+    /// Where it can be looked into.
+    pub fn open(&self) -> Option<&str> {
+        match self {
+            Mounted::At { at } => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// Capabilities that open the ways, with their bits.
+const CAPABILITIES: [(u32, &str); 4] =
+    [(19, "CAP_SYS_PTRACE"), (21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
+
+/// Every tracepoint that a recorder uses, as `group:name`.
+pub(super) const TRACEPOINTS: [&str; 19] = [
+    "kvm:kvm_vcpu_wakeup",
+    "kvm:kvm_halt_poll_ns",
+    "kvm:kvm_entry",
+    "kvm:kvm_exit",
+    "power:cpu_idle",
+    "power:guest_halt_poll_ns",
+    "sched:sched_switch",
+    "sched:sched_waking",
+    "irq:irq_handler_entry",
+    "raw_syscalls:sys_enter",
+    "syscalls:sys_enter_poll",
+    "syscalls:sys_enter_ppoll",
+    "syscalls:sys_enter_epoll_wait",
+    "syscalls:sys_enter_epoll_pwait",
+    "syscalls:sys_enter_epoll_pwait2",
+    "syscalls:sys_enter_select",
+    "syscalls:sys_enter_pselect6",
+    "syscalls:sys_enter_io_uring_enter",
+    "irq_vectors:local_timer_entry",
+];
+
+impl Facilities {
+    pub(super) fn examine(root: &Root, machine: &dyn Machine) -> Facilities {
+        let status = root.text("/proc/self/status").unwrap_or_default();
+        let tracefs = mounted(root, "tracefs");
+        let debugfs = mounted(root, "debugfs");
+        let statistics = machine.kvm_statistics().and_then(Result::err);
+        Facilities {
+            euid: euid(&status),
+            capabilities: capabilities(&status),
+            perf_event_paranoid: root.number("/proc/sys/kernel/perf_event_paranoid"),
+            perf: machine.perf(),
+            btf: root.exists("/sys/kernel/btf/vmlinux"),
+            tracepoints: tracefs.open().map(|at| tracepoints(root, at)),
+            kvm_statistics: statistics.map(|error| error.to_string()),
+            kvm_statistics_error: statistics,
+            tracefs,
+            debugfs,
+        }
+    }
+
+    /// Whether this process may mount file systems for itself.
+    pub fn may_mount(&self) -> bool {
+        self.capabilities.contains(&"CAP_SYS_ADMIN")
+    }
+
+    /// Whether a tracepoint is there; `None` if that cannot be told.
+    pub(super) fn has(&self, tracepoint: &str) -> Option<bool> {
+        Some(self.tracepoints.as_ref()?.contains(&tracepoint))
+    }
+}
+
+/// The line `Uid:` has the real, effective, saved and file-system user.
+fn euid(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn capabilities(status: &str) -> Vec<&'static str> {
+    let word = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    let bits = u64::from_str_radix(word.trim(), 16).unwrap_or(0);
+    CAPABILITIES.iter().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect()
+}
+
+fn mounted(root: &Root, filesystem: &str) -> Mounted {
+    let mounts = root.text("/proc/self/mounts").or_else(|_| root.text("/proc/mounts")).unwrap_or_default();
+    let at = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let place = fields.nth(1)?;
+        (fields.next()? == filesystem).then(|| place.to_owned())
+    });
+    let Some(at) = at else {
+        let filesystems = root.text("/proc/filesystems").unwrap_or_default();
+        let known = filesystems.lines().any(|line| line.split_ascii_whitespace().last() == Some(filesystem));
+        return if known { Mounted::No } else { Mounted::Unknown };
+    };
+    match root.names(&at) {
+        Err(Absent::Denied) => Mounted::Denied { at },
+        _ => Mounted::At { at },
+    }
+}
+
+fn tracepoints(root: &Root, tracefs: &str) -> Vec<&'static str> {
+    let there = |tracepoint: &&&str| {
+        let path = tracepoint.replace(':', "/");
+        root.exists(&format!("{tracefs}/events/{path}"))
+    };
+    TRACEPOINTS.iter().filter(there).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_of_this_process_from_its_status() {
+        let status = "Name:\tdwell\nUid:\t1000\t0\t0\t0\nCapEff:\t0000004000200000\n";
+        assert_eq!(euid(status), Some(0));
+        assert_eq!(capabilities(status), ["CAP_SYS_ADMIN", "CAP_PERFMON"]);
+        assert!(capabilities("CapEff:\tgarbage").is_empty());
+    }
+}

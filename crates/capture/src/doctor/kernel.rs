@@ -1,0 +1,92 @@
+//! Which kernel runs, and what it was started with.
+
+use super::root::Root;
+use dwell_policy::param;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, host};
+use serde::Serialize;
+
+/// The running kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kernel {
+    /// `uname -r`; `None` if it cannot be read.
+    pub release: Option<String>,
+    /// What the release means.
+    #[serde(skip)]
+    pub version: Option<Version>,
+    /// Whether the rules of the host and the guest layer are known for it.
+    pub rules_known: bool,
+    /// The versions whose rules are known.
+    pub known: &'static str,
+    /// The parameters on its command line that concern idling, in the order given.
+    pub command_line: Vec<String>,
+}
+
+/// Parameters on the kernel's command line that concern idling, as the text before `=` or the first dot.
+const CONCERNED: [&str; 12] = [
+    "idle",
+    "nohz_full",
+    "isolcpus",
+    "nohz",
+    "cpuidle",
+    "cpuidle_haltpoll",
+    "haltpoll",
+    "kvm",
+    "kvm_intel",
+    "kvm_amd",
+    "intel_idle",
+    "processor",
+];
+
+impl Kernel {
+    pub(super) fn examine(root: &Root) -> Kernel {
+        let release = root.text("/proc/sys/kernel/osrelease").ok();
+        let version = release.as_deref().and_then(Version::parse);
+        let known = |layer| version.is_some_and(|version| param::known_era(layer, version).is_ok());
+        let line = root.text("/proc/cmdline").unwrap_or_default();
+        Kernel {
+            release,
+            version,
+            rules_known: known(Layer::Host) && known(Layer::Guest),
+            known: host::KNOWN,
+            command_line: own_arguments(&line)
+                .filter(|word| concerns_idling(word))
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+
+    /// The value of a parameter on the command line, the last one if given again.
+    pub fn argument(&self, name: &str) -> Option<&str> {
+        self.command_line.iter().rev().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// What stands before ` -- `: the rest is for the first process.
+fn own_arguments(line: &str) -> impl Iterator<Item = &str> {
+    line.split_ascii_whitespace().take_while(|word| *word != "--")
+}
+
+fn concerns_idling(word: &str) -> bool {
+    let name = word.split(['=', '.']).next().unwrap_or(word).replace('-', "_");
+    CONCERNED.contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_the_first_process_are_not_the_kernels() {
+        let words: Vec<&str> = own_arguments("quiet idle=poll -- idle=halt").collect();
+        assert_eq!(words, ["quiet", "idle=poll"]);
+    }
+
+    #[test]
+    fn parameters_of_modules_are_recognised_with_either_dash() {
+        assert!(concerns_idling("cpuidle-haltpoll.force=1"));
+        assert!(concerns_idling("kvm.halt_poll_ns=0"));
+        assert!(concerns_idling("nohz_full=2-7"));
+        assert!(!concerns_idling("console=ttyS0"));
+    }
+}

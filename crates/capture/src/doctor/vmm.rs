@@ -1,0 +1,244 @@
+//! Virtual machine monitors with their I/O threads.
+
+use super::process::{Process, Thread};
+use dwell_policy::Layer;
+use dwell_policy::param;
+use dwell_policy::version::Version;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A process that is a virtual machine monitor or a storage daemon of one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Vmm {
+    /// Its process.
+    pub pid: u32,
+    /// The program's file name.
+    pub program: String,
+    /// Which program it is.
+    pub kind: Kind,
+    /// The VM's name on the command line.
+    pub name: Option<String>,
+    /// For QEMU, the version of the machine type on the command line: the program is at least that new. The version
+    /// itself is only told by its monitor.
+    pub at_least: Option<String>,
+    /// The same, understood.
+    #[serde(skip)]
+    pub(super) at_least_version: Option<Version>,
+    /// Its I/O threads.
+    pub io_threads: Vec<IoThread>,
+}
+
+/// Which program a monitor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// QEMU's system emulator.
+    Qemu,
+    /// QEMU's storage daemon.
+    QemuStorageDaemon,
+    /// Firecracker.
+    Firecracker,
+    /// Cloud Hypervisor.
+    CloudHypervisor,
+    /// crosvm.
+    Crosvm,
+    /// Any other process that holds a VM.
+    Other,
+}
+
+/// A thread that runs an event loop for devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IoThread {
+    /// The id of the iothread object, if one belongs to it.
+    pub id: Option<String>,
+    /// Its thread; `None` if no thread is named after the object (QEMU names them with `debug-threads=on`).
+    pub tid: Option<u32>,
+    /// The thread's name.
+    pub comm: Option<String>,
+    /// The polling parameters that the command line sets; what it leaves out has QEMU's defaults, and either may have
+    /// been changed since through the monitor.
+    pub parameters: BTreeMap<&'static str, i64>,
+}
+
+impl Vmm {
+    pub(super) fn of(process: &Process) -> Option<Vmm> {
+        let kind = kind(process)?;
+        let at_least = if kind == Kind::Qemu { machine_version(process) } else { None };
+        Some(Vmm {
+            pid: process.pid,
+            program: process.program().to_owned(),
+            kind,
+            name: process.vm_name(),
+            at_least: at_least.map(|version| version.to_string()),
+            at_least_version: at_least,
+            io_threads: io_threads(process, kind),
+        })
+    }
+}
+
+fn kind(process: &Process) -> Option<Kind> {
+    let program = process.program();
+    let known = match program {
+        "qemu-storage-daemon" => Some(Kind::QemuStorageDaemon),
+        "qemu-kvm" | "kvm" => Some(Kind::Qemu),
+        "firecracker" => Some(Kind::Firecracker),
+        "cloud-hypervisor" => Some(Kind::CloudHypervisor),
+        "crosvm" => Some(Kind::Crosvm),
+        _ if program.starts_with("qemu-system-") => Some(Kind::Qemu),
+        _ => None,
+    };
+    known.or_else(|| {
+        let files = process.files.as_ref()?;
+        files.iter().any(|file| file == "anon_inode:kvm-vm").then_some(Kind::Other)
+    })
+}
+
+/// `pc-q35-7.2` or `pc-i440fx-8.1` of `-machine` or `-M`.
+fn machine_version(process: &Process) -> Option<Version> {
+    let machines = process.options("machine").chain(process.options("M"));
+    machines.into_iter().find_map(|value| {
+        let name = value.split(',').find(|item| !item.contains('=') || item.starts_with("type="))?;
+        Version::parse(name.rsplit('-').next()?)
+    })
+}
+
+fn io_threads(process: &Process, kind: Kind) -> Vec<IoThread> {
+    let mut named: Vec<&Thread> =
+        process.threads.iter().filter(|thread| is_io_thread(&thread.comm, kind)).collect();
+    let mut all = vec![];
+    for object in iothread_objects(process) {
+        // The kernel keeps 15 letters of a thread's name.
+        let comm: String = format!("IO {}", object.id).chars().take(15).collect();
+        let thread = named.iter().position(|thread| thread.comm == comm).map(|at| named.remove(at));
+        all.push(IoThread {
+            id: Some(object.id),
+            tid: thread.map(|thread| thread.tid),
+            comm: thread.map(|thread| thread.comm.clone()),
+            parameters: object.parameters,
+        });
+    }
+    all.extend(named.into_iter().map(|thread| IoThread {
+        id: thread.comm.strip_prefix("IO ").map(str::to_owned),
+        tid: Some(thread.tid),
+        comm: Some(thread.comm.clone()),
+        parameters: BTreeMap::new(),
+    }));
+    all
+}
+
+/// How the event loops of the known programs are named: `IO io0` (QEMU), `_disk0_q0`, `_net1_qp0` (Cloud
+/// Hypervisor), `v_block`, `v_net` (crosvm). Firecracker does its I/O on its main thread.
+fn is_io_thread(comm: &str, kind: Kind) -> bool {
+    match kind {
+        Kind::Qemu | Kind::QemuStorageDaemon => comm.starts_with("IO "),
+        Kind::CloudHypervisor => comm.starts_with('_') && comm.contains("_q"),
+        Kind::Crosvm => comm.starts_with("v_"),
+        Kind::Firecracker => comm == "firecracker",
+        Kind::Other => false,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Object {
+    id: String,
+    parameters: BTreeMap<&'static str, i64>,
+}
+
+/// The iothread objects of `-object iothread,id=io0,poll-max-ns=…`, also in the form of JSON.
+fn iothread_objects(process: &Process) -> Vec<Object> {
+    process.options("object").filter_map(iothread_object).collect()
+}
+
+fn iothread_object(text: &str) -> Option<Object> {
+    let fields = if text.trim_start().starts_with('{') { json_fields(text)? } else { listed_fields(text) };
+    if fields.get("qom-type").map(String::as_str) != Some("iothread") {
+        return None;
+    }
+    let parameters = param::table(Layer::Iothread)
+        .iter()
+        .filter_map(|param| Some((param.name, integer(fields.get(param.name)?)?)))
+        .collect();
+    Some(Object { id: fields.get("id")?.clone(), parameters })
+}
+
+fn json_fields(text: &str) -> Option<BTreeMap<String, String>> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some(value.as_object()?.iter().map(|(name, value)| (name.clone(), word(value))).collect())
+}
+
+fn listed_fields(text: &str) -> BTreeMap<String, String> {
+    let items = text.split(',').enumerate();
+    items
+        .filter_map(|(index, item)| match item.split_once('=') {
+            Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+            None if index == 0 => Some(("qom-type".to_owned(), item.to_owned())),
+            None => None,
+        })
+        .collect()
+}
+
+/// A number as QEMU reads it: decimal, `0x` for hexadecimal, a leading 0 for octal.
+fn integer(text: &str) -> Option<i64> {
+    match (text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")), text.strip_prefix('0')) {
+        (Some(digits), _) => i64::from_str_radix(digits, 16).ok(),
+        (None, Some(digits)) if !digits.is_empty() => i64::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(arguments: &[&str], threads: &[&str]) -> Process {
+        let thread = |(index, comm): (u32, &&str)| Thread { tid: 100 + index, comm: (*comm).to_owned() };
+        Process {
+            pid: 100,
+            comm: "qemu".into(),
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            threads: (0..).zip(threads).map(thread).collect(),
+            files: Some(vec![]),
+        }
+    }
+
+    #[test]
+    fn objects_in_both_forms_and_all_number_bases() {
+        let list = iothread_object("iothread,id=io0,poll-max-ns=0x8000,poll-grow=010").unwrap();
+        assert_eq!(list.parameters, BTreeMap::from([("poll-max-ns", 32_768), ("poll-grow", 8)]));
+        let json = iothread_object(r#"{"qom-type":"iothread","id":"iothread1","poll-max-ns":0}"#).unwrap();
+        assert_eq!((json.id.as_str(), json.parameters["poll-max-ns"]), ("iothread1", 0));
+        assert_eq!(iothread_object("memory-backend-ram,id=m,size=1G"), None);
+        assert_eq!(iothread_object("{\"qom-type\":"), None);
+    }
+
+    #[test]
+    fn qemu_with_its_io_threads_and_machine_version() {
+        let arguments = [
+            "/usr/bin/qemu-system-x86_64",
+            "-name",
+            "guest=web,debug-threads=on",
+            "-machine",
+            "pc-q35-7.2,accel=kvm",
+            "-object",
+            "iothread,id=io0,poll-max-ns=100000",
+            "-object",
+            "iothread,id=io1",
+        ];
+        let vmm =
+            Vmm::of(&process(&arguments, &["qemu-system-x86", "IO mon_iothread", "IO io0", "CPU 0/KVM"]))
+                .unwrap();
+        assert_eq!(
+            (vmm.kind, vmm.name.as_deref(), vmm.at_least.as_deref()),
+            (Kind::Qemu, Some("web"), Some("7.2"))
+        );
+        let seen: Vec<_> = vmm.io_threads.iter().map(|t| (t.id.as_deref(), t.tid)).collect();
+        assert_eq!(seen, [(Some("io0"), Some(102)), (Some("io1"), None), (Some("mon_iothread"), Some(101))]);
+        assert_eq!(vmm.io_threads[0].parameters["poll-max-ns"], 100_000);
+    }
+
+    #[test]
+    fn processes_without_a_vm_are_no_monitors() {
+        assert!(Vmm::of(&process(&["/bin/sh", "-c", "qemu-system-x86_64"], &["sh"])).is_none());
+    }
+}

@@ -1,0 +1,218 @@
+//! The `format` file of a tracepoint: where each field lies in a sample.
+//!
+//! Offsets differ between kernels, so that nothing here assumes one. A file has lines such as
+//! `field:unsigned int vcpu_id;	offset:12;	size:4;	signed:0;` and lines of which nothing is needed.
+
+/// A tracepoint as its `format` file describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Name without the category, such as `kvm_vcpu_wakeup`.
+    pub name: String,
+    /// The number by which samples are known, `common_type`.
+    pub id: u16,
+    /// All fields, the common ones included.
+    pub fields: Vec<Field>,
+}
+
+/// One field of a tracepoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, without `[16]` of an array.
+    pub name: String,
+    /// Where it is and how it is to be read.
+    pub at: At,
+}
+
+/// Where a number lies in a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// Bytes from the beginning of the sample.
+    pub offset: u16,
+    /// Length in bytes.
+    pub size: u16,
+    /// Whether it is signed.
+    pub signed: bool,
+}
+
+impl At {
+    /// The number in `sample`, sign-extended if it is signed; `None` if the sample is too short or the field is no
+    /// integer.
+    #[inline]
+    pub fn read(self, sample: &[u8]) -> Option<u64> {
+        let start = usize::from(self.offset);
+        let bytes = sample.get(start..start + usize::from(self.size))?;
+        Some(match (bytes, self.signed) {
+            (&[a], false) => u64::from(a),
+            (&[a], true) => i64::from(i8::from_ne_bytes([a])).cast_unsigned(),
+            (&[a, b], false) => u64::from(u16::from_ne_bytes([a, b])),
+            (&[a, b], true) => i64::from(i16::from_ne_bytes([a, b])).cast_unsigned(),
+            (&[a, b, c, d], false) => u64::from(u32::from_ne_bytes([a, b, c, d])),
+            (&[a, b, c, d], true) => i64::from(i32::from_ne_bytes([a, b, c, d])).cast_unsigned(),
+            (&[a, b, c, d, e, f, g, h], _) => u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            _ => return None,
+        })
+    }
+
+    /// The low 32 bits of [`At::read`].
+    #[inline]
+    pub fn read_u32(self, sample: &[u8]) -> Option<u32> {
+        let [a, b, c, d, ..] = self.read(sample)?.to_le_bytes();
+        Some(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// [`At::read_u32`] as a signed number: a thread id.
+    #[inline]
+    pub fn read_i32(self, sample: &[u8]) -> Option<i32> {
+        self.read_u32(sample).map(u32::cast_signed)
+    }
+}
+
+/// Why a `format` file could not be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// A line that every file has is not there.
+    #[error("has no line `{0}`")]
+    Missing(&'static str),
+    /// A line that should be understood is not.
+    #[error("line {number}: cannot read `{line}`")]
+    Line {
+        /// From 1.
+        number: usize,
+        /// The line, at most 80 characters of it.
+        line: String,
+    },
+}
+
+impl Format {
+    /// Reads the text of a `format` file.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is not one.
+    pub fn parse(text: &str) -> Result<Format, FormatError> {
+        let (mut name, mut id, mut fields) = (None, None, Vec::new());
+        for (index, line) in text.lines().enumerate() {
+            let wrong = || FormatError::Line { number: index + 1, line: line.chars().take(80).collect() };
+            let line = line.trim();
+            if let Some(rest) = line.strip_prefix("name:") {
+                name = Some(rest.trim().to_owned());
+            } else if let Some(rest) = line.strip_prefix("ID:") {
+                id = Some(rest.trim().parse().map_err(|_| wrong())?);
+            } else if line.starts_with("field:") {
+                fields.push(field(line).ok_or_else(wrong)?);
+            } else if line.starts_with("print fmt:") {
+                break;
+            }
+        }
+        Ok(Format {
+            name: name.ok_or(FormatError::Missing("name:"))?,
+            id: id.ok_or(FormatError::Missing("ID:"))?,
+            fields,
+        })
+    }
+
+    /// Where the field of this name lies, if there is one.
+    pub fn at(&self, name: &str) -> Option<At> {
+        self.fields.iter().find(|field| field.name == name).map(|field| field.at)
+    }
+}
+
+fn field(line: &str) -> Option<Field> {
+    let (mut name, mut offset, mut size, mut signed) = (None, None, None, false);
+    for part in line.split(';') {
+        match part.trim().split_once(':') {
+            Some(("field", declaration)) => name = name_of(declaration),
+            Some(("offset", number)) => offset = number.trim().parse().ok(),
+            Some(("size", number)) => size = number.trim().parse().ok(),
+            Some(("signed", number)) => signed = number.trim() == "1",
+            _ => {}
+        }
+    }
+    Some(Field { name: name?, at: At { offset: offset?, size: size?, signed } })
+}
+
+/// The last word of a C declaration, less the length of an array: `char comm[16]`, `__data_loc char[] name`.
+fn name_of(declaration: &str) -> Option<String> {
+    let word = declaration.split_whitespace().next_back()?;
+    let word = word.split('[').next().unwrap_or(word).trim_start_matches('*');
+    (!word.is_empty()).then(|| word.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WAKEUP: &str = "name: kvm_vcpu_wakeup\nID: 41\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:__u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\
+        \tfield:bool waited;\toffset:16;\tsize:1;\tsigned:0;\n\
+        \tfield:char comm[16];\toffset:24;\tsize:16;\tsigned:0;\n\
+        \nprint fmt: \"field:%s\", REC->waited\n";
+
+    #[test]
+    fn finds_fields_by_name() {
+        let format = Format::parse(WAKEUP).unwrap();
+        assert_eq!((format.name.as_str(), format.id), ("kvm_vcpu_wakeup", 41));
+        assert_eq!(format.at("ns"), Some(At { offset: 8, size: 8, signed: false }));
+        assert_eq!(format.at("common_pid"), Some(At { offset: 4, size: 4, signed: true }));
+        assert_eq!(format.at("comm").unwrap().size, 16);
+        assert_eq!(format.at("valid"), None);
+    }
+
+    #[test]
+    fn says_which_line_is_wrong() {
+        let cut = WAKEUP.replace("offset:8;", "offset:x;");
+        assert!(matches!(Format::parse(&cut), Err(FormatError::Line { number: 7, .. })));
+        assert_eq!(Format::parse("name: x\n"), Err(FormatError::Missing("ID:")));
+        assert_eq!(Format::parse(""), Err(FormatError::Missing("name:")));
+    }
+
+    #[test]
+    fn a_field_beyond_the_sample_is_not_read() {
+        let at = At { offset: 6, size: 4, signed: false };
+        assert_eq!(at.read(&[0; 9]), None);
+        assert_eq!(at.read(&[0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(0xffff_ffff));
+        assert_eq!(At { signed: true, ..at }.read_i32(&[0xff; 10]), Some(-1));
+        assert_eq!(At { offset: u16::MAX, size: u16::MAX, signed: true }.read(&[0; 100]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = Format::parse(&text);
+        }
+
+        /// A good file with some characters replaced never panics, and what is read lies where the file says.
+        #[test]
+        fn damaged_files_are_read_or_refused(at in 0usize..400, with in "\\PC{0,4}") {
+            let mut text = WAKEUP.to_owned();
+            let at = at.min(text.len());
+            if text.is_char_boundary(at) {
+                let end = (at + with.len()).min(text.len());
+                text.replace_range(at..end, &with);
+            }
+            if let Ok(format) = Format::parse(&text) {
+                for field in &format.fields {
+                    let _ = field.at.read(&[0xa5; 64]);
+                }
+            }
+        }
+
+        #[test]
+        fn fields_written_are_fields_read(
+            fields in prop::collection::vec(("[a-z_]{1,12}", 0u16..4096, 0u16..64, any::<bool>()), 0..20),
+            id in any::<u16>(),
+        ) {
+            let mut text = format!("name: x\nID: {id}\nformat:\n");
+            for (name, offset, size, signed) in &fields {
+                text += &format!("\tfield:u64 {name};\toffset:{offset};\tsize:{size};\tsigned:{};\n", u8::from(*signed));
+            }
+            let format = Format::parse(&text).unwrap();
+            prop_assert_eq!(format.id, id);
+            let read: Vec<_> =
+                format.fields.into_iter().map(|f| (f.name, f.at.offset, f.at.size, f.at.signed)).collect();
+            prop_assert_eq!(read, fields);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The binary statistics file of KVM: it describes itself.
+//!
+//! A header of six 32-bit words (flags, length of names, number of descriptors, and where id, descriptors and data
+//! begin) is followed by descriptors of 16 bytes and a name each. A descriptor gives type, unit, exponent and where
+//! its values lie in the data, which are 64-bit words. The first three parts never change while the file is open; only
+//! the data are read again. Layout: `struct kvm_stats_header` and `struct kvm_stats_desc` in `linux/kvm.h`.
+
+use super::Counters;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+/// What a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Cumulative,
+    /// A value of the moment.
+    Instant,
+    /// The greatest so far.
+    Peak,
+    /// Buckets of equal width \[unit\].
+    LinearHistogram {
+        /// The width of a bucket.
+        bucket_size: u32,
+    },
+    /// Bucket 0 counts zeros, *k* values from 2^(*k*-1) to 2^*k* - 1, the last all the rest.
+    LogHistogram,
+    /// A type that this program does not know.
+    Unsupported(u32),
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Seconds, times a power: nanoseconds have exponent -9.
+    Seconds,
+    /// CPU cycles.
+    Cycles,
+    /// 0 or 1.
+    Boolean,
+    /// A unit that this program does not know.
+    Unsupported(u32),
+}
+
+/// What the exponent is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// Powers of ten.
+    Ten,
+    /// Powers of two.
+    Two,
+    /// A base that this program does not know.
+    Unsupported(u32),
+}
+
+/// One statistic, as the file describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its name.
+    pub name: String,
+    /// What its numbers are.
+    pub kind: Kind,
+    /// What its numbers count.
+    pub unit: Unit,
+    /// The base of the exponent.
+    pub base: Base,
+    /// The power of the base that a number is to be multiplied with.
+    pub exponent: i16,
+    /// How many numbers it has.
+    pub size: u16,
+    /// Where the first one lies in the data \[bytes\].
+    offset: u32,
+}
+
+/// The parts of a statistics file that do not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    stats: Vec<Stat>,
+    data_offset: u32,
+    data_bytes: usize,
+}
+
+/// Why something is no statistics file.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// It cannot be read.
+    #[error("reading a KVM statistics file")]
+    Read(#[from] io::Error),
+    /// It ends too early, or says that it is larger than any such file.
+    #[error("a KVM statistics file with {field} = {value}, which no kernel writes")]
+    Implausible {
+        /// The field of the header or descriptor.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+    },
+}
+
+const HEADER: usize = 24;
+const DESCRIPTOR: usize = 16;
+/// Kernels have names of 48 bytes, up to about 80 descriptors and 64 numbers in one; these limits are far above, and
+/// keep a file that lies from taking memory.
+const MOST_NAME: u32 = 1024;
+const MOST_STATS: u32 = 4096;
+const MOST_DATA: u64 = 1 << 20;
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// The header: how many descriptors of which size begin where, and where the data begin.
+struct Header {
+    descriptors: usize,
+    descriptor_bytes: usize,
+    descriptors_offset: u32,
+    data_offset: u32,
+}
+
+impl Header {
+    fn parse(bytes: &[u8; HEADER]) -> Result<Header, LayoutError> {
+        let [name_size, count, descriptors_offset, data_offset] =
+            [4, 8, 16, 20].map(|at| word(bytes, at).unwrap_or(0));
+        let limit = |field, value: u32, most: u32| match value {
+            value if value <= most => Ok(value as usize),
+            value => Err(LayoutError::Implausible { field, value: value.into() }),
+        };
+        Ok(Header {
+            descriptor_bytes: DESCRIPTOR + limit("name_size", name_size, MOST_NAME)?,
+            descriptors: limit("num_desc", count, MOST_STATS)?,
+            descriptors_offset,
+            data_offset,
+        })
+    }
+}
+
+impl Stat {
+    fn parse(bytes: &[u8]) -> Option<Stat> {
+        let flags = word(bytes, 0)?;
+        let bucket_size = word(bytes, 12)?;
+        let name = bytes.get(DESCRIPTOR..)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Some(Stat {
+            name: String::from_utf8_lossy(&name[..end]).into_owned(),
+            kind: match flags & 0xf {
+                0 => Kind::Cumulative,
+                1 => Kind::Instant,
+                2 => Kind::Peak,
+                3 => Kind::LinearHistogram { bucket_size },
+                4 => Kind::LogHistogram,
+                other => Kind::Unsupported(other),
+            },
+            unit: match flags >> 4 & 0xf {
+                0 => Unit::None,
+                1 => Unit::Bytes,
+                2 => Unit::Seconds,
+                3 => Unit::Cycles,
+                4 => Unit::Boolean,
+                other => Unit::Unsupported(other),
+            },
+            base: match flags >> 8 & 0xf {
+                0 => Base::Ten,
+                1 => Base::Two,
+                other => Base::Unsupported(other),
+            },
+            exponent: half(bytes, 4)?.cast_signed(),
+            size: half(bytes, 6)?,
+            offset: word(bytes, 8)?,
+        })
+    }
+
+    /// Whether its numbers are nanoseconds.
+    pub fn is_nanoseconds(&self) -> bool {
+        self.unit == Unit::Seconds && self.base == Base::Ten && self.exponent == -9
+    }
+
+    fn end(&self) -> u64 {
+        u64::from(self.offset) + 8 * u64::from(self.size)
+    }
+}
+
+impl Layout {
+    fn parse(header: &Header, descriptors: &[u8]) -> Result<Layout, LayoutError> {
+        let stats: Vec<Stat> =
+            descriptors.chunks_exact(header.descriptor_bytes).filter_map(Stat::parse).collect();
+        let data = stats.iter().map(Stat::end).max().unwrap_or(0);
+        if data > MOST_DATA {
+            return Err(LayoutError::Implausible { field: "offset + size", value: data });
+        }
+        let data_bytes = usize::try_from(data).unwrap_or(0);
+        Ok(Layout { stats, data_offset: header.data_offset, data_bytes })
+    }
+
+    /// The statistics that the file has.
+    pub fn stats(&self) -> &[Stat] {
+        &self.stats
+    }
+}
+
+/// An open statistics file of a VM or a vCPU.
+#[derive(Debug)]
+pub struct StatsFile {
+    file: File,
+    layout: Layout,
+}
+
+impl StatsFile {
+    /// Reads what the file says of itself. The descriptor is what `KVM_GET_STATS_FD` answered, or a copy of it.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if it cannot be read or is no statistics file.
+    pub fn new(fd: OwnedFd) -> Result<StatsFile, LayoutError> {
+        StatsFile::of(File::from(fd))
+    }
+
+    fn of(file: File) -> Result<StatsFile, LayoutError> {
+        let mut header = [0; HEADER];
+        file.read_exact_at(&mut header, 0)?;
+        let header = Header::parse(&header)?;
+        let mut descriptors = vec![0; header.descriptors * header.descriptor_bytes];
+        file.read_exact_at(&mut descriptors, header.descriptors_offset.into())?;
+        Ok(StatsFile { layout: Layout::parse(&header, &descriptors)?, file })
+    }
+
+    /// What the file says of itself.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Reads the numbers of every statistic, in the order of [`Layout::stats`].
+    ///
+    /// # Errors
+    /// What reading answers; a VM that has ended answers nothing more.
+    pub fn read(&self) -> io::Result<Vec<Vec<u64>>> {
+        let mut data = vec![0; self.layout.data_bytes];
+        self.file.read_exact_at(&mut data, self.layout.data_offset.into())?;
+        Ok(self.layout.stats.iter().map(|stat| numbers(&data, stat)).collect())
+    }
+
+    /// Reads the counters of halts and polls.
+    ///
+    /// # Errors
+    /// What reading answers.
+    pub fn counters(&self) -> io::Result<Counters> {
+        let read = self.read()?;
+        let find = |name: &str| {
+            let at = self.layout.stats.iter().position(|stat| stat.name == name)?;
+            read.get(at).filter(|numbers| !numbers.is_empty())
+        };
+        Ok(Counters::gather(|name| find(name)?.first().copied(), |name| find(name).cloned()))
+    }
+}
+
+fn numbers(data: &[u8], stat: &Stat) -> Vec<u64> {
+    let from = usize::try_from(stat.offset).unwrap_or(usize::MAX);
+    let bytes = data.get(from..).unwrap_or_default();
+    let word = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
+    bytes.chunks_exact(8).take(stat.size.into()).map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    /// A statistics file as a kernel writes it, with names of 24 bytes.
+    fn file(stats: &[(&str, u32, i16, &[u64])]) -> Vec<u8> {
+        const NAME: usize = 24;
+        let count = u32::try_from(stats.len()).unwrap();
+        let data_offset = u32::try_from(HEADER + stats.len() * (DESCRIPTOR + NAME)).unwrap();
+        let mut bytes = vec![];
+        for word in [0, 24, count, 24, 24, data_offset] {
+            bytes.extend(word.to_le_bytes());
+        }
+        let mut offset = 0u32;
+        for (name, flags, exponent, values) in stats {
+            let size = u16::try_from(values.len()).unwrap();
+            bytes.extend(flags.to_le_bytes());
+            bytes.extend(exponent.to_le_bytes());
+            bytes.extend(size.to_le_bytes());
+            bytes.extend(offset.to_le_bytes());
+            bytes.extend(0u32.to_le_bytes());
+            let mut padded = name.as_bytes().to_vec();
+            padded.resize(NAME, 0);
+            bytes.extend(padded);
+            offset += 8 * u32::from(size);
+        }
+        bytes
+            .extend(stats.iter().flat_map(|(_, _, _, values)| *values).flat_map(|value| value.to_le_bytes()));
+        bytes
+    }
+
+    fn open(bytes: &[u8]) -> Result<StatsFile, LayoutError> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        StatsFile::of(file)
+    }
+
+    #[test]
+    fn names_units_and_histograms() {
+        let bytes = file(&[
+            ("halt_exits", 0, 0, &[7]),
+            ("halt_wait_ns", 0x20, -9, &[123_456]),
+            ("halt_wait_hist", 0x24, -9, &[0, 1, 2]),
+            ("novelty", 0x9ff, 3, &[1]),
+        ]);
+        let stats = open(&bytes).unwrap();
+        let [exits, wait, hist, novelty] = stats.layout().stats() else { unreachable!() };
+        assert_eq!((exits.kind, exits.unit), (Kind::Cumulative, Unit::None));
+        assert!(wait.is_nanoseconds() && hist.kind == Kind::LogHistogram);
+        assert_eq!(
+            (novelty.kind, novelty.unit, novelty.base),
+            (Kind::Unsupported(15), Unit::Unsupported(15), Base::Unsupported(9))
+        );
+        let counters = stats.counters().unwrap();
+        assert_eq!((counters.halt_exits, counters.halt_wait_ns), (Some(7), Some(123_456)));
+        assert_eq!(counters.halt_wait_hist, Some(vec![0, 1, 2]));
+        assert_eq!(counters.halt_poll_fail_ns, None);
+    }
+
+    #[test]
+    fn cut_and_lying_files_are_refused() {
+        let bytes = file(&[("halt_exits", 0, 0, &[7])]);
+        for length in [0, 10, HEADER, HEADER + 20] {
+            assert!(matches!(open(&bytes[..length]), Err(LayoutError::Read(_))), "{length}");
+        }
+        let cut = open(&bytes[..bytes.len() - 1]).unwrap();
+        assert!(cut.counters().is_err());
+        let mut lying = bytes.clone();
+        lying[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(
+            open(&lying).unwrap_err().to_string(),
+            "a KVM statistics file with num_desc = 4294967295, which no kernel writes"
+        );
+        let mut far = bytes;
+        far[HEADER + 8..HEADER + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(matches!(open(&far), Err(LayoutError::Implausible { field: "offset + size", .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..400), small in any::<[u8; 4]>()) {
+            for (at, value) in [4usize, 8, 16, 20].into_iter().zip(small) {
+                if let Some(word) = bytes.get_mut(at..at + 4) {
+                    word.copy_from_slice(&u32::from(value % 64).to_le_bytes());
+                }
+            }
+            if let Ok(stats) = open(&bytes) {
+                let _ = stats.counters();
+            }
+        }
+    }
+}

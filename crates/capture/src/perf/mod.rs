@@ -1,0 +1,21 @@
+//! A thin safe layer over `perf_event_open(2)`: tracepoint samples of all processes through one ring buffer a CPU.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `event` | one sampled tracepoint on one CPU: opening, filtering, switching |
+//! | `ring` | the memory shared with the kernel; its contents are copied out before anything looks at them |
+//! | `record` | what was copied, cut into records; safe code |
+//! | `sampler` | all of these for every CPU |
+//!
+//! This is the only module of the crate with `unsafe`: there is no way to `perf_event_open` and to memory shared with the
+//! kernel without it.
+#![allow(unsafe_code)]
+
+mod event;
+mod record;
+mod ring;
+mod sampler;
+
+pub use event::{Attributes, Source, open};
+pub use record::{Record, Records};
+pub use sampler::{OpenError, Sampler, Tracepoint};

@@ -1,0 +1,221 @@
+//! The ring buffer that the kernel fills and we empty.
+//!
+//! The kernel advances `data_head`, we advance `data_tail`; it never writes between the two (and counts what it could
+//! not write), so these bytes are ours until we publish a new tail. They are copied out at once, in at most two pieces,
+//! and only the copy is looked at.
+
+use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A mapping of a control page and a power of two of data pages, unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn new(event: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        // SAFETY: a new shared mapping at a place of the kernel's choice overlaps nothing of ours. `event` is open while
+        // it is borrowed; the mapping outlives it on its own. The result is checked.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, bytes }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `bytes` are what mmap gave and was asked for, nothing else unmaps them, and no pointer into
+        // them survives the owner. An error would mean that they are not, and leaves nothing to do.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+
+/// Control page and data of a ring buffer, wherever they are.
+#[derive(Debug)]
+struct View {
+    page: NonNull<Page>,
+    data: NonNull<u8>,
+    /// Length of the data \[bytes\], a power of two.
+    size: usize,
+}
+
+// SAFETY: the pointers lead into memory that the owner of the view keeps alive, and that all threads see alike.
+unsafe impl Send for View {}
+
+impl View {
+    /// Up to where the kernel has written. What lies before is visible once this is known (Acquire pairs with the
+    /// kernel's barrier before it stores the head).
+    fn head(&self) -> u64 {
+        // SAFETY: `page` is alive, and the field is aligned in it (it is a u64 in a C struct on a page). The kernel stores
+        // to it at any time, as one word, so that it is read as an atomic and never through a reference.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_head) }.load(Ordering::Acquire)
+    }
+
+    /// Gives everything before `tail` back to the kernel. Release: our copying is over before the kernel may overwrite.
+    fn give_back(&self, tail: u64) {
+        // SAFETY: as for `head`; only we store to this field.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_tail) }
+            .store(tail, Ordering::Release);
+    }
+
+    /// Appends `count` bytes from position `at` (counted since the beginning of time) to `out`. `count` is at most
+    /// `size`.
+    fn copy(&self, at: u64, count: usize, out: &mut Vec<u8>) {
+        let mask = self.size - 1;
+        let begin = usize::try_from(at & mask as u64).unwrap_or(0);
+        let first = count.min(self.size - begin);
+        for (begin, count) in [(begin, first), (0, count - first)] {
+            out.reserve(count);
+            // SAFETY: begin + count <= size, so the source lies within the data, which is alive and which the kernel does
+            // not write to between tail and head; `reserve` made room for `count` bytes behind the length; the two do not
+            // overlap, as `out` is memory of our own. After the copy these bytes are initialised.
+            unsafe {
+                let from = self.data.as_ptr().add(begin);
+                std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(out.len()), count);
+                out.set_len(out.len() + count);
+            }
+        }
+    }
+}
+
+/// A ring buffer of one CPU.
+#[derive(Debug)]
+pub(super) struct Ring {
+    view: View,
+    tail: u64,
+    _mapping: Option<Mapping>,
+}
+
+impl Ring {
+    /// Maps a ring buffer of `bytes` of data (a power of two, at least a page) onto `event`.
+    pub(super) fn map(event: BorrowedFd<'_>, bytes: usize) -> io::Result<Ring> {
+        let page = rustix::param::page_size();
+        let mapping = Mapping::new(event, page + bytes)?;
+        // SAFETY: the mapping is one page longer than the data, so that both pointers lie in it.
+        let data = unsafe { mapping.base.add(page) };
+        Ok(Ring {
+            view: View { page: mapping.base.cast(), data, size: bytes },
+            tail: 0,
+            _mapping: Some(mapping),
+        })
+    }
+
+    /// Appends everything that is in the buffer to `out` and gives the room back. Answers `false` if the kernel's
+    /// position made no sense, in which case the contents are skipped.
+    pub(super) fn take(&mut self, out: &mut Vec<u8>) -> bool {
+        let head = self.view.head();
+        let count = head.wrapping_sub(self.tail);
+        let sane = usize::try_from(count).ok().filter(|&count| count <= self.view.size);
+        if let Some(count) = sane {
+            self.view.copy(self.tail, count, out);
+        }
+        self.tail = head;
+        self.view.give_back(head);
+        sane.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A ring in memory of our own, and the kernel's end of it.
+    struct Pair {
+        _page: Box<Page>,
+        data: Box<[u8]>,
+        ring: Ring,
+        head: u64,
+    }
+
+    impl Pair {
+        fn new(size: usize, at: u64) -> Pair {
+            let mut page = Box::<Page>::default();
+            page.data_head = at;
+            page.data_tail = at;
+            let mut data = vec![0u8; size].into_boxed_slice();
+            let view = View {
+                page: NonNull::from(&mut *page),
+                data: NonNull::new(data.as_mut_ptr()).unwrap(),
+                size,
+            };
+            Pair { _page: page, data, ring: Ring { view, tail: at, _mapping: None }, head: at }
+        }
+
+        /// Writes as the kernel does: all or nothing.
+        fn write(&mut self, bytes: &[u8]) -> bool {
+            let size = self.data.len() as u64;
+            // SAFETY: the page is alive in `self`.
+            let tail = unsafe { (*self.ring.view.page.as_ptr()).data_tail };
+            if self.head.wrapping_sub(tail) + bytes.len() as u64 > size {
+                return false;
+            }
+            for (i, byte) in bytes.iter().enumerate() {
+                let at = usize::try_from(self.head.wrapping_add(i as u64) % size).unwrap();
+                // SAFETY: `at` is within the data, which is alive in `self`.
+                unsafe { self.ring.view.data.as_ptr().add(at).write(*byte) };
+            }
+            self.head = self.head.wrapping_add(bytes.len() as u64);
+            // SAFETY: the page is alive in `self`.
+            unsafe { (*self.ring.view.page.as_ptr()).data_head = self.head };
+            true
+        }
+    }
+
+    proptest! {
+        /// Whatever is written and whenever it is read, it comes out once, whole and in order, also across the end of the
+        /// buffer and of the 64-bit position.
+        #[test]
+        fn what_goes_in_comes_out(
+            writes in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..200),
+            at in prop_oneof![Just(0u64), Just(u64::MAX - 100), any::<u64>()],
+        ) {
+            let mut pair = Pair::new(64, at);
+            let (mut sent, mut received) = (vec![], vec![]);
+            for (bytes, read) in writes {
+                if pair.write(&bytes) {
+                    sent.extend(bytes);
+                }
+                if read {
+                    prop_assert!(pair.ring.take(&mut received));
+                    prop_assert_eq!(&sent, &received);
+                }
+            }
+            prop_assert!(pair.ring.take(&mut received));
+            prop_assert_eq!(sent, received);
+        }
+    }
+
+    #[test]
+    fn a_head_that_makes_no_sense_is_skipped() {
+        let mut pair = Pair::new(64, 0);
+        // SAFETY: the page is alive in `pair`.
+        unsafe { (*pair.ring.view.page.as_ptr()).data_head = 65 };
+        let mut out = vec![];
+        assert!(!pair.ring.take(&mut out));
+        assert!(out.is_empty());
+        pair.head = 65;
+        assert!(pair.write(&[1, 2, 3]));
+        assert!(pair.ring.take(&mut out));
+        assert_eq!(out, [1, 2, 3]);
+    }
+}

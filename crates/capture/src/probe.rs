@@ -1,0 +1,198 @@
+//! Which tracepoints a recorder wants, and what they are on this machine.
+
+use crate::event::{Decoder, Event, Kind, What};
+use crate::format::At;
+use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
+use crate::system::System;
+use crate::tracefs::{Tracefs, TracefsError};
+use std::collections::BTreeMap;
+
+/// A tracepoint that a recorder wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Which.
+    pub kind: Kind,
+    /// What the kernel is to let through.
+    pub filter: Option<String>,
+    /// Whether only the chosen threads' events are wanted, beside `filter`.
+    pub by_thread: bool,
+    /// Whether nothing can be recorded without it.
+    pub required: bool,
+}
+
+impl Probe {
+    /// Everything, and necessary.
+    pub fn of(kind: Kind) -> Probe {
+        Probe { kind, filter: None, by_thread: false, required: true }
+    }
+
+    /// Only what passes `filter`.
+    #[must_use]
+    pub fn filtered(mut self, filter: impl Into<String>) -> Probe {
+        self.filter = Some(filter.into());
+        self
+    }
+
+    /// Only the chosen threads'.
+    #[must_use]
+    pub fn by_thread(mut self) -> Probe {
+        self.by_thread = true;
+        self
+    }
+
+    /// Used where it exists.
+    #[must_use]
+    pub fn optional(mut self) -> Probe {
+        self.required = false;
+        self
+    }
+
+    fn filter_with(&self, threads: Option<&str>) -> Option<String> {
+        match (&self.filter, threads.filter(|_| self.by_thread)) {
+            (Some(filter), Some(threads)) => Some(format!("({filter}) && ({threads})")),
+            (Some(only), None) => Some(only.clone()),
+            (None, threads) => threads.map(str::to_owned),
+        }
+    }
+}
+
+/// Why tracing could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// A tracepoint cannot be reached.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
+    /// It cannot be sampled.
+    #[error(transparent)]
+    Perf(#[from] OpenError),
+}
+
+/// Probes that are open: samples in, [`Event`]s out.
+#[derive(Debug)]
+pub struct Trace {
+    sampler: Sampler,
+    probes: Vec<Probe>,
+    /// Where a sample has the number of its tracepoint.
+    type_at: At,
+    /// By number of the tracepoint.
+    decoders: Vec<Option<Decoder>>,
+    lost: BTreeMap<u32, u64>,
+}
+
+/// Where every kernel so far has it; the format file of the first probe is asked first.
+const COMMON_TYPE: At = At { offset: 0, size: 2, signed: false };
+
+impl Trace {
+    /// Opens `probes` on every CPU, disabled. `threads` is the filter for those that want chosen threads only.
+    ///
+    /// # Errors
+    /// What is missing or refused. Optional probes that are missing are left out.
+    pub fn open(
+        system: &dyn System,
+        tracefs: &Tracefs,
+        probes: &[Probe],
+        threads: Option<&str>,
+    ) -> Result<Trace, TraceError> {
+        let (mut kept, mut tracepoints, mut decoders) = (vec![], vec![], vec![]);
+        let mut type_at = COMMON_TYPE;
+        for probe in probes {
+            let name = probe.kind.to_string();
+            if probe.kind == Kind::ContextSwitch {
+                tracepoints.push(Tracepoint { name, source: Source::Switches, filter: None });
+                kept.push(probe.clone());
+                continue;
+            }
+            let (id, decoder, at) = match describe(system, tracefs, probe.kind, &name) {
+                Ok(known) => known,
+                Err(_) if !probe.required => continue,
+                Err(error) => return Err(error.into()),
+            };
+            type_at = at;
+            let place = usize::from(id);
+            decoders.resize(decoders.len().max(place + 1), None);
+            if let Some(slot) = decoders.get_mut(place) {
+                *slot = Some(decoder);
+            }
+            let source = Source::Tracepoint(id);
+            tracepoints.push(Tracepoint { name, source, filter: probe.filter_with(threads) });
+            kept.push(probe.clone());
+        }
+        let sampler = Sampler::open(system, tracepoints)?;
+        Ok(Trace { sampler, probes: kept, type_at, decoders, lost: BTreeMap::new() })
+    }
+
+    /// The probes that are open.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// What the probes are read with.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through what is watched
+    /// already.
+    ///
+    /// # Errors
+    /// What is refused.
+    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), OpenError> {
+        let known = self.probes.iter().zip(self.sampler.tracepoints());
+        let more: Vec<Tracepoint> = known
+            .filter(|(probe, _)| probe.by_thread)
+            .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
+            .collect();
+        self.sampler.add(system, &more)
+    }
+
+    /// Hands over every event that is there, CPU by CPU; answers how many bytes they took.
+    pub fn drain(&mut self, mut each: impl FnMut(Event)) -> u64 {
+        let Trace { sampler, type_at, decoders, lost, .. } = self;
+        // A loss without a time of its own is put where the CPU's last event was.
+        let mut last_ns = 0;
+        sampler.drain(|cpu, record| match record {
+            Record::Sample { time_ns, pid, tid, raw } => {
+                last_ns = time_ns;
+                let decoder =
+                    type_at.read(raw).and_then(|id| decoders.get(usize::try_from(id).ok()?)?.as_ref());
+                match decoder.map(|decoder| decoder.decode(raw, cpu)) {
+                    Some(Some(what)) => each(Event { time_ns, cpu, pid, tid, what }),
+                    // A call that nobody asked for.
+                    Some(None) if raw.len() >= 16 => {}
+                    _ => *lost.entry(cpu).or_default() += 1,
+                }
+            }
+            Record::Switch { time_ns, prev, next } => {
+                last_ns = time_ns;
+                each(Event { time_ns, cpu, pid: prev, tid: prev, what: What::Switch { prev, next } });
+            }
+            Record::Lost { time_ns, count } => {
+                *lost.entry(cpu).or_default() += count;
+                let time_ns = time_ns.unwrap_or(last_ns);
+                each(Event { time_ns, cpu, pid: 0, tid: 0, what: What::Lost { count } });
+            }
+            Record::Malformed => *lost.entry(cpu).or_default() += 1,
+        })
+    }
+
+    /// Counts events that came, but too late to be of use.
+    pub fn count_lost(&mut self, cpu: u32, count: u64) {
+        *self.lost.entry(cpu).or_default() += count;
+    }
+
+    /// Events lost so far, by CPU; a CPU that lost none is not in it.
+    pub fn lost(&self) -> &BTreeMap<u32, u64> {
+        &self.lost
+    }
+}
+
+fn describe(
+    system: &dyn System,
+    tracefs: &Tracefs,
+    kind: Kind,
+    name: &str,
+) -> Result<(u16, Decoder, At), TracefsError> {
+    let format = tracefs.format(system, name)?;
+    let decoder = Decoder::new(kind, &format).map_err(|field| tracefs.missing_field(name, field))?;
+    Ok((format.id, decoder, format.at("common_type").unwrap_or(COMMON_TYPE)))
+}

@@ -1,0 +1,723 @@
+//! Recording: a target, its tracepoints, its episodes, its file.
+
+use crate::event::Event;
+use crate::guest::{self, GuestSource};
+use crate::host::HostPairing;
+use crate::merge::Merge;
+use crate::names::{self, ProcNames};
+use crate::pairing::{Found, Pairing};
+use crate::perf::OpenError;
+use crate::probe::{Probe, Trace, TraceError};
+use crate::settings::Watch;
+use crate::system::{Machine, System, cpu_model, kernel_release};
+use crate::thread::{self, ThreadPairing};
+use crate::tracefs::{Tracefs, TracefsError};
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, host};
+use dwell_recording::{
+    Clock, Contents, Episode, IdleIncludes, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
+};
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// What is to be recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The vCPUs of this host.
+    Host {
+        /// Only those of the VM of this process.
+        pid: Option<i32>,
+        /// Take `kvm:kvm_exit` too, of HLT only: it tells the number of each vCPU for certain, where it fires, and costs
+        /// the filter's time (a fraction of a microsecond) at every exit of every VM.
+        exits: bool,
+    },
+    /// The CPUs of this machine, which may be a guest.
+    Guest {
+        /// What tells that a CPU idles.
+        source: GuestSource,
+    },
+    /// Threads that wait in system calls.
+    Thread {
+        /// Those of this process, or this thread.
+        pid: Option<i32>,
+        /// Those of this name (threads have names of their own; 15 characters count).
+        comm: Option<String>,
+    },
+}
+
+impl Target {
+    /// To which layer the episodes belong.
+    pub const fn layer(&self) -> Layer {
+        match self {
+            Target::Host { .. } => Layer::Host,
+            Target::Guest { .. } => Layer::Guest,
+            Target::Thread { .. } => Layer::Iothread,
+        }
+    }
+
+    const fn pid(&self) -> Option<i32> {
+        match self {
+            Target::Host { pid, .. } | Target::Thread { pid, .. } => *pid,
+            Target::Guest { .. } => None,
+        }
+    }
+}
+
+/// Why nothing could be recorded, or not to the end. Where there is a remedy, it is part of the text.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Tracing could not begin.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// There is no such process or thread.
+    #[error("there is no process or thread {0}")]
+    NoProcess(i32),
+    /// Neither process nor name was given.
+    #[error("say which threads to record: --pid N or --comm NAME")]
+    NoThreads,
+    /// Waiting for events, or switching them, failed.
+    #[error("cannot {what} the tracepoints")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file could not be made.
+    #[error(transparent)]
+    File(#[from] NewFileError),
+    /// The episodes could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The thread that writes is gone.
+    #[error("the thread that writes the recording ended early")]
+    WriterGone,
+}
+
+impl From<TracefsError> for RecordError {
+    fn from(error: TracefsError) -> RecordError {
+        RecordError::Trace(error.into())
+    }
+}
+
+impl From<OpenError> for RecordError {
+    fn from(error: OpenError) -> RecordError {
+        RecordError::Trace(error.into())
+    }
+}
+
+/// How a recording is going.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Since the recorder started.
+    pub elapsed: Duration,
+    /// Trace events read.
+    pub events: u64,
+    /// Episodes found.
+    pub episodes: u64,
+    /// Idlers that have at least one episode.
+    pub idlers: usize,
+    /// Trace events lost, those that came too late included.
+    pub lost: u64,
+    /// Episodes whose beginning or end was not seen.
+    pub incomplete: u64,
+}
+
+/// Told what happens while recording.
+pub trait Observer {
+    /// How it is going; about ten times a second, and once at the end.
+    fn status(&mut self, _status: &Status) {}
+    /// Each event, in order of time.
+    fn event(&mut self, _event: &Event) {}
+    /// Episodes that have ended, of the idlers with these names.
+    fn episodes(&mut self, _names: &[String], _found: &[Found]) {}
+}
+
+/// Nobody watches.
+impl Observer for () {}
+
+/// How long to record.
+#[derive(Clone, Copy, Debug)]
+pub struct Until<'a> {
+    /// At most so long; `None`: until `stop`.
+    pub duration: Option<Duration>,
+    /// Set by somebody else to end it; looked at ten times a second.
+    pub stop: &'a AtomicBool,
+}
+
+/// How a recording went.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The last [`Status`].
+    pub status: Status,
+    /// What is in the recording.
+    pub contents: Contents,
+    /// What the recording says of itself.
+    pub metadata: Metadata,
+}
+
+/// Recording is prepared: everything that can be refused was granted.
+pub struct Recorder {
+    system: Arc<dyn System>,
+    target: Target,
+    trace: Trace,
+    pairing: Box<dyn Pairing>,
+    metadata: Metadata,
+    watch: Watch,
+    threads: Watched,
+}
+
+/// How often the buffers are emptied at least, the status is told and `stop` looked at.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long events are kept back to be put in order \[ns\]: a CPU may be stopped (by a hypervisor) between taking the time
+/// of an event and publishing it.
+const SLACK_NS: u64 = 100_000_000;
+/// How often new threads and changed settings are looked for.
+const LOOK_AROUND: Duration = Duration::from_millis(500);
+
+impl Recorder {
+    /// Prepares to record `target` on this machine. `command` is the command line, for the metadata.
+    ///
+    /// # Errors
+    /// Why it cannot be recorded.
+    pub fn open(target: Target, command: Option<String>) -> Result<Recorder, RecordError> {
+        Recorder::open_on(Arc::new(Machine), target, command)
+    }
+
+    /// As [`Recorder::open`], on a machine that is asked through `system`.
+    ///
+    /// # Errors
+    /// Why it cannot be recorded.
+    pub fn open_on(
+        system: Arc<dyn System>,
+        target: Target,
+        command: Option<String>,
+    ) -> Result<Recorder, RecordError> {
+        let threads = target.pid().map_or_else(Vec::new, |pid| names::threads(&*system, pid));
+        match (&target, target.pid()) {
+            (_, Some(pid)) if threads.is_empty() => return Err(RecordError::NoProcess(pid)),
+            (Target::Thread { comm: None, .. }, None) => return Err(RecordError::NoThreads),
+            _ => {}
+        }
+        let tracefs = Tracefs::open(&*system)?;
+        let mut watched = Watched::new(&*system, &threads);
+        let filter = by_name(&target, watched.more(&threads));
+        let (probes, pairing, idle_includes) = plan(&system, &tracefs, &target)?;
+        let trace = Trace::open(&*system, &tracefs, &probes, filter.as_deref())?;
+        let watch = Watch::start(&*system, target.layer());
+        let mut metadata = Metadata::new(target.layer());
+        metadata.source.tool = "dwell record".to_owned();
+        metadata.source.events = trace.probes().iter().map(|probe| probe.kind.to_string()).collect();
+        metadata.source.command = command;
+        metadata.idle_includes = idle_includes;
+        metadata.clock = Clock::Monotonic;
+        metadata.kernel = kernel_release(&*system);
+        metadata.cpu_model = cpu_model(&*system);
+        metadata.lost.events = Some(0);
+        Ok(Recorder { system, target, trace, pairing, metadata, watch, threads: watched })
+    }
+
+    /// What the recording will say of itself, as far as it is known.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Records into the file `path`, which appears when it is complete.
+    ///
+    /// # Errors
+    /// What went wrong; there is then no file.
+    pub fn to_file(
+        self,
+        path: &Path,
+        until: &Until<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Summary, RecordError> {
+        let (summary, file) = self.write(NewFile::create(path)?, until, observer)?;
+        file.keep()?;
+        Ok(summary)
+    }
+
+    /// Records into memory: the bytes of a Parquet file, for [`Reader::from_bytes`](dwell_recording::Reader::from_bytes).
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn to_memory(
+        self,
+        until: &Until<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, Vec<u8>), RecordError> {
+        self.write(Vec::new(), until, observer)
+    }
+
+    /// Records into `out`. Compressing and writing are done by a thread of their own, so that they do not keep the buffers
+    /// from being emptied.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn write<W: Write + Send>(
+        mut self,
+        out: W,
+        until: &Until<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(Summary, W), RecordError> {
+        let writer = Writer::new(out, self.metadata.clone(), Packing::default())?;
+        std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(BATCHES_WAITING);
+            let writing = scope.spawn(move || write_batches(writer, &receiver));
+            let recorded = self.record(&sender, until, observer);
+            drop(sender);
+            let mut writer = writing.join().map_err(|_| RecordError::WriterGone)??;
+            let status = recorded?;
+            self.complete_metadata();
+            *writer.metadata_mut() = self.metadata.clone();
+            let (contents, out) = writer.close()?;
+            Ok((Summary { status, contents, metadata: self.metadata }, out))
+        })
+    }
+
+    /// Tells the observer what happens and records nothing.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn watch(mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
+        std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(BATCHES_WAITING);
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+            self.record(&sender, until, observer)
+        })
+    }
+
+    fn record(
+        &mut self,
+        sender: &SyncSender<Batch>,
+        until: &Until<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Status, RecordError> {
+        let io = |what| move |source| RecordError::Io { what, source };
+        let started = Instant::now();
+        let mut round = Round { merge: Merge::new(), status: Status::default(), named: 0 };
+        let mut looked = started;
+        let _first = come_first();
+        self.trace.sampler().enable().map_err(io("switch on"))?;
+        while !until.stop.load(Ordering::Relaxed) {
+            let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(started.elapsed()));
+            if left.is_zero() {
+                break;
+            }
+            self.trace.sampler().wait(left.min(ROUND)).map_err(io("wait for"))?;
+            let now = now_ns();
+            self.read(&mut round);
+            self.release(&mut round, now.saturating_sub(SLACK_NS), sender, observer)?;
+            if looked.elapsed() >= LOOK_AROUND {
+                looked = Instant::now();
+                self.watch.look(&*self.system, now);
+                if !self.follow_threads()? {
+                    break;
+                }
+            }
+            round.status.elapsed = started.elapsed();
+            observer.status(&round.status);
+        }
+        self.trace.sampler().disable().map_err(io("switch off"))?;
+        self.read(&mut round);
+        self.release(&mut round, u64::MAX, sender, observer)?;
+        let mut rows = Vec::new();
+        self.pairing.finish(&mut rows);
+        self.send(&mut round, rows, sender, observer)?;
+        round.status.elapsed = started.elapsed();
+        observer.status(&round.status);
+        Ok(round.status)
+    }
+
+    /// Empties the buffers.
+    fn read(&mut self, round: &mut Round) {
+        let mut late = Vec::new();
+        let Round { merge, status, .. } = round;
+        self.trace.drain(|event| {
+            status.events += 1;
+            if !merge.push(event) {
+                late.push(event.cpu);
+            }
+        });
+        late.into_iter().for_each(|cpu| self.trace.count_lost(cpu, 1));
+    }
+
+    /// Turns what is old enough into episodes and sends them off to be written.
+    fn release(
+        &mut self,
+        round: &mut Round,
+        until_ns: u64,
+        sender: &SyncSender<Batch>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        let mut rows = Vec::new();
+        let pairing = &mut self.pairing;
+        round.merge.release(until_ns, |event| {
+            observer.event(event);
+            pairing.observe(event, &mut rows);
+        });
+        self.send(round, rows, sender, observer)
+    }
+
+    fn send(
+        &mut self,
+        round: &mut Round,
+        rows: Vec<Found>,
+        sender: &SyncSender<Batch>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        let idlers = self.pairing.idlers();
+        observer.episodes(idlers, &rows);
+        let names = idlers.get(round.named..).unwrap_or_default().to_vec();
+        round.named = idlers.len();
+        round.status.idlers = idlers.len();
+        round.status.episodes += rows.len() as u64;
+        round.status.incomplete = self.pairing.incomplete();
+        round.status.lost = self.trace.lost().values().sum();
+        if rows.is_empty() && names.is_empty() {
+            return Ok(());
+        }
+        // The thread that writes ends early only with an error of its own, which is then told in place of this one.
+        sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
+    }
+
+    /// Looks for threads that are new; answers `false` if the process has ended.
+    fn follow_threads(&mut self) -> Result<bool, RecordError> {
+        let Some(pid) = self.target.pid() else { return Ok(true) };
+        let threads = names::threads(&*self.system, pid);
+        if threads.is_empty() {
+            return Ok(false);
+        }
+        if let Some(filter) =
+            self.threads.more(&threads).and_then(|filter| by_name(&self.target, Some(filter)))
+        {
+            self.trace.add_threads(&*self.system, &filter)?;
+        }
+        Ok(true)
+    }
+
+    fn complete_metadata(&mut self) {
+        for (cpu, count) in self.trace.lost() {
+            self.metadata.lost.add(Some(*cpu), *count);
+        }
+        self.metadata.lost.incomplete_episodes = self.pairing.incomplete();
+        self.metadata.settings = self.watch.changes().to_vec();
+        self.metadata.other.extend(self.watch.notes());
+        self.metadata.other.extend(self.pairing.notes());
+    }
+}
+
+/// What goes on from round to round.
+struct Round {
+    merge: Merge,
+    status: Status,
+    /// How many idlers' names were sent off.
+    named: usize,
+}
+
+/// Episodes on their way to the file, and the names that are new in them.
+struct Batch {
+    names: Vec<String>,
+    rows: Vec<Found>,
+}
+
+/// At 200,000 episodes/s a batch is a tenth of a second, 20,000 rows of 80 bytes.
+const BATCHES_WAITING: usize = 16;
+
+fn write_batches<W: Write + Send>(
+    mut writer: Writer<W>,
+    batches: &Receiver<Batch>,
+) -> Result<Writer<W>, WriteError> {
+    let mut names: Vec<String> = Vec::new();
+    for batch in batches {
+        names.extend(batch.names);
+        for row in batch.rows {
+            let Some(idler) = names.get(row.idler as usize) else { continue };
+            writer.push(&Episode {
+                window_ns: row.window_ns,
+                halted: row.halted,
+                wake: row.wake,
+                wake_latency_ns: row.wake_latency_ns,
+                ..Episode::new(idler, row.start_ns, row.idle_ns)
+            })?;
+        }
+    }
+    Ok(writer)
+}
+
+type Plan = (Vec<Probe>, Box<dyn Pairing>, IdleIncludes);
+
+fn plan(system: &Arc<dyn System>, tracefs: &Tracefs, target: &Target) -> Result<Plan, RecordError> {
+    Ok(match target {
+        Target::Host { pid, exits } => {
+            let era = kernel_release(&**system)
+                .and_then(|release| Version::parse(&release))
+                .and_then(|version| host::Era::of(version).ok());
+            let pairing = HostPairing::new(era, *pid, Box::new(ProcNames::new(system.clone())));
+            (crate::host::probes(*exits), Box::new(pairing), IdleIncludes::Wake)
+        }
+        Target::Guest { source } => guest::plan(&**system, tracefs, *source)?,
+        Target::Thread { pid, .. } => {
+            let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
+            (thread::probes(&**system, tracefs), Box::new(pairing), IdleIncludes::Wake)
+        }
+    })
+}
+
+/// The threads that the kernel lets through, as filters on their numbers.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Whether the kernel filters by number at all.
+    filters: bool,
+    threads: BTreeSet<i32>,
+    additions: usize,
+    /// From here on everything is let through, and sorted out later.
+    open_above: Option<i32>,
+}
+
+impl Watched {
+    fn new(system: &dyn System, threads: &[i32]) -> Watched {
+        let filters = !threads.is_empty() && names::pids_are_global(system);
+        Watched { filters, ..Watched::default() }
+    }
+
+    /// The filter that lets through those of `threads` that were not let through so far; `None` if there are none.
+    fn more(&mut self, threads: &[i32]) -> Option<String> {
+        let passes =
+            |tid: &i32| self.threads.contains(tid) || self.open_above.is_some_and(|last| *tid > last);
+        let new: Vec<i32> = threads.iter().copied().filter(|tid| !passes(tid)).collect();
+        if !self.filters || new.is_empty() || self.open_above.is_some() {
+            return None;
+        }
+        self.additions += 1;
+        let last = self.threads.last().copied().unwrap_or(0);
+        self.threads.extend(&new);
+        if self.additions > MOST_ADDITIONS || new.len() > MOST_IN_FILTER {
+            // Threads come and go; numbers rise. Below, those already known are left out.
+            self.open_above = Some(last);
+            return Some(format!("common_pid > {last}"));
+        }
+        Some(new.iter().map(|tid| format!("common_pid == {tid}")).collect::<Vec<_>>().join(" || "))
+    }
+}
+
+/// The filter by name that `target` asks for, beside that by number.
+fn by_name(target: &Target, numbers: Option<String>) -> Option<String> {
+    let Target::Thread { comm: Some(comm), .. } = target else { return numbers };
+    let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
+    let name = format!("comm == \"{}\"", comm.get(..end).unwrap_or_default());
+    Some(match numbers {
+        Some(numbers) => format!("{name} && ({numbers})"),
+        None => name,
+    })
+}
+
+/// The kernel keeps this many bytes of a thread's name (`TASK_COMM_LEN` less the NUL).
+const COMM: usize = 15;
+/// A filter is at most a page long.
+const MOST_IN_FILTER: usize = 100;
+/// Each addition takes a descriptor for each tracepoint on each CPU, and costs time at each hit.
+const MOST_ADDITIONS: usize = 16;
+
+/// Gives this thread the highest priority among ordinary ones, where that is allowed: it runs for a few milliseconds ten
+/// times a second, and what it is kept waiting for too long is lost. The calling thread gets its own back at the end.
+fn come_first() -> Priority {
+    let before = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = rustix::process::setpriority_process(None, -20);
+    Priority(before)
+}
+
+/// What the priority was.
+struct Priority(i32);
+
+impl Drop for Priority {
+    fn drop(&mut self) {
+        let _ = rustix::process::setpriority_process(None, self.0);
+    }
+}
+
+/// CLOCK_MONOTONIC \[ns\].
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// Records the best that there is here into memory: the vCPUs of this host if any halted, else the CPUs of this machine.
+///
+/// Where VMs run but none of their vCPUs halts in `duration`, it takes twice as long.
+///
+/// # Errors
+/// Why nothing can be recorded.
+pub fn record_anything(
+    duration: Duration,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, Vec<u8>), RecordError> {
+    let until = Until { duration: Some(duration), stop };
+    let running = running_vms(&Machine);
+    if running > 0
+        && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false }, None)
+    {
+        let (summary, bytes) = recorder.to_memory(&until, observer)?;
+        if summary.contents.episodes > 0 || stop.load(Ordering::Relaxed) {
+            return Ok((summary, bytes));
+        }
+    }
+    Recorder::open(Target::Guest { source: GuestSource::Auto }, None)?.to_memory(&until, observer)
+}
+
+/// Processes that have a VM open.
+fn running_vms(system: &dyn System) -> usize {
+    let processes = system.list(Path::new("/proc")).unwrap_or_default();
+    let pids = processes.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    pids.filter(|pid| {
+        let dir = format!("/proc/{pid}/fd");
+        let fds = system.list(Path::new(&dir)).unwrap_or_default();
+        fds.iter().any(|fd| {
+            system.read_link(Path::new(&format!("{dir}/{fd}"))).is_ok_and(|link| link == "anon_inode:kvm-vm")
+        })
+    })
+    .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+    use proptest::prelude::*;
+
+    const FORMAT: &str = "name: x\nID: 7\nformat:\n\tfield:u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\
+        \tfield:bool waited;\toffset:16;\tsize:1;\tsigned:0;\n\tfield:bool valid;\toffset:17;\tsize:1;\tsigned:0;\n\
+        \tfield:u32 vcpu_id;\toffset:18;\tsize:4;\tsigned:0;\n\tfield:bool grow;\toffset:22;\tsize:1;\tsigned:0;\n\
+        \tfield:u32 new;\toffset:24;\tsize:4;\tsigned:0;\n\tfield:u32 old;\toffset:28;\tsize:4;\tsigned:0;\n";
+    const EVENTS: &str = "/sys/kernel/tracing/events";
+
+    fn machine() -> Fake {
+        Fake::new()
+            .file("/proc/sys/kernel/osrelease", "6.18.44\n")
+            .file("/proc/sys/kernel/perf_event_paranoid", "3\n")
+            .file(&format!("{EVENTS}/sched/sched_switch/id"), "1\n")
+    }
+
+    fn with_kvm() -> Fake {
+        machine()
+            .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), FORMAT)
+            .file(&format!("{EVENTS}/kvm/kvm_halt_poll_ns/format"), FORMAT)
+    }
+
+    const HOST: Target = Target::Host { pid: None, exits: false };
+
+    /// What the user is told, as one line.
+    fn refusal(fake: Fake, target: Target) -> String {
+        let Err(error) = Recorder::open_on(Arc::new(fake), target, None) else { panic!("opened") };
+        let line = error.to_string();
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn each_refusal_has_its_own_remedy() {
+        let not_root = with_kvm().forbid("/sys/kernel/tracing").mount_fails(libc::EPERM);
+        let no_tracefs = Fake::new().mount_fails(libc::ENODEV);
+        let no_kvm = machine();
+        let paranoid = with_kvm().perf_fails(libc::EACCES);
+        let old = machine().file(&format!("{EVENTS}/kvm/kvm_exit/format"), FORMAT);
+        let odd = with_kvm()
+            .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), &FORMAT.replace("waited", "slept"));
+        let lines = [
+            (
+                not_root,
+                "no permission to read /sys/kernel/tracing; run as root (or with CAP_PERFMON, and tracefs \
+                readable for you)",
+            ),
+            (
+                no_tracefs,
+                "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with \
+                tracepoints",
+            ),
+            (
+                no_kvm,
+                "kernel 6.18.44 has no tracepoints `kvm`: KVM is not there; load kvm_intel or kvm_amd, or record the \
+                layer `guest` instead",
+            ),
+            (
+                paranoid,
+                "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3); run as \
+                root or with CAP_PERFMON, or set kernel.perf_event_paranoid=-1",
+            ),
+            (
+                old,
+                "kernel 6.18.44 has no tracepoint `kvm:kvm_vcpu_wakeup`; it is too old, or was built without it",
+            ),
+            (
+                odd,
+                "kernel 6.18.44: tracepoint `kvm:kvm_vcpu_wakeup` has no field `waited`; please report this kernel to \
+                dwell's developers",
+            ),
+        ];
+        for (fake, line) in lines {
+            assert_eq!(refusal(fake, HOST), line);
+        }
+    }
+
+    #[test]
+    fn threads_must_be_named_and_exist() {
+        let nobody = Target::Thread { pid: None, comm: None };
+        assert_eq!(refusal(machine(), nobody), "say which threads to record: --pid N or --comm NAME");
+        let gone = Target::Thread { pid: Some(77), comm: None };
+        assert_eq!(refusal(machine(), gone), "there is no process or thread 77");
+    }
+
+    #[test]
+    fn a_thread_is_let_through_once() {
+        let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+        let mut watched = Watched::new(&global, &[5, 6]);
+        assert_eq!(watched.more(&[5, 6]).as_deref(), Some("common_pid == 5 || common_pid == 6"));
+        assert_eq!(watched.more(&[5]), None);
+        assert_eq!(watched.more(&[5, 9]).as_deref(), Some("common_pid == 9"));
+        let mut inside = Watched::new(&Fake::new(), &[5, 6]);
+        assert_eq!(inside.more(&[5, 6]), None);
+    }
+
+    #[test]
+    fn names_are_cut_as_the_kernel_cuts_them() {
+        let target = |comm: &str| Target::Thread { pid: None, comm: Some(comm.to_owned()) };
+        assert_eq!(by_name(&target("redis-server"), None).unwrap(), "comm == \"redis-server\"");
+        assert_eq!(by_name(&target("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
+        assert_eq!(
+            by_name(&target("x"), Some("common_pid == 5".to_owned())).unwrap(),
+            "comm == \"x\" && (common_pid == 5)"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        /// However threads come and go: each passes exactly one filter, unless its number is lower than one that passed
+        /// before everything above was opened.
+        #[test]
+        fn no_thread_is_let_through_twice(rounds in prop::collection::vec(prop::collection::vec(1i32..500, 0..110), 1..20)) {
+            let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+            let mut watched = Watched::new(&global, &[1]);
+            let mut filters: Vec<String> = vec![];
+            for threads in rounds {
+                filters.extend(watched.more(&threads));
+                let open = watched.open_above;
+                for tid in threads {
+                    let passes = |filter: &&String| filter.split(" || ").any(|term| {
+                        term == format!("common_pid == {tid}")
+                            || term.strip_prefix("common_pid > ").is_some_and(|last| tid > last.parse().unwrap())
+                    });
+                    let count = filters.iter().filter(passes).count();
+                    prop_assert!(count == 1 || (count == 0 && open.is_some_and(|last| tid <= last)), "{tid}: {count}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The settings in force, at the start and when they change.
+
+use crate::system::{System, text};
+use dwell_policy::Layer;
+use dwell_recording::{SettingValue, SettingsChange};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Where a layer's parameters are.
+const fn folder(layer: Layer) -> Option<&'static str> {
+    match layer {
+        Layer::Host | Layer::Timer => Some("/sys/module/kvm/parameters"),
+        Layer::Guest => Some("/sys/module/haltpoll/parameters"),
+        Layer::Iothread => None,
+    }
+}
+
+/// Parameters that rule how a layer polls, of all that its module has.
+const fn prefix(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Guest => "guest_halt_poll_",
+        _ => "halt_poll_ns",
+    }
+}
+
+/// The parameters of `layer` as they are now; empty where there are none.
+pub fn read(system: &dyn System, layer: Layer) -> BTreeMap<String, SettingValue> {
+    let Some(folder) = folder(layer) else { return BTreeMap::new() };
+    let names = system.list(Path::new(folder)).unwrap_or_default();
+    let names = names.into_iter().filter(|name| name.starts_with(prefix(layer)));
+    names.filter_map(|name| Some((name.clone(), value(&text(system, format!("{folder}/{name}"))?)))).collect()
+}
+
+/// Sysfs writes a switch as `Y` or `N`.
+fn value(text: &str) -> SettingValue {
+    match text {
+        "Y" => SettingValue::Flag(true),
+        "N" => SettingValue::Flag(false),
+        _ => match (text.parse(), text.parse()) {
+            (Ok(number), _) => SettingValue::Number(number),
+            (_, Ok(negative)) => SettingValue::Negative(negative),
+            _ => SettingValue::Text(text.to_owned()),
+        },
+    }
+}
+
+/// Looks at the settings from time to time and remembers each change.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    layer: Layer,
+    now: BTreeMap<String, SettingValue>,
+    changes: Vec<SettingsChange>,
+    notes: BTreeMap<String, Value>,
+}
+
+impl Watch {
+    pub(crate) fn start(system: &dyn System, layer: Layer) -> Watch {
+        let now = read(system, layer);
+        let changes = match now.is_empty() {
+            true => vec![],
+            false => vec![SettingsChange { at_ns: None, layer, values: now.clone() }],
+        };
+        Watch { layer, now, changes, notes: notes(system, layer) }
+    }
+
+    /// Looks again; `at_ns` is now \[ns, CLOCK_MONOTONIC\].
+    pub(crate) fn look(&mut self, system: &dyn System, at_ns: u64) {
+        let values = read(system, self.layer);
+        if values != self.now {
+            let at_ns = Some(at_ns);
+            self.changes.push(SettingsChange { at_ns, layer: self.layer, values: values.clone() });
+            self.now = values;
+        }
+    }
+
+    pub(crate) fn changes(&self) -> &[SettingsChange] {
+        &self.changes
+    }
+
+    pub(crate) fn notes(&self) -> BTreeMap<String, Value> {
+        self.notes.clone()
+    }
+}
+
+/// What else rules how a guest's CPUs idle.
+fn notes(system: &dyn System, layer: Layer) -> BTreeMap<String, Value> {
+    if layer != Layer::Guest {
+        return BTreeMap::new();
+    }
+    let cpuidle = "/sys/devices/system/cpu/cpuidle";
+    let read = |name: &str| text(system, format!("{cpuidle}/{name}"));
+    BTreeMap::from([(
+        "dwell.cpuidle".to_owned(),
+        json!({ "driver": read("current_driver"), "governor": read("current_governor_ro") }),
+    )])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn changes_are_remembered_with_their_time() {
+        let with = |max: &str| {
+            Fake::new()
+                .file("/sys/module/kvm/parameters/halt_poll_ns", max)
+                .file("/sys/module/kvm/parameters/halt_poll_ns_grow", "2\n")
+                .file("/sys/module/kvm/parameters/nx_huge_pages", "Y\n")
+        };
+        let mut watch = Watch::start(&with("200000\n"), Layer::Host);
+        watch.look(&with("200000\n"), 5);
+        watch.look(&with("0\n"), 7);
+        let [first, second] = watch.changes() else { panic!("{:?}", watch.changes()) };
+        assert_eq!((first.at_ns, second.at_ns), (None, Some(7)));
+        assert_eq!(first.values["halt_poll_ns"], SettingValue::Number(200_000));
+        assert_eq!(second.values["halt_poll_ns"], SettingValue::Number(0));
+        assert_eq!(first.values.len(), 2);
+    }
+
+    #[test]
+    fn values_are_read_as_sysfs_writes_them() {
+        assert_eq!(value("Y"), SettingValue::Flag(true));
+        assert_eq!(value("-1"), SettingValue::Negative(-1));
+        assert_eq!(value("4294967295"), SettingValue::Number(4_294_967_295));
+        assert_eq!(value("auto"), SettingValue::Text("auto".to_owned()));
+        assert!(read(&Fake::new(), Layer::Guest).is_empty());
+    }
+}

@@ -1,0 +1,305 @@
+//! Tracefs: where it is, which tracepoints there are, and how their samples are laid out.
+//!
+//! It is looked for in `/proc/mounts`, then at its usual places. Where it is mounted nowhere, a *detached* mount is
+//! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
+
+use crate::format::{Format, FormatError};
+use crate::system::{System, kernel_release, text};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
+#[derive(Debug, thiserror::Error)]
+pub enum TracefsError {
+    /// The kernel knows no tracefs.
+    #[error(
+        "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with tracepoints"
+    )]
+    NoTracefs,
+    /// Tracefs may not be read or mounted.
+    #[error("no permission to {what}; run as root (or with CAP_PERFMON, and tracefs readable for you)")]
+    NotPermitted {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Tracefs is there, the whole category is not: the module that has it is not loaded.
+    #[error("kernel {kernel} has no tracepoints `{category}`: {}", remedy_of_category(category))]
+    MissingCategory {
+        /// Such as `kvm`.
+        category: String,
+        /// `uname -r`.
+        kernel: String,
+    },
+    /// The category is there, the tracepoint is not.
+    #[error("kernel {kernel} has no tracepoint `{event}`; it is too old, or was built without it")]
+    MissingTracepoint {
+        /// Such as `kvm:kvm_vcpu_wakeup`.
+        event: String,
+        /// `uname -r`.
+        kernel: String,
+    },
+    /// The tracepoint is there, but says less than what is needed.
+    #[error(
+        "kernel {kernel}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers"
+    )]
+    MissingField {
+        /// Such as `kvm:kvm_vcpu_wakeup`.
+        event: String,
+        /// The field that is missing.
+        field: &'static str,
+        /// `uname -r`.
+        kernel: String,
+    },
+    /// The description of the tracepoint cannot be understood.
+    #[error(
+        "cannot understand the format of tracepoint `{event}`; please report this kernel to dwell's developers"
+    )]
+    Format {
+        /// Such as `kvm:kvm_vcpu_wakeup`.
+        event: String,
+        /// Where it fails.
+        source: FormatError,
+    },
+    /// Something else went wrong.
+    #[error("cannot {what}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn remedy_of_category(category: &str) -> &'static str {
+    match category {
+        "kvm" => "KVM is not there; load kvm_intel or kvm_amd, or record the layer `guest` instead",
+        "syscalls" => "it was built without CONFIG_FTRACE_SYSCALLS",
+        _ => "it was built without them",
+    }
+}
+
+/// A tracefs that can be read.
+#[derive(Debug)]
+pub struct Tracefs {
+    root: PathBuf,
+    kernel: String,
+    /// Keeps a mount of our own alive; `root` leads through it.
+    mount: Option<OwnedFd>,
+}
+
+const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+impl Tracefs {
+    /// Finds tracefs, or mounts it for this process alone.
+    ///
+    /// # Errors
+    /// [`TracefsError::NoTracefs`] or [`TracefsError::NotPermitted`].
+    pub fn open(system: &dyn System) -> Result<Tracefs, TracefsError> {
+        let kernel = kernel_release(system).unwrap_or_else(|| "of unknown release".to_owned());
+        let mut refused = None;
+        for root in mounted(system).into_iter().chain(USUAL_PLACES.map(PathBuf::from)) {
+            match system.list(&root.join("events")) {
+                Ok(_) => return Ok(Tracefs { root, kernel, mount: None }),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refused = Some((format!("read {}", root.display()), error));
+                }
+                Err(_) => {}
+            }
+        }
+        match system.mount_tracefs() {
+            Ok(mount) => {
+                let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+                Ok(Tracefs { root, kernel, mount: Some(mount) })
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let (what, source) = refused.unwrap_or_else(|| ("mount tracefs".to_owned(), error));
+                Err(TracefsError::NotPermitted { what, source })
+            }
+            Err(source) => Err(TracefsError::Io { what: "mount tracefs".to_owned(), source }),
+        }
+    }
+
+    /// Where it is; for a mount of our own a path through `/proc/self/fd`, valid in this process only.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether it had to be mounted for this process.
+    pub fn is_private(&self) -> bool {
+        self.mount.is_some()
+    }
+
+    /// Whether there is this tracepoint, as `category:name`.
+    pub fn has(&self, system: &dyn System, event: &str) -> bool {
+        system.read(&self.path(event).join("id")).is_ok()
+    }
+
+    fn path(&self, event: &str) -> PathBuf {
+        let (category, name) = event.split_once(':').unwrap_or(("", event));
+        self.root.join("events").join(category).join(name)
+    }
+
+    /// The layout of a tracepoint, given as `category:name`.
+    ///
+    /// # Errors
+    /// Which of the things that can be missing is missing.
+    pub fn format(&self, system: &dyn System, event: &str) -> Result<Format, TracefsError> {
+        let path = self.path(event);
+        let bytes = system.read(&path.join("format")).map_err(|error| self.why(system, event, error))?;
+        Format::parse(&String::from_utf8_lossy(&bytes))
+            .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
+    }
+
+    /// The error for a field that a tracepoint lacks.
+    pub fn missing_field(&self, event: &str, field: &'static str) -> TracefsError {
+        TracefsError::MissingField { event: event.to_owned(), field, kernel: self.kernel.clone() }
+    }
+
+    fn why(&self, system: &dyn System, event: &str, error: io::Error) -> TracefsError {
+        let kernel = self.kernel.clone();
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                let (category, _) = event.split_once(':').unwrap_or(("", event));
+                match system.list(&self.root.join("events").join(category)) {
+                    Ok(_) => TracefsError::MissingTracepoint { event: event.to_owned(), kernel },
+                    Err(_) => TracefsError::MissingCategory { category: category.to_owned(), kernel },
+                }
+            }
+            io::ErrorKind::PermissionDenied => {
+                TracefsError::NotPermitted { what: format!("read the format of {event}"), source: error }
+            }
+            _ => TracefsError::Io { what: format!("read the format of {event}"), source: error },
+        }
+    }
+}
+
+/// The mount points of tracefs, and of debugfs with a tracefs in it.
+fn mounted(system: &dyn System) -> Vec<PathBuf> {
+    let mounts = text(system, "/proc/mounts").unwrap_or_default();
+    let of = |wanted: &str, below: &str| -> Vec<PathBuf> {
+        let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        fields
+            .filter(|fields| fields.get(2) == Some(&wanted))
+            .filter_map(|fields| Some(Path::new(&unescape(fields.get(1)?)).join(below)))
+            .collect()
+    };
+    let mut places = of("tracefs", "");
+    places.extend(of("debugfs", "tracing"));
+    places
+}
+
+/// `/proc/mounts` writes blank, tab, newline and backslash as three octal digits.
+fn unescape(path: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(path.to_owned(), |path, (escaped, plain)| path.replace(escaped, plain))
+}
+
+/// A mount of tracefs that has no place in any mount namespace.
+pub(crate) fn mount_detached() -> io::Result<OwnedFd> {
+    match mount_by_descriptor() {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => mount_in_namespace(),
+        done => done,
+    }
+}
+
+fn mount_by_descriptor() -> io::Result<OwnedFd> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
+}
+
+/// For kernels and sandboxes without `fsopen`: a thread with a mount namespace of its own mounts tracefs there, opens
+/// it and ends. The namespace goes with the thread; the descriptor keeps the mount.
+fn mount_in_namespace() -> io::Result<OwnedFd> {
+    let thread = std::thread::Builder::new().name("tracefs".to_owned()).spawn(|| {
+        use rustix::fs::{Mode, OFlags, open};
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+        #[allow(deprecated, reason = "only unsharing descriptors can break safety; NEWNS unshares mounts")]
+        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS)?;
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+        let place = "/sys";
+        mount("tracefs", place, "tracefs", MountFlags::RDONLY, None)?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(open(place, flags, Mode::empty())?)
+    })?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+    use crate::system::Machine;
+
+    #[test]
+    fn private_mounts_show_events_and_leave_nothing_behind() {
+        let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let before = mounts();
+        for mount in [mount_by_descriptor, mount_in_namespace] {
+            let mount = match mount() {
+                Ok(mount) => mount,
+                Err(error) => {
+                    println!("SKIP {error}: private_mounts_show_events_and_leave_nothing_behind");
+                    continue;
+                }
+            };
+            let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            let kernel = "test".to_owned();
+            let tracefs = Tracefs { root, kernel, mount: Some(mount) };
+            let format = tracefs.format(&Machine, "sched:sched_switch").unwrap();
+            assert_eq!(format.name, "sched_switch");
+            assert!(matches!(
+                tracefs.format(&Machine, "sched:no_such_thing"),
+                Err(TracefsError::MissingTracepoint { .. })
+            ));
+            assert_eq!(mounts(), before);
+        }
+        assert_eq!(mounts(), before);
+    }
+
+    #[test]
+    fn found_where_it_is_mounted() {
+        let fake = Fake::new()
+            .file("/proc/mounts", "none /odd\\040place tracefs rw 0 0\n")
+            .file("/odd place/events/kvm/kvm_vcpu_wakeup/id", "41\n");
+        let tracefs = Tracefs::open(&fake).unwrap();
+        assert_eq!(tracefs.root(), Path::new("/odd place"));
+        assert!(tracefs.has(&fake, "kvm:kvm_vcpu_wakeup"));
+        assert!(!tracefs.is_private());
+    }
+
+    #[test]
+    fn found_below_debugfs() {
+        let fake = Fake::new()
+            .file("/proc/mounts", "none /sys/kernel/debug debugfs rw 0 0\n")
+            .file("/sys/kernel/debug/tracing/events/enable", "0\n");
+        assert_eq!(Tracefs::open(&fake).unwrap().root(), Path::new("/sys/kernel/debug/tracing"));
+    }
+
+    #[test]
+    fn each_lack_has_its_own_remedy() {
+        let none = Fake::new().mount_fails(libc::ENODEV);
+        assert!(matches!(Tracefs::open(&none), Err(TracefsError::NoTracefs)));
+        let user = Fake::new().mount_fails(libc::EPERM);
+        let error = Tracefs::open(&user).unwrap_err().to_string();
+        assert!(error.contains("mount tracefs") && error.contains("run as root"), "{error}");
+
+        let bare = Fake::new()
+            .file("/proc/sys/kernel/osrelease", "5.4.0\n")
+            .file("/sys/kernel/tracing/events/kvm/kvm_exit/format", "name: kvm_exit\n");
+        let tracefs = Tracefs::open(&bare).unwrap();
+        let text = |event: &str| tracefs.format(&bare, event).unwrap_err().to_string();
+        assert_eq!(
+            text("kvm:kvm_vcpu_wakeup"),
+            "kernel 5.4.0 has no tracepoint `kvm:kvm_vcpu_wakeup`; it is too old, or was built without it"
+        );
+        assert!(text("syscalls:sys_enter_poll").contains("CONFIG_FTRACE_SYSCALLS"));
+        assert!(text("kvm:kvm_exit").contains("report this kernel"));
+    }
+}

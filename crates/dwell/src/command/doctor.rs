@@ -1,0 +1,366 @@
+//! `dwell doctor`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::paint::Paint;
+use dwell_capture::doctor::{
+    Facilities, Finding, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Machine, Mounted, OnlyFiles,
+    Perf, Presence, Recorder, Report, Root, Severity, ThisMachine, Timer, Value, Verdict, Vmm, written,
+};
+use dwell_report::{Cell, Column, Table};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+/// Tell how this machine idles, what rules it, what can be recorded here, and which settings do not do what they seem to
+///
+/// Reads only. Everything is shown that this user may see; as root that is everything. Times are in the unit of the
+/// parameter.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Severities: note, a value does not mean what it seems to; warning, a setting does not do what it\n\
+                        was set for; danger, CPU time burns without end or a limit does not come down again."
+)]
+pub(crate) struct Args {
+    /// Read the files of another machine, copied below this directory, instead of this one's; what only system calls
+    /// tell is then left out
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Answer 1 if there is a warning or worse
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    if let Some(directory) = &args.sysroot
+        && !directory.is_dir()
+    {
+        anyhow::bail!("--sysroot {}: no such directory", directory.display());
+    }
+    let (root, machine): (Root, &dyn Machine) = match &args.sysroot {
+        Some(directory) => (Root::at(directory), &OnlyFiles),
+        None => (Root::of_this_machine(), &ThisMachine),
+    };
+    let report = Report::examine(&root, machine);
+    match args.format.format {
+        Format::Json => output::json(&report)?,
+        Format::Csv => output::csv(&findings_table(&report.findings))?,
+        Format::Table => output::text(&text(&report, Paint::on(io::stdout().is_terminal())))?,
+    }
+    let grave = report.worst() >= Some(Severity::Warning);
+    Ok(if args.exit_code && grave { Answer::No } else { Answer::Yes })
+}
+
+fn findings_table(findings: &[Finding]) -> Table {
+    let mut table = Table::new([
+        Column::text("severity", "severity"),
+        Column::text("what", "what"),
+        Column::text("why", "why"),
+        Column::text("remedy", "remedy"),
+    ]);
+    for finding in findings {
+        let words = [severity(finding.severity()), &finding.what(), finding.why(), finding.remedy()];
+        table.push(words.map(|word| Cell::Text(word.to_owned())));
+    }
+    table
+}
+
+/// Lines under headings, with labels in one column.
+struct Page {
+    paint: Paint,
+    text: String,
+}
+
+/// Width of the labels: `halt_poll_ns_grow_start` and `guest_halt_poll_allow_shrink` have to fit.
+const LABEL: usize = 29;
+
+impl Page {
+    fn section(&mut self, heading: &str) {
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        self.text.push_str(&format!("{gap}{}\n", self.paint.heading(heading)));
+    }
+
+    fn line(&mut self, label: &str, value: &str) {
+        // Names of processes and files come from the machine: nothing of them may steer the terminal.
+        let value: String = value.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        self.text.push_str(format!("  {label:<LABEL$} {value}").trim_end());
+        self.text.push('\n');
+    }
+
+    fn values(&mut self, values: &[Value]) {
+        for value in values {
+            let now = value.value.map_or_else(|| "no number".to_owned(), |now| written(value.unit, now));
+            let from = match value.default {
+                Some(_) if !value.changed() => "the default".to_owned(),
+                Some(default) => self.paint.warning(&format!("default {}", written(value.unit, default))),
+                None => String::new(),
+            };
+            let line = format!("  {:<LABEL$} {now:>12}  {from}", value.name);
+            self.text.push_str(line.trim_end());
+            self.text.push('\n');
+        }
+    }
+}
+
+fn text(report: &Report, paint: Paint) -> String {
+    let mut page = Page { paint, text: String::new() };
+    kernel(&mut page, &report.kernel);
+    host(&mut page, &report.host);
+    guest(&mut page, &report.guest);
+    timer(&mut page, &report.timer);
+    vmms(&mut page, &report.vmms);
+    facilities(&mut page, &report.facilities);
+    recorders(&mut page, &report.recorders);
+    findings(&mut page, &report.findings);
+    page.text
+}
+
+fn yes_no(value: bool) -> &'static str {
+    if value { "yes" } else { "no" }
+}
+
+fn known(value: Option<bool>) -> &'static str {
+    value.map_or("not known", yes_no)
+}
+
+fn list(words: &[impl AsRef<str>]) -> String {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+}
+
+fn kernel(page: &mut Page, kernel: &Kernel) {
+    page.section("kernel");
+    let rules = if kernel.rules_known { "its rules are known" } else { "its rules are not known" };
+    page.line("release", &format!("{} ({rules})", kernel.release.as_deref().unwrap_or("not known")));
+    page.line("command line, on idling", &list(&kernel.command_line));
+}
+
+fn host(page: &mut Page, host: &Host) {
+    page.section("host: KVM");
+    let kvm = match host.kvm {
+        None => "not in this kernel",
+        Some(Presence::Module) => "loaded as a module",
+        Some(Presence::BuiltIn) => "built in",
+    };
+    page.line("kvm", kvm);
+    page.line("vendor module", &list(&host.vendor));
+    page.line("/dev/kvm", &device(&host.device));
+    page.values(&host.parameters);
+    if let Some(source) = host.max_source.filter(|_| !host.parameters.is_empty()) {
+        page.line("effect", source);
+    }
+    for vm in &host.vms {
+        let name = vm.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
+        let several = if vm.count == 1 { String::new() } else { format!("{} VMs, ", vm.count) };
+        let vcpus: Vec<String> = vm
+            .vcpus
+            .iter()
+            .map(|vcpu| {
+                vcpu.tid.map_or_else(|| vcpu.id.to_string(), |tid| format!("{} (thread {tid})", vcpu.id))
+            })
+            .collect();
+        page.line(
+            &format!("VM of process {}", vm.pid),
+            &format!("{}{name}: {several}vCPU {}", vm.comm, vcpus.join(", ")),
+        );
+    }
+    if host.kvm.is_some() && host.vms.is_empty() {
+        page.line("VMs", "none that this user can see");
+    }
+    if !host.vms.is_empty() {
+        page.line("overrides of VMs", "not visible from outside: KVM_CAP_HALT_POLL can be set, not asked");
+    }
+}
+
+fn device(device: &KvmDevice) -> String {
+    match device {
+        KvmDevice::Closed { why } => format!("cannot be opened: {}", format!("{why:?}").to_lowercase()),
+        KvmDevice::NotAsked => "not asked".to_owned(),
+        KvmDevice::Open { halt_poll, disable_exits, binary_stats } => {
+            let exits = ["MWAIT", "HLT", "PAUSE", "CSTATE", "APERFMPERF"];
+            let exits: Vec<&str> = exits
+                .into_iter()
+                .enumerate()
+                .filter(|(bit, _)| disable_exits >> bit & 1 != 0)
+                .map(|(_, e)| e)
+                .collect();
+            format!(
+                "open; own window per VM: {}; statistics files: {}; exits that can be disabled: {}",
+                yes_no(*halt_poll),
+                yes_no(*binary_stats),
+                list(&exits)
+            )
+        }
+    }
+}
+
+fn guest(page: &mut Page, guest: &Guest) {
+    page.section("guest: this machine's own CPUs");
+    page.line("hypervisor", guest.hypervisor.as_ref().map_or("none, or not asked", |below| &below.signature));
+    if guest.hypervisor.as_ref().is_some_and(Hypervisor::is_kvm) {
+        page.line("poll control", known(guest.poll_control));
+        page.line("REALTIME hint", known(guest.realtime_hint));
+    }
+    page.line("cpuidle driver", guest.driver.as_deref().unwrap_or("none"));
+    let idle = if guest.driver.is_none() { " (decides nothing without a driver)" } else { "" };
+    page.line("cpuidle governor", &format!("{}{idle}", guest.governor.as_deref().unwrap_or("none")));
+    page.line("governors", &list(&guest.governors));
+    page.line("idle states", &list(&guest.states));
+    if let Some(force) = guest.force {
+        page.line("cpuidle_haltpoll.force", if force { "Y" } else { "N" });
+    }
+    page.values(&guest.parameters);
+    let none = 2_000_000_000;
+    match guest.latency_qos_us {
+        Some(us) if us < none => page.line("latency asked for", &format!("{us} us")),
+        Some(_) => page.line("latency asked for", "any"),
+        None => {}
+    }
+}
+
+fn timer(page: &mut Page, timer: &Timer) {
+    page.section("timer: KVM's local APIC timer");
+    page.values(&timer.parameters);
+    page.line("APICv or AVIC", timer.apicv.map_or("this flavour of KVM has none", yes_no));
+    if let Some(on) = timer.preemption_timer {
+        page.line("preemption timer", yes_no(on));
+    }
+    if let Some(needs) = timer.posting_needs {
+        page.line("posting a timer needs", needs);
+    }
+    let cpus = |list: &str| if list.is_empty() { "none".to_owned() } else { list.to_owned() };
+    page.line("CPUs without a tick", &cpus(&timer.nohz_full));
+    page.line("isolated CPUs", &cpus(&timer.isolated));
+    page.line("kernel.timer_migration", known(timer.timer_migration));
+}
+
+fn vmms(page: &mut Page, vmms: &[Vmm]) {
+    page.section("iothread: virtual machine monitors");
+    if vmms.is_empty() {
+        page.line("monitors", "none that this user can see");
+    }
+    for vmm in vmms {
+        let name = vmm.name.as_deref().unwrap_or("-");
+        let version = vmm.at_least.as_deref().map(|v| format!(", at least version {v}")).unwrap_or_default();
+        page.line(&format!("process {}", vmm.pid), &format!("{} {name}{version}", vmm.program));
+        for thread in &vmm.io_threads {
+            let label = thread.id.as_deref().or(thread.comm.as_deref()).unwrap_or("-");
+            page.line(&format!("  I/O thread {label}"), &io_thread(thread));
+        }
+    }
+}
+
+fn io_thread(thread: &IoThread) -> String {
+    let tid = thread
+        .tid
+        .map_or_else(|| "not named (debug-threads=on names them)".to_owned(), |tid| format!("thread {tid}"));
+    let set: Vec<String> = thread.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if set.is_empty() { tid } else { format!("{tid}, started with {}", set.join(" ")) }
+}
+
+fn facilities(page: &mut Page, facilities: &Facilities) {
+    page.section("facilities");
+    let user = facilities.euid.map_or_else(|| "not known".to_owned(), |uid| uid.to_string());
+    page.line("user", &format!("{user}, with {}", list(&facilities.capabilities)));
+    for (name, mounted) in [("tracefs", &facilities.tracefs), ("debugfs", &facilities.debugfs)] {
+        let state = match mounted {
+            Mounted::Unknown => "not in this kernel".to_owned(),
+            Mounted::No if facilities.may_mount() => {
+                "not mounted; dwell mounts it for itself alone".to_owned()
+            }
+            Mounted::No => "not mounted".to_owned(),
+            Mounted::Denied { at } => format!("{at}, closed to this user"),
+            Mounted::At { at } => at.clone(),
+        };
+        page.line(name, &state);
+    }
+    let perf = match facilities.perf {
+        Perf::Allowed => "may watch all tasks",
+        Perf::Denied => "may not watch all tasks",
+        Perf::Missing => "not in this kernel, or hidden",
+        Perf::NotAsked => "not asked",
+    };
+    let paranoid = facilities.perf_event_paranoid.map_or_else(|| "-".to_owned(), |level| level.to_string());
+    page.line("perf", &format!("{perf} (kernel.perf_event_paranoid = {paranoid})"));
+    page.line("types of the kernel (BTF)", yes_no(facilities.btf));
+}
+
+fn recorders(page: &mut Page, recorders: &[Recorder]) {
+    page.section("what can be recorded");
+    for recorder in recorders {
+        let verdict = match recorder.verdict {
+            Verdict::Yes => page.paint.good("yes"),
+            Verdict::Partly => page.paint.warning("partly"),
+            Verdict::No => page.paint.danger("no"),
+        };
+        page.text.push_str(&format!(
+            "  {:<LABEL$} {verdict}: {}\n",
+            format!("dwell {}", recorder.name),
+            recorder.about
+        ));
+        for obstacle in &recorder.obstacles {
+            page.line("", &obstacle.what());
+            page.line("", &format!("-> {}", obstacle.remedy()));
+        }
+    }
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Danger => "danger",
+    }
+}
+
+fn findings(page: &mut Page, findings: &[Finding]) {
+    page.section("findings");
+    if findings.is_empty() {
+        page.line("none", "");
+    }
+    for finding in findings {
+        let name = format!("{:<8}", severity(finding.severity()));
+        let name = match finding.severity() {
+            Severity::Note => name,
+            Severity::Warning => page.paint.warning(&name),
+            Severity::Danger => page.paint.danger(&name),
+        };
+        page.text.push_str(&format!("  {name} {}\n", finding.what()));
+        page.text.push_str(&format!(
+            "           why: {}\n           do:  {}\n",
+            finding.why(),
+            finding.remedy()
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn another_machine_is_read_from_its_files_and_nothing_steers_the_terminal() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("proc/sys/kernel/osrelease", "5.15.39\n");
+        file("proc/7/comm", "kvm\u{1b}[2J");
+        file("proc/7/cmdline", "/usr/bin/kvm\0-name\0a\u{1b}[2Jb\0");
+        file("sys/module/kvm/parameters/halt_poll_ns", "100000");
+        file("sys/module/kvm/parameters/halt_poll_ns_grow_start", "0");
+        let report = Report::examine(&Root::at(dir.path()), &OnlyFiles);
+        let plain = text(&report, Paint::on(false));
+        assert!(!plain.contains('\u{1b}'), "{plain}");
+        assert!(
+            plain.contains("  halt_poll_ns                     100000 ns  default 200000 ns\n"),
+            "{plain}"
+        );
+        assert!(plain.contains("  warning  halt_poll_ns_grow_start = 0: the host never polls\n"), "{plain}");
+        assert!(text(&report, Paint::colours()).contains("\u{1b}[33mwarning \u{1b}[0m"));
+    }
+}

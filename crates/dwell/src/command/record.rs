@@ -1,0 +1,234 @@
+//! `dwell record`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::progress::{self, per_second};
+use crate::quantity;
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
+use dwell_policy::Nanos;
+use dwell_report::{count, duration};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Record how this machine idles, into a file that tune and replay read
+///
+/// Tracepoints are read through perf ring buffers; nothing on the machine is changed. Needs root, or CAP_PERFMON and a
+/// readable tracefs. Ctrl-C ends the recording and keeps what was recorded; what was lost is counted and told.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  dwell record host --duration 10s\n  \
+                        dwell record guest --duration 60s -o redis.parquet\n  \
+                        dwell record thread --comm redis-server --duration 10s")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    whom: Whom,
+}
+
+#[derive(Subcommand)]
+enum Whom {
+    /// The vCPUs of this host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns
+    Host(Host),
+    /// The CPUs of this machine, which may be a guest: power:cpu_idle, or context switches where that says nothing
+    ///
+    /// With sched:sched_waking and interrupts, so that an idle time ends at the event and the wake-up latency is known
+    /// apart from it.
+    Guest(Guest),
+    /// Threads that wait for file descriptors: poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect,
+    /// io_uring_enter
+    Thread(Thread),
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// How long to record [default: until Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    duration: Option<Nanos>,
+    /// Recording to write; an existing file is replaced once the new one is complete [default: dwell-<LAYER>.parquet]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(clap::Args)]
+struct Host {
+    /// Only the VM of this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    /// Take kvm:kvm_exit too, of HLT only: tells the number of each vCPU for certain, costs a little at every VM exit
+    #[arg(long)]
+    exits: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Guest {
+    /// What tells that a CPU idles
+    #[arg(long, value_enum, default_value_t = Source::Auto)]
+    source: Source,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).multiple(true).args(["pid", "comm"])))]
+struct Thread {
+    /// All threads of this process, or, if it is the number of a thread, that one
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    /// Threads of this name (15 characters count); new ones are noticed
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Source {
+    /// cpu_idle if every CPU emits it, else switch
+    Auto,
+    /// power:cpu_idle
+    CpuIdle,
+    /// Context switches to and from the idle task, as perf records them
+    Switch,
+}
+
+#[derive(Serialize)]
+struct Recorded {
+    output: String,
+    layer: &'static str,
+    elapsed_ns: u128,
+    events: u64,
+    lost_events: u64,
+    lost_by_cpu: Vec<dwell_recording::CpuLoss>,
+    episodes: u64,
+    incomplete_episodes: u64,
+    span_ns: u64,
+    idlers: Vec<Idler>,
+}
+
+#[derive(Serialize)]
+struct Idler {
+    name: String,
+    episodes: u64,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let (target, common) = match args.whom {
+        Whom::Host(host) => (Target::Host { pid: host.pid, exits: host.exits }, host.common),
+        Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.common),
+        Whom::Thread(thread) => (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.common),
+    };
+    let layer = target.layer().name();
+    let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
+    let stop = stop_on_ctrl_c()?;
+    let recorder = Recorder::open(target, Some(command_line()))?;
+    let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
+    let mut line = progress::Recording::new(until.duration);
+    let summary = recorder.to_file(&output, &until, &mut line);
+    line.clear();
+    let recorded = describe(output.display().to_string(), layer, &summary?);
+    match common.format.format {
+        Format::Json => output::json(&recorded)?,
+        Format::Table | Format::Csv => output::text(&words(&recorded))?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// Set by the first Ctrl-C; the second ends the program as usual, so that nobody is kept waiting.
+pub(crate) fn stop_on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })
+    .context("cannot prepare for Ctrl-C")?;
+    Ok(stop)
+}
+
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("dwell".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn describe(output: String, layer: &'static str, summary: &Summary) -> Recorded {
+    let idler = |idler: &dwell_recording::Idler| Idler { name: idler.name.clone(), episodes: idler.episodes };
+    Recorded {
+        output,
+        layer,
+        elapsed_ns: summary.status.elapsed.as_nanos(),
+        events: summary.status.events,
+        lost_events: summary.status.lost,
+        lost_by_cpu: summary.metadata.lost.by_cpu.clone(),
+        episodes: summary.contents.episodes,
+        incomplete_episodes: summary.status.incomplete,
+        span_ns: summary.contents.span_ns(),
+        idlers: summary.contents.idlers.iter().map(idler).collect(),
+    }
+}
+
+/// So many idlers are told by name.
+const TOLD: usize = 10;
+
+fn words(recorded: &Recorded) -> String {
+    let seconds = recorded.elapsed_ns as f64 / 1e9;
+    let mut text = format!(
+        "{}: {} episodes of {} idler{} in {}, {} a second; {} events, {} lost\n",
+        recorded.output,
+        count(recorded.episodes.into()),
+        recorded.idlers.len(),
+        if recorded.idlers.len() == 1 { "" } else { "s" },
+        duration(recorded.elapsed_ns as f64),
+        per_second(recorded.episodes, seconds),
+        count(recorded.events.into()),
+        count(recorded.lost_events.into()),
+    );
+    let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
+    by_rate.sort_by_key(|idler| std::cmp::Reverse(idler.episodes));
+    for idler in by_rate.iter().take(TOLD) {
+        text += &format!("  {}: {} episodes\n", idler.name, count(idler.episodes.into()));
+    }
+    if by_rate.len() > TOLD {
+        text += &format!("  and {} more\n", by_rate.len() - TOLD);
+    }
+    for loss in &recorded.lost_by_cpu {
+        text += &format!("  {} events lost on CPU {}\n", count(loss.events.into()), loss.cpu);
+    }
+    if recorded.incomplete_episodes > 0 {
+        let number = count(recorded.incomplete_episodes.into());
+        text += &format!("  {number} episodes left out whose beginning or end was not seen\n");
+    }
+    text += &match recorded.episodes {
+        0 => nothing(recorded.layer).to_owned(),
+        _ => format!("next: dwell tune {}\n", recorded.output),
+    };
+    text
+}
+
+fn nothing(layer: &str) -> &'static str {
+    match layer {
+        "host" => {
+            "nothing idled: no vCPU halted. Is a VM running? Its CPUs may all be busy, or halt in the guest\n"
+        }
+        "guest" => "nothing idled: every CPU was busy all the time\n",
+        _ => "nothing idled: no such thread waited in poll, ppoll, epoll, select or io_uring_enter\n",
+    }
+}
+
+impl From<Source> for GuestSource {
+    fn from(source: Source) -> GuestSource {
+        match source {
+            Source::Auto => GuestSource::Auto,
+            Source::CpuIdle => GuestSource::CpuIdle,
+            Source::Switch => GuestSource::Switch,
+        }
+    }
+}

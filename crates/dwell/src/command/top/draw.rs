@@ -1,0 +1,231 @@
+//! The screen: a line about all, the table, the histogram of the selected idler, a line about the keys.
+
+use super::action::KEYS;
+use super::state::{Row, Sort, State};
+use super::theme::Theme;
+use dwell_report::{count, duration, histogram, percent};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Clear, Paragraph, Row as Drawn, Table, TableState};
+
+/// Draws everything; knows nothing that is not in the state.
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
+    let rows = state.rows();
+    let selected = state.selected(&rows);
+    let lines = selected.map_or_else(String::new, |at| histogram(&state.octaves(&rows[at].idler)));
+    let wanted = u16::try_from(lines.lines().count() + 2).unwrap_or(u16::MAX);
+    let below = wanted.min(frame.area().height / 2);
+    let [title, table, chart, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(about(state, &rows, theme), title);
+    idlers(frame, table, state, &rows, selected, theme);
+    if let Some(at) = selected {
+        frame.render_widget(idle_times(&rows[at], &lines, theme), chart);
+    }
+    frame.render_widget(bottom(state, theme), keys);
+    if state.shows_help() {
+        help(frame, theme);
+    }
+}
+
+/// Names come from the machine: what would steer the terminal is shown, not sent.
+pub(crate) fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn whole(number: f64) -> String {
+    // Saturates, which is what is wanted of a rate beyond all meaning.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    count(number.round() as u128)
+}
+
+/// What a column says of an idler.
+pub(crate) fn cell(row: &Row, column: Sort) -> String {
+    let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
+    match column {
+        Sort::Name => printable(&row.idler),
+        Sort::Wakes => whole(row.wakes_per_s),
+        Sort::P50 => duration(row.p50_ns as f64),
+        Sort::P99 => duration(row.p99_ns as f64),
+        Sort::Window => row.window_ns.map_or_else(|| "-".to_owned(), |ns| duration(ns as f64)),
+        Sort::Success => share(row.success),
+        Sort::Cpu => share(row.burnt),
+    }
+}
+
+fn about<'a>(state: &State, rows: &[Row], theme: &Theme) -> Line<'a> {
+    let wakes: f64 = rows.iter().map(|row| row.wakes_per_s).sum();
+    let burnt: f64 = rows.iter().filter_map(|row| row.burnt).sum();
+    let plural = if rows.len() == 1 { "" } else { "s" };
+    let mut spans = vec![
+        Span::styled(format!("dwell top  {}", state.target()), theme.title),
+        Span::raw(format!(
+            "   {} idler{plural}   {} wakes/s   {} of a CPU burnt polling   last {}",
+            rows.len(),
+            whole(wakes),
+            percent(burnt),
+            duration(state.span().as_nanos() as f64),
+        )),
+    ];
+    if state.lost() > 0 {
+        spans.push(Span::styled(format!("   {} events lost", count(state.lost().into())), theme.alarm));
+    }
+    if state.is_paused() {
+        spans.push(Span::styled("   paused", theme.alarm));
+    }
+    Line::from(spans)
+}
+
+fn idlers(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &State,
+    rows: &[Row],
+    selected: Option<usize>,
+    theme: &Theme,
+) {
+    let arrow = if state.reversed() { "^" } else { "v" };
+    let heading = Sort::ALL.map(|column| {
+        let sorted = column == state.sort();
+        let text = if sorted { format!("{}{arrow}", column.heading()) } else { column.heading().to_owned() };
+        aligned(column, text).style(if sorted { theme.sorted } else { theme.heading })
+    });
+    let drawn = rows.iter().map(|row| Drawn::new(Sort::ALL.map(|column| aligned(column, cell(row, column)))));
+    let widths = Sort::ALL
+        .map(|column| if column == Sort::Name { Constraint::Min(16) } else { Constraint::Length(10) });
+    let table = Table::new(drawn, widths).header(Drawn::new(heading)).row_highlight_style(theme.selected);
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+}
+
+fn aligned<'a>(column: Sort, text: String) -> Cell<'a> {
+    let line = Line::from(text);
+    Cell::from(if column == Sort::Name { line } else { line.right_aligned() })
+}
+
+fn idle_times<'a>(row: &Row, lines: &str, theme: &Theme) -> Paragraph<'a> {
+    let mut text = vec![
+        Line::from(Span::styled(format!("idle times of {}", printable(&row.idler)), theme.title)),
+        Line::from(Span::styled(
+            format!("{:>10}  {:>12}  {:>7}", "from", "episodes", "share"),
+            theme.heading,
+        )),
+    ];
+    text.extend(lines.lines().map(|line| Line::from(Span::styled(line.to_owned(), theme.bar))));
+    Paragraph::new(text)
+}
+
+fn bottom<'a>(state: &State, theme: &Theme) -> Line<'a> {
+    if state.is_editing() {
+        return Line::from(format!(
+            "show only names that contain: {}_   (enter keeps it, esc does not)",
+            state.filter()
+        ));
+    }
+    let mut words: Vec<String> = KEYS
+        .iter()
+        .filter(|key| !key.name.is_empty())
+        .map(|key| format!("{} {}", key.name, key.about))
+        .collect();
+    if !state.filter().is_empty() {
+        words.insert(0, format!("[names with {}]", printable(state.filter())));
+    }
+    Line::from(Span::styled(words.join("   "), theme.quiet))
+}
+
+fn help(frame: &mut Frame<'_>, theme: &Theme) {
+    let named = KEYS.iter().filter(|key| !key.name.is_empty());
+    let lines: Vec<Line<'_>> =
+        named.map(|key| Line::from(format!(" {:<12} {}", key.name, key.about))).collect();
+    let area = frame.area();
+    let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).min(area.height);
+    let width = 46.min(area.width);
+    let middle = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
+    frame.render_widget(Clear, middle);
+    frame.render_widget(Paragraph::new(lines).style(theme.selected), middle);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::action::Action;
+    use super::super::state::tests::{example, seen};
+    use super::*;
+    use crate::command::top::feed::Batch;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn screen(state: &State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, state, &Theme::plain())).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line =
+            |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
+        (0..height).map(line).collect()
+    }
+
+    #[test]
+    fn screen_with_idlers_and_the_histogram_of_the_first() {
+        let expected = "\
+dwell top  host   3 idlers   1 110 wakes/s   5.10 % of a CPU burnt polling   last 1.00 s   3 events lost
+idler                                        wakes/sv   idle p50   idle p99     window    success  CPU burnt
+web/0                                           1 000    49.2 us    49.2 us     200 us      100 %     5.00 %
+web/1                                             100     983 us     983 us    10.0 us     0.00 %     0.10 %
+redis                                              10       8 ns       8 ns          -          -          -
+
+idle times of web/0
+      from      episodes    share
+   32.8 us         1 000    100 %  ████████████████████████████████████████
+q quit   up down select an idler   home end the first, the last   left right sort by another column   r reve
+";
+        let drawn = screen(&example(), 108, 10);
+        assert_eq!(drawn, expected, "\n{drawn}");
+    }
+
+    #[test]
+    fn selected_sorted_filtered_and_paused_are_seen() {
+        let mut state = example();
+        state.apply(Action::Reverse);
+        state.apply(Action::Pause);
+        state.apply(Action::Filter);
+        state.apply(Action::Letter('1'));
+        let drawn = screen(&state, 120, 12);
+        assert!(drawn.contains("wakes/s^") && drawn.contains("   paused"), "{drawn}");
+        assert!(drawn.contains("show only names that contain: 1_"), "{drawn}");
+        assert!(drawn.contains("idle times of web/1") && !drawn.contains("web/0"), "{drawn}");
+        state.apply(Action::Accept);
+        assert!(screen(&state, 120, 12).contains("[names with 1]"));
+    }
+
+    #[test]
+    fn help_lists_the_keys() {
+        let mut state = example();
+        state.apply(Action::Help);
+        let drawn = screen(&state, 80, 24);
+        assert!(drawn.contains("left right   sort by another column"), "{drawn}");
+    }
+
+    #[test]
+    fn nothing_to_show_and_hardly_any_room_are_no_trouble() {
+        let empty = State::new("guest", Sort::Cpu, "");
+        assert!(screen(&empty, 80, 10).contains("0 idlers   0 wakes/s"));
+        for (width, height) in [(1, 1), (5, 2), (20, 3), (200, 4)] {
+            let mut state = example();
+            screen(&state, width, height);
+            state.apply(Action::Help);
+            screen(&state, width, height);
+        }
+    }
+
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        let mut state = State::new("thread", Sort::Wakes, "");
+        let span = std::time::Duration::from_secs(1);
+        state.take(Batch { span, episodes: vec![seen("evil\u{1b}[2J", 1, None)], lost: 0 });
+        assert!(screen(&state, 80, 10).contains("evil?[2J"));
+    }
+}

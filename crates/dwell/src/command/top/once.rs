@@ -1,0 +1,102 @@
+//! The screen as text, JSON and CSV.
+
+use super::draw::printable;
+use super::state::State;
+use dwell_report::{Cell, Column, Table, count, duration};
+use serde::Serialize;
+
+/// An idler, exact.
+#[derive(Serialize)]
+pub(crate) struct Exact {
+    idler: String,
+    wakes_per_s: f64,
+    idle_p50_ns: u64,
+    idle_p99_ns: u64,
+    window_ns: Option<u64>,
+    success_share: Option<f64>,
+    cpu_burnt_share: Option<f64>,
+    /// Bucket 0 counts zeros, k those from 2^(k-1) to 2^k - 1 ns.
+    idle_histogram: Vec<u64>,
+}
+
+/// The idlers as JSON has them.
+pub(crate) fn rows(state: &State) -> Vec<Exact> {
+    let exact = |row: super::state::Row| Exact {
+        idle_histogram: state.octaves(&row.idler),
+        idler: row.idler.to_string(),
+        wakes_per_s: row.wakes_per_s,
+        idle_p50_ns: row.p50_ns,
+        idle_p99_ns: row.p99_ns,
+        window_ns: row.window_ns,
+        success_share: row.success,
+        cpu_burnt_share: row.burnt,
+    };
+    state.rows().into_iter().map(exact).collect()
+}
+
+/// The idlers as a table.
+pub(crate) fn table(state: &State) -> Table {
+    let mut table = Table::new([
+        Column::text("idler", "idler"),
+        Column::number("wakes/s", "wakes_per_s"),
+        Column::number("idle p50", "idle_p50_ns"),
+        Column::number("idle p99", "idle_p99_ns"),
+        Column::number("window", "window_ns"),
+        Column::number("success", "success_share"),
+        Column::number("CPU burnt", "cpu_burnt_share"),
+    ]);
+    for row in state.rows() {
+        table.push([
+            Cell::Text(row.idler.to_string()),
+            Cell::Rounded(row.wakes_per_s),
+            Cell::Nanos(row.p50_ns as f64),
+            Cell::Nanos(row.p99_ns as f64),
+            row.window_ns.map_or(Cell::Missing, |ns| Cell::Nanos(ns as f64)),
+            Cell::share(row.success),
+            Cell::share(row.burnt),
+        ]);
+    }
+    table
+}
+
+/// The table, and the histogram of the first idler.
+pub(crate) fn text(state: &State) -> String {
+    let rows = state.rows();
+    let mut text = format!("{}, last {}", state.target(), duration(state.span().as_nanos() as f64));
+    if state.lost() > 0 {
+        text.push_str(&format!(", {} events lost", count(state.lost().into())));
+    }
+    text.push_str(&format!("\n\n{}", table(state).to_text()));
+    match state.selected(&rows).map(|at| &rows[at].idler) {
+        Some(idler) => {
+            let histogram = dwell_report::histogram(&state.octaves(idler));
+            text.push_str(&format!("\nidle times of {}\n{histogram}", printable(idler)));
+        }
+        None => text.push_str("\nno idler has woken meanwhile\n"),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::Sort;
+    use super::super::state::tests::example;
+    use super::*;
+
+    #[test]
+    fn text_has_table_and_histogram() {
+        let text = text(&example());
+        assert!(text.starts_with("host, last 1.00 s, 3 events lost\n\nidler  wakes/s  idle p50"), "{text}");
+        assert!(text.contains("web/0    1 000   49.2 us   49.2 us   200 us    100 %     5.00 %\n"), "{text}");
+        assert!(text.contains("\nidle times of web/0\n   32.8 us         1 000    100 %  █"), "{text}");
+        let empty = State::new("guest", Sort::Wakes, "");
+        assert!(super::text(&empty).ends_with("no idler has woken meanwhile\n"));
+    }
+
+    #[test]
+    fn json_is_exact() {
+        let json = serde_json::to_value(rows(&example())).unwrap();
+        assert_eq!(json[0]["window_ns"], 200_000);
+        assert_eq!(json[2]["success_share"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,454 @@
+//! What is known of each idler, and what the user looks at.
+
+use super::action::Action;
+use super::feed::{Batch, Seen};
+use clap::ValueEnum;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is shown is of so much time at most; older batches are forgotten.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// A column to sort by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// Wakes per second.
+    Wakes,
+    /// Median idle time.
+    P50,
+    /// Idle time that 99 of 100 stay within.
+    P99,
+    /// Window in force.
+    Window,
+    /// Share of polls that succeed.
+    Success,
+    /// CPU time burnt polling.
+    Cpu,
+    /// Name.
+    Name,
+}
+
+impl Sort {
+    /// The columns, from left to right.
+    pub(crate) const ALL: [Sort; 7] =
+        [Sort::Name, Sort::Wakes, Sort::P50, Sort::P99, Sort::Window, Sort::Success, Sort::Cpu];
+
+    /// The heading of the column.
+    pub(crate) fn heading(self) -> &'static str {
+        match self {
+            Sort::Name => "idler",
+            Sort::Wakes => "wakes/s",
+            Sort::P50 => "idle p50",
+            Sort::P99 => "idle p99",
+            Sort::Window => "window",
+            Sort::Success => "success",
+            Sort::Cpu => "CPU burnt",
+        }
+    }
+
+    fn after(self, steps: usize) -> Sort {
+        let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
+        Sort::ALL[(at + steps) % Sort::ALL.len()]
+    }
+}
+
+/// Steps of an octave in which idle times are counted: quantiles are exact to an eighth.
+const STEPS: u64 = 8;
+/// From 0 to 2^40 ns, more than a quarter of an hour; what is longer counts as that.
+const BINS: usize = 40 * 8;
+
+/// What one idler did in one batch.
+#[derive(Clone, Debug)]
+struct Slice {
+    wakes: u64,
+    polls: u64,
+    successes: u64,
+    burnt_ns: u64,
+    /// Whether any window was known.
+    windows: bool,
+    bins: Vec<u32>,
+}
+
+impl Slice {
+    fn new() -> Slice {
+        Slice { wakes: 0, polls: 0, successes: 0, burnt_ns: 0, windows: false, bins: vec![0; BINS] }
+    }
+
+    fn add(&mut self, seen: &Seen) {
+        self.wakes += 1;
+        let bin = &mut self.bins[bin_of(seen.idle_ns)];
+        *bin = bin.saturating_add(1);
+        if let Some(window) = seen.window_ns {
+            self.windows = true;
+            let succeeded = seen.halted.map_or(seen.idle_ns <= window, |halted| !halted);
+            self.polls += u64::from(window > 0);
+            self.successes += u64::from(window > 0 && succeeded);
+            self.burnt_ns = self.burnt_ns.saturating_add(seen.idle_ns.min(window));
+        }
+    }
+}
+
+/// The bin of an idle time: eight of one octave, one for each length below eight.
+fn bin_of(idle_ns: u64) -> usize {
+    let octave = (u64::BITS - idle_ns.leading_zeros()).saturating_sub(4);
+    let bin = u64::from(octave) * STEPS + (idle_ns >> octave);
+    usize::try_from(bin).unwrap_or(BINS).min(BINS - 1)
+}
+
+/// The shortest idle time of a bin \[ns\].
+fn start_of(bin: usize) -> u64 {
+    let bin = bin as u64;
+    if bin < 2 * STEPS {
+        return bin;
+    }
+    let octave = bin / STEPS - 1;
+    (STEPS + bin % STEPS) << octave
+}
+
+/// An idler over the time that is remembered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) idler: Arc<str>,
+    pub(crate) wakes_per_s: f64,
+    /// Quantiles of the idle time \[ns\], to an eighth.
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    /// The last window \[ns\].
+    pub(crate) window_ns: Option<u64>,
+    pub(crate) success: Option<f64>,
+    /// Time polled as a share of one CPU.
+    pub(crate) burnt: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Idler {
+    slices: BTreeMap<u64, Slice>,
+    window_ns: Option<u64>,
+}
+
+impl Idler {
+    fn row(&self, name: &Arc<str>, span: Duration) -> Row {
+        let seconds = span.as_secs_f64().max(1e-9);
+        let sum = |of: fn(&Slice) -> u64| self.slices.values().map(of).fold(0, u64::saturating_add);
+        let (wakes, polls, burnt) = (sum(|s| s.wakes), sum(|s| s.polls), sum(|s| s.burnt_ns));
+        let bins = self.bins();
+        Row {
+            idler: Arc::clone(name),
+            wakes_per_s: wakes as f64 / seconds,
+            p50_ns: quantile(&bins, wakes, 50),
+            p99_ns: quantile(&bins, wakes, 99),
+            window_ns: self.window_ns,
+            success: (polls > 0).then(|| sum(|s| s.successes) as f64 / polls as f64),
+            burnt: self.slices.values().any(|s| s.windows).then(|| burnt as f64 / 1e9 / seconds),
+        }
+    }
+
+    fn bins(&self) -> Vec<u64> {
+        let mut bins = vec![0u64; BINS];
+        for slice in self.slices.values() {
+            for (sum, number) in bins.iter_mut().zip(&slice.bins) {
+                *sum += u64::from(*number);
+            }
+        }
+        bins
+    }
+}
+
+/// The start of the bin in which so many of 100 have been counted.
+fn quantile(bins: &[u64], total: u64, of_100: u64) -> u64 {
+    let rank = total.saturating_mul(of_100).div_ceil(100).max(1);
+    let mut seen = 0;
+    for (bin, number) in bins.iter().enumerate() {
+        seen += number;
+        if seen >= rank {
+            return start_of(bin);
+        }
+    }
+    0
+}
+
+/// Everything that is on the screen.
+#[derive(Debug)]
+pub(crate) struct State {
+    target: &'static str,
+    idlers: BTreeMap<Arc<str>, Idler>,
+    /// Number and length of the batches that are remembered.
+    spans: VecDeque<(u64, Duration)>,
+    batches: u64,
+    lost: u64,
+    sort: Sort,
+    reversed: bool,
+    filter: String,
+    /// The filter as it was before it was changed.
+    editing: Option<String>,
+    selected: Option<Arc<str>>,
+    paused: bool,
+    help: bool,
+}
+
+impl State {
+    pub(crate) fn new(target: &'static str, sort: Sort, filter: &str) -> State {
+        State {
+            target,
+            idlers: BTreeMap::new(),
+            spans: VecDeque::new(),
+            batches: 0,
+            lost: 0,
+            sort,
+            reversed: false,
+            filter: filter.to_owned(),
+            editing: None,
+            selected: None,
+            paused: false,
+            help: false,
+        }
+    }
+
+    /// Takes in what has happened. While paused, what comes is passed over, but losses count.
+    pub(crate) fn take(&mut self, batch: Batch) {
+        self.lost = self.lost.saturating_add(batch.lost);
+        if self.paused {
+            return;
+        }
+        self.batches += 1;
+        self.spans.push_back((self.batches, batch.span));
+        for seen in &batch.episodes {
+            let idler = self.idlers.entry(Arc::clone(&seen.idler)).or_default();
+            idler.window_ns = seen.window_ns.or(idler.window_ns);
+            idler.slices.entry(self.batches).or_insert_with(Slice::new).add(seen);
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        while self.spans.len() > 1 && self.span() > REMEMBERED {
+            self.spans.pop_front();
+        }
+        let oldest = self.spans.front().map_or(0, |(number, _)| *number);
+        self.idlers.retain(|_, idler| {
+            idler.slices.retain(|number, _| *number >= oldest);
+            !idler.slices.is_empty()
+        });
+    }
+
+    /// The time that is remembered.
+    pub(crate) fn span(&self) -> Duration {
+        self.spans.iter().map(|(_, span)| *span).sum()
+    }
+
+    /// The idlers to be shown, in order.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let span = self.span();
+        let shown = self.idlers.iter().filter(|(name, _)| name.contains(&self.filter));
+        let mut rows: Vec<Row> = shown.map(|(name, idler)| idler.row(name, span)).collect();
+        rows.sort_by(|a, b| compare(self.sort, a, b).then_with(|| a.idler.cmp(&b.idler)));
+        if self.reversed {
+            rows.reverse();
+        }
+        rows
+    }
+
+    /// The one that is selected, or else the first.
+    pub(crate) fn selected(&self, rows: &[Row]) -> Option<usize> {
+        let chosen = self.selected.as_ref().and_then(|name| rows.iter().position(|row| row.idler == *name));
+        chosen.or_else(|| (!rows.is_empty()).then_some(0))
+    }
+
+    /// The idle times of an idler by octave: bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1 ns.
+    pub(crate) fn octaves(&self, idler: &str) -> Vec<u64> {
+        let mut octaves = vec![0u64; 42];
+        for (bin, number) in
+            self.idlers.get(idler).map(Idler::bins).unwrap_or_default().into_iter().enumerate()
+        {
+            let octave = u64::BITS - start_of(bin).leading_zeros();
+            if let Some(octave) = usize::try_from(octave).ok().and_then(|at| octaves.get_mut(at)) {
+                *octave += number;
+            }
+        }
+        octaves
+    }
+
+    pub(crate) fn apply(&mut self, action: Action) {
+        match action {
+            Action::Up => self.step(|at, _| at.saturating_sub(1)),
+            Action::Down => self.step(|at, last| (at + 1).min(last)),
+            Action::First => self.step(|_, _| 0),
+            Action::Last => self.step(|_, last| last),
+            Action::NextColumn => self.sort = self.sort.after(1),
+            Action::PreviousColumn => self.sort = self.sort.after(Sort::ALL.len() - 1),
+            Action::Reverse => self.reversed = !self.reversed,
+            Action::Pause => self.paused = !self.paused,
+            Action::Help => self.help = !self.help,
+            Action::Clear => {
+                self.idlers.clear();
+                self.spans.clear();
+                self.lost = 0;
+            }
+            Action::Filter => self.editing = Some(self.filter.clone()),
+            Action::Letter(letter) => self.filter.push(letter),
+            Action::Erase => drop(self.filter.pop()),
+            Action::Accept => self.editing = None,
+            Action::Abandon => self.filter = self.editing.take().unwrap_or_default(),
+            Action::Quit => {}
+        }
+    }
+
+    fn step(&mut self, to: fn(usize, usize) -> usize) {
+        let rows = self.rows();
+        if let Some(at) = self.selected(&rows) {
+            let next = to(at, rows.len() - 1);
+            self.selected = rows.get(next).map(|row| Arc::clone(&row.idler));
+        }
+    }
+
+    pub(crate) fn is_editing(&self) -> bool {
+        self.editing.is_some()
+    }
+
+    pub(crate) fn target(&self) -> &'static str {
+        self.target
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub(crate) fn sort(&self) -> Sort {
+        self.sort
+    }
+
+    pub(crate) fn reversed(&self) -> bool {
+        self.reversed
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(crate) fn shows_help(&self) -> bool {
+        self.help
+    }
+}
+
+/// The most to the top, names from A to Z; what is not known comes last.
+fn compare(sort: Sort, a: &Row, b: &Row) -> Ordering {
+    let known = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
+    match sort {
+        Sort::Name => a.idler.cmp(&b.idler),
+        Sort::Wakes => b.wakes_per_s.total_cmp(&a.wakes_per_s),
+        Sort::P50 => b.p50_ns.cmp(&a.p50_ns),
+        Sort::P99 => b.p99_ns.cmp(&a.p99_ns),
+        Sort::Window => b.window_ns.cmp(&a.window_ns),
+        Sort::Success => known(a.success, b.success),
+        Sort::Cpu => known(a.burnt, b.burnt),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn seen(idler: &str, idle_ns: u64, window_ns: Option<u64>) -> Seen {
+        Seen { idler: idler.into(), idle_ns, window_ns, halted: window_ns.map(|window| idle_ns > window) }
+    }
+
+    fn batch(episodes: Vec<Seen>) -> Batch {
+        Batch { span: Duration::from_secs(1), episodes, lost: 0 }
+    }
+
+    /// Two vCPUs that poll and one thread of which no window is known.
+    pub(crate) fn example() -> State {
+        let mut state = State::new("host", Sort::Wakes, "");
+        let mut episodes = vec![];
+        episodes.extend((0..1_000).map(|_| seen("web/0", 50_000, Some(200_000))));
+        episodes.extend((0..100).map(|_| seen("web/1", 1_000_000, Some(10_000))));
+        episodes.extend((0..10).map(|_| seen("redis", 8, None)));
+        state.take(Batch { lost: 3, ..batch(episodes) });
+        state
+    }
+
+    fn names(state: &State) -> Vec<String> {
+        state.rows().iter().map(|row| row.idler.to_string()).collect()
+    }
+
+    #[test]
+    fn bins_rise_and_begin_where_they_say() {
+        for idle in (0..10_000).chain((0..40).flat_map(|b| [(1u64 << b).saturating_sub(1), 1 << b, 3 << b])) {
+            let bin = bin_of(idle);
+            assert!(start_of(bin) <= idle && idle - start_of(bin) <= idle / 8, "{idle}");
+            assert!(bin_of(idle + 1) >= bin, "{idle}");
+        }
+        assert_eq!(bin_of(u64::MAX), BINS - 1);
+    }
+
+    #[test]
+    fn rows_tell_rates_quantiles_and_polling() {
+        let state = example();
+        let rows = state.rows();
+        assert_eq!(names(&state), ["web/0", "web/1", "redis"]);
+        assert_eq!((rows[0].wakes_per_s, rows[0].success), (1_000.0, Some(1.0)));
+        assert!((rows[0].burnt.unwrap() - 0.05).abs() < 1e-9);
+        assert_eq!((rows[0].p50_ns, rows[0].window_ns), (49_152, Some(200_000)));
+        assert_eq!((rows[1].success, rows[1].burnt), (Some(0.0), Some(0.001)));
+        assert_eq!((rows[2].p99_ns, rows[2].success, rows[2].burnt), (8, None, None));
+        assert_eq!(state.octaves("web/0")[16], 1_000);
+    }
+
+    #[test]
+    fn what_is_older_than_ten_seconds_is_forgotten() {
+        let mut state = example();
+        for _ in 0..10 {
+            state.take(batch(vec![seen("web/1", 100, None)]));
+        }
+        assert_eq!((names(&state), state.span()), (vec!["web/1".to_owned()], Duration::from_secs(10)));
+        assert!((state.rows()[0].wakes_per_s - 1.0).abs() < 1e-9);
+        assert_eq!(state.lost(), 3);
+    }
+
+    #[test]
+    fn selection_stays_with_its_idler_when_the_order_changes() {
+        let mut state = example();
+        state.apply(Action::Down);
+        assert_eq!(state.selected(&state.rows()), Some(1));
+        state.apply(Action::Reverse);
+        assert_eq!(names(&state), ["redis", "web/1", "web/0"]);
+        assert_eq!(state.selected(&state.rows()), Some(1));
+        state.apply(Action::Last);
+        state.apply(Action::Down);
+        assert_eq!(state.selected(&state.rows()), Some(2));
+        state.apply(Action::PreviousColumn);
+        assert_eq!(state.sort(), Sort::Name);
+    }
+
+    #[test]
+    fn filter_is_typed_kept_and_abandoned() {
+        let mut state = example();
+        state.apply(Action::Filter);
+        for letter in "web".chars() {
+            state.apply(Action::Letter(letter));
+        }
+        assert!(state.is_editing() && names(&state).len() == 2);
+        state.apply(Action::Accept);
+        state.apply(Action::Filter);
+        state.apply(Action::Letter('x'));
+        assert_eq!(names(&state), Vec::<String>::new());
+        assert_eq!(state.selected(&state.rows()), None);
+        state.apply(Action::Down);
+        state.apply(Action::Abandon);
+        assert_eq!((state.filter(), names(&state).len()), ("web", 2));
+    }
+
+    #[test]
+    fn pause_passes_over_episodes_but_not_losses() {
+        let mut state = example();
+        state.apply(Action::Pause);
+        state.take(Batch { lost: 4, ..batch(vec![seen("new", 1, None)]) });
+        assert_eq!((names(&state).len(), state.lost()), (3, 7));
+    }
+}
