@@ -505,8 +505,7 @@ mod tests {
                 .map(|e| e.time_ns)
                 .min();
             let on_this = between()
-                .filter(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
-                .next_back()
+                .rfind(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
                 .is_some_and(|e| e.cpu == begin.cpu);
             let event = match (interrupt, waking) {
                 (Some(interrupt), Some(_)) if on_this => interrupt,
