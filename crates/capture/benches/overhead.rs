@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench -p dwell-capture --bench overhead
 //! ```
-//! A thread calls poll(2) on a descriptor that is always ready, a hundred times each millisecond: two events a call,
+//! A thread calls ppoll(2) on a descriptor that is always ready, a hundred times each millisecond: two events a call,
 //! 200,000 events a second. Each round runs it without a recorder, under dwell, `perf record` and bpftrace, in an order
 //! that turns around from round to round. Two costs are told, as medians over the rounds with their range:
 //!
@@ -116,7 +116,7 @@ fn start(tool: Tool, output: &Path) -> std::io::Result<Option<Child>> {
             let mut command = Command::new("perf");
             let filter = format!("comm == \"{COMM}\"");
             command.args(["record", "-q", "-a", "-o"]).arg(output);
-            for event in ["syscalls:sys_enter_poll", "syscalls:sys_exit_poll"] {
+            for event in ["syscalls:sys_enter_ppoll", "syscalls:sys_exit_ppoll"] {
                 command.args(["-e", event, "--filter", &filter]);
             }
             command
@@ -124,8 +124,8 @@ fn start(tool: Tool, output: &Path) -> std::io::Result<Option<Child>> {
         Tool::Bpftrace => {
             let mut command = Command::new("bpftrace");
             let program = format!(
-                "tracepoint:syscalls:sys_enter_poll /comm == \"{COMM}\"/ {{ @start[tid] = nsecs; }} \
-                 tracepoint:syscalls:sys_exit_poll /@start[tid]/ {{ printf(\"%d %lu %lu\\n\", tid, @start[tid], \
+                "tracepoint:syscalls:sys_enter_ppoll /comm == \"{COMM}\"/ {{ @start[tid] = nsecs; }} \
+                 tracepoint:syscalls:sys_exit_ppoll /@start[tid]/ {{ printf(\"%d %lu %lu\\n\", tid, @start[tid], \
                  nsecs - @start[tid]); delete(@start[tid]); }}"
             );
             command.arg("-o").arg(output).args(["-e", &program]);

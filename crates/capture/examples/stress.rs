@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release -p dwell-capture --example stress -- [SECONDS [WAKES_PER_SECOND]]
 //! ```
-//! One pair of threads on each CPU wake each other through eventfds and poll(2) and are recorded, two trace events for each
+//! One pair of threads on each CPU wake each other through eventfds and ppoll(2) and are recorded, two trace events for each
 //! wake. Every wait is to be an episode in the file; what was lost is printed.
 
 #[path = "../tests/common/pingpong.rs"]

@@ -1,7 +1,7 @@
 //! The `format` file of a tracepoint: where each field lies in a sample.
 //!
 //! Offsets differ between kernels, so that nothing here assumes one. A file has lines such as
-//! `field:unsigned int vcpu_id;	offset:12;	size:4;	signed:0;` and lines of which nothing is needed.
+//! `field:unsigned int vcpu_id; offset:12; size:4; signed:0;` and lines of which nothing is needed.
 
 /// A tracepoint as its `format` file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,14 +23,14 @@
 //! governor has (`power:guest_halt_poll_ns`).
 
 use crate::event::{Event, Interrupt, Kind, What};
-use crate::pairing::{Found, Pairing};
+use crate::pairing::{ByNumber, Found, Pairing};
 use crate::probe::{Probe, Trace};
 use crate::record::RecordError;
 use crate::system::{System, online_cpus};
 use crate::tracefs::Tracefs;
 use dwell_recording::{IdleIncludes, Wake};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What tells that a CPU idles.
@@ -143,10 +143,10 @@ fn visit_every_cpu(system: &dyn System) {
 
 /// Makes episodes of CPUs, from whichever of the two sources there is.
 pub struct GuestPairing {
-    cpus: HashMap<u32, Cpu>,
+    cpus: ByNumber<u32, Cpu>,
     names: Vec<String>,
     /// Of each thread, when and on which CPU it was woken last.
-    wakings: HashMap<i32, Waking>,
+    wakings: ByNumber<i32, Waking>,
     incomplete: u64,
     silent: Vec<u32>,
     source: &'static str,
@@ -197,9 +197,9 @@ impl GuestPairing {
     /// No CPU is known to idle.
     pub fn new() -> GuestPairing {
         GuestPairing {
-            cpus: HashMap::new(),
+            cpus: ByNumber::default(),
             names: vec![],
-            wakings: HashMap::new(),
+            wakings: ByNumber::default(),
             incomplete: 0,
             silent: vec![],
             source: "",
@@ -505,8 +505,7 @@ mod tests {
                 .map(|e| e.time_ns)
                 .min();
             let on_this = between()
-                .filter(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
-                .next_back()
+                .rfind(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
                 .is_some_and(|e| e.cpu == begin.cpu);
             let event = match (interrupt, waking) {
                 (Some(interrupt), Some(_)) if on_this => interrupt,

@@ -16,11 +16,11 @@
 //! 6.1 do not cut at the beginning of a halt, so that `new` is the next window.
 
 use crate::event::{Event, HLT_EXITS, Kind, What};
-use crate::pairing::{Found, Idlers, Names, Pairing};
+use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
 use crate::probe::Probe;
 use dwell_policy::host::Era;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The tracepoints of which vCPUs' episodes are made, `kvm:kvm_exit` among them if `exits`.
 pub fn probes(exits: bool) -> Vec<Probe> {
@@ -37,7 +37,7 @@ pub struct HostPairing {
     clamps_at_entry: bool,
     only_pid: Option<i32>,
     idlers: Idlers,
-    vcpus: HashMap<i32, Vcpu>,
+    vcpus: ByNumber<i32, Vcpu>,
     invalid: u64,
 }
 
@@ -101,7 +101,7 @@ impl HostPairing {
             clamps_at_entry: era.is_none_or(Era::clamps_at_entry),
             only_pid,
             idlers: Idlers::default(),
-            vcpus: HashMap::new(),
+            vcpus: ByNumber::default(),
             invalid: 0,
         }
     }

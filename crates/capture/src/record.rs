@@ -355,7 +355,8 @@ impl Recorder {
         sender: &SyncSender<Batch>,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
-        let mut rows = Vec::new();
+        // About two events make an episode.
+        let mut rows = Vec::with_capacity(round.merge.pending() / 2);
         let pairing = &mut self.pairing;
         round.merge.release(until_ns, |event| {
             observer.event(event);

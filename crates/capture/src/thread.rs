@@ -8,13 +8,13 @@
 //! episode has no room for it.
 
 use crate::event::{Call, Event, Kind, Patience, What};
-use crate::pairing::{Found, Idlers, Names, Pairing};
+use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
 use crate::probe::Probe;
 use crate::system::System;
 use crate::tracefs::Tracefs;
 use dwell_recording::Wake;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The tracepoints of which threads' episodes are made: two for each system call, or, where the kernel has none for single
 /// calls, two for all.
@@ -34,7 +34,7 @@ pub struct ThreadPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
     idlers: Idlers,
-    threads: HashMap<i32, Thread>,
+    threads: ByNumber<i32, Thread>,
     incomplete: u64,
 }
 
@@ -68,7 +68,13 @@ struct Tally {
 impl ThreadPairing {
     /// For the threads of process `only_pid`, for that thread, or for all.
     pub fn new(only_pid: Option<i32>, names: Box<dyn Names>) -> ThreadPairing {
-        ThreadPairing { names, only_pid, idlers: Idlers::default(), threads: HashMap::new(), incomplete: 0 }
+        ThreadPairing {
+            names,
+            only_pid,
+            idlers: Idlers::default(),
+            threads: ByNumber::default(),
+            incomplete: 0,
+        }
     }
 
     fn thread(&mut self, event: &Event) -> &mut Thread {

@@ -5,6 +5,7 @@ use crate::contents::{Contents, Idler};
 use crate::episode::{Episode, Wake};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
+use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -393,7 +394,7 @@ fn write_column<W: Write + Send>(
         Columns::HALTED => write_optional::<_, BoolType>(group, &rows.halted),
         Columns::WAKE => {
             let wakes: Vec<ByteArray> =
-                rows.wake.values.iter().map(|wake| ByteArray::from(wake.name())).collect();
+                rows.wake.values.iter().map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes()))).collect();
             write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels))
         }
         Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),

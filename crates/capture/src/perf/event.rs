@@ -12,8 +12,8 @@ pub enum Source {
     /// The tracepoint of this number, [`Format::id`](crate::format::Format::id): every hit becomes a sample of time
     /// (CLOCK_MONOTONIC), process, thread and raw data.
     Tracepoint(u16),
-    /// Context switches, as records of their own: they need no tracepoint, and come from idle tasks too that perf has
-    /// silenced (a guard against recursion that a task was born with; seen on a 6.18 kernel).
+    /// Context switches to and from idling, as records of their own: they come from both threads of a switch, so that they
+    /// come even where perf gets nothing from the idle task of a CPU (seen on a 6.18 kernel).
     Switches,
 }
 

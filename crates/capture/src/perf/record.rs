@@ -16,7 +16,7 @@ pub enum Record<'a> {
         /// The fields of the tracepoint, laid out as its [`Format`](crate::format::Format) says.
         raw: &'a [u8],
     },
-    /// A CPU went from one thread to another.
+    /// A CPU went idle, or stopped idling.
     Switch {
         /// When \[ns, CLOCK_MONOTONIC\].
         time_ns: u64,
@@ -63,12 +63,11 @@ impl<'a> Iterator for Records<'a> {
             match kind {
                 abi::PERF_RECORD_SAMPLE => return Some(sample(body).unwrap_or(Record::Malformed)),
                 abi::PERF_RECORD_LOST => return Some(lost(body).unwrap_or(Record::Malformed)),
-                // Each switch comes twice; the one seen by the thread that leaves is enough.
-                abi::PERF_RECORD_SWITCH_CPU_WIDE
-                    if u32::from(misc) & abi::PERF_RECORD_MISC_SWITCH_OUT != 0 =>
-                {
-                    return Some(switch(body).unwrap_or(Record::Malformed));
-                }
+                abi::PERF_RECORD_SWITCH_CPU_WIDE => match switch(misc, body) {
+                    Some(Some(switch)) => return Some(switch),
+                    Some(None) => {}
+                    None => return Some(Record::Malformed),
+                },
                 _ => {}
             }
         }
@@ -98,13 +97,18 @@ fn sample(body: &[u8]) -> Option<Record<'_>> {
     })
 }
 
-/// `u32 next_pid, next_tid;` and, as every record but samples, `u32 pid, tid; u64 time`.
-fn switch(body: &[u8]) -> Option<Record<'_>> {
-    Some(Record::Switch {
-        next: word(body, 4)?.cast_signed(),
-        prev: word(body, 12)?.cast_signed(),
-        time_ns: long(body, 16)?,
-    })
+/// `u32 other_pid, other_tid;` and, as every record but samples, `u32 pid, tid; u64 time`.
+///
+/// Each switch comes twice, from the thread that leaves and from the one that gets the CPU. The idle task of a CPU may be
+/// silent, so that its coming is taken from the thread before it and its going from the thread after it. Switches between
+/// two other threads are passed over.
+fn switch(misc: u16, body: &[u8]) -> Option<Option<Record<'_>>> {
+    let other = word(body, 4)?.cast_signed();
+    let own = word(body, 12)?.cast_signed();
+    let out = u32::from(misc) & abi::PERF_RECORD_MISC_SWITCH_OUT != 0;
+    let (prev, next) = if out { (own, other) } else { (other, own) };
+    let time_ns = long(body, 16)?;
+    Some((other == 0).then_some(Record::Switch { time_ns, prev, next }))
 }
 
 /// `u64 id, lost;` and, as every record but samples, `u32 pid, tid; u64 time`.
@@ -163,15 +167,33 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_switch_is_taken_once() {
-        let words = [30u32, 31, 40, 41, 99, 0];
-        let body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut out = record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &body);
-        let back = out.clone();
-        out[4..6].copy_from_slice(&u16::try_from(abi::PERF_RECORD_MISC_SWITCH_OUT).unwrap().to_ne_bytes());
-        let bytes = [out, back].concat();
+    fn idling_begins_and_ends_as_the_other_thread_tells() {
+        let record = |out: bool, other: u32, own: u32| {
+            let words = [other, other, own, own, 99, 0];
+            let body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let mut bytes = record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &body);
+            let misc = if out { u16::try_from(abi::PERF_RECORD_MISC_SWITCH_OUT).unwrap() } else { 0 };
+            bytes[4..6].copy_from_slice(&misc.to_ne_bytes());
+            bytes
+        };
+        // 41 to idle, idle to 31, 31 to 41; each told by both sides.
+        let bytes = [
+            record(true, 0, 41),
+            record(false, 41, 0),
+            record(true, 31, 0),
+            record(false, 0, 31),
+            record(true, 41, 31),
+            record(false, 31, 41),
+        ]
+        .concat();
         let records: Vec<Record<'_>> = Records::new(&bytes).collect();
-        assert_eq!(records, [Record::Switch { time_ns: 99, prev: 41, next: 31 }]);
+        assert_eq!(
+            records,
+            [
+                Record::Switch { time_ns: 99, prev: 41, next: 0 },
+                Record::Switch { time_ns: 99, prev: 0, next: 31 }
+            ]
+        );
     }
 
     #[test]

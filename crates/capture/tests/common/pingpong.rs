@@ -1,4 +1,4 @@
-//! Threads that wake each other as fast as they may, through eventfds and poll(2): one pair on each CPU.
+//! Threads that wake each other as fast as they may, through eventfds and ppoll(2): one pair on each CPU.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
