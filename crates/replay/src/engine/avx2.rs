@@ -122,6 +122,26 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_add_epi32(self.0, _mm256_and_si256(at.0, other.0)) })
     }
     #[inline(always)]
+    fn shl_where(self, at: Mask, bits: Avx2) -> Avx2 {
+        // SAFETY: see the module. Elsewhere by no bits.
+        Avx2(unsafe { _mm256_sllv_epi32(self.0, _mm256_and_si256(at.0, bits.0)) })
+    }
+    #[inline(always)]
+    fn shl(self, bits: Avx2) -> Avx2 {
+        // SAFETY: see the module.
+        Avx2(unsafe { _mm256_sllv_epi32(self.0, bits.0) })
+    }
+    #[inline(always)]
+    fn raise_where(self, at: Mask, other: Avx2) -> Avx2 {
+        // SAFETY: see the module. Cheaper than a blend, which is up to three operations.
+        Avx2(unsafe { _mm256_max_epu32(self.0, _mm256_and_si256(at.0, other.0)) })
+    }
+    #[inline(always)]
+    fn lower_unless(self, at: Mask, other: Avx2) -> Avx2 {
+        // SAFETY: see the module. Likewise.
+        Avx2(unsafe { _mm256_min_epu32(self.0, _mm256_or_si256(at.0, other.0)) })
+    }
+    #[inline(always)]
     fn replace(self, at: Mask, other: Avx2) -> Avx2 {
         // SAFETY: see the module.
         Avx2(unsafe { _mm256_blendv_epi8(self.0, other.0, at.0) })

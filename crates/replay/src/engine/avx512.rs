@@ -116,6 +116,24 @@ impl Lanes for Avx512 {
         Avx512(unsafe { _mm512_mask_add_epi32(self.0, at, self.0, other.0) })
     }
     #[inline(always)]
+    fn shl_where(self, at: __mmask16, bits: Avx512) -> Avx512 {
+        // SAFETY: see the module.
+        Avx512(unsafe { _mm512_mask_sllv_epi32(self.0, at, self.0, bits.0) })
+    }
+    #[inline(always)]
+    fn shl(self, bits: Avx512) -> Avx512 {
+        // SAFETY: see the module.
+        Avx512(unsafe { _mm512_sllv_epi32(self.0, bits.0) })
+    }
+    #[inline(always)]
+    fn raise_where(self, at: __mmask16, other: Avx512) -> Avx512 {
+        self.replace(at, other)
+    }
+    #[inline(always)]
+    fn lower_unless(self, at: __mmask16, other: Avx512) -> Avx512 {
+        other.replace(at, self)
+    }
+    #[inline(always)]
     fn replace(self, at: __mmask16, other: Avx512) -> Avx512 {
         // SAFETY: see the module.
         Avx512(unsafe { _mm512_mask_mov_epi32(self.0, at, other.0) })

@@ -79,16 +79,16 @@ pub(super) struct Kernels {
     /// Lanes of a lot of one maximum.
     pub(super) lanes_together: usize,
     find_turns: unsafe fn(&[i32], i32, i32, &mut Turns),
-    /// By rule, and by whether all divisions are shifts.
-    apart: [[Apart; 2]; 3],
+    /// By rule, by whether all growths are shifts, and by whether all divisions are.
+    apart: [[[Apart; 2]; 2]; 3],
     /// By rule, by growth ([`Growth`]), and by whether all divisions are shifts.
     together: [[[Together; 2]; 3]; 2],
 }
 
 /// What a lot of one maximum needs of a growth.
 enum Growth {
-    /// All factors are 2, and windows above zero grow past `start`.
-    Double,
+    /// All factors are powers of two, and windows above zero grow past `start`.
+    Shift,
     /// Any factor, likewise.
     Multiply,
     /// Any factor, and windows are lifted to `start` in each growth.
@@ -106,7 +106,7 @@ pub(super) enum Learns {
 impl Kernels {
     /// Runs a lot whose lanes have a maximum each.
     pub(super) fn apart(&self, learns: Learns, strip: Strip<'_>, idler: usize, lot: &mut Lot) {
-        let kernel = self.apart[learns as usize][usize::from(lot.shifts)];
+        let kernel = self.apart[learns as usize][usize::from(lot.grows_by_shift)][usize::from(lot.shifts)];
         // SAFETY: `Isa::kernels` has asked the CPU for the instructions.
         unsafe { kernel(strip, idler, lot) }
     }
@@ -130,7 +130,7 @@ impl Kernels {
     ) {
         let growth = match lot {
             Lot { grows_past_start: false, .. } => Growth::Lift,
-            Lot { doubles: true, .. } => Growth::Double,
+            Lot { grows_by_shift: true, .. } => Growth::Shift,
             _ => Growth::Multiply,
         };
         let kernel = self.together[usize::from(learns != Learns::FromEpisode)][growth as usize]
@@ -147,6 +147,12 @@ macro_rules! by_division {
     };
 }
 
+macro_rules! apart_by_division {
+    ($($of:literal),*) => {
+        [run_apart::<$($of),*, false>, run_apart::<$($of),*, true>]
+    };
+}
+
 /// A module with all kernels for one type of vector: how many of them a lot has apart and together, and the features
 /// that the functions are compiled with.
 macro_rules! kernels {
@@ -159,9 +165,10 @@ macro_rules! kernels {
                 lanes_together: $together * <$lanes>::WIDTH,
                 find_turns: turns,
                 apart: [
-                    [run_apart::<false, false, false>, run_apart::<false, false, true>],
-                    [run_apart::<true, false, false>, run_apart::<true, false, true>],
-                    [run_apart::<true, true, false>, run_apart::<true, true, true>],
+                    [apart_by_division!(false, false, false), apart_by_division!(false, false, true)],
+                    [apart_by_division!(true, false, false), apart_by_division!(true, false, true)],
+                    // The division by a thousand dwarfs the growth.
+                    [apart_by_division!(true, true, false), apart_by_division!(true, true, false)],
                 ],
                 together: [
                     [by_division!(false, true, false), by_division!(false, false, false), by_division!(false, false, true)],
@@ -176,17 +183,17 @@ macro_rules! kernels {
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const SHIFTS: bool>(
+            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const SHIFTS: bool>(
                 strip: Strip<'_>,
                 idler: usize,
                 lot: &mut Lot,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, GUEST, MICROS, SHIFTS>(strip, idler, lot) }
+                unsafe { apart::<$lanes, $apart, GUEST, MICROS, GROWS_BY_SHIFT, SHIFTS>(strip, idler, lot) }
             }
 
             $(#[$feature])?
-            unsafe fn run_together<const GUEST: bool, const DOUBLES: bool, const LIFTS: bool, const SHIFTS: bool>(
+            unsafe fn run_together<const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
                 strip: Strip<'_>,
                 turns: &Turns,
                 max: i32,
@@ -194,7 +201,7 @@ macro_rules! kernels {
                 lot: &mut Lot,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, GUEST, DOUBLES, LIFTS, SHIFTS>(strip, turns, max, idler, lot) }
+                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(strip, turns, max, idler, lot) }
             }
         }
     };

@@ -50,6 +50,7 @@ pub(super) unsafe fn apart<
     const V: usize,
     const GUEST: bool,
     const MICROS: bool,
+    const GROWS_BY_SHIFT: bool,
     const SHIFTS: bool,
 >(
     strip: Strip<'_>,
@@ -64,7 +65,7 @@ pub(super) unsafe fn apart<
         let zero = L::splat(0);
         let (mut polled, mut halts, mut unpolled) = ([zero; V], [zero; V], [zero; V]);
         let (max, grow, start) = (lot.max.as_ptr(), lot.grow.as_ptr(), lot.start.as_ptr());
-        let (floor, shift) = (lot.floor.as_ptr(), lot.shift.as_ptr());
+        let (grow_shift, floor, shift) = (lot.grow_shift.as_ptr(), lot.floor.as_ptr(), lot.shift.as_ptr());
         let (factor, factor_bits) = (lot.factor.as_ptr(), lot.factor_bits.as_ptr());
         let (micros, micros_bits) = const { reciprocal(1_000) };
         for &length in strip.lengths {
@@ -78,32 +79,44 @@ pub(super) unsafe fn apart<
                 halts[v] = halts[v].count(halted);
                 polled[v] = polled[v].add(x.min(q[v]));
                 unpolled[v] = unpolled[v].count(q[v].is_zero());
-                let (grows, shrinks);
-                if GUEST {
-                    // Where the window covers the episode `t` is negative, and neither holds; with microseconds it
-                    // is made so by `halted`, since the division takes it for a large number.
-                    let mut t = x.sub(q[v]);
-                    if MICROS {
-                        t = t.mul_shr(L::splat(micros.cast_signed()), L::splat(micros_bits.cast_signed()));
-                        t = t.mul(L::splat(1_000));
-                        shrinks = L::both(halted, t.gt(max));
-                        grows = L::without(L::both(halted, t.gt(q[v])), shrinks);
-                    } else {
-                        shrinks = t.gt(max);
-                        grows = L::without(t.gt(q[v]), shrinks);
-                    }
+                // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with
+                // microseconds `halted` sees to that, since the division takes `t` for a large number.
+                let (t, grows, shrinks, stays);
+                if MICROS {
+                    let micros = x
+                        .sub(q[v])
+                        .mul_shr(L::splat(micros.cast_signed()), L::splat(micros_bits.cast_signed()));
+                    t = micros.mul(L::splat(1_000));
+                    shrinks = L::both(halted, t.gt(max));
+                    grows = L::without(L::both(halted, t.gt(q[v])), shrinks);
+                    stays = L::without(L::splat(0).is_zero(), shrinks);
+                } else if GUEST {
+                    t = x.sub(q[v]);
+                    shrinks = t.gt(max);
+                    stays = max.add(L::splat(1)).gt(t);
+                    grows = L::both(t.gt(q[v]), stays);
                 } else {
                     shrinks = x.gt(max);
+                    stays = max.add(L::splat(1)).gt(x);
                     grows = L::both(halted, max.gt(x));
                 }
-                let grown = q[v].mul(L::load(grow.add(at))).max(L::load(start.add(at))).min(max);
+                let grown = if GROWS_BY_SHIFT {
+                    q[v].shl(L::load(grow_shift.add(at)))
+                } else {
+                    q[v].mul(L::load(grow.add(at)))
+                };
+                let grown = grown.max(L::load(start.add(at))).min(max);
                 let shrunk = if SHIFTS {
                     q[v].shr(L::load(shift.add(at)))
                 } else {
                     q[v].mul_shr(L::load(factor.add(at)), L::load(factor_bits.add(at)))
                 };
                 let shrunk = shrunk.clear(L::load(floor.add(at)).gt(shrunk));
-                q[v] = q[v].replace(grows, grown).replace(shrinks, shrunk);
+                q[v] = if GROWS_BY_SHIFT {
+                    q[v].raise_where(grows, grown).lower_unless(stays, shrunk)
+                } else {
+                    q[v].replace(grows, grown).replace(shrinks, shrunk)
+                };
             }
         }
         store(lot.windows(idler), q);
@@ -186,7 +199,8 @@ fn as_u32(place: usize) -> u32 {
 ///
 /// Between two that are not small a window only grows, and need not be cut to the maximum, as no small episode can
 /// tell; nor can `start` matter but for windows of zero, which the first small episode lifts to it (`LIFTS` is for
-/// settings of which that is not true). With factor 2 a small episode costs six vector operations.
+/// settings of which that is not true). Where the factor is a power of two a small
+/// episode costs six vector operations.
 ///
 /// Two things are skipped: a block that all windows cover, and what is left of a run of others once all windows are
 /// zero, or stay as they are.
@@ -198,7 +212,7 @@ pub(super) unsafe fn together<
     L,
     const V: usize,
     const GUEST: bool,
-    const DOUBLES: bool,
+    const GROWS_BY_SHIFT: bool,
     const LIFTS: bool,
     const SHIFTS: bool,
 >(
@@ -223,6 +237,7 @@ pub(super) unsafe fn together<
         let mut unpolled = Rare::<L, V>::new();
         let (mut common_polled, mut common_halts, mut common_unpolled) = (0u64, 0u64, 0u64);
         let (grow, start, floor) = (lot.grow.as_ptr(), lot.start.as_ptr(), lot.floor.as_ptr());
+        let grow_shift = lot.grow_shift.as_ptr();
         let (shift, factor, factor_bits) =
             (lot.shift.as_ptr(), lot.factor.as_ptr(), lot.factor_bits.as_ptr());
         macro_rules! shrunk {
@@ -245,15 +260,14 @@ pub(super) unsafe fn together<
                     polled[v] = polled[v].add(x.min(q[v]));
                     halts[v] = halts[v].count(halted);
                     let at = v * L::WIDTH;
-                    if DOUBLES && !GUEST {
-                        q[v] = q[v].add_where(halted, q[v]);
+                    let grows = if GUEST { x.gt(q[v].add(q[v])) } else { halted };
+                    q[v] = if GROWS_BY_SHIFT {
+                        q[v].shl_where(grows, L::load(grow_shift.add(at)))
                     } else {
-                        let twice = q[v].add(q[v]);
-                        let grows = if GUEST { x.gt(twice) } else { halted };
-                        let grown = if DOUBLES { twice } else { q[v].mul(L::load(grow.add(at))) };
+                        let grown = q[v].mul(L::load(grow.add(at)));
                         let grown = if LIFTS { grown.max(L::load(start.add(at))) } else { grown };
-                        q[v] = q[v].replace(grows, grown);
-                    }
+                        q[v].replace(grows, grown)
+                    };
                 }
             }};
         }

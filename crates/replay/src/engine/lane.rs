@@ -144,6 +144,16 @@ impl Lane {
         self.grow > 0 && (self.floor == self.start || self.shrink <= 1)
     }
 
+    /// Whether a growth is a shift, and never ends below the window that it began from.
+    pub(super) fn grows_by_shift(&self) -> bool {
+        self.grow.is_power_of_two() && u64::from(self.max) * u64::from(self.grow) < 1 << 32
+    }
+
+    /// Bits that a growth shifts by, if it is a shift.
+    pub(super) fn grow_shift(&self) -> u32 {
+        self.grow.checked_ilog2().unwrap_or(0)
+    }
+
     /// Whether a division is a shift.
     pub(super) fn shifts(&self) -> bool {
         self.shrink == 0 || self.shrink.is_power_of_two()

@@ -63,6 +63,14 @@ pub(super) trait Lanes: Copy {
     fn count(self, at: Self::Mask) -> Self;
     /// `self + other` where `at` holds, else `self`.
     fn add_where(self, at: Self::Mask, other: Self) -> Self;
+    /// Left by so many bits (at most 31) where `at` holds, else `self`.
+    fn shl_where(self, at: Self::Mask, bits: Self) -> Self;
+    /// Left by so many bits, at most 31.
+    fn shl(self, bits: Self) -> Self;
+    /// `other`, which is no less, where `at` holds, else `self`.
+    fn raise_where(self, at: Self::Mask, other: Self) -> Self;
+    /// `other`, which is no more, unless `at` holds, else `self`.
+    fn lower_unless(self, at: Self::Mask, other: Self) -> Self;
     /// `other` where `at` holds, else `self`.
     fn replace(self, at: Self::Mask, other: Self) -> Self;
     /// Zero where `at` holds, else `self`.
@@ -172,6 +180,22 @@ impl Lanes for Plain {
     #[inline(always)]
     fn add_where(self, at: PlainMask, other: Plain) -> Plain {
         Plain(std::array::from_fn(|i| self.0[i].wrapping_add(other.0[i] & at.0[i])))
+    }
+    #[inline(always)]
+    fn shl_where(self, at: PlainMask, bits: Plain) -> Plain {
+        Plain(std::array::from_fn(|i| self.0[i] << (bits.0[i] & at.0[i] & 31)))
+    }
+    #[inline(always)]
+    fn shl(self, bits: Plain) -> Plain {
+        self.zip(bits, |a, b| a << (b & 31))
+    }
+    #[inline(always)]
+    fn raise_where(self, at: PlainMask, other: Plain) -> Plain {
+        self.choose(at, other)
+    }
+    #[inline(always)]
+    fn lower_unless(self, at: PlainMask, other: Plain) -> Plain {
+        other.choose(at, self)
     }
     #[inline(always)]
     fn replace(self, at: PlainMask, other: Plain) -> Plain {

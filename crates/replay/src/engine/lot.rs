@@ -62,8 +62,9 @@ pub(super) struct Lot {
     pub(super) shift: Column,
     pub(super) factor: Column,
     pub(super) factor_bits: Column,
-    /// All factors of growth are 2.
-    pub(super) doubles: bool,
+    pub(super) grow_shift: Column,
+    /// All growths are shifts.
+    pub(super) grows_by_shift: bool,
     /// All divisions are shifts.
     pub(super) shifts: bool,
     /// Only windows of zero have to be lifted to `start`.
@@ -94,7 +95,8 @@ impl Lot {
             shift: column(&|lane| lane.shift()),
             factor: column(&|lane| lane.reciprocal().0),
             factor_bits: column(&|lane| lane.reciprocal().1),
-            doubles: lanes.iter().all(|lane| lane.grow == 2),
+            grow_shift: column(&|lane| lane.grow_shift()),
+            grows_by_shift: lanes.iter().all(Lane::grows_by_shift),
             shifts: lanes.iter().all(Lane::shifts),
             grows_past_start: lanes.iter().all(Lane::grows_past_start),
             lanes: lanes.len(),

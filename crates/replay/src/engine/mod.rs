@@ -26,7 +26,7 @@
 //! * episodes without length stand between strips, where the windows are in memory.
 //!
 //! # The bound
-//! With factor 2, eight settings of KVM's rule in an AVX2 register take one small episode with 6 vector operations
+//! With a factor that is a power of two, eight settings of KVM's rule in an AVX2 register take one small episode with 6 vector operations
 //! (compare, minimum, two sums, mask, growth), sixteen in an AVX-512 register with 5. Where each setting has a maximum
 //! of its own, it takes 18 and 15. A core that begins three (AVX2) or two (AVX-512) vector operations a cycle cannot
 //! do better than that without skipping; `benches/engine.rs` measures how close it comes.
@@ -159,7 +159,7 @@ impl Engine {
         if max.is_some() {
             lanes.sort_by_key(|(_, lane)| alike(lane));
         } else {
-            lanes.sort_by_key(|(_, lane)| (!lane.shifts(), lane.max));
+            lanes.sort_by_key(|(_, lane)| (lane.grows_by_shift(), lane.shifts(), lane.max));
         }
         let capacity = if max.is_some() { self.kernels.lanes_together } else { self.kernels.lanes_apart };
         for lanes in lanes.chunks(capacity * LOTS_OF_TASK) {
