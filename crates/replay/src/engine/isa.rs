@@ -95,12 +95,15 @@ enum Growth {
     Lift,
 }
 
-/// Rules as an index.
+/// What a rule learns from: the index of its kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Learns {
-    FromEpisode,
-    FromHalt,
-    FromHaltMicros,
+    /// The whole episode: the host.
+    Episode,
+    /// The halt alone: the guest.
+    Halt,
+    /// The whole microseconds of the halt: the guest of 5.4.
+    HaltMicros,
 }
 
 impl Kernels {
@@ -113,7 +116,7 @@ impl Kernels {
 
     /// Finds where small episodes and others meet under a maximum.
     pub(super) fn find_turns(&self, learns: Learns, strip: Strip<'_>, max: i32, turns: &mut Turns) {
-        let (small, between) = limits(max, learns != Learns::FromEpisode);
+        let (small, between) = limits(max, learns != Learns::Episode);
         // SAFETY: as above.
         unsafe { (self.find_turns)(strip.lengths, small, between, turns) }
     }
@@ -133,8 +136,8 @@ impl Kernels {
             Lot { grows_by_shift: true, .. } => Growth::Shift,
             _ => Growth::Multiply,
         };
-        let kernel = self.together[usize::from(learns != Learns::FromEpisode)][growth as usize]
-            [usize::from(lot.shifts)];
+        let kernel =
+            self.together[usize::from(learns != Learns::Episode)][growth as usize][usize::from(lot.shifts)];
         // SAFETY: as above.
         unsafe { kernel(strip, turns, max, idler, lot) }
     }

@@ -26,10 +26,11 @@
 //! * episodes without length stand between strips, where the windows are in memory.
 //!
 //! # The bound
-//! With a factor that is a power of two, eight settings of KVM's rule in an AVX2 register take one small episode with 6 vector operations
-//! (compare, minimum, two sums, mask, growth), sixteen in an AVX-512 register with 5. Where each setting has a maximum
-//! of its own, it takes 18 and 15. A core that begins three (AVX2) or two (AVX-512) vector operations a cycle cannot
-//! do better than that without skipping; `benches/engine.rs` measures how close it comes.
+//! With a factor that is a power of two, eight settings of KVM's rule in an AVX2 register take one small episode with 6
+//! vector operations (compare, minimum, two sums, mask, shift), sixteen in an
+//! AVX-512 register with 5. Where each setting has a maximum of its own, it takes about 20 and 14. Comparisons, minima,
+//! maxima and shifts of 256 bits begin twice a cycle on recent cores, sums and masks three times: a core cannot be faster
+//! than that without skipping. `benches/engine.rs` measures what is reached.
 //!
 //! # Limits
 //! Event loops learn from which of many handlers were ready: their state is no single number, and they are replayed
@@ -170,9 +171,9 @@ impl Engine {
             let settings: Vec<Lane> = lanes.iter().map(|(_, lane)| *lane).collect();
             self.tasks.push(Task {
                 learns: match kind {
-                    Kind::Host => Learns::FromEpisode,
-                    Kind::Guest => Learns::FromHalt,
-                    Kind::GuestMicros => Learns::FromHaltMicros,
+                    Kind::Host => Learns::Episode,
+                    Kind::Guest => Learns::Halt,
+                    Kind::GuestMicros => Learns::HaltMicros,
                 },
                 max: max.and_then(|max| i32::try_from(max).ok()),
                 part: part_under(settings.iter().map(|lane| lane.max).max().unwrap_or(0)),
