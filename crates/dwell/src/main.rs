@@ -9,6 +9,7 @@ mod paint;
 mod progress;
 mod quantity;
 mod settings;
+mod whence;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

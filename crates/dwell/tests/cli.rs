@@ -154,10 +154,19 @@ fn tune_finds_kvms_defaults_at_four_times_clairvoyant_and_a_setting_near_it() {
 
 #[test]
 fn tune_without_a_file_says_on_its_first_line_what_it_looks_at() {
-    let output = dwell(&["tune"]);
+    let first_line = |output: &Output| stdout(output).lines().next().unwrap_or_default().to_owned();
+    let output = dwell(&["tune", "--bundled"]);
     assert!(output.status.success());
-    let first = stdout(&output).lines().next().unwrap().to_owned();
+    let first = first_line(&output);
     assert!(first.contains("bundled recording") && first.contains("not your machine"), "{first}");
+    // Whether this machine can be recorded and idles enough, we cannot know; that it is said, we can.
+    let output = dwell(&["tune", "--record-for", "200ms"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let first = first_line(&output);
+    assert!(
+        first.contains("this machine, recorded for") || first.contains("this machine cannot be recorded: "),
+        "{first}"
+    );
 }
 
 #[test]
@@ -291,7 +300,20 @@ fn help_completions_and_manual_come_from_one_source() {
     }
     assert!(stdout(&dwell(&["man"])).starts_with(".ie"), "the manual is roff");
     assert!(dwell(&["man", "--out", &folder.text("man")]).status.success());
-    for command in ["tune", "replay", "info", "import", "exits", "params", "completions", "man"] {
+    for command in [
+        "tune",
+        "record",
+        "replay",
+        "info",
+        "import",
+        "exits",
+        "doctor",
+        "bound",
+        "top",
+        "params",
+        "completions",
+        "man",
+    ] {
         assert!(folder.path("man").join(format!("dwell-{command}.1")).exists(), "{command}");
         let help = dwell(&[command, "--help"]);
         assert!(help.status.success() && stdout(&help).contains("Usage: dwell"), "{command}");

@@ -393,8 +393,12 @@ fn write_column<W: Write + Send>(
         Columns::WINDOW_NS => write_optional::<_, Int64Type>(group, &rows.window_ns),
         Columns::HALTED => write_optional::<_, BoolType>(group, &rows.halted),
         Columns::WAKE => {
-            let wakes: Vec<ByteArray> =
-                rows.wake.values.iter().map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes()))).collect();
+            let wakes: Vec<ByteArray> = rows
+                .wake
+                .values
+                .iter()
+                .map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes())))
+                .collect();
             write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels))
         }
         Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),

@@ -3,19 +3,18 @@
 use crate::command::replay::values;
 use crate::failure::{Answer, Outcome};
 use crate::knob_lines::{self, Lines};
-use crate::model::{self, Model, ModelArgs, Whose};
+use crate::model::{Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
+use crate::whence::{self, Whence};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_recording::Reader;
 use dwell_replay::tune::{Advice, Candidate, Goal, Interval, Role, Row, Task, Verdict, WORTH_A_CHANGE, tune};
 use dwell_replay::{RecordingSource, Rule, Source, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Find the setting that gives what you want for the least CPU, checked on data it was not fitted to
 ///
@@ -28,8 +27,8 @@ use std::path::PathBuf;
                         dwell tune idle.parquet --max-cpu 2%"
 )]
 pub(crate) struct Args {
-    /// Recording in Parquet, as `dwell import` writes it [default: a bundled one]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    whence: whence::Args,
     #[command(flatten)]
     model: ModelArgs,
     /// Goal: fewest halts while at most this much of one CPU is burnt polling, such as 2% or 0.02
@@ -48,10 +47,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     format: FormatArg,
 }
-
-/// A recording inside the program, so that it can show what it does anywhere.
-const BUNDLED: &[u8] = include_bytes!("../../../../recordings/event-pgbench_sel1.parquet");
-const BUNDLED_NAME: &str = "event-pgbench_sel1";
 
 /// The halves are called different if the present setting does so many times better on one than on the other.
 const DIFFERENT: f64 = 1.25;
@@ -74,6 +69,9 @@ struct Tuned {
     advice: String,
     gain: Option<GainJson>,
     notes: Vec<String>,
+    /// Whether the first note says where the recording comes from, which is told before anything else.
+    #[serde(skip)]
+    says_whence: bool,
     rows: Vec<RowJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     front: Option<Vec<FrontJson>>,
@@ -130,7 +128,7 @@ struct RowJson {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let (reader, file, first_note) = recording(&args)?;
+    let Whence { reader, file, note: first_note } = args.whence.open()?;
     let metadata = reader.metadata().clone();
     let model = Model::of(&args.model, &metadata)?;
     let Whose::One(layer) = model.whose else {
@@ -157,6 +155,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     let advice = advice.with_context(|| file.clone())?;
 
+    let says_whence = first_note.is_some();
     let mut notes: Vec<String> = first_note.into_iter().collect();
     if !told {
         notes.push("the recording does not tell the setting in force; `present` is the default".to_owned());
@@ -164,6 +163,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     notes.extend(model.notes(&metadata));
     notes.extend(halves_differ(&row_json(advice.row(Role::Present), &advice, &model)));
     let mut tuned = describe(file, &source, &model, goal, &present, &advice, notes);
+    tuned.says_whence = says_whence;
     if args.front {
         tuned.front = Some(front_json(&advice, &model));
     }
@@ -186,15 +186,6 @@ fn halves_differ(present: &RowJson) -> Option<String> {
             ratio(judged)
         )
     })
-}
-
-fn recording(args: &Args) -> anyhow::Result<(Reader, String, Option<String>)> {
-    if let Some(path) = &args.file {
-        return Ok((model::open(path)?, path.display().to_string(), None));
-    }
-    let reader = Reader::from_bytes(BUNDLED_NAME, BUNDLED.to_vec())?;
-    let note = format!("no FILE given: this is the bundled recording {BUNDLED_NAME}, not your machine");
-    Ok((reader, format!("bundled:{BUNDLED_NAME}"), Some(note)))
 }
 
 fn describe(
@@ -234,6 +225,7 @@ fn describe(
         advice: advice_text(advice, model, goal),
         gain: (advice.verdict != Verdict::Unattainable).then(|| gain_json(goal, advice.gain)),
         notes,
+        says_whence: false,
         rows: advice.rows.iter().map(|row| row_json(row, advice, model)).collect(),
         front: None,
         lines: recommended.map_or_else(Vec::new, |setting| knob_lines::of(&setting, present)),
@@ -442,7 +434,7 @@ fn table(tuned: &Tuned) -> Table {
 fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
     let share = |ns_per_s: f64| percent(ns_per_s / 1e9);
     let (first, rest) = match tuned.notes.split_first() {
-        Some((first, rest)) if tuned.file.starts_with("bundled:") => (format!("{first}\n"), rest),
+        Some((first, rest)) if tuned.says_whence => (format!("{first}\n"), rest),
         _ => (String::new(), tuned.notes.as_slice()),
     };
     output::text(&format!(
