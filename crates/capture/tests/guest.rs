@@ -1,7 +1,10 @@
 //! The CPUs of this machine, recorded live.
 
+mod say;
+
 use dwell_capture::{GuestSource, Recorder, Target, Until};
 use dwell_recording::{Chunk, Columns, IdleIncludes, Reader};
+use say::say;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ fn a_sleeping_thread_shows_its_cpu_idle() {
     for source in [GuestSource::Switch, GuestSource::Auto] {
         let recorder = match Recorder::open(Target::Guest { source }, None) {
             Ok(recorder) => recorder,
-            Err(error) => return println!("SKIP {error}: {TEST}"),
+            Err(error) => return say!("SKIP {error}: {TEST}"),
         };
         let sleeper = std::thread::spawn(|| {
             for _ in 0..300 {
@@ -22,7 +25,7 @@ fn a_sleeping_thread_shows_its_cpu_idle() {
         let (summary, bytes) = recorder.to_memory(&until, &mut ()).unwrap();
         sleeper.join().unwrap();
         let reader = Reader::from_bytes("live", bytes).unwrap();
-        println!(
+        say!(
             "{}: {} episodes of {} CPUs, {} events, {} lost, {} incomplete; {}",
             source.name(),
             summary.status.episodes,
@@ -34,13 +37,13 @@ fn a_sleeping_thread_shows_its_cpu_idle() {
         );
         assert_eq!(reader.metadata().idle_includes, IdleIncludes::Event);
         if summary.status.episodes == 0 {
-            println!("SKIP other work kept every CPU busy: {TEST}");
+            say!("SKIP other work kept every CPU busy: {TEST}");
             continue;
         }
         let mut chunk = Chunk::default();
         reader.read(0, Columns::IDLE_NS | Columns::WAKE_LATENCY_NS, &mut chunk).unwrap();
         let told = chunk.wake_latency_ns.iter().flatten().count();
-        println!("  of {} episodes {told} end at a known event", chunk.rows);
+        say!("  of {} episodes {told} end at a known event", chunk.rows);
         // An episode is at most as long as the recording.
         assert!(chunk.idle_ns.iter().all(|&ns| ns <= 2_000_000_000));
     }

@@ -3,10 +3,13 @@
 #![allow(unsafe_code)] // Guest memory and one ioctl.
 #![cfg(target_arch = "x86_64")]
 
+mod say;
+
 use dwell_capture::kvm_stats::{Bound, Counters, Kind, Snapshot, Source, StatsFile, StatsReader};
 use dwell_policy::Nanos;
 use kvm_bindings::{KVM_CAP_HALT_POLL, kvm_enable_cap, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use say::say;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -122,7 +125,7 @@ fn vm_or_skip(test: &str, wakes: u16, halt_poll_ns: u64) -> Option<(Halter, Mute
     match Halter::new(wakes, halt_poll_ns) {
         Ok(halter) => Some((halter, turn)),
         Err(error) => {
-            eprintln!("SKIP no VM with an in-kernel irqchip ({error}): {test}");
+            say!("SKIP no VM with an in-kernel irqchip ({error}): {test}");
             None
         }
     }
@@ -146,7 +149,7 @@ fn sleeps_of_a_vcpu_that_never_polls_are_counted_one_by_one() {
     let elapsed = begin.elapsed();
     let counted = stats.counters().expect("counters").since(before);
     let bound = Bound::of(&counted, Nanos(20_000)).expect("this kernel counts times");
-    println!("{WAKES} wakes ({sent} sent) in {elapsed:?}: {bound:?}");
+    say!("{WAKES} wakes ({sent} sent) in {elapsed:?}: {bound:?}");
     assert_eq!((bound.polls, bound.polled_ns, bound.wasted_ns), (0, 0, 0));
     assert!(bound.halts_exact && bound.halts <= u64::from(WAKES) + 1 && bound.halts >= u64::from(WAKES) / 2);
     assert!(counted.halt_exits >= Some(u64::from(WAKES)));
@@ -165,7 +168,7 @@ fn polls_of_a_vcpu_are_counted_and_bounded() {
     let elapsed = begin.elapsed();
     let counted = stats.counters().expect("counters").since(before);
     let bound = Bound::of(&counted, Nanos(20_000)).expect("this kernel counts times");
-    println!("{WAKES} wakes in {elapsed:?}: {bound:?}");
+    say!("{WAKES} wakes in {elapsed:?}: {bound:?}");
     assert!(bound.polls > 0 && bound.polls_succeeded <= bound.polls && bound.wasted_ns <= bound.polled_ns);
     assert!(bound.polls_succeeded + bound.halts <= counted.halt_exits.expect("halt_exits"));
     let histograms = sum(counted.halt_poll_success_hist.as_ref()) + sum(counted.halt_poll_fail_hist.as_ref());
@@ -189,7 +192,7 @@ fn statistics_files_that_a_process_keeps_open_are_found() {
     let pid = std::process::id();
     let mut reader = match StatsReader::new(Some(pid)) {
         Ok(reader) => reader,
-        Err(error) => return eprintln!("SKIP {error}: {NAME}"),
+        Err(error) => return say!("SKIP {error}: {NAME}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();
@@ -204,7 +207,7 @@ fn debugfs_and_statistics_files_agree() {
     let Some((mut halter, _turn)) = vm_or_skip(NAME, WAKES, 100_000) else { return };
     let mut reader = match StatsReader::new(Some(std::process::id())) {
         Ok(reader) => reader,
-        Err(error) => return eprintln!("SKIP {error}: {NAME}"),
+        Err(error) => return say!("SKIP {error}: {NAME}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();
@@ -221,6 +224,6 @@ fn debugfs_and_statistics_files_agree() {
     let price = Nanos(20_000);
     let (exact, loose) =
         (Bound::of(&files, price).expect("bound"), Bound::of(&debugfs, price).expect("bound"));
-    println!("with histograms {exact:?}\nwithout {loose:?}");
+    say!("with histograms {exact:?}\nwithout {loose:?}");
     assert!(loose.gain_ns >= exact.gain_ns && exact.halts_exact && !loose.halts_exact);
 }

@@ -2,9 +2,11 @@
 
 #[path = "common/pingpong.rs"]
 mod pingpong;
+mod say;
 
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_recording::Reader;
+use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -26,7 +28,7 @@ fn every_wait_is_an_episode_or_counted_as_lost() {
     let target = Target::Thread { pid: None, comm: Some(pingpong::COMM.to_owned()) };
     let recorder = match Recorder::open(target, None) {
         Ok(recorder) => recorder,
-        Err(error) => return println!("SKIP {error}: {TEST}"),
+        Err(error) => return say!("SKIP {error}: {TEST}"),
     };
     let (started, ready) = channel();
     let (stop, mut observer) = (AtomicBool::new(false), Started(Some(started)));
@@ -42,7 +44,7 @@ fn every_wait_is_an_episode_or_counted_as_lost() {
         (summary, bytes, waits)
     });
     let status = summary.status;
-    println!(
+    say!(
         "{waits} waits ({} a second), {} episodes, {} events, {} lost, {} incomplete, peak memory {} kB",
         waits / seconds,
         status.episodes,
@@ -54,7 +56,7 @@ fn every_wait_is_an_episode_or_counted_as_lost() {
     if status.lost == 0 {
         assert_eq!(status.episodes, waits);
     } else {
-        println!("SKIP {} events lost on this busy machine: {TEST}, that nothing is lost", status.lost);
+        say!("SKIP {} events lost on this busy machine: {TEST}, that nothing is lost", status.lost);
         assert!(status.episodes + status.lost >= waits);
     }
     assert!(pingpong::peak_memory_kb() < 200_000);

@@ -2,6 +2,7 @@
 //! every decision that the kernel traced.
 
 mod common;
+mod say;
 
 use common::{HaltingVcpu, Numbers, opened};
 use dwell_capture::event::{Event, What};
@@ -9,6 +10,7 @@ use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Era, Knobs, Params, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
+use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
@@ -119,18 +121,18 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
     const TEST: &str = "replay_of_a_live_recording_reproduces_every_decision_of_the_kernel";
     let era = match running_era() {
         Ok(era) => era,
-        Err(error) => return println!("SKIP {error}: {TEST}"),
+        Err(error) => return say!("SKIP {error}: {TEST}"),
     };
     let pid = i32::try_from(std::process::id()).unwrap();
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let count = std::env::var("DWELL_WAKES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
     let mut all = Tally::default();
-    println!("shape        cap_ns  wakes  polls  transitions  deviations  windows told/wrong  lost");
+    say!("shape        cap_ns  wakes  polls  transitions  deviations  windows told/wrong  lost");
     for shape in ["constant", "exponential", "bimodal"] {
         for cap in [0u32, 10_000, 50_000, 200_000, 400_000] {
             let vcpu = match HaltingVcpu::new(Some(cap)) {
                 Ok(vcpu) => vcpu,
-                Err(error) => return println!("SKIP {error}: {TEST}"),
+                Err(error) => return say!("SKIP {error}: {TEST}"),
             };
             let target = Target::Host { pid: Some(pid), exits: false };
             let Some(recorder) = opened(Recorder::open(target, None), TEST) else { return };
@@ -153,7 +155,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
             let reader = Reader::from_bytes("live", bytes).unwrap();
             assert_eq!(reader.metadata().layer, Layer::Host);
             let (tally, succeeded) = replay(&reader, era, cap, &tap.traced);
-            println!(
+            say!(
                 "{shape:<11} {cap:>7} {:>6} {:>6} {:>12} {:>11} {:>14}/{} {:>9}",
                 tally.wakes,
                 tally.polls,
@@ -177,8 +179,11 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
             all.deviations += tally.deviations;
         }
     }
-    println!(
+    say!(
         "all: {} wakes, {} polls, {} transitions traced by the kernel, {} deviations of the replay",
-        all.wakes, all.polls, all.transitions, all.deviations
+        all.wakes,
+        all.polls,
+        all.transitions,
+        all.deviations
     );
 }

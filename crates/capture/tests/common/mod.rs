@@ -229,5 +229,5 @@ pub(crate) fn opened(
     recorder: Result<dwell_capture::Recorder, dwell_capture::RecordError>,
     test: &str,
 ) -> Option<dwell_capture::Recorder> {
-    recorder.map_err(|error| println!("SKIP {error}: {test}")).ok()
+    recorder.map_err(|error| crate::say::say!("SKIP {error}: {test}")).ok()
 }
