@@ -47,7 +47,7 @@ struct Common {
     /// How long to record [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Nanos>,
-    /// Recording to write; an existing file is replaced once the new one is complete [default: dwell-<LAYER>.parquet]
+    /// Recording to write; an existing file is replaced once the new one is complete [default: dwell-LAYER.parquet]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

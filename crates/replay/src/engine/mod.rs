@@ -14,7 +14,7 @@
 //!   of the block is known;
 //! * a run of big ones ends when all windows are zero, or stay as they are: the rest of it is a multiplication.
 //!
-//! Windows that never change ([`Rule::Fixed`](crate::Rule::Fixed) and its kin) need no replay at all: one binary search
+//! Windows that never change ([`Rule::Fixed`] and its kin) need no replay at all: one binary search
 //! per episode tells the shortest window that covers it, and so all others.
 //!
 //! # Exactness
