@@ -60,4 +60,4 @@ pub use metadata::{Clock, CpuLoss, IdleIncludes, Losses, Metadata, SettingValue,
 pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;
 pub use reader::{ReadError, Reader};
-pub use writer::{FORMAT, Packing, WriteError, Writer};
+pub use writer::{FORMAT, IdlerId, Packing, WriteError, Writer};

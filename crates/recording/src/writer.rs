@@ -10,6 +10,7 @@ use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::Path;
@@ -63,6 +64,14 @@ pub enum WriteError {
         row_group: usize,
         /// What Parquet said.
         source: ParquetError,
+    },
+    /// The number is not one of this writer's.
+    #[error("episode {episode} is of idler number {idler}, which this recording has not")]
+    UnknownIdler {
+        /// Which of all episodes pushed, from 0.
+        episode: u64,
+        /// The number.
+        idler: u32,
     },
     /// The schema or the metadata could not be written.
     #[error("cannot write the {part} of the recording")]
@@ -168,15 +177,41 @@ impl<W: Write + Send> Writer<W> {
         &self.contents
     }
 
+    /// The number of the idler of this name, for [`push_numbered`](Writer::push_numbered). An idler that is new becomes
+    /// part of the contents at once, so that one should be asked for when its first episode is there.
+    pub fn idler(&mut self, name: &str) -> Result<IdlerId, WriteError> {
+        self.idlers.number(name, self.contents.episodes, &mut self.contents.idlers).map(IdlerId)
+    }
+
     /// Appends one episode. After an error that is about the episode itself the writer is as before.
     pub fn push(&mut self, episode: &Episode<'_>) -> Result<(), WriteError> {
-        let number = self.contents.episodes;
-        let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
-        let idler = self.idlers.number(episode.idler, number, &mut self.contents.idlers)?;
-        self.idlers.advance(idler, episode, number)?;
-        if let Some(idler) = self.contents.idlers.get_mut(idler as usize) {
-            idler.episodes += 1;
+        if let Some(names) = episode.ready {
+            check_handlers(names, self.contents.episodes)?;
         }
+        let idler = self.idler(episode.idler)?;
+        self.push_numbered(idler, episode)
+    }
+
+    /// As [`push`](Writer::push), without looking for a name: the episode's own is not looked at.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
+    /// let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), Packing::default())?;
+    /// let cpu = writer.idler("cpu0")?;
+    /// writer.push_numbered(cpu, &Episode::new("", 0, 12_000))?;
+    /// assert_eq!(writer.contents().idlers[0].episodes, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn push_numbered(&mut self, idler: IdlerId, episode: &Episode<'_>) -> Result<(), WriteError> {
+        let (number, idler) = (self.contents.episodes, idler.0);
+        let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
+        let Some(entry) = self.contents.idlers.get_mut(idler as usize) else {
+            return Err(WriteError::UnknownIdler { episode: number, idler });
+        };
+        self.idlers.advance(idler, &entry.name, episode.start_ns, number)?;
+        entry.episodes += 1;
         if self.rows.push_ready(idler, ready) {
             self.idlers.add_handlers(idler, episode.ready, &mut self.contents.idlers);
         }
@@ -213,11 +248,20 @@ impl<W: Write + Send> Writer<W> {
     }
 }
 
-fn join_handlers(names: &[&str], episode: u64) -> Result<String, WriteError> {
+/// An idler of one [`Writer`], by [`Writer::idler`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdlerId(u32);
+
+fn check_handlers(names: &[&str], episode: u64) -> Result<(), WriteError> {
     match names.iter().find(|name| name.is_empty() || name.contains(',')) {
         Some(name) => Err(WriteError::HandlerName { episode, handler: (*name).to_owned() }),
-        None => Ok(names.join(",")),
+        None => Ok(()),
     }
+}
+
+fn join_handlers(names: &[&str], episode: u64) -> Result<String, WriteError> {
+    check_handlers(names, episode)?;
+    Ok(names.join(","))
 }
 
 /// Numbers of idlers and their handlers, and where each idler is in time.
@@ -251,17 +295,13 @@ impl Idlers {
         Ok(number)
     }
 
-    fn advance(&mut self, idler: u32, episode: &Episode<'_>, number: u64) -> Result<(), WriteError> {
+    fn advance(&mut self, idler: u32, name: &str, start_ns: u64, episode: u64) -> Result<(), WriteError> {
         let Some(previous) = self.starts_ns.get_mut(idler as usize) else { return Ok(()) };
-        if episode.start_ns < *previous {
-            return Err(WriteError::OutOfOrder {
-                episode: number,
-                idler: episode.idler.to_owned(),
-                start_ns: episode.start_ns,
-                previous_ns: *previous,
-            });
+        if start_ns < *previous {
+            let (idler, previous_ns) = (name.to_owned(), *previous);
+            return Err(WriteError::OutOfOrder { episode, idler, start_ns, previous_ns });
         }
-        *previous = episode.start_ns;
+        *previous = start_ns;
         Ok(())
     }
 
@@ -280,25 +320,47 @@ impl Idlers {
 }
 
 /// The values of a column that are not null, and which rows have one: the form in which Parquet takes them.
+///
+/// Most recorders know a thing always or never; the levels of the first rows are written down only when they differ.
 struct Optional<T> {
     values: Vec<T>,
+    /// How many rows there were while all or none had a value; `levels` is empty until one differs, and then has all.
+    alike: usize,
     levels: Vec<i16>,
 }
 
 impl<T> Default for Optional<T> {
     fn default() -> Self {
-        Optional { values: Vec::new(), levels: Vec::new() }
+        Optional { values: Vec::new(), alike: 0, levels: Vec::new() }
     }
 }
 
 impl<T> Optional<T> {
+    #[inline]
     fn push(&mut self, value: Option<T>) {
-        self.levels.push(i16::from(value.is_some()));
+        if self.levels.is_empty() && (self.alike == 0 || self.values.is_empty() == value.is_none()) {
+            self.alike += 1;
+        } else {
+            if self.levels.is_empty() {
+                self.levels = self.first_levels();
+            }
+            self.levels.push(i16::from(value.is_some()));
+        }
         self.values.extend(value);
+    }
+
+    fn first_levels(&self) -> Vec<i16> {
+        vec![i16::from(!self.values.is_empty()); self.alike]
+    }
+
+    /// For every row, whether it has a value.
+    fn levels(&self) -> Cow<'_, [i16]> {
+        if self.levels.is_empty() { Cow::Owned(self.first_levels()) } else { Cow::Borrowed(&self.levels) }
     }
 
     fn clear(&mut self) {
         self.values.clear();
+        self.alike = 0;
         self.levels.clear();
     }
 }
@@ -399,12 +461,12 @@ fn write_column<W: Write + Send>(
                 .iter()
                 .map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes())))
                 .collect();
-            write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels))
+            write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels()))
         }
         Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),
         _ => {
             let sets = pick(&rows.ready.values, &rows.ready_sets);
-            write::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels))
+            write::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels()))
         }
     }
 }
@@ -417,7 +479,7 @@ fn write_optional<W: Write + Send, T: DataType>(
     group: &mut Group<'_, W>,
     column: &Optional<T::T>,
 ) -> Result<(), ParquetError> {
-    write::<W, T>(group, &column.values, Some(&column.levels))
+    write::<W, T>(group, &column.values, Some(&column.levels()))
 }
 
 fn write<W: Write + Send, T: DataType>(
