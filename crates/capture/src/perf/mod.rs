@@ -3,8 +3,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `event` | one sampled tracepoint on one CPU: opening, filtering, switching |
-//! | `ring` | the memory shared with the kernel; its contents are copied out before anything looks at them |
-//! | `record` | what was copied, cut into records; safe code |
+//! | `ring` | the memory shared with the kernel; its contents are looked at while they are ours |
+//! | `record` | what it holds, cut into records; safe code |
 //! | `sampler` | all of these for every CPU |
 //!
 //! This is the only module of the crate with `unsafe`: there is no way to `perf_event_open` and to memory shared with the

@@ -1,8 +1,8 @@
-//! What was copied out of a ring buffer, cut into records.
+//! What is in a ring buffer, cut into records.
 
 use perf_event_open_sys::bindings as abi;
 
-/// One record, its data borrowed from the copy.
+/// One record, its data borrowed from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A tracepoint was hit.

@@ -1,8 +1,8 @@
 //! The ring buffer that the kernel fills and we empty.
 //!
 //! The kernel advances `data_head`, we advance `data_tail`; it never writes between the two (and counts what it could
-//! not write), so these bytes are ours until we publish a new tail. They are copied out at once, in at most two pieces,
-//! and only the copy is looked at.
+//! not write), so these bytes are ours until we publish a new tail. They are looked at where they lie, or, where they wrap
+//! around the end of the buffer, in a copy that joins the two pieces.
 
 use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
 use std::io;
@@ -77,6 +77,18 @@ impl View {
             .store(tail, Ordering::Release);
     }
 
+    /// The `count` bytes from position `at`, if they do not wrap.
+    ///
+    /// # Safety
+    /// All of them must lie between tail and head, and no tail behind `at` may be published while the result is in use.
+    unsafe fn bytes(&self, at: u64, count: usize) -> Option<&[u8]> {
+        let begin = usize::try_from(at & (self.size - 1) as u64).ok()?;
+        // SAFETY: begin + count <= size, so the slice lies within the data, which is alive and initialised (the kernel
+        // hands out zeroed pages). The kernel does not write between tail and head, by the condition above.
+        (count <= self.size - begin)
+            .then(|| unsafe { std::slice::from_raw_parts(self.data.as_ptr().add(begin), count) })
+    }
+
     /// Appends `count` bytes from position `at` (counted since the beginning of time) to `out`. `count` is at most
     /// `size`.
     fn copy(&self, at: u64, count: usize, out: &mut Vec<u8>) {
@@ -119,14 +131,23 @@ impl Ring {
         })
     }
 
-    /// Appends everything that is in the buffer to `out` and gives the room back. Answers `false` if the kernel's
-    /// position made no sense, in which case the contents are skipped.
-    pub(super) fn take(&mut self, out: &mut Vec<u8>) -> bool {
+    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. Answers `false` if the
+    /// kernel's position made no sense, in which case the contents are skipped. `spare` is room for what wraps.
+    pub(super) fn take(&mut self, spare: &mut Vec<u8>, each: impl FnOnce(&[u8])) -> bool {
         let head = self.view.head();
         let count = head.wrapping_sub(self.tail);
         let sane = usize::try_from(count).ok().filter(|&count| count <= self.view.size);
         if let Some(count) = sane {
-            self.view.copy(self.tail, count, out);
+            // SAFETY: the bytes lie between our tail and the kernel's head; the new tail is published below, when `each`
+            // is over, and cannot keep the slice.
+            match unsafe { self.view.bytes(self.tail, count) } {
+                Some(bytes) => each(bytes),
+                None => {
+                    spare.clear();
+                    self.view.copy(self.tail, count, spare);
+                    each(spare);
+                }
+            }
         }
         self.tail = head;
         self.view.give_back(head);
@@ -190,17 +211,17 @@ mod tests {
             at in prop_oneof![Just(0u64), Just(u64::MAX - 100), any::<u64>()],
         ) {
             let mut pair = Pair::new(64, at);
-            let (mut sent, mut received) = (vec![], vec![]);
+            let (mut sent, mut received, mut spare) = (vec![], Vec::<u8>::new(), vec![]);
             for (bytes, read) in writes {
                 if pair.write(&bytes) {
                     sent.extend(bytes);
                 }
                 if read {
-                    prop_assert!(pair.ring.take(&mut received));
+                    prop_assert!(pair.ring.take(&mut spare, |bytes| received.extend(bytes)));
                     prop_assert_eq!(&sent, &received);
                 }
             }
-            prop_assert!(pair.ring.take(&mut received));
+            prop_assert!(pair.ring.take(&mut spare, |bytes| received.extend(bytes)));
             prop_assert_eq!(sent, received);
         }
     }
@@ -210,12 +231,12 @@ mod tests {
         let mut pair = Pair::new(64, 0);
         // SAFETY: the page is alive in `pair`.
         unsafe { (*pair.ring.view.page.as_ptr()).data_head = 65 };
-        let mut out = vec![];
-        assert!(!pair.ring.take(&mut out));
+        let (mut out, mut spare) = (Vec::<u8>::new(), vec![]);
+        assert!(!pair.ring.take(&mut spare, |bytes| out.extend(bytes)));
         assert!(out.is_empty());
         pair.head = 65;
         assert!(pair.write(&[1, 2, 3]));
-        assert!(pair.ring.take(&mut out));
+        assert!(pair.ring.take(&mut spare, |bytes| out.extend(bytes)));
         assert_eq!(out, [1, 2, 3]);
     }
 }

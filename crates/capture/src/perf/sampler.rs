@@ -97,7 +97,8 @@ struct CpuBuffer {
 pub struct Sampler {
     tracepoints: Vec<Tracepoint>,
     buffers: Vec<CpuBuffer>,
-    copied: Vec<u8>,
+    /// For what wraps around the end of a ring buffer.
+    spare: Vec<u8>,
     bytes: usize,
 }
 
@@ -119,7 +120,7 @@ impl Sampler {
         let share = (ALL_RINGS / cpus.len().max(1)).max(LEAST_RING);
         let bytes = RING.min(1 << share.ilog2());
         raise_descriptor_limit();
-        let mut sampler = Sampler { tracepoints, buffers: vec![], copied: vec![], bytes };
+        let mut sampler = Sampler { tracepoints, buffers: vec![], spare: vec![], bytes };
         for cpu in cpus {
             if let Some(buffer) = sampler.open_cpu(system, cpu)? {
                 sampler.buffers.push(buffer);
@@ -248,13 +249,13 @@ impl Sampler {
     pub fn drain(&mut self, mut each: impl FnMut(u32, Record<'_>)) -> u64 {
         let mut bytes = 0;
         for buffer in &mut self.buffers {
-            self.copied.clear();
-            if !buffer.ring.take(&mut self.copied) {
-                each(buffer.cpu, Record::Malformed);
-            }
-            bytes += self.copied.len() as u64;
-            for record in Records::new(&self.copied) {
-                each(buffer.cpu, record);
+            let CpuBuffer { cpu, ring, .. } = buffer;
+            let sane = ring.take(&mut self.spare, |contents| {
+                bytes += contents.len() as u64;
+                Records::new(contents).for_each(|record| each(*cpu, record));
+            });
+            if !sane {
+                each(*cpu, Record::Malformed);
             }
         }
         bytes
