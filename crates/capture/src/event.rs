@@ -332,7 +332,8 @@ impl Decoder {
     }
 
     /// What the sample `raw`, taken on `cpu`, says; `None` if it is too short or of a call that nobody asked for.
-    #[inline]
+    // Returned through memory and copied out by halves, the result cost more than everything else per event.
+    #[inline(always)]
     pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<What> {
         Some(match self.0 {
             Layout::VcpuWakeup { ns, waited, valid } => What::VcpuWakeup {

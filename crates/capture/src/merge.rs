@@ -5,11 +5,17 @@
 //! later than that is not put in at the wrong place: it is refused, and the caller counts it as lost.
 
 use crate::event::Event;
+use std::collections::VecDeque;
 
 /// Sorts events by time, within a bounded delay.
 #[derive(Debug, Default)]
 pub struct Merge {
-    pending: Vec<Event>,
+    /// A queue, since what is released leaves at one end and half of all stays: that is not to be moved each time.
+    pending: VecDeque<Event>,
+    /// The time of the last of `pending`.
+    last_ns: u64,
+    /// Whether one came before its turn, as those of several CPUs do.
+    unordered: bool,
     released_ns: u64,
 }
 
@@ -25,7 +31,9 @@ impl Merge {
     pub fn push(&mut self, event: Event) -> bool {
         let in_time = event.time_ns >= self.released_ns;
         if in_time {
-            self.pending.push(event);
+            self.unordered |= event.time_ns < self.last_ns;
+            self.last_ns = event.time_ns;
+            self.pending.push_back(event);
         }
         in_time
     }
@@ -33,10 +41,15 @@ impl Merge {
     /// Releases everything up to `until_ns` \[ns, CLOCK_MONOTONIC\], in order of time; of equal times, what was pushed first
     /// comes first.
     pub fn release(&mut self, until_ns: u64, mut each: impl FnMut(&Event)) {
-        // The runs of which this consists are found by the standard library's stable sort, which then merges them.
-        self.pending.sort_by_key(|event| event.time_ns);
+        if self.unordered {
+            // The runs of which this consists are found by the standard library's stable sort, which then merges them.
+            self.pending.make_contiguous().sort_by_key(|event| event.time_ns);
+            self.unordered = false;
+            self.last_ns = self.pending.back().map_or(0, |event| event.time_ns);
+        }
         let count = self.pending.partition_point(|event| event.time_ns <= until_ns);
-        self.pending.drain(..count).for_each(|event| each(&event));
+        self.pending.range(..count).for_each(&mut each);
+        self.pending.drain(..count);
         self.released_ns = self.released_ns.max(until_ns);
     }
 

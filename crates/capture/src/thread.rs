@@ -34,7 +34,10 @@ pub struct ThreadPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
     idlers: Idlers,
-    threads: ByNumber<i32, Thread>,
+    threads: Vec<Thread>,
+    by_tid: ByNumber<i32, usize>,
+    /// The thread of the last event, which is most often that of the next: its number and place.
+    last: Option<(i32, usize)>,
     incomplete: u64,
 }
 
@@ -43,7 +46,8 @@ struct Thread {
     idler: u32,
     pid: i32,
     waiting: Option<Waiting>,
-    calls: BTreeMap<Call, Tally>,
+    /// A thread uses one or two kinds.
+    calls: Vec<(Call, Tally)>,
 }
 
 /// A call that has begun.
@@ -62,7 +66,9 @@ struct Tally {
     timed_out: u64,
     failed: u64,
     ready: u64,
+    /// Without the last run of equal ones.
     patience: BTreeMap<Patience, u64>,
+    run: Option<(Patience, u64)>,
 }
 
 impl ThreadPairing {
@@ -72,18 +78,32 @@ impl ThreadPairing {
             names,
             only_pid,
             idlers: Idlers::default(),
-            threads: ByNumber::default(),
+            threads: vec![],
+            by_tid: ByNumber::default(),
+            last: None,
             incomplete: 0,
         }
     }
 
     fn thread(&mut self, event: &Event) -> &mut Thread {
-        let ThreadPairing { names, idlers, threads, .. } = self;
-        threads.entry(event.tid).or_insert_with(|| {
+        let place = match self.last {
+            Some((tid, place)) if tid == event.tid => place,
+            _ => self.place(event),
+        };
+        // Places are given out below, and nothing leaves the list.
+        &mut self.threads[place]
+    }
+
+    fn place(&mut self, event: &Event) -> usize {
+        let ThreadPairing { names, idlers, threads, by_tid, .. } = self;
+        let place = *by_tid.entry(event.tid).or_insert_with(|| {
             let name = names.thread(event.pid, event.tid).unwrap_or_else(|| "unknown".to_owned());
             let idler = idlers.number(format!("{name}/{}/{}", event.pid, event.tid));
-            Thread { idler, pid: event.pid, waiting: None, calls: BTreeMap::new() }
-        })
+            threads.push(Thread { idler, pid: event.pid, waiting: None, calls: vec![] });
+            threads.len() - 1
+        });
+        self.last = Some((event.tid, place));
+        place
     }
 
     fn enter(&mut self, event: &Event, call: Call, patience: Patience) {
@@ -100,7 +120,7 @@ impl ThreadPairing {
             return None;
         };
         let wake = wake(call, result);
-        thread.calls.entry(call).or_default().count(waiting.patience, wake, result);
+        thread.tally(call).count(waiting.patience, wake, result);
         (waiting.patience != Patience::None).then(|| Found {
             idler: thread.idler,
             start_ns: waiting.start_ns,
@@ -110,6 +130,16 @@ impl ThreadPairing {
             wake: Some(wake),
             wake_latency_ns: None,
         })
+    }
+}
+
+impl Thread {
+    fn tally(&mut self, call: Call) -> &mut Tally {
+        let place = self.calls.iter().position(|(known, _)| *known == call).unwrap_or_else(|| {
+            self.calls.push((call, Tally::default()));
+            self.calls.len() - 1
+        });
+        &mut self.calls[place].1
     }
 }
 
@@ -130,7 +160,14 @@ impl Tally {
             Patience::None => self.looks += 1,
             _ => self.waits += 1,
         }
-        *self.patience.entry(patience).or_default() += 1;
+        match &mut self.run {
+            Some((same, count)) if *same == patience => *count += 1,
+            run => {
+                if let Some((other, count)) = run.replace((patience, 1)) {
+                    *self.patience.entry(other).or_default() += count;
+                }
+            }
+        }
         self.timed_out += u64::from(wake == Wake::Timer && patience != Patience::None);
         self.failed += u64::from(wake == Wake::Unknown);
         self.ready += u64::try_from(result).unwrap_or(0);
@@ -144,10 +181,14 @@ impl Tally {
             Patience::Unlimited => "unlimited".to_owned(),
         };
         // A loop that computes each timeout anew has very many; the ten most frequent tell what it does.
-        let mut timeouts: Vec<(&Patience, &u64)> = self.patience.iter().collect();
-        timeouts.sort_by_key(|(patience, count)| (std::cmp::Reverse(**count), **patience));
+        let mut patience = self.patience.clone();
+        if let Some((last, count)) = self.run {
+            *patience.entry(last).or_default() += count;
+        }
+        let mut timeouts: Vec<(Patience, u64)> = patience.into_iter().collect();
+        timeouts.sort_by_key(|&(patience, count)| (std::cmp::Reverse(count), patience));
         let timeouts: BTreeMap<String, u64> =
-            timeouts.into_iter().take(10).map(|(patience, count)| (name(patience), *count)).collect();
+            timeouts.iter().take(10).map(|(patience, count)| (name(patience), *count)).collect();
         json!({
             "waits": self.waits, "looks": self.looks, "timed_out": self.timed_out, "failed": self.failed,
             "ready": self.ready, "timeouts": timeouts,
@@ -182,7 +223,7 @@ impl Pairing for ThreadPairing {
             json!({ "pid": thread.pid, "calls": calls })
         };
         let threads: BTreeMap<&str, Value> =
-            self.threads.values().map(|thread| (self.idlers.name(thread.idler), about(thread))).collect();
+            self.threads.iter().map(|thread| (self.idlers.name(thread.idler), about(thread))).collect();
         BTreeMap::from([("dwell.threads".to_owned(), json!(threads))])
     }
 }
