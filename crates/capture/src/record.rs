@@ -15,14 +15,15 @@ use crate::tracefs::{Tracefs, TracefsError};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
 use dwell_recording::{
-    Clock, Contents, Episode, IdleIncludes, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
+    Clock, Contents, Episode, IdleIncludes, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError,
+    Writer,
 };
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// What is to be recorded.
@@ -267,10 +268,10 @@ impl Recorder {
     ) -> Result<(Summary, W), RecordError> {
         let writer = Writer::new(out, self.metadata.clone(), Packing::default())?;
         std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(BATCHES_WAITING);
-            let writing = scope.spawn(move || write_batches(writer, &receiver));
-            let recorded = self.record(&sender, until, observer);
-            drop(sender);
+            let (outlet, receiver, used) = outlet();
+            let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
+            let recorded = self.record(&outlet, until, observer);
+            drop(outlet);
             let mut writer = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
             self.complete_metadata();
@@ -286,15 +287,17 @@ impl Recorder {
     /// What went wrong.
     pub fn watch(mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
         std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(BATCHES_WAITING);
-            scope.spawn(move || receiver.into_iter().for_each(drop));
-            self.record(&sender, until, observer)
+            let (outlet, receiver, used) = outlet();
+            scope.spawn(move || {
+                receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
+            });
+            self.record(&outlet, until, observer)
         })
     }
 
     fn record(
         &mut self,
-        sender: &SyncSender<Batch>,
+        outlet: &Outlet,
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Status, RecordError> {
@@ -312,7 +315,7 @@ impl Recorder {
             self.trace.sampler().wait(left.min(ROUND)).map_err(io("wait for"))?;
             let now = now_ns();
             self.read(&mut round);
-            self.release(&mut round, now.saturating_sub(SLACK_NS), sender, observer)?;
+            self.release(&mut round, now.saturating_sub(SLACK_NS), outlet, observer)?;
             if looked.elapsed() >= LOOK_AROUND {
                 looked = Instant::now();
                 self.watch.look(&*self.system, now);
@@ -325,10 +328,10 @@ impl Recorder {
         }
         self.trace.sampler().disable().map_err(io("switch off"))?;
         self.read(&mut round);
-        self.release(&mut round, u64::MAX, sender, observer)?;
+        self.release(&mut round, u64::MAX, outlet, observer)?;
         let mut rows = Vec::new();
         self.pairing.finish(&mut rows);
-        self.send(&mut round, rows, sender, observer)?;
+        self.send(&mut round, rows, outlet, observer)?;
         round.status.elapsed = started.elapsed();
         observer.status(&round.status);
         Ok(round.status)
@@ -352,24 +355,25 @@ impl Recorder {
         &mut self,
         round: &mut Round,
         until_ns: u64,
-        sender: &SyncSender<Batch>,
+        outlet: &Outlet,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         // About two events make an episode.
-        let mut rows = Vec::with_capacity(round.merge.pending() / 2);
+        let mut rows = outlet.spare.try_recv().unwrap_or_default();
+        rows.reserve(round.merge.pending() / 2);
         let pairing = &mut self.pairing;
         round.merge.release(until_ns, |event| {
             observer.event(event);
             pairing.observe(event, &mut rows);
         });
-        self.send(round, rows, sender, observer)
+        self.send(round, rows, outlet, observer)
     }
 
     fn send(
         &mut self,
         round: &mut Round,
         rows: Vec<Found>,
-        sender: &SyncSender<Batch>,
+        outlet: &Outlet,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let idlers = self.pairing.idlers();
@@ -384,7 +388,7 @@ impl Recorder {
             return Ok(());
         }
         // The thread that writes ends early only with an error of its own, which is then told in place of this one.
-        sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
+        outlet.sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
     }
 
     /// Looks for threads that are new; answers `false` if the process has ended.
@@ -427,26 +431,53 @@ struct Batch {
     rows: Vec<Found>,
 }
 
+/// The way to the thread that writes, and what comes back: memory is used again, since touching a megabyte of new memory
+/// for each batch costs more than filling it.
+struct Outlet {
+    sender: SyncSender<Batch>,
+    spare: Receiver<Vec<Found>>,
+}
+
+fn outlet() -> (Outlet, Receiver<Batch>, Sender<Vec<Found>>) {
+    let (sender, receiver) = sync_channel(BATCHES_WAITING);
+    let (used, spare) = channel();
+    (Outlet { sender, spare }, receiver, used)
+}
+
+fn give_back(mut rows: Vec<Found>, used: &Sender<Vec<Found>>) {
+    rows.clear();
+    // At the end nobody wants it any more.
+    let _ = used.send(rows);
+}
+
 /// At 200,000 episodes/s a batch is a tenth of a second, 20,000 rows of 80 bytes.
 const BATCHES_WAITING: usize = 16;
 
 fn write_batches<W: Write + Send>(
     mut writer: Writer<W>,
     batches: &Receiver<Batch>,
+    used: &Sender<Vec<Found>>,
 ) -> Result<Writer<W>, WriteError> {
-    let mut names: Vec<String> = Vec::new();
+    // An idler gets its number with its first episode; one that has none is not in the recording.
+    let mut idlers: Vec<(String, Option<IdlerId>)> = Vec::new();
     for batch in batches {
-        names.extend(batch.names);
-        for row in batch.rows {
-            let Some(idler) = names.get(row.idler as usize) else { continue };
-            writer.push(&Episode {
+        idlers.extend(batch.names.into_iter().map(|name| (name, None)));
+        for row in &batch.rows {
+            let Some((name, number)) = idlers.get_mut(row.idler as usize) else { continue };
+            let idler = match *number {
+                Some(idler) => idler,
+                None => *number.insert(writer.idler(name)?),
+            };
+            let episode = Episode {
                 window_ns: row.window_ns,
                 halted: row.halted,
                 wake: row.wake,
                 wake_latency_ns: row.wake_latency_ns,
-                ..Episode::new(idler, row.start_ns, row.idle_ns)
-            })?;
+                ..Episode::new("", row.start_ns, row.idle_ns)
+            };
+            writer.push_numbered(idler, &episode)?;
         }
+        give_back(batch.rows, used);
     }
     Ok(writer)
 }
