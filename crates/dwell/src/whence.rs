@@ -16,7 +16,7 @@ const BUNDLED_NAME: &str = "event-pgbench_sel1";
 
 /// Options that choose the recording.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct WhenceArgs {
     /// Recording in Parquet, as `dwell record` and `dwell import` write it [default: this machine, recorded now]
     ///
     /// Without it the vCPUs of this host are recorded if any VM runs, else the CPUs of this machine; where nothing can
@@ -43,7 +43,7 @@ pub(crate) struct Whence {
     pub(crate) note: Option<String>,
 }
 
-impl Args {
+impl WhenceArgs {
     /// Opens the file, or records, or takes what is bundled.
     pub(crate) fn open(&self) -> anyhow::Result<Whence> {
         if let Some(path) = &self.file {

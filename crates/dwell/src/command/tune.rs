@@ -5,7 +5,7 @@ use crate::failure::{Answer, Outcome};
 use crate::knob_lines::{self, Lines};
 use crate::model::{Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
-use crate::whence::{self, Whence};
+use crate::whence::{Whence, WhenceArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_policy::Layer;
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    whence: whence::Args,
+    whence: WhenceArgs,
     #[command(flatten)]
     model: ModelArgs,
     /// Goal: fewest halts while at most this much of one CPU is burnt polling, such as 2% or 0.02
