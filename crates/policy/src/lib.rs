@@ -26,8 +26,10 @@ pub mod reference;
 pub mod timer;
 pub mod version;
 
+mod any;
 mod nanos;
 
+pub use any::Any;
 pub use nanos::Nanos;
 
 /// Where in the virtualization stack the choice between polling and halting is made.

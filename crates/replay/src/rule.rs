@@ -8,7 +8,7 @@ use dwell_policy::iothread::{self, Aio, Handler, Kind};
 use dwell_policy::param::Setting;
 use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
 use dwell_policy::version::UnknownEra;
-use dwell_policy::{Layer, Nanos, Outcome, Policy};
+use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 
 /// A policy with its setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,21 +94,36 @@ impl Rule {
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn start(&self, handlers: usize) -> Result<Player, RuleError> {
         Ok(Player(match self {
-            Rule::Never => State::Never,
-            Rule::Always => State::Always,
-            Rule::Fixed(window) => State::Fixed(Fixed(*window)),
-            Rule::SkiRental(halt_cost) => State::SkiRental(SkiRental { halt_cost: *halt_cost }),
-            Rule::Layer(setting) => match setting.layer() {
-                Layer::Host => State::Kvm(host_policy(setting)?),
-                Layer::Guest => State::Haltpoll(guest_policy(setting)?),
-                Layer::Iothread => State::Aio(Box::new(aio_policy(setting, handlers)?)),
-                Layer::Timer => return Err(RuleError::NotReplayable("timer")),
-            },
+            Rule::Layer(setting) if setting.layer() == Layer::Iothread => {
+                let handlers = vec![Handler::new(Kind::Polled); handlers.max(1)];
+                State::Aio(Box::new(aio_policy(setting, handlers)?))
+            }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
                 guest: guest_policy(guest)?,
                 host: if *poll_control { Some(host_policy(host)?) } else { None },
             },
+            rule => State::One(rule.policy()?),
         }))
+    }
+
+    /// The policy at the beginning of an idler's life, for a live idler: an event loop has one handler.
+    ///
+    /// # Errors
+    /// [`RuleError`] for versions and layers that are no single policy.
+    pub fn policy(&self) -> Result<Any, RuleError> {
+        Ok(match self {
+            Rule::Never => Any::Never(Never),
+            Rule::Always => Any::Always(Always),
+            Rule::Fixed(window) => Any::Fixed(Fixed(*window)),
+            Rule::SkiRental(halt_cost) => Any::SkiRental(SkiRental { halt_cost: *halt_cost }),
+            Rule::Layer(setting) => match setting.layer() {
+                Layer::Host => Any::Kvm(host_policy(setting)?),
+                Layer::Guest => Any::Haltpoll(guest_policy(setting)?),
+                Layer::Iothread => Any::Aio(aio_policy(setting, [Handler::new(Kind::Polled)])?),
+                Layer::Timer => return Err(RuleError::NotReplayable("timer")),
+            },
+            Rule::Stacked { .. } => return Err(RuleError::NotReplayable("guest above host")),
+        })
     }
 }
 
@@ -131,9 +146,9 @@ fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
     Ok(Haltpoll::new(era, guest::Params::from(setting)))
 }
 
-fn aio_policy(setting: &Setting, handlers: usize) -> Result<Aio<Vec<Handler>>, RuleError> {
+fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(setting: &Setting, handlers: H) -> Result<Aio<H>, RuleError> {
     let release = iothread::Release::new(setting.version()).map_err(unknown(setting))?;
-    Ok(Aio::new(release, iothread::Params::from(setting), vec![Handler::new(Kind::Polled); handlers.max(1)]))
+    Ok(Aio::new(release, iothread::Params::from(setting), handlers))
 }
 
 /// A policy in the middle of an idler's life.
@@ -142,12 +157,7 @@ pub struct Player(State);
 
 #[derive(Clone, Debug)]
 enum State {
-    Never,
-    Always,
-    Fixed(Fixed),
-    SkiRental(SkiRental),
-    Kvm(HaltPoll),
-    Haltpoll(Haltpoll),
+    One(Any),
     Aio(Box<Aio<Vec<Handler>>>),
     Stacked { guest: Haltpoll, host: Option<HaltPoll> },
 }
@@ -156,12 +166,13 @@ impl Player {
     /// Lives through the episodes of a run, and counts what it did.
     pub fn play(&mut self, run: &Run) -> Counts {
         match &mut self.0 {
-            State::Never => drive(&mut Never, run),
-            State::Always => drive(&mut Always, run),
-            State::Fixed(policy) => drive(policy, run),
-            State::SkiRental(policy) => drive(policy, run),
-            State::Kvm(policy) => drive(policy, run),
-            State::Haltpoll(policy) => drive(policy, run),
+            State::One(Any::Never(policy)) => drive(policy, run),
+            State::One(Any::Always(policy)) => drive(policy, run),
+            State::One(Any::Fixed(policy)) => drive(policy, run),
+            State::One(Any::SkiRental(policy)) => drive(policy, run),
+            State::One(Any::Kvm(policy)) => drive(policy, run),
+            State::One(Any::Haltpoll(policy)) => drive(policy, run),
+            State::One(Any::Aio(policy)) => drive(policy, run),
             State::Aio(policy) => drive_with_handlers(policy.as_mut(), run),
             State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run),
         }
