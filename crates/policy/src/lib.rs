@@ -30,7 +30,7 @@ mod any;
 mod nanos;
 
 pub use any::Any;
-pub use nanos::Nanos;
+pub use nanos::{Nanos, ParseNanosError};
 
 /// Where in the virtualization stack the choice between polling and halting is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

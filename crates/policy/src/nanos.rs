@@ -1,4 +1,5 @@
 use core::fmt;
+use core::str::FromStr;
 
 /// A span of time in nanoseconds: the unit in which kernel counters and trace fields arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,5 +31,107 @@ impl Nanos {
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ns", self.0)
+    }
+}
+
+/// Why a text is no span of time. The message goes on from the text itself: "`5 minutes` is no duration; …".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseNanosError {
+    /// It is not a number and a unit.
+    NotADuration,
+    /// Its last digits are below one nanosecond.
+    TooFine,
+    /// It is beyond [`Nanos::MAX`].
+    TooLong,
+}
+
+impl fmt::Display for ParseNanosError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseNanosError::NotADuration => {
+                f.write_str("is no duration; write a number with ns, us, ms or s, such as 200us")
+            }
+            ParseNanosError::TooFine => f.write_str("is finer than a nanosecond"),
+            ParseNanosError::TooLong => write!(f, "is longer than {} ns", u64::MAX),
+        }
+    }
+}
+
+impl core::error::Error for ParseNanosError {}
+
+impl FromStr for Nanos {
+    type Err = ParseNanosError;
+
+    /// A number and `ns`, `us`, `ms` or `s`; without a unit, nanoseconds. Fractions are taken if they come out as whole
+    /// nanoseconds.
+    ///
+    /// ```
+    /// use dwell_policy::Nanos;
+    /// assert_eq!("1.5us".parse(), Ok(Nanos(1_500)));
+    /// assert!("0.5ns".parse::<Nanos>().is_err());
+    /// ```
+    fn from_str(text: &str) -> Result<Nanos, ParseNanosError> {
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(split);
+        let digits = match unit.trim() {
+            "" | "ns" => 0,
+            "us" | "µs" => 3,
+            "ms" => 6,
+            "s" => 9,
+            _ => return Err(ParseNanosError::NotADuration),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
+            return Err(ParseNanosError::NotADuration);
+        }
+        let significant = fraction.trim_end_matches('0');
+        if significant.len() > digits {
+            return Err(ParseNanosError::TooFine);
+        }
+        let scale = (0..digits).fold(1u64, |scale, _| scale * 10);
+        let whole: u64 = whole.parse().map_err(|_| ParseNanosError::TooLong)?;
+        let (fraction, _) = significant
+            .bytes()
+            .fold((0, scale / 10), |(sum, place), digit| (sum + u64::from(digit - b'0') * place, place / 10));
+        let ns = whole.checked_mul(scale).and_then(|ns| ns.checked_add(fraction));
+        ns.map(Nanos).ok_or(ParseNanosError::TooLong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_every_unit() {
+        for (text, ns) in [
+            ("0", 0),
+            ("200", 200),
+            ("200ns", 200),
+            ("200us", 200_000),
+            ("200 us", 200_000),
+            ("1.5ms", 1_500_000),
+            ("2.400ms", 2_400_000),
+            ("0.000000001s", 1),
+            ("3s", 3_000_000_000),
+            ("18446744073.709551615s", u64::MAX),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(Nanos(ns)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_duration() {
+        for text in ["", "us", "-5us", "5 minutes", "1e3", "1.", ".5us", "1.5.2us", "²us"] {
+            assert_eq!(text.parse::<Nanos>(), Err(ParseNanosError::NotADuration), "{text}");
+        }
+        for text in ["0.5", "0.0001us"] {
+            assert_eq!(text.parse::<Nanos>(), Err(ParseNanosError::TooFine), "{text}");
+        }
+        for text in ["20000000000s", "18446744073709551616", "18446744073.709551616s"] {
+            assert_eq!(text.parse::<Nanos>(), Err(ParseNanosError::TooLong), "{text}");
+        }
     }
 }
