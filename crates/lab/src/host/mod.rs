@@ -1,0 +1,1 @@
+//! What an experiment needs of the machine it runs on.
