@@ -1,0 +1,290 @@
+//! What others take of the machine while an experiment measures.
+//!
+//! *Others* are all but this process and those that belong to the experiment; kernel threads count as others, also where
+//! they work for it. The CPU time of all is taken from the best source that there is:
+//!
+//! 1. `cpuacct.usage` of the root of cgroup v1: exact to the ns;
+//! 2. `usage_usec` in `cpu.stat` of the root of cgroup v2: the kernel's own sum of what it samples at ticks, whatever the
+//!    unit says;
+//! 3. `/proc/stat`: the same, in hundredths of a second.
+//!
+//! Of the last two a block of half a second is known to some per cent of a CPU. A root that is only a container's is not
+//! taken, for it does not see the others. CPU time that a hypervisor below gave to others, *steal*, is from `/proc/stat`.
+
+use super::thread::process_cpu_time;
+use crate::method::{Disturbance, Surroundings};
+use dwell_policy::Nanos;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How much a source that samples at ticks may be off: one tick of the slowest clock that Linux is built with (100 Hz), on
+/// each of the two CPUs of an experiment.
+const TICKS_ERROR: Nanos = Nanos(20_000_000);
+/// How much steal may be off, counted in hundredths of a second.
+const STEAL_ERROR: Nanos = Nanos(10_000_000);
+
+/// Where the CPU time of all is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    /// Its `cpuacct.usage`.
+    CgroupV1(PathBuf),
+    /// Its `cpu.stat`.
+    CgroupV2(PathBuf),
+    /// `/proc/stat`.
+    Stat(PathBuf),
+}
+
+/// Why it cannot be known what others do.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is not of the form that is known.
+    #[error("{path}: has no {what}")]
+    Form {
+        /// Which.
+        path: PathBuf,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A process of the experiment is gone.
+    #[error("cannot read the CPU time of process {pid}")]
+    Process {
+        /// Which.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Tells what others took of the machine, block by block: the [`Surroundings`] of a campaign on a real machine.
+#[derive(Debug)]
+pub struct Load {
+    source: Source,
+    stat: PathBuf,
+    hundredths_per_second: u64,
+    own: Vec<u32>,
+    start: Instant,
+    begun: Option<Reading>,
+}
+
+/// All counters at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reading {
+    at: Instant,
+    all: Nanos,
+    own: Nanos,
+    steal: Nanos,
+}
+
+impl Load {
+    /// Finds the best source.
+    ///
+    /// # Errors
+    /// Where not even `/proc/stat` can be read.
+    pub fn open() -> Result<Load, LoadError> {
+        Load::under(Path::new("/"))
+    }
+
+    /// As [`open`](Load::open), with all files below `root`.
+    fn under(root: &Path) -> Result<Load, LoadError> {
+        let stat = root.join("proc/stat");
+        let mounts = fs::read_to_string(root.join("proc/self/mounts")).unwrap_or_default();
+        let source = cgroup_roots(&mounts, root).into_iter().find(|source| source.read(100).is_ok());
+        let load = Load {
+            source: source.unwrap_or_else(|| Source::Stat(stat.clone())),
+            stat,
+            hundredths_per_second: rustix::param::clock_ticks_per_second().max(1),
+            own: vec![std::process::id()],
+            start: Instant::now(),
+            begun: None,
+        };
+        load.read()?;
+        Ok(load)
+    }
+
+    /// The process `pid` belongs to the experiment too.
+    pub fn add_own(&mut self, pid: u32) {
+        if !self.own.contains(&pid) {
+            self.own.push(pid);
+        }
+    }
+
+    /// The process `pid` no longer belongs to the experiment, or has ended. Never between the beginning and the end of a
+    /// block.
+    pub fn remove_own(&mut self, pid: u32) {
+        self.own.retain(|own| *own != pid);
+    }
+
+    /// What others take during the next `span`.
+    ///
+    /// # Errors
+    /// Where a counter can no longer be read.
+    pub fn over(&self, span: Duration) -> Result<Disturbance, LoadError> {
+        let begin = self.read()?;
+        std::thread::sleep(span);
+        Ok(self.between(&begin, &self.read()?))
+    }
+
+    fn read(&self) -> Result<Reading, LoadError> {
+        let own =
+            |pid: &u32| process_cpu_time(*pid).map_err(|source| LoadError::Process { pid: *pid, source });
+        let own: Vec<Nanos> = self.own.iter().map(own).collect::<Result<_, _>>()?;
+        Ok(Reading {
+            at: Instant::now(),
+            all: self.source.read(self.hundredths_per_second)?,
+            own: own.into_iter().fold(Nanos::ZERO, |sum, own| Nanos(sum.get().saturating_add(own.get()))),
+            steal: read_stat(&self.stat, self.hundredths_per_second)?.steal,
+        })
+    }
+
+    fn between(&self, begin: &Reading, end: &Reading) -> Disturbance {
+        let elapsed_ns = end.at.saturating_duration_since(begin.at).as_nanos().max(1) as f64;
+        let share = |time: Nanos| time.get() as f64 / elapsed_ns;
+        let own = end.own.saturating_sub(begin.own);
+        Disturbance {
+            foreign: share(end.all.saturating_sub(begin.all).saturating_sub(own)),
+            foreign_error: share(self.source.error()),
+            steal: share(end.steal.saturating_sub(begin.steal)),
+            steal_error: share(STEAL_ERROR),
+        }
+    }
+
+    /// How long to look at the machine to see whether it is quiet: long enough for the source to tell 2 %.
+    fn window(&self) -> Duration {
+        Duration::from_millis(if self.source.error() == Nanos::ZERO { 100 } else { 500 })
+    }
+}
+
+impl Surroundings for Load {
+    fn now(&mut self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn begin(&mut self) {
+        self.begun = self.read().ok();
+    }
+
+    fn end(&mut self) -> Option<Disturbance> {
+        let begun = self.begun.take()?;
+        Some(self.between(&begun, &self.read().ok()?))
+    }
+
+    fn wait_quiet(&mut self, limit: f64, most: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            let quiet = self.over(self.window()).is_ok_and(|found| !found.exceeds(limit));
+            if quiet || begin.elapsed() >= most {
+                return quiet;
+            }
+        }
+    }
+
+    fn source(&self) -> String {
+        self.source.to_string()
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::CgroupV1(path) => write!(f, "{}, exact", path.display()),
+            Source::CgroupV2(path) | Source::Stat(path) => write!(f, "{}, sampled at ticks", path.display()),
+        }
+    }
+}
+
+impl Source {
+    fn error(&self) -> Nanos {
+        match self {
+            Source::CgroupV1(_) => Nanos::ZERO,
+            Source::CgroupV2(_) | Source::Stat(_) => TICKS_ERROR,
+        }
+    }
+
+    /// CPU time of all since boot.
+    fn read(&self, per_second: u64) -> Result<Nanos, LoadError> {
+        let form = |path: &Path, what| LoadError::Form { path: path.to_owned(), what };
+        match self {
+            Source::CgroupV1(path) => {
+                read(path)?.trim().parse().map(Nanos).map_err(|_| form(path, "number of nanoseconds"))
+            }
+            Source::CgroupV2(path) => {
+                let text = read(path)?;
+                let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+                let us = usage.and_then(|us| us.trim().parse().ok());
+                us.map(Nanos::from_micros).ok_or_else(|| form(path, "usage_usec"))
+            }
+            Source::Stat(path) => Ok(read_stat(path, per_second)?.busy),
+        }
+    }
+}
+
+/// The roots of the cgroup hierarchies that count CPU time, v1 before v2. `release_agent` exists in the true root of v1
+/// only; `cgroup.events` everywhere but in the true root of v2.
+fn cgroup_roots(mounts: &str, root: &Path) -> Vec<Source> {
+    let fields = mounts.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    });
+    let mut roots: Vec<Source> = fields
+        .filter_map(|(place, kind, options)| {
+            let place = root.join(place.trim_start_matches('/'));
+            match kind {
+                "cgroup" if options.split(',').any(|option| option == "cpuacct") => place
+                    .join("release_agent")
+                    .exists()
+                    .then(|| Source::CgroupV1(place.join("cpuacct.usage"))),
+                "cgroup2" if !place.join("cgroup.events").exists() => {
+                    Some(Source::CgroupV2(place.join("cpu.stat")))
+                }
+                _ => None,
+            }
+        })
+        .collect();
+    roots.sort_by_key(|source| !matches!(source, Source::CgroupV1(_)));
+    roots
+}
+
+/// What `/proc/stat` says of all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    busy: Nanos,
+    steal: Nanos,
+}
+
+fn read_stat(path: &Path, per_second: u64) -> Result<Stat, LoadError> {
+    let what = "line of all CPUs";
+    parse_stat(&read(path)?, per_second).ok_or_else(|| LoadError::Form { path: path.to_owned(), what })
+}
+
+/// The first line, of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal, and times of guests, which are in
+/// user and nice already.
+fn parse_stat(text: &str, per_second: u64) -> Option<Stat> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = *fields.as_slice() else {
+        return None;
+    };
+    let time = |parts: &[u64]| {
+        let sum = parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
+        Nanos(sum.saturating_mul(1_000_000_000 / per_second.max(1)))
+    };
+    Some(Stat { busy: time(&[user, nice, system, irq, softirq]), steal: time(&[steal]) })
+}
+
+fn read(path: &Path) -> Result<String, LoadError> {
+    fs::read_to_string(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests;
