@@ -146,7 +146,10 @@ fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
     Ok(Haltpoll::new(era, guest::Params::from(setting)))
 }
 
-fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(setting: &Setting, handlers: H) -> Result<Aio<H>, RuleError> {
+fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(
+    setting: &Setting,
+    handlers: H,
+) -> Result<Aio<H>, RuleError> {
     let release = iothread::Release::new(setting.version()).map_err(unknown(setting))?;
     Ok(Aio::new(release, iothread::Params::from(setting), handlers))
 }
@@ -163,6 +166,40 @@ enum State {
 }
 
 impl Player {
+    /// Lives through one episode after which the idler, if it halted, runs again only `wake_latency` after the wake event:
+    /// what the rule learns from is that much longer, as it is in a kernel. Answers what it did.
+    ///
+    /// Policies of event loops take the episode as that of their first handler.
+    pub fn play_late(&mut self, idle: Nanos, wake_latency: Nanos) -> Counts {
+        let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
+        let mut one = |policy: &mut dyn Policy| {
+            let window = policy.window();
+            let late = if idle > window { wake_latency } else { Nanos::ZERO };
+            counts.count(window.get(), idle.get());
+            policy.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
+        };
+        match &mut self.0 {
+            State::One(policy) => one(policy),
+            State::Aio(policy) => one(policy.as_mut()),
+            State::Stacked { guest, host } => {
+                let guest_window = guest.window();
+                let rest = idle.saturating_sub(guest_window);
+                let host = host.as_mut().filter(|_| rest > Nanos::ZERO);
+                let mut host_window = Nanos::ZERO;
+                let mut late = if rest > Nanos::ZERO { wake_latency } else { Nanos::ZERO };
+                if let Some(host) = host {
+                    host_window = host.window();
+                    late = if rest > host_window { wake_latency } else { Nanos::ZERO };
+                    host.observe(Outcome::of(Nanos(rest.get().saturating_add(late.get()))));
+                }
+                guest.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
+                counts.count(guest_window.get().saturating_add(host_window.get()), idle.get());
+                counts.exits += u64::from(rest > Nanos::ZERO && rest <= host_window);
+            }
+        }
+        counts
+    }
+
     /// Lives through the episodes of a run, and counts what it did.
     pub fn play(&mut self, run: &Run) -> Counts {
         match &mut self.0 {
@@ -223,5 +260,61 @@ fn of_run(run: &Run) -> Counts {
         episodes: run.idle_ns.len() as u64,
         idle_ns: run.idle_ns.iter().map(|&idle| u128::from(idle)).sum(),
         ..Counts::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Memory, Source};
+    use proptest::prelude::*;
+
+    fn rules() -> Vec<Rule> {
+        let defaults =
+            |layer, major, minor| Setting::defaults(layer, dwell_policy::version::Version::new(major, minor));
+        let (guest, host) = (defaults(Layer::Guest, 6, 12), defaults(Layer::Host, 6, 12));
+        vec![
+            Rule::Never,
+            Rule::Always,
+            Rule::Fixed(Nanos(50_000)),
+            Rule::Layer(host),
+            Rule::Layer(guest),
+            Rule::Layer(defaults(Layer::Iothread, 11, 1)),
+            Rule::Stacked { guest, host, poll_control: true },
+            Rule::Stacked { guest, host, poll_control: false },
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn without_latency_it_is_the_same_as_in_a_run(
+            idle_ns in prop::collection::vec(prop_oneof![0u64..400_000, any::<u64>()], 1..60)
+        ) {
+            for rule in rules() {
+                let (mut late, mut plain) = (rule.start(1).unwrap(), rule.start(1).unwrap());
+                let late: Counts = idle_ns.iter().map(|&idle| late.play_late(Nanos(idle), Nanos::ZERO)).sum();
+                let mut counts = Counts::default();
+                let source = Memory::of_one(&idle_ns);
+                source
+                    .visit(0..source.episodes(), &mut |batch| {
+                        batch.runs().for_each(|run| counts += plain.play(run));
+                    })
+                    .unwrap();
+                prop_assert_eq!(late, counts, "{:?}", rule);
+            }
+        }
+    }
+
+    #[test]
+    fn a_late_wake_after_a_halt_is_a_longer_episode_for_the_rule() {
+        let mut setting = Setting::defaults(Layer::Host, dwell_policy::version::Version::new(6, 12));
+        setting.set("halt_poll_ns", 100_000).unwrap();
+        // 95 us and 10 us of latency: longer than the maximum, so the window never grows.
+        let mut player = Rule::Layer(setting).start(1).unwrap();
+        let polls: u64 = (0..20).map(|_| player.play_late(Nanos(95_000), Nanos(10_000)).polls).sum();
+        assert_eq!(polls, 0);
+        let mut player = Rule::Layer(setting).start(1).unwrap();
+        let polls: u64 = (0..20).map(|_| player.play_late(Nanos(95_000), Nanos::ZERO).polls).sum();
+        assert!(polls > 0);
     }
 }
