@@ -1,0 +1,87 @@
+//! The experiments: what is run on a real KVM, and what is measured.
+//!
+//! Each measures in *blocks* of at most half a second, which [`method`](crate::method) puts in order, repeats and judges.
+
+pub mod calibrate;
+pub mod pingpong;
+pub mod validate;
+pub mod wake;
+pub mod waking;
+
+mod rig;
+
+pub use rig::{Placed, Rig, Usage};
+
+use crate::host::thread::PinError;
+use crate::host::{ClockError, CoresError};
+use crate::vm::VmError;
+use dwell_capture::RecordError;
+use dwell_policy::param::SetError;
+use dwell_recording::{OpenError, ReadError};
+use dwell_replay::RuleError;
+use std::io;
+
+/// Why an experiment could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The VM could not be made, or failed.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// A policy that cannot be run.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// There are not enough CPUs.
+    #[error(transparent)]
+    Cores(#[from] CoresError),
+    /// A core may not be used any more.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The time-stamp counter is no clock here.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
+    /// What a thread has used cannot be read.
+    #[error("reading the CPU time of a thread: {0}")]
+    Usage(io::Error),
+    /// A wake that the guest has not seen.
+    #[error("wake number {event} was lost: the guest has not seen it after half a second")]
+    Lost {
+        /// Which one, from 1.
+        event: u64,
+    },
+    /// The vCPU stopped running before its time.
+    #[error("the vCPU's thread ended early")]
+    Gone,
+    /// dwell's recorder cannot record here.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The recorder lost events, so that nothing can be predicted from what it saw.
+    #[error("{lost} trace events of a block were lost")]
+    LostEvents {
+        /// How many.
+        lost: u64,
+    },
+    /// What the recorder wrote cannot be read, which is a mistake of this program.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// As above.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The version of the running kernel cannot be read.
+    #[error("the version of the running kernel is not known, so neither is its rule")]
+    UnknownKernel,
+    /// A setting that the rule does not take.
+    #[error(transparent)]
+    Setting(#[from] SetError),
+    /// No thread could be started.
+    #[error("starting a thread: {0}")]
+    Thread(io::Error),
+    /// Halts have to be handled in the kernel here.
+    #[error("this experiment handles halts in the kernel (host:), not in user space (user:)")]
+    NeedsKernelHalts,
+    /// A thread panicked, which is a mistake of this program.
+    #[error("a thread of the experiment panicked")]
+    Panicked,
+    /// The user wants no more.
+    #[error("stopped")]
+    Stopped,
+}

@@ -1,0 +1,169 @@
+//! The part of the host that an experiment uses: cores, a clock, and KVM.
+
+use super::LabError;
+use crate::guest::{Sleeper, sleeper};
+use crate::host::{Cores, Pinned, Realtime, Switches, Thread, Ticks, Tsc, TscClock, TscHz};
+use crate::vm::{Flavour, Machine, Options};
+use dwell_policy::Nanos;
+use std::ops::Sub;
+use std::time::Duration;
+
+/// Priority under SCHED_FIFO: above everything that is not real-time.
+const PRIORITY: u8 = 10;
+/// How long the time-stamp counter is measured.
+const CALIBRATION: Duration = Duration::from_millis(100);
+
+/// Where the threads of an experiment run, and the clock that they share with the guest.
+#[derive(Clone, Debug)]
+pub struct Rig {
+    cores: Cores,
+    clock: TscClock,
+    flavour: Flavour,
+}
+
+/// A thread is in its place: on its core, under SCHED_FIFO where that is allowed.
+#[derive(Debug)]
+#[must_use = "the thread is in its place only while this lives"]
+pub struct Placed {
+    // Dropped in this order: a thread that is no longer real-time may move.
+    _realtime: Realtime,
+    _pinned: Pinned,
+}
+
+impl Rig {
+    /// Finds cores for `vcpus` vCPUs and one for whoever measures, tries KVM, and measures the clock.
+    ///
+    /// # Errors
+    /// [`LabError`]: without KVM, with fewer than two CPUs, or where the time-stamp counter is no clock.
+    pub fn open(vcpus: usize) -> Result<Rig, LabError> {
+        let cores = Cores::choose(vcpus)?;
+        let machine = Machine::new(Options::default(), 1)?;
+        let khz = machine.vcpu(0, sleeper, machine.place::<Sleeper>()?)?.tsc_khz()?;
+        let clock = TscClock::calibrate(TscHz::from_khz(khz), CALIBRATION)?;
+        Ok(Rig { cores, clock, flavour: Flavour::detect() })
+    }
+
+    /// The rate of the clock.
+    pub fn hz(&self) -> TscHz {
+        self.clock.hz
+    }
+
+    /// Which cores are used.
+    pub fn cores(&self) -> &Cores {
+        &self.cores
+    }
+
+    /// Which KVM this is.
+    pub fn flavour(&self) -> &Flavour {
+        &self.flavour
+    }
+
+    /// What a reader has to know of this machine before believing any figure.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!("this KVM: {}", self.flavour)];
+        if self.cores.siblings {
+            notes.push(
+                "two of the CPUs used are hyperthreads of one core: one that polls slows the other"
+                    .to_owned(),
+            );
+        }
+        if !self.clock.reliable() {
+            notes.push(
+                "neither the CPU nor the kernel vouches for the time-stamp counter, the clock used here"
+                    .to_owned(),
+            );
+        }
+        if let Some(refused) = Realtime::ask(PRIORITY).refused() {
+            notes.push(refused.to_string());
+        }
+        notes
+    }
+
+    /// Puts this thread, which runs vCPU number `id`, in its place.
+    ///
+    /// # Errors
+    /// If the core may not be used any more.
+    pub fn vcpu_thread(&self, id: usize) -> Result<Placed, LabError> {
+        let cpu = self.cores.vcpus.get(id).copied().unwrap_or(self.cores.stimulus);
+        Ok(Placed { _pinned: Pinned::to(cpu)?, _realtime: Realtime::ask(PRIORITY) })
+    }
+
+    /// Puts this thread, which wakes the vCPUs and measures, in its place.
+    ///
+    /// # Errors
+    /// If the core may not be used any more.
+    pub fn stimulus_thread(&self) -> Result<Placed, LabError> {
+        Ok(Placed { _pinned: Pinned::to(self.cores.stimulus)?, _realtime: Realtime::ask(PRIORITY) })
+    }
+
+    /// Keeps this thread, which has other work, away from the cores of the vCPUs: KVM stops polling where anything else
+    /// wants to run.
+    ///
+    /// # Errors
+    /// If the core may not be used any more.
+    pub fn aside(&self) -> Result<Pinned, LabError> {
+        Ok(Pinned::to(self.cores.stimulus)?)
+    }
+
+    /// The time since then.
+    #[inline]
+    pub fn since(&self, then: Tsc) -> Nanos {
+        self.clock.between(then, Tsc::now())
+    }
+
+    /// From one time to another.
+    pub fn between(&self, begin: Tsc, end: Tsc) -> Nanos {
+        self.clock.between(begin, end)
+    }
+
+    /// A number of cycles as time \[ns\].
+    pub fn nanos(&self, cycles: u64) -> u64 {
+        self.clock.hz.nanos(Ticks(cycles)).get()
+    }
+
+    /// A time in cycles.
+    pub fn cycles(&self, time: Nanos) -> u64 {
+        self.clock.hz.ticks(time).0
+    }
+
+    /// Spins for so long.
+    #[inline]
+    pub fn spin(&self, time: Nanos) {
+        self.clock.after(Tsc::now(), time).spin_until();
+    }
+}
+
+/// What a thread has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time.
+    pub cpu: Nanos,
+    /// How often it was switched away from.
+    pub switches: Switches,
+}
+
+impl Usage {
+    /// What it has used so far.
+    ///
+    /// # Errors
+    /// Where there is no such thread.
+    pub fn of(thread: Thread) -> Result<Usage, LabError> {
+        let read = || Ok(Usage { cpu: thread.cpu_time()?, switches: thread.switches()? });
+        read().map_err(LabError::Usage)
+    }
+}
+
+impl Sub for Usage {
+    type Output = Usage;
+
+    fn sub(self, before: Usage) -> Usage {
+        let Switches { voluntary, involuntary } = before.switches;
+        Usage {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            switches: Switches {
+                voluntary: self.switches.voluntary.saturating_sub(voluntary),
+                involuntary: self.switches.involuntary.saturating_sub(involuntary),
+            },
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `wake`: what a way to idle costs and how late its wakes are.
+
+use super::waking::{self, WARM_UP, Waking};
+use super::{LabError, Rig};
+use crate::idle::{Halts, Idle};
+use crate::method::{Block, Figure, Gaps, Turn, Unit};
+use dwell_capture::kvm_stats::Counters;
+use dwell_policy::Nanos;
+use std::sync::atomic::AtomicBool;
+
+/// The figures of an arm, besides the quantiles of the wake-up latency.
+pub fn figures() -> Vec<Figure> {
+    let mut figures = Figure::latency().to_vec();
+    figures.extend([
+        Figure::of_block("cpu_ns_per_wake", Unit::Nanos).within(0.05),
+        Figure::of_block("cpu_share", Unit::Share),
+        Figure::of_block("switches_per_wake", Unit::Count),
+        Figure::of_block("polls_per_wake", Unit::Count),
+        Figure::of_block("polls_succeeded_per_wake", Unit::Count),
+        Figure::of_block("polled_ns_per_wake", Unit::Nanos),
+        Figure::of_block("halts_per_wake", Unit::Count),
+        Figure::of_block("hlt_exits_per_wake", Unit::Count),
+        Figure::of_block("signals_per_wake", Unit::Count),
+    ]);
+    figures
+}
+
+/// What the experiment keeps beside the figures: KVM's counters of each arm, histograms included, over all its blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    counters: Vec<Option<Counters>>,
+}
+
+impl Kept {
+    /// KVM's counters of an arm, by its place among the arms.
+    pub fn counters(&self, arm: usize) -> Option<&Counters> {
+        self.counters.get(arm)?.as_ref()
+    }
+
+    fn add(&mut self, arm: usize, counters: &Counters) {
+        if self.counters.len() <= arm {
+            self.counters.resize(arm + 1, None);
+        }
+        let sum = &mut self.counters[arm];
+        *sum = Some(match sum.take() {
+            Some(sum) => sum.plus(counters.clone()),
+            None => counters.clone(),
+        });
+    }
+}
+
+/// How many wakes a block has so that it takes about as long as asked, and at most half a second: a real-time thread that
+/// runs longer is stopped by the kernel (`sched_rt_runtime_us`).
+pub fn wakes_of_a_block(mean_gap: Nanos, block: Nanos) -> usize {
+    let wakes = block.get().min(500_000_000) / mean_gap.get().max(1_000);
+    usize::try_from(wakes.clamp(20, 20_000)).unwrap_or(20)
+}
+
+/// Measures one block.
+///
+/// # Errors
+/// [`LabError`].
+pub fn block(
+    rig: &Rig,
+    gaps: &Gaps,
+    seed: u64,
+    wakes: usize,
+    turn: &Turn<'_, Idle>,
+    kept: &mut Kept,
+    stop: &AtomicBool,
+) -> Result<Block, LabError> {
+    let sequence = gaps.sequence(seed, turn.sequence, WARM_UP + wakes);
+    let waking = waking::wake(rig, turn.setting, &sequence.gaps, stop)?;
+    if !turn.warm_up {
+        kept.add(turn.arm, &waking.counters);
+    }
+    Ok(told(turn.setting, &waking))
+}
+
+/// The figures of a block. Polls and halts are those of whoever polls: the guest, user space, or the kernel.
+fn told(idle: &Idle, waking: &Waking) -> Block {
+    let counters = &waking.counters;
+    let slept = counters.halt_wait_hist.as_ref().map(|hist| hist.iter().sum::<u64>());
+    let (polls, succeeded, polled, halts) = match (&idle.guest, &idle.halts) {
+        (Some(_), _) => {
+            let polled = waking.guest_polled_ns;
+            (waking.idling.polls, waking.idling.polls_succeeded, polled, Some(waking.idling.halts))
+        }
+        (None, Halts::InUserSpace(_)) => {
+            let user = &waking.user;
+            (user.polls, user.polls_succeeded, user.polled_ns, Some(user.sleeps))
+        }
+        (None, Halts::InKernel(_)) => (
+            counters.halt_attempted_poll.unwrap_or(0),
+            counters.halt_successful_poll.unwrap_or(0),
+            counters.halt_poll_success_ns.unwrap_or(0) + counters.halt_poll_fail_ns.unwrap_or(0),
+            slept,
+        ),
+    };
+    let mut block = Block::new(waking.latency_ns.clone())
+        .figure("cpu_ns_per_wake", waking.per_wake(waking.usage.cpu.get()))
+        .figure("cpu_share", waking.usage.cpu.get() as f64 / waking.wall_ns.max(1) as f64)
+        .figure(
+            "switches_per_wake",
+            waking.per_wake(waking.usage.switches.voluntary + waking.usage.switches.involuntary),
+        )
+        .figure("polls_per_wake", waking.per_wake(polls))
+        .figure("polls_succeeded_per_wake", waking.per_wake(succeeded))
+        .figure("polled_ns_per_wake", waking.per_wake(polled))
+        .figure("signals_per_wake", waking.per_wake(waking.signalled));
+    if let Some(halts) = halts {
+        block = block.figure("halts_per_wake", waking.per_wake(halts));
+    }
+    if let Some(exits) = counters.halt_exits {
+        block = block.figure("hlt_exits_per_wake", waking.per_wake(exits));
+    }
+    block
+}

@@ -1,0 +1,385 @@
+//! A vCPU that is woken again and again: the block of measuring from which several experiments are made.
+//!
+//! The vCPU's thread runs on one core and the stimulus, this thread, on another. For each gap the stimulus waits until the
+//! guest has seen the event before, spins for the gap, posts the next event and wakes the guest as the guest's way to idle
+//! asks for. So each idle period is as long as its gap less the time in which the guest comes to rest, whatever the
+//! setting: a setting changes what a wake costs, not when it comes.
+
+use super::{LabError, Rig, Usage};
+use crate::guest::{Idling, Sleeper, sleeper, tsc};
+use crate::host::Tsc;
+use crate::idle::{Halts, Idle};
+use crate::vm::{Machine, Options, VmError};
+use dwell_capture::kvm_stats::Counters;
+use dwell_policy::{Any, Nanos, Outcome, Policy};
+use rustix::thread::futex;
+use std::ops::{ControlFlow, Range, Sub};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use vmm_sys_util::eventfd::EventFd;
+
+/// Wakes before the first that counts: the window of every rule has settled and every page has been touched.
+pub const WARM_UP: usize = 50;
+/// A wake that has not been seen after so long is lost.
+const LOST: Nanos = Nanos::from_micros(500_000);
+
+/// What a block of wakes showed. The warm-up is not in it.
+#[derive(Clone, Debug, Default)]
+pub struct Waking {
+    /// From the wake to the guest's first instruction after its halt or poll \[ns\], in order.
+    pub latency_ns: Vec<u64>,
+    /// Time that it took \[ns\].
+    pub wall_ns: u64,
+    /// When, by CLOCK_MONOTONIC \[ns\].
+    pub counted: Range<u64>,
+    /// What the vCPU's thread used.
+    pub usage: Usage,
+    /// What KVM counted for the vCPU.
+    pub counters: Counters,
+    /// What the guest counted.
+    pub idling: Idling,
+    /// Time that the guest polled \[ns\].
+    pub guest_polled_ns: u64,
+    /// What the policy in user space did, where halts come to user space.
+    pub user: UserCounts,
+    /// Wakes that needed an interrupt or a system call.
+    pub signalled: u64,
+    /// Wakes that needed nothing, because the idler watched.
+    pub avoided: u64,
+}
+
+/// What a policy in user space did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserCounts {
+    /// Times that it polled.
+    pub polls: u64,
+    /// Polls that saw the event.
+    pub polls_succeeded: u64,
+    /// Times that it slept.
+    pub sleeps: u64,
+    /// Time polled \[ns\].
+    pub polled_ns: u64,
+}
+
+impl Waking {
+    /// Number of wakes.
+    pub fn wakes(&self) -> u64 {
+        self.latency_ns.len() as u64
+    }
+
+    /// Something of the block for each wake.
+    pub fn per_wake(&self, number: u64) -> f64 {
+        number as f64 / self.latency_ns.len().max(1) as f64
+    }
+}
+
+/// Wakes a fresh vCPU after each of the gaps, the first [`WARM_UP`] of which do not count. `ready` is called once the vCPU
+/// rests, before the first gap.
+///
+/// # Errors
+/// [`LabError`]: what KVM answers, a wake that was lost, or [`LabError::Stopped`].
+pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result<Waking, LabError> {
+    let options = match idle.halts {
+        Halts::InKernel(ns) => Options {
+            halt_poll_ns: Some(u32::try_from(ns.get()).unwrap_or(u32::MAX)),
+            halts_in_user_space: false,
+        },
+        Halts::InUserSpace(_) => Options { halt_poll_ns: None, halts_in_user_space: true },
+    };
+    let machine = Machine::new(options, 1)?;
+    let shared: &Sleeper = machine.place()?;
+    let waker = match (&idle.halts, &idle.guest) {
+        (Halts::InUserSpace(rule), guest) => {
+            make_bed(rig, shared, guest.as_ref())?;
+            Waker::User(UserBed::new(rule.policy()?, rig))
+        }
+        (Halts::InKernel(_), Some(rule)) => {
+            make_bed(rig, shared, Some(rule))?;
+            Waker::Watched(machine.irqfd(0)?)
+        }
+        (Halts::InKernel(_), None) => {
+            shared.always_interrupts();
+            Waker::Interrupt(machine.irqfd(0)?)
+        }
+    };
+    if let Some(allowed) = idle.poll_control {
+        shared.set_poll_control(allowed);
+    }
+    let mut vcpu = machine.vcpu(0, sleeper, shared)?;
+    let stats = vcpu.stats()?;
+    let kicker = vcpu.kicker();
+    std::thread::scope(|scope| {
+        let user = waker.user();
+        let thread = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
+        let running = thread
+            .spawn_scoped(scope, move || {
+                let _place = rig.vcpu_thread(0)?;
+                vcpu.run(|| user.map_or(ControlFlow::Break(()), |bed| bed.idle(shared)))
+                    .map_err(LabError::from)
+            })
+            .map_err(LabError::Thread)?;
+        let driven =
+            drive(rig, &Driven { shared, waker: &waker, stats: &stats, kicker: &kicker, stop }, gaps);
+        if driven.is_err() {
+            if let Some(bed) = user {
+                bed.abandon();
+            }
+            kicker.kick();
+        }
+        let ran = running.join().map_err(|_| LabError::Panicked)?;
+        // If the guest failed, that is why the stimulus did.
+        ran.and(driven)
+    })
+}
+
+fn make_bed(rig: &Rig, shared: &Sleeper, rule: Option<&dwell_replay::Rule>) -> Result<(), LabError> {
+    if let Some(rule) = rule {
+        shared.bed.make(rule.policy()?, rig.hz());
+    }
+    Ok(())
+}
+
+/// How the idler learns of an event.
+enum Waker<'r> {
+    /// Always by an interrupt.
+    Interrupt(EventFd),
+    /// By memory while the guest polls, else by an interrupt.
+    Watched(EventFd),
+    /// By memory while the VMM's thread polls, else by a futex.
+    User(UserBed<'r>),
+}
+
+impl<'r> Waker<'r> {
+    fn user(&self) -> Option<&UserBed<'r>> {
+        if let Waker::User(bed) = self { Some(bed) } else { None }
+    }
+
+    /// Wakes the idler after an event was posted; answers whether that took a signal.
+    #[inline]
+    fn wake(&self, shared: &Sleeper) -> Result<bool, LabError> {
+        match self {
+            Waker::Watched(_) if shared.bed.watches() => Ok(false),
+            Waker::Watched(irqfd) | Waker::Interrupt(irqfd) => {
+                irqfd.write(1).map_err(|error| VmError::Os { what: "writing to an irqfd", error })?;
+                Ok(true)
+            }
+            Waker::User(_) if shared.bed.watches() => Ok(false),
+            Waker::User(bed) => Ok(bed.wake()),
+        }
+    }
+}
+
+struct Driven<'d> {
+    shared: &'d Sleeper,
+    waker: &'d Waker<'d>,
+    stats: &'d dwell_capture::kvm_stats::StatsFile,
+    kicker: &'d crate::vm::Kicker,
+    stop: &'d AtomicBool,
+}
+
+/// Everything that is read before and after.
+struct Reading {
+    at: Tsc,
+    monotonic_ns: u64,
+    usage: Usage,
+    counters: Counters,
+    idling: Idling,
+    user: UserCounts,
+}
+
+impl Driven<'_> {
+    fn read(&self) -> Result<Reading, LabError> {
+        let thread = self.kicker.thread().ok_or(LabError::Gone)?;
+        Ok(Reading {
+            counters: self.stats.counters().map_err(|error| VmError::Os { what: "KVM statistics", error })?,
+            idling: self.shared.bed.idling(),
+            user: self.waker.user().map(UserBed::counts).unwrap_or_default(),
+            usage: Usage::of(thread)?,
+            monotonic_ns: monotonic_ns(),
+            at: Tsc::now(),
+        })
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<Waking, LabError> {
+    let began = Tsc::now();
+    while driven.kicker.thread().is_none() {
+        if rig.since(began) > LOST {
+            return Err(LabError::Gone);
+        }
+        std::thread::yield_now();
+    }
+    // It comes to rest: the first halt of a fresh guest takes the longest.
+    std::thread::sleep(Duration::from_millis(5));
+    let _place = rig.stimulus_thread()?;
+    let mut waking = Waking::default();
+    let mut before = None;
+    let warm_up = WARM_UP.min(gaps.len().saturating_sub(1));
+    for (number, gap) in gaps.iter().enumerate() {
+        if driven.stop.load(Ordering::Relaxed) {
+            return Err(LabError::Stopped);
+        }
+        if number == warm_up {
+            before = Some(driven.read()?);
+        }
+        rig.spin(*gap);
+        let event = number as u64 + 1;
+        let at = tsc();
+        driven.shared.post(event);
+        let signalled = driven.waker.wake(driven.shared)?;
+        let seen = see(rig, driven, event)?;
+        if number >= warm_up {
+            waking.latency_ns.push(rig.nanos(seen.saturating_sub(at)));
+            waking.signalled += u64::from(signalled);
+            waking.avoided += u64::from(!signalled);
+        }
+    }
+    let after = driven.read()?;
+    let before = before.ok_or(LabError::Gone)?;
+    waking.wall_ns = rig.between(before.at, after.at).get();
+    waking.counted = before.monotonic_ns..after.monotonic_ns;
+    waking.usage = after.usage - before.usage;
+    waking.counters = after.counters.since(before.counters);
+    waking.idling = after.idling - before.idling;
+    waking.guest_polled_ns = rig.nanos(waking.idling.polled_cycles);
+    waking.user = after.user - before.user;
+    driven.shared.stop();
+    driven.shared.post(gaps.len() as u64 + 1);
+    driven.waker.wake(driven.shared)?;
+    see(rig, driven, gaps.len() as u64 + 1)?;
+    Ok(waking)
+}
+
+/// Waits until the guest has seen an event; answers when it did \[TSC\].
+fn see(rig: &Rig, driven: &Driven, event: u64) -> Result<u64, LabError> {
+    let began = Tsc::now();
+    loop {
+        let (number, at) = driven.shared.seen();
+        if number == event {
+            return Ok(at);
+        }
+        if rig.since(began) > LOST {
+            return Err(LabError::Lost { event });
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Where a VMM's thread idles when the halts of its vCPU come to it.
+struct UserBed<'r> {
+    rig: &'r Rig,
+    policy: Mutex<Any>,
+    /// 1 while the thread sleeps, or is about to.
+    sleeping: AtomicU32,
+    /// Whether nobody will post any more.
+    abandoned: AtomicBool,
+    polls: AtomicU64,
+    polls_succeeded: AtomicU64,
+    sleeps: AtomicU64,
+    polled_ns: AtomicU64,
+}
+
+impl<'r> UserBed<'r> {
+    fn new(policy: Any, rig: &'r Rig) -> UserBed<'r> {
+        UserBed {
+            rig,
+            policy: Mutex::new(policy),
+            sleeping: AtomicU32::new(0),
+            abandoned: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            polls_succeeded: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The guest has halted: polls for the window of the policy, then sleeps, until there is an event that the guest has
+    /// not seen.
+    fn idle(&self, shared: &Sleeper) -> ControlFlow<()> {
+        // Only this thread takes the lock; it keeps the policy where the closure can change it.
+        let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = shared.seen().0;
+        let event = || shared.posted() != seen || self.abandoned.load(Ordering::Relaxed);
+        let start = Tsc::now();
+        let window = policy.window();
+        if window > Nanos::ZERO {
+            let mut came = event();
+            while !came && self.rig.since(start) < window {
+                std::hint::spin_loop();
+                came = event();
+            }
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            self.polls_succeeded.fetch_add(u64::from(came), Ordering::Relaxed);
+            self.polled_ns.fetch_add(self.rig.since(start).get(), Ordering::Relaxed);
+        }
+        if !event() {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.sleep(event);
+        }
+        policy.observe(Outcome::of(self.rig.since(start)));
+        if self.abandoned.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// Says that it sleeps before it looks for the last time; a waker posts before it looks whether it sleeps. Both orders
+    /// are total (`SeqCst`), so one of them sees the other.
+    fn sleep(&self, event: impl Fn() -> bool) {
+        loop {
+            self.sleeping.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if event() {
+                self.sleeping.store(0, Ordering::SeqCst);
+                return;
+            }
+            // A wake between the look and the wait has changed the word, and the wait returns at once. Whatever the wait
+            // answers, the event is looked for again.
+            let _ = futex::wait(&self.sleeping, futex::Flags::PRIVATE, 1, None);
+        }
+    }
+
+    /// After an event was posted: wakes the thread if it sleeps, and answers whether it did.
+    fn wake(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let slept = self.sleeping.swap(0, Ordering::SeqCst) == 1;
+        if slept {
+            let _ = futex::wake(&self.sleeping, futex::Flags::PRIVATE, 1);
+        }
+        slept
+    }
+
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn counts(&self) -> UserCounts {
+        UserCounts {
+            polls: self.polls.load(Ordering::Relaxed),
+            polls_succeeded: self.polls_succeeded.load(Ordering::Relaxed),
+            sleeps: self.sleeps.load(Ordering::Relaxed),
+            polled_ns: self.polled_ns.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Sub for UserCounts {
+    type Output = UserCounts;
+
+    fn sub(self, before: UserCounts) -> UserCounts {
+        UserCounts {
+            polls: self.polls - before.polls,
+            polls_succeeded: self.polls_succeeded - before.polls_succeeded,
+            sleeps: self.sleeps - before.sleeps,
+            polled_ns: self.polled_ns - before.polled_ns,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The VMM on the real KVM: every way to idle wakes for every event, and does what it says.
+
+#[path = "../../capture/tests/say/mod.rs"]
+mod say;
+
+use dwell_lab::experiment::waking::{WARM_UP, Waking, wake};
+use dwell_lab::experiment::{LabError, Rig, pingpong};
+use dwell_lab::idle::Idle;
+use dwell_lab::method::{Arms, Campaign, Gaps, Plan, Undisturbed};
+use dwell_policy::Nanos;
+use say::say;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const WAKES: usize = 300;
+
+/// The cores are there once: one experiment at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The machine, alone.
+struct Alone {
+    rig: Rig,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// What this machine lets us run; says `SKIP` and why, if nothing.
+fn rig(test: &str) -> Option<Alone> {
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::open(2).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
+    Some(Alone { rig, _one: one })
+}
+
+fn run(rig: &Rig, idle: &str, gaps: &str) -> Result<Waking, LabError> {
+    let gaps = Gaps::open(gaps.parse().unwrap(), Nanos::MAX).unwrap();
+    let idle: Idle = idle.parse().unwrap();
+    wake(rig, &idle, &gaps.sequence(1, 0, WARM_UP + WAKES).gaps, &AtomicBool::new(false))
+}
+
+fn slept(waking: &Waking) -> u64 {
+    waking.counters.halt_wait_hist.iter().flatten().sum()
+}
+
+#[test]
+fn every_way_to_idle_sees_every_event() {
+    let Some(Alone { rig, .. }) = &rig("every_way_to_idle_sees_every_event") else { return };
+    say!("idle                               gaps                  p50 us  CPU us/wake  HLT exits  signals");
+    for idle in [
+        "host:0",
+        "host:200us",
+        "guest:haltpoll",
+        "guest:kvm@5.10,halt_poll_ns=100us",
+        "guest:aio@7.2",
+        "guest:ski-rental=30us+host:50us",
+        "user:never",
+        "user:fixed=100us",
+        "user:haltpoll",
+        "guest:fixed=20us+user:kvm",
+    ] {
+        for gaps in ["exponential:60us", "bimodal:1us,150us,0.5"] {
+            let waking = run(rig, idle, gaps).unwrap();
+            assert_eq!(waking.wakes(), WAKES as u64, "{idle} {gaps}");
+            assert_eq!(waking.signalled + waking.avoided, WAKES as u64, "{idle} {gaps}");
+            let mut latency = waking.latency_ns.clone();
+            latency.sort_unstable();
+            say!(
+                "{idle:<34} {gaps:<20} {:>7.1} {:>12.1} {:>10} {:>8}",
+                latency[latency.len() / 2] as f64 / 1e3,
+                waking.per_wake(waking.usage.cpu.get()) / 1e3,
+                waking.counters.halt_exits.unwrap_or(0),
+                waking.signalled
+            );
+        }
+    }
+}
+
+#[test]
+fn the_host_polls_as_it_is_told() {
+    let Some(Alone { rig, .. }) = &rig("the_host_polls_as_it_is_told") else { return };
+    let never = run(rig, "host:0", "constant:60us").unwrap();
+    assert_eq!(never.counters.halt_attempted_poll, Some(0));
+    assert!(slept(&never) > WAKES as u64 / 2, "{}", slept(&never));
+    let polls = run(rig, "host:10ms", "constant:60us").unwrap();
+    assert!(polls.counters.halt_attempted_poll > Some(WAKES as u64 / 2), "{:?}", polls.counters);
+}
+
+#[test]
+fn poll_control_switches_host_polling_off() {
+    let Some(Alone { rig, .. }) = &rig("poll_control_switches_host_polling_off") else { return };
+    let allowed = run(rig, "host:10ms", "constant:60us").unwrap();
+    let forbidden = run(rig, "host:10ms+no-poll-control", "constant:60us").unwrap();
+    say!(
+        "poll control: halt_attempted_poll {:?} when allowed, {:?} when forbidden",
+        allowed.counters.halt_attempted_poll,
+        forbidden.counters.halt_attempted_poll
+    );
+    assert!(allowed.counters.halt_attempted_poll > Some(0));
+    assert_eq!(forbidden.counters.halt_attempted_poll, Some(0));
+    assert!(forbidden.counters.halt_exits > Some(0));
+}
+
+#[test]
+fn a_guest_that_polls_needs_no_halt_and_no_interrupt() {
+    let Some(Alone { rig, .. }) = &rig("a_guest_that_polls_needs_no_halt_and_no_interrupt") else { return };
+    let waking = run(rig, "guest:always", "constant:60us").unwrap();
+    assert_eq!((waking.idling.halts, waking.signalled), (0, 0));
+    assert_eq!(waking.idling.polls, WAKES as u64);
+    assert_eq!(waking.idling.polls_succeeded, WAKES as u64);
+    assert!(waking.guest_polled_ns > 30_000 * WAKES as u64, "{}", waking.guest_polled_ns);
+}
+
+#[test]
+fn user_space_polls_by_the_policy() {
+    let Some(Alone { rig, .. }) = &rig("user_space_polls_by_the_policy") else { return };
+    let never = run(rig, "user:never", "constant:100us").unwrap();
+    assert_eq!((never.user.polls, never.counters.halt_exits), (0, Some(WAKES as u64)));
+    assert!(never.user.sleeps > 0);
+    let always = run(rig, "user:always", "constant:100us").unwrap();
+    assert_eq!((always.user.sleeps, always.signalled), (0, 0));
+    assert_eq!(always.user.polls_succeeded, WAKES as u64);
+}
+
+#[test]
+fn players_exchange_every_message() {
+    let Some(Alone { rig, .. }) = &rig("players_exchange_every_message") else { return };
+    let stop = AtomicBool::new(false);
+    let think = Gaps::open("constant:20us".parse().unwrap(), Nanos::MAX).unwrap();
+    let vcpus = |idle: &str| pingpong::Players::Vcpus(Box::new(idle.parse().unwrap()));
+    let arms = Arms::new("no polling", vcpus("host:0"))
+        .arm("futex", pingpong::Players::Futex)
+        .arm("spin", pingpong::Players::Spin)
+        .arm("guest polling", vcpus("guest:haltpoll"))
+        .arm("no poll control", vcpus("host:200us+no-poll-control"));
+    let plan = Plan { min_rounds: 1, max_rounds: 1, ..Plan::default() };
+    let campaign = Campaign::new("pingpong", arms, pingpong::figures(), plan).unwrap();
+    let record = campaign
+        .run(&mut Undisturbed::new(), &stop, &mut |_| (), |turn| {
+            pingpong::block(rig, &think, 1, WAKES, turn, &stop)
+        })
+        .unwrap();
+    let findings = record.findings();
+    let value = |arm: &str, figure: &str| findings.row(arm, figure).unwrap().value.unwrap().value;
+    for arm in ["no polling", "futex", "spin", "guest polling", "no poll control"] {
+        assert_eq!(findings.row(arm, "p50").unwrap().samples, Some(2 * WAKES as u64));
+        say!("{arm:<16} p50 {:>9.0} ns", value(arm, "p50"));
+    }
+    assert_eq!(value("no polling", "ipis_avoided_per_exchange"), 0.0);
+    assert!(value("no polling", "ipis_sent_per_exchange") >= 1.9);
+    assert_eq!(value("no poll control", "host_polls_per_exchange"), 0.0);
+    assert!(
+        value("guest polling", "ipis_avoided_per_exchange")
+            > value("guest polling", "ipis_sent_per_exchange")
+    );
+}
+
+#[test]
+fn what_is_stopped_leaves_no_thread_behind() {
+    let Some(Alone { rig, .. }) = &rig("what_is_stopped_leaves_no_thread_behind") else { return };
+    let stop = AtomicBool::new(true);
+    for idle in ["host:0", "guest:always", "user:never"] {
+        let gaps = vec![Nanos(50_000); WARM_UP + WAKES];
+        let stopped = wake(rig, &idle.parse().unwrap(), &gaps, &stop).unwrap_err();
+        assert!(matches!(stopped, LabError::Stopped), "{stopped}");
+    }
+    let vcpus = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let name =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        tasks.map(name).filter(|name| name.starts_with("CPU ")).count()
+    };
+    // A thread that has been joined may be listed for a moment.
+    let began = Instant::now();
+    while vcpus() > 0 && began.elapsed() < Duration::from_secs(2) {
+        std::thread::yield_now();
+    }
+    assert_eq!(vcpus(), 0);
+}
