@@ -1,5 +1,6 @@
 //! How a vCPU of the lab idles: written as text, tried as an arm.
 
+use crate::method::gaps::Typed;
 use dwell_policy::param::{SetError, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, ParseNanosError};
@@ -193,7 +194,7 @@ pub fn rule(text: &str) -> Result<Rule, ParseIdleError> {
 }
 
 impl fmt::Display for Idle {
-    /// As it is parsed, but that a rule with parameters stands with all of them.
+    /// As it is parsed; of a rule only what differs from its defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut plus = "";
         if let Some(rule) = &self.guest {
@@ -202,7 +203,7 @@ impl fmt::Display for Idle {
         }
         match &self.halts {
             Halts::InKernel(Nanos(0)) if self.guest.is_some() => {}
-            Halts::InKernel(ns) => write!(f, "{plus}host:{}", ns.get())?,
+            Halts::InKernel(ns) => write!(f, "{plus}host:{}", Typed(*ns))?,
             Halts::InUserSpace(rule) => write!(f, "{plus}user:{}", Written(rule))?,
         }
         if self.poll_control == Some(false) { f.write_str("+no-poll-control") } else { Ok(()) }
@@ -214,16 +215,22 @@ struct Written<'r>(&'r Rule);
 impl fmt::Display for Written<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Rule::Fixed(ns) => write!(f, "fixed={}", ns.get()),
-            Rule::SkiRental(ns) => write!(f, "ski-rental={}", ns.get()),
+            Rule::Fixed(ns) => write!(f, "fixed={}", Typed(*ns)),
+            Rule::SkiRental(ns) => write!(f, "ski-rental={}", Typed(*ns)),
             Rule::Layer(setting) => {
-                let name = match setting.layer() {
-                    Layer::Host => "kvm",
-                    Layer::Guest => "haltpoll",
-                    Layer::Timer | Layer::Iothread => "aio",
+                let (name, newest) = match setting.layer() {
+                    Layer::Host => ("kvm", NEWEST_KERNEL),
+                    Layer::Guest => ("haltpoll", NEWEST_KERNEL),
+                    Layer::Timer | Layer::Iothread => ("aio", NEWEST_QEMU),
                 };
-                write!(f, "{name}@{}", setting.version())?;
-                setting.iter().try_for_each(|(param, value)| write!(f, ",{}={value}", param.name))
+                f.write_str(name)?;
+                if setting.version() != newest {
+                    write!(f, "@{}", setting.version())?;
+                }
+                let defaults = Setting::defaults(setting.layer(), setting.version());
+                let mut set =
+                    setting.iter().filter(|(param, value)| defaults.get(param.name) != Some(*value));
+                set.try_for_each(|(param, value)| write!(f, ",{}={value}", param.name))
             }
             rule => f.write_str(rule.name()),
         }
@@ -238,11 +245,14 @@ mod tests {
     fn what_is_written_is_read_back() {
         for text in [
             "host:0",
-            "host:200000",
-            "guest:fixed=20000",
-            "guest:always+host:200000+no-poll-control",
-            "user:ski-rental=20000",
+            "host:200us",
+            "guest:fixed=20us",
+            "guest:always+host:200us+no-poll-control",
+            "user:ski-rental=1500ns",
             "guest:never+user:never",
+            "guest:haltpoll",
+            "guest:aio@7.2",
+            "user:kvm@5.10,halt_poll_ns=50000",
         ] {
             let idle: Idle = text.parse().unwrap();
             assert_eq!(idle.to_string(), text);

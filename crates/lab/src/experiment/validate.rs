@@ -14,13 +14,15 @@ use super::calibrate::Calibration;
 use super::waking::{self, WARM_UP, Waking};
 use super::{LabError, Rig};
 use crate::idle::{Halts, Idle};
-use crate::method::{Block, Gaps, Turn};
+use crate::method::interval::Bootstrap;
+use crate::method::{Block, Figure, Gaps, Interval, Record, Turn, Unit};
 use dwell_capture::{Recorder, Status, Target, Until};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, SettingValue};
 use dwell_replay::{Counts, Rule};
+use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
@@ -37,7 +39,94 @@ pub fn predicted(arm: &str, figure: &str) -> String {
     format!("predicted {figure}_per_wake of {arm}")
 }
 
-/// Measures a block, and where `of_others` names arms, records it and predicts what they will do.
+/// The figures of a campaign, measured of every arm. What is predicted stands in the blocks of the baseline, which is
+/// recorded, under other names.
+pub fn figures() -> Vec<Figure> {
+    let unit = |figure: &str| if figure.ends_with("_ns") { Unit::Nanos } else { Unit::Count };
+    FIGURES.into_iter().map(|figure| Figure::of_block(measured(figure), unit(figure))).collect()
+}
+
+/// Predicted beside measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// What was set.
+    pub arm: String,
+    /// One of [`FIGURES`].
+    pub figure: &'static str,
+    /// Per wake.
+    pub predicted: f64,
+    /// Per wake.
+    pub measured: f64,
+    /// Predicted by measured, less 1; see [`RARE`].
+    pub error: Interval,
+}
+
+/// Of counts below this many per wake, the error is the difference in shares of all wakes instead: a ratio of a handful of
+/// events says nothing.
+pub const RARE: f64 = 0.01;
+
+/// Every figure of every arm that was predicted.
+pub fn verdicts(record: &Record, others: &[(String, Idle)]) -> Vec<Verdict> {
+    let bootstrap =
+        Bootstrap { confidence: record.plan.confidence, resamples: 2_000, seed: record.plan.seed };
+    let recorded = record.rounds_of(0);
+    let mut verdicts = vec![];
+    for (name, _) in others {
+        let Some(arm) = record.arms.iter().position(|arm| arm.name == *name) else { continue };
+        let run = record.rounds_of(arm);
+        for figure in FIGURES {
+            let sums = |rounds: &[Vec<&Block>], name: &str| -> Vec<f64> {
+                let of = |block: &&Block| block.figures.get(name).copied().unwrap_or(0.0);
+                rounds.iter().map(|blocks| blocks.iter().map(of).sum()).collect()
+            };
+            let (p, m) = (sums(&recorded, &predicted(name, figure)), sums(&run, &measured(figure)));
+            let blocks: f64 = run.iter().map(|blocks| blocks.len() as f64).sum::<f64>().max(1.0);
+            let mean = |sums: &[f64]| sums.iter().sum::<f64>() / blocks;
+            let count = !figure.ends_with("_ns");
+            let error = bootstrap.percentile(p.len().min(m.len()), |weights| {
+                let weigh = |sums: &[f64]| -> f64 {
+                    sums.iter().zip(weights).map(|(sum, weight)| sum * f64::from(*weight)).sum()
+                };
+                let drawn: u32 = weights.iter().sum();
+                let wakes = f64::from(drawn) * blocks / p.len().max(1) as f64;
+                Some(error(weigh(&p), weigh(&m), if count { RARE * wakes } else { 0.0 }))
+            });
+            let error = error.unwrap_or_else(|| Interval::unknown(f64::NAN));
+            verdicts.push(Verdict {
+                arm: name.clone(),
+                figure,
+                predicted: mean(&p),
+                measured: mean(&m),
+                error,
+            });
+        }
+    }
+    verdicts
+}
+
+/// The relative error; where both are below `rare`, their difference as a share of all wakes.
+fn error(predicted: f64, measured: f64, rare: f64) -> f64 {
+    if measured.max(predicted) <= rare {
+        // `rare` is RARE of all.
+        return if rare > 0.0 { (predicted - measured) / rare * RARE } else { 0.0 };
+    }
+    if measured > 0.0 { predicted / measured - 1.0 } else { f64::INFINITY }
+}
+
+/// The median of the absolute errors of one figure; `None` without verdicts.
+pub fn median_error(verdicts: &[Verdict], figure: &str) -> Option<f64> {
+    let mut errors: Vec<f64> =
+        verdicts.iter().filter(|v| v.figure == figure).map(|v| v.error.value.abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    let (at, odd) = (errors.len() / 2, errors.len() % 2 == 1);
+    if odd {
+        errors.get(at).copied()
+    } else {
+        Some((errors.get(at.checked_sub(1)?)? + errors.get(at)?) / 2.0)
+    }
+}
+
+/// Measures a block, and where `others` names arms, records it and predicts what they will do.
 ///
 /// # Errors
 /// [`LabError`].
@@ -186,28 +275,29 @@ fn recorded(
     gaps: &[Nanos],
     stop: &AtomicBool,
 ) -> Result<(Waking, Recording), LabError> {
-    let target = Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false };
-    let recorder = Recorder::open(target, None)?;
-    let enough = AtomicBool::new(false);
-    let (started, ready) = channel();
-    let (waking, bytes) = std::thread::scope(|scope| {
-        let recording = std::thread::Builder::new()
-            .spawn_scoped(scope, || {
-                let _aside = rig.aside()?;
-                let until = Until { duration: None, stop: &enough };
-                recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::Record)
-            })
-            .map_err(LabError::Thread)?;
-        // If it fails before it starts, nothing comes, and its error is told below.
-        let waking = match ready.recv() {
-            Ok(()) => waking::wake(rig, idle, gaps, stop),
-            Err(_) => Err(LabError::Gone),
-        };
-        enough.store(true, Ordering::Relaxed);
-        let (summary, bytes) = recording.join().map_err(|_| LabError::Panicked)??;
-        let waking = waking?;
-        let lost = summary.status.lost;
-        if lost > 0 { Err(LabError::LostEvents { lost }) } else { Ok((waking, bytes)) }
+    let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
+        // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
+        let target = Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false };
+        let recorder = Recorder::open(target, None)?;
+        let enough = AtomicBool::new(false);
+        let (started, ready) = channel();
+        std::thread::scope(|scope| {
+            let recording = std::thread::Builder::new()
+                .spawn_scoped(scope, || {
+                    let _aside = rig.aside()?;
+                    let until = Until { duration: None, stop: &enough };
+                    recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::Record)
+                })
+                .map_err(LabError::Thread)?;
+            // If it fails before it starts, nothing comes, and its error is told below.
+            let waking = ready.recv().map_err(|_| LabError::Gone).and_then(|()| drive());
+            enough.store(true, Ordering::Relaxed);
+            let (summary, bytes) = recording.join().map_err(|_| LabError::Panicked)??;
+            match summary.status.lost {
+                0 => Ok((waking?, bytes)),
+                lost => Err(LabError::LostEvents { lost }),
+            }
+        })
     })?;
     let recording = read(bytes, &waking)?;
     Ok((waking, recording))
@@ -234,4 +324,39 @@ fn read(bytes: Vec<u8>, waking: &Waking) -> Result<Recording, LabError> {
         }));
     }
     Ok(Recording { episodes, version, parameters })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(figure: &'static str, value: f64) -> Verdict {
+        Verdict {
+            arm: "x".to_owned(),
+            figure,
+            predicted: 0.0,
+            measured: 0.0,
+            error: Interval::unknown(value),
+        }
+    }
+
+    #[test]
+    fn errors_are_ratios_but_of_rare_things_shares() {
+        assert_eq!(error(110.0, 100.0, 10.0), 110.0 / 100.0 - 1.0);
+        assert_eq!(error(0.0, 100.0, 10.0), -1.0);
+        // 3 against 1 in 1000 wakes: 0.2 % of the wakes.
+        assert!((error(3.0, 1.0, 10.0) - 0.002).abs() < 1e-12);
+        assert_eq!(error(0.0, 0.0, 10.0), 0.0);
+        assert_eq!(error(0.0, 0.0, 0.0), 0.0);
+        assert_eq!(error(20.0, 0.0, 10.0), f64::INFINITY);
+    }
+
+    #[test]
+    fn the_median_is_that_of_absolute_errors_of_one_figure() {
+        let verdicts =
+            [verdict("polls", -0.5), verdict("polls", 0.1), verdict("halts", 9.0), verdict("polls", 0.2)];
+        assert_eq!(median_error(&verdicts, "polls"), Some(0.2));
+        assert_eq!(median_error(&verdicts[..2], "polls"), Some(0.3));
+        assert_eq!(median_error(&verdicts, "cpu_ns"), None);
+    }
 }

@@ -9,7 +9,7 @@ use super::{LabError, Rig, Usage};
 use crate::guest::{Idling, Sleeper, sleeper, tsc};
 use crate::host::Tsc;
 use crate::idle::{Halts, Idle};
-use crate::vm::{Machine, Options, VmError};
+use crate::vm::{Kicker, Machine, Options, VmError};
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::{Any, Nanos, Outcome, Policy};
 use rustix::thread::futex;
@@ -74,12 +74,25 @@ impl Waking {
     }
 }
 
-/// Wakes a fresh vCPU after each of the gaps, the first [`WARM_UP`] of which do not count. `ready` is called once the vCPU
-/// rests, before the first gap.
+/// Wakes a fresh vCPU after each of the gaps, the first [`WARM_UP`] of which do not count.
 ///
 /// # Errors
 /// [`LabError`]: what KVM answers, a wake that was lost, or [`LabError::Stopped`].
 pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result<Waking, LabError> {
+    wake_within(rig, idle, gaps, stop, |drive| drive())
+}
+
+/// As [`wake`], but hands the waking to `around` once the vCPU's thread is there and rests, which does it when it likes.
+///
+/// # Errors
+/// As [`wake`], and those of `around`.
+pub fn wake_within<R>(
+    rig: &Rig,
+    idle: &Idle,
+    gaps: &[Nanos],
+    stop: &AtomicBool,
+    around: impl FnOnce(&mut dyn FnMut() -> Result<Waking, LabError>) -> Result<R, LabError>,
+) -> Result<R, LabError> {
     let options = match idle.halts {
         Halts::InKernel(ns) => Options {
             halt_poll_ns: Some(u32::try_from(ns.get()).unwrap_or(u32::MAX)),
@@ -119,8 +132,8 @@ pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result
                     .map_err(LabError::from)
             })
             .map_err(LabError::Thread)?;
-        let driven =
-            drive(rig, &Driven { shared, waker: &waker, stats: &stats, kicker: &kicker, stop }, gaps);
+        let driven = Driven { shared, waker: &waker, stats: &stats, kicker: &kicker, stop };
+        let driven = rest(rig, &kicker).and_then(|()| around(&mut || drive(rig, &driven, gaps)));
         if driven.is_err() {
             if let Some(bed) = user {
                 bed.abandon();
@@ -174,7 +187,7 @@ struct Driven<'d> {
     shared: &'d Sleeper,
     waker: &'d Waker<'d>,
     stats: &'d dwell_capture::kvm_stats::StatsFile,
-    kicker: &'d crate::vm::Kicker,
+    kicker: &'d Kicker,
     stop: &'d AtomicBool,
 }
 
@@ -207,16 +220,20 @@ fn monotonic_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<Waking, LabError> {
+/// Waits until the vCPU runs and has come to rest: the first halt of a fresh guest takes the longest.
+fn rest(rig: &Rig, kicker: &Kicker) -> Result<(), LabError> {
     let began = Tsc::now();
-    while driven.kicker.thread().is_none() {
+    while kicker.thread().is_none() {
         if rig.since(began) > LOST {
             return Err(LabError::Gone);
         }
         std::thread::yield_now();
     }
-    // It comes to rest: the first halt of a fresh guest takes the longest.
     std::thread::sleep(Duration::from_millis(5));
+    Ok(())
+}
+
+fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<Waking, LabError> {
     let _place = rig.stimulus_thread()?;
     let mut waking = Waking::default();
     let mut before = None;

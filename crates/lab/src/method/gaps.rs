@@ -134,7 +134,7 @@ impl fmt::Display for GapSpec {
 }
 
 /// A span of time as people type it: exact, in the largest unit in which it is a whole number.
-struct Typed(Nanos);
+pub(crate) struct Typed(pub(crate) Nanos);
 
 impl fmt::Display for Typed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,7 +142,7 @@ impl fmt::Display for Typed {
         let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
         let (scale, unit) =
             units.into_iter().find(|(scale, _)| ns != 0 && ns.is_multiple_of(*scale)).unwrap_or((1, "ns"));
-        write!(f, "{}{unit}", ns / scale)
+        if ns == 0 { f.write_str("0") } else { write!(f, "{}{unit}", ns / scale) }
     }
 }
 

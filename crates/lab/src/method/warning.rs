@@ -74,7 +74,7 @@ pub enum Warning {
         /// How many are beyond.
         beyond: u64,
     },
-    /// Some or all rounds lack the figure.
+    /// Some rounds lack the figure.
     Missing {
         /// Which arm.
         arm: String,
@@ -173,7 +173,11 @@ fn control(row: &Row) -> Option<Warning> {
     Some(Warning::ControlDiffers { figure: row.figure.clone(), ratio })
 }
 
+/// With too few rounds nothing is precise, which is said once.
 fn imprecise(row: &Row, record: &Record) -> Option<Warning> {
+    if (record.rounds as usize) < MIN_ROUNDS {
+        return None;
+    }
     let figure = record.figures.iter().find(|figure| figure.name() == row.figure)?;
     let wanted = figure.wanted().filter(|_| row.role != Role::Baseline)?;
     let half_width = row.ratio().map_or(f64::INFINITY, |ratio| ratio.ratio_half_width());
@@ -187,7 +191,13 @@ fn few_samples(row: &Row) -> Option<Warning> {
     Some(Warning::FewSamples { arm, figure, samples, beyond })
 }
 
+/// A figure that an arm never has is none of its figures.
 fn missing(row: &Row, rounds: u32) -> Option<Warning> {
     let (arm, figure) = (row.arm.clone(), row.figure.clone());
-    (row.rounds < rounds as usize).then_some(Warning::Missing { arm, figure, known: row.rounds, rounds })
+    (1..rounds as usize).contains(&row.rounds).then_some(Warning::Missing {
+        arm,
+        figure,
+        known: row.rounds,
+        rounds,
+    })
 }
