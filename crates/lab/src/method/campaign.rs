@@ -1,6 +1,7 @@
 //! Blocks, in order, until the figures are known well enough.
 
 use super::findings::Figure;
+use super::interval::MIN_ROUNDS;
 use super::record::{Block, Disturbance, Ended, Gating, Measured, Record, Verdict};
 use super::schedule::{Arm, Arms, Schedule, Slot};
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::time::Duration;
 pub struct Plan {
     /// From which everything random comes: gaps and resamples.
     pub seed: u64,
-    /// Rounds before anything is judged. Stopping as soon as an interval happens to be narrow makes intervals a little too
+    /// Rounds before it may end for being precise, at least [`MIN_ROUNDS`]. Stopping as soon as an interval happens to be narrow makes intervals a little too
     /// narrow; the more rounds there are at least, the less.
     pub min_rounds: u32,
     /// Rounds at most.
@@ -310,7 +311,7 @@ impl<S, E, M: FnMut(&Turn<'_, S>) -> Result<Block, E>> Run<'_, S, M> {
     fn enough(&mut self, longest: Duration) -> Option<Ended> {
         let Plan { min_rounds, max_rounds, budget, .. } = self.campaign.plan;
         let rounds = self.record.rounds;
-        if rounds >= min_rounds.max(1) {
+        if rounds as usize >= MIN_ROUNDS && rounds >= min_rounds {
             self.widest = self.record.widest();
             if self.widest.is_some_and(|(_, half_width, within)| half_width <= within) {
                 return Some(Ended::Precise);
@@ -404,3 +405,6 @@ fn turn<S>(arms: &Arms<S>, slot: Slot, round: u32, attempt: u32, warm_up: bool) 
     let sequence = u64::from(round) * u64::from(Schedule::PASSES) + u64::from(slot.pass);
     Turn { setting, name, arm: slot.arm, round, pass: slot.pass, sequence, attempt, warm_up }
 }
+
+#[cfg(test)]
+mod tests;

@@ -179,7 +179,7 @@ pub struct Findings {
 
 impl Findings {
     pub(super) fn new(record: &Record) -> Findings {
-        let rows = Analysis::new(record, RESAMPLES).rows(|_| true);
+        let rows = Analysis::new(record, RESAMPLES).rows();
         let mut findings = Findings {
             experiment: record.name.clone(),
             rows,
@@ -204,14 +204,18 @@ impl Record {
     /// Of the figures that shall be known precisely, the one that is farthest from it: its number, how far its interval
     /// reaches, and how far it shall.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
-        let wanted = |figure: &Figure| figure.within.is_some();
-        let rows = Analysis::new(self, RESAMPLES_BETWEEN).rows(wanted);
-        let compared = rows.iter().filter(|row| row.role != Role::Baseline);
-        compared
-            .filter_map(|row| {
-                let number = self.figures.iter().position(|figure| figure.name == row.figure)?;
-                let half_width = row.ratio().map_or(f64::INFINITY, |ratio| ratio.ratio_half_width());
-                Some((number, half_width, self.figures[number].within?))
+        let analysis = Analysis::new(self, RESAMPLES_BETWEEN);
+        let wanted = self
+            .figures
+            .iter()
+            .enumerate()
+            .filter_map(|(number, figure)| Some((number, figure, figure.within?)));
+        wanted
+            .flat_map(|(number, figure, within)| {
+                let ratios = (1..self.arms.len()).map(|arm| analysis.ratio(figure, arm));
+                let half_width =
+                    |ratio: Option<Interval>| ratio.map_or(f64::INFINITY, |ratio| ratio.ratio_half_width());
+                ratios.map(move |ratio| (number, half_width(ratio), within)).collect::<Vec<_>>()
             })
             .max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)))
     }
@@ -236,8 +240,8 @@ impl<'a> Analysis<'a> {
         Analysis { record, bootstrap: Bootstrap { confidence, resamples, seed }, rounds, pools }
     }
 
-    fn rows(&self, wanted: impl Fn(&Figure) -> bool) -> Vec<Row> {
-        let figures = self.record.figures.iter().filter(|figure| wanted(figure));
+    fn rows(&self) -> Vec<Row> {
+        let figures = self.record.figures.iter();
         figures.flat_map(|figure| (0..self.record.arms.len()).map(move |arm| self.row(figure, arm))).collect()
     }
 
@@ -251,13 +255,6 @@ impl<'a> Analysis<'a> {
         } else {
             self.bootstrap.percentile(self.rounds[arm].len(), |weights| sampled(figure.source, pool, weights))
         };
-        let comparison = if arm == 0 {
-            None
-        } else if of_block {
-            self.compare_values(&self.values(figure, 0), &values)
-        } else {
-            self.compare_pools(figure.source, arm)
-        };
         let full = |round: &&Vec<&Block>| round.iter().any(|block| !block.samples_ns.is_empty());
         Row {
             arm: self.record.arms[arm].name.clone(),
@@ -265,7 +262,7 @@ impl<'a> Analysis<'a> {
             figure: figure.name.to_string(),
             unit: figure.unit,
             value,
-            comparison,
+            comparison: if arm == 0 { None } else { self.compare(figure, arm) },
             rounds: if of_block {
                 values.iter().flatten().count()
             } else {
@@ -293,31 +290,50 @@ impl<'a> Analysis<'a> {
             .collect()
     }
 
-    fn compare_values(&self, baseline: &[Option<f64>], arm: &[Option<f64>]) -> Option<Comparison> {
-        let pairs: Vec<(f64, f64)> =
-            baseline.iter().zip(arm).filter_map(|(b, a)| Some((*b.as_ref()?, (*a)?))).collect();
-        let difference: Vec<f64> = pairs.iter().map(|(b, a)| a - b).collect();
-        let positive = pairs.iter().all(|(b, a)| *b > 0.0 && *a > 0.0);
-        let logs: Vec<f64> = pairs.iter().map(|(b, a)| (a / b).ln()).filter(|_| positive).collect();
-        Some(Comparison {
-            ratio: self.bootstrap.mean(&logs).map(|log| log.map(f64::exp)),
-            median_ratio: self.bootstrap.median(&logs).map(|log| log.map(f64::exp)),
-            difference: self.bootstrap.mean(&difference)?,
-        })
+    fn compare(&self, figure: &Figure, arm: usize) -> Option<Comparison> {
+        let ratio = self.ratio(figure, arm);
+        let (difference, median_ratio) = match figure.source {
+            Source::Block => {
+                let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
+                let median = self.bootstrap.median(&self.log_ratios(figure, arm));
+                (self.bootstrap.mean(&difference)?, median.map(|log| log.map(f64::exp)))
+            }
+            source => {
+                let difference = |weights: &[u32]| self.both(source, arm, weights).map(|(b, a)| a - b);
+                (self.bootstrap.percentile(self.rounds[arm].len(), difference)?, None)
+            }
+        };
+        Some(Comparison { ratio, median_ratio, difference })
     }
 
-    fn compare_pools(&self, source: Source, arm: usize) -> Option<Comparison> {
-        let both = |weights: &[u32]| {
-            Some((sampled(source, &self.pools[0], weights)?, sampled(source, &self.pools[arm], weights)?))
+    fn ratio(&self, figure: &Figure, arm: usize) -> Option<Interval> {
+        let log = match figure.source {
+            Source::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
+            source => self.bootstrap.percentile(self.rounds[arm].len(), |weights| {
+                self.both(source, arm, weights)
+                    .filter(|(b, a)| *b > 0.0 && *a > 0.0)
+                    .map(|(b, a)| (a / b).ln())
+            }),
         };
-        let rounds = self.rounds[arm].len();
-        let ratio =
-            |weights: &[u32]| both(weights).filter(|(b, a)| *b > 0.0 && *a > 0.0).map(|(b, a)| (a / b).ln());
-        Some(Comparison {
-            ratio: self.bootstrap.percentile(rounds, ratio).map(|log| log.map(f64::exp)),
-            median_ratio: None,
-            difference: self.bootstrap.percentile(rounds, |weights| both(weights).map(|(b, a)| a - b))?,
-        })
+        log.map(|log| log.map(f64::exp))
+    }
+
+    /// A figure that blocks tell, of the baseline and the arm, in the rounds that have both.
+    fn pairs(&self, figure: &Figure, arm: usize) -> Vec<(f64, f64)> {
+        let (baseline, values) = (self.values(figure, 0), self.values(figure, arm));
+        baseline.into_iter().zip(values).filter_map(|(baseline, value)| Some((baseline?, value?))).collect()
+    }
+
+    /// Empty unless all values are positive.
+    fn log_ratios(&self, figure: &Figure, arm: usize) -> Vec<f64> {
+        let pairs = self.pairs(figure, arm);
+        let positive = pairs.iter().all(|(b, a)| *b > 0.0 && *a > 0.0);
+        pairs.iter().filter(|_| positive).map(|(b, a)| (a / b).ln()).collect()
+    }
+
+    /// A figure of samples, of the baseline and the arm, for any weights of the rounds.
+    fn both(&self, source: Source, arm: usize, weights: &[u32]) -> Option<(f64, f64)> {
+        Some((sampled(source, &self.pools[0], weights)?, sampled(source, &self.pools[arm], weights)?))
     }
 }
 
@@ -329,3 +345,6 @@ fn sampled(source: Source, pool: &Pool, weights: &[u32]) -> Option<f64> {
         Source::Worst(share) => pool.worst(weights, share),
     }
 }
+
+#[cfg(test)]
+mod tests;

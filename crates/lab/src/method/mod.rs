@@ -42,6 +42,8 @@
 //! ```
 
 pub mod campaign;
+#[cfg(test)]
+mod fake;
 pub mod findings;
 pub mod gaps;
 pub mod interval;
