@@ -1,10 +1,7 @@
 //! The columns of a recording: names, types, encodings, and which of them to read.
 
-use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use crate::table::{Field, Kind};
 use std::ops::BitOr;
-use std::sync::Arc;
 
 /// A set of columns of a recording.
 ///
@@ -53,25 +50,6 @@ impl BitOr for Columns {
     }
 }
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Text,
-    Unsigned,
-    Flag,
-}
-
-impl Kind {
-    /// For people, as pandas and DuckDB call it.
-    pub(crate) const fn describe(self) -> &'static str {
-        match self {
-            Kind::Text => "a string (VARCHAR)",
-            Kind::Unsigned => "a 64-bit unsigned integer (uint64, UBIGINT)",
-            Kind::Flag => "a boolean",
-        }
-    }
-}
-
 pub(crate) struct Column {
     pub(crate) set: Columns,
     pub(crate) name: &'static str,
@@ -96,37 +74,6 @@ pub(crate) const COLUMNS: [Column; 8] = [
     column(Columns::READY, "ready", Kind::Text, false),
 ];
 
-pub(crate) fn schema() -> parquet::errors::Result<TypePtr> {
-    let mut fields = Vec::with_capacity(COLUMNS.len());
-    for column in &COLUMNS {
-        let (physical, logical) = match column.kind {
-            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-            Kind::Unsigned => (Physical::INT64, Some(LogicalType::integer(64, false))),
-            Kind::Flag => (Physical::BOOLEAN, None),
-        };
-        let repetition = if column.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
-        let field = Type::primitive_type_builder(column.name, physical)
-            .with_logical_type(logical)
-            .with_repetition(repetition)
-            .build()?;
-        fields.push(Arc::new(field));
-    }
-    Ok(Arc::new(Type::group_type_builder("dwell").with_fields(fields).build()?))
-}
-
-pub(crate) fn properties(zstd_level: i32) -> parquet::errors::Result<WriterProperties> {
-    let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(zstd_level)?))
-        .set_created_by(concat!("dwell-recording ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_dictionary_enabled(false)
-        .set_statistics_enabled(EnabledStatistics::Chunk);
-    for column in &COLUMNS {
-        let path = ColumnPath::from(column.name);
-        properties = match column.kind {
-            Kind::Text => properties.set_column_dictionary_enabled(path, true),
-            Kind::Unsigned => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-            Kind::Flag => properties.set_column_encoding(path, Encoding::PLAIN),
-        };
-    }
-    Ok(properties.build())
+pub(crate) fn fields() -> impl Iterator<Item = Field> {
+    COLUMNS.iter().map(|&Column { name, kind, required, .. }| Field { name, kind, required })
 }

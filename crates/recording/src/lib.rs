@@ -49,6 +49,7 @@ mod open;
 mod reader;
 mod storage;
 pub mod summary;
+pub mod table;
 mod writer;
 
 pub use chunk::{Chunk, ReadySets};

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
     /// Something that cannot be replaced has this name.
-    #[error("{path}: is not a regular file; a recording is written beside its destination and renamed")]
+    #[error("{path}: is not a regular file; a new file is written beside its destination and renamed")]
     NotRegular {
         /// The destination.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum NewFileError {
         source: io::Error,
     },
     /// The complete file could not be written to disk, or not be given its name.
-    #[error("cannot put the recording at {path}")]
+    #[error("cannot put the new file at {path}")]
     Keep {
         /// The destination.
         path: PathBuf,

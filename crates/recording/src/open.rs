@@ -1,10 +1,11 @@
 //! What is checked when a recording is opened.
 
-use crate::columns::{COLUMNS, Column, Kind};
+use crate::columns::{COLUMNS, Column};
 use crate::contents::Contents;
 use crate::decode::guard;
 use crate::metadata::Metadata;
 use crate::storage::Storage;
+use crate::table::Kind;
 use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
@@ -189,6 +190,7 @@ fn check_type(path: &Path, column: &Column, found: &ColumnDescriptor) -> Result<
         Kind::Unsigned => {
             found.physical_type() == Physical::INT64 && found.converted_type() == ConvertedType::UINT_64
         }
+        Kind::Real => found.physical_type() == Physical::DOUBLE,
         Kind::Flag => found.physical_type() == Physical::BOOLEAN,
     };
     if fits && found.max_rep_level() == 0 && found.max_def_level() <= 1 {

@@ -1,10 +1,11 @@
 //! Episodes into a Parquet file.
 
-use crate::columns::{COLUMNS, Column, Columns, properties, schema};
+use crate::columns::{COLUMNS, Column, Columns, fields};
 use crate::contents::{Contents, Idler};
 use crate::episode::{Episode, Wake};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
+use crate::table::{properties, schema, write_column};
 use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
@@ -154,8 +155,10 @@ impl<W: Write + Send> Writer<W> {
     /// Begins a recording that is written to `out`.
     pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
         let frame = |source| WriteError::Frame { part: "schema", source };
-        let properties = Arc::new(properties(packing.zstd_level).map_err(frame)?);
-        let file = SerializedFileWriter::new(out, schema().map_err(frame)?, properties).map_err(frame)?;
+        let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
+        let properties = Arc::new(properties(fields(), packing.zstd_level, created_by).map_err(frame)?);
+        let schema = schema("dwell", fields()).map_err(frame)?;
+        let file = SerializedFileWriter::new(out, schema, properties).map_err(frame)?;
         Ok(Writer {
             file,
             metadata,
@@ -436,22 +439,22 @@ fn write_rows<W: Write + Send>(
 ) -> Result<(), ParquetError> {
     let mut group = file.next_row_group()?;
     for column in &COLUMNS {
-        write_column(&mut group, column, rows, names)?;
+        write_one(&mut group, column, rows, names)?;
     }
     group.close()?;
     Ok(())
 }
 
-fn write_column<W: Write + Send>(
+fn write_one<W: Write + Send>(
     group: &mut Group<'_, W>,
     column: &Column,
     rows: &Rows,
     names: &[ByteArray],
 ) -> Result<(), ParquetError> {
     match column.set {
-        Columns::IDLER => write::<_, ByteArrayType>(group, &pick(&rows.idler, names), None),
-        Columns::START_NS => write::<_, Int64Type>(group, &rows.start_ns, None),
-        Columns::IDLE_NS => write::<_, Int64Type>(group, &rows.idle_ns, None),
+        Columns::IDLER => write_column::<_, ByteArrayType>(group, &pick(&rows.idler, names), None),
+        Columns::START_NS => write_column::<_, Int64Type>(group, &rows.start_ns, None),
+        Columns::IDLE_NS => write_column::<_, Int64Type>(group, &rows.idle_ns, None),
         Columns::WINDOW_NS => write_optional::<_, Int64Type>(group, &rows.window_ns),
         Columns::HALTED => write_optional::<_, BoolType>(group, &rows.halted),
         Columns::WAKE => {
@@ -461,12 +464,12 @@ fn write_column<W: Write + Send>(
                 .iter()
                 .map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes())))
                 .collect();
-            write::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels()))
+            write_column::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels()))
         }
         Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),
         _ => {
             let sets = pick(&rows.ready.values, &rows.ready_sets);
-            write::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels()))
+            write_column::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels()))
         }
     }
 }
@@ -479,16 +482,5 @@ fn write_optional<W: Write + Send, T: DataType>(
     group: &mut Group<'_, W>,
     column: &Optional<T::T>,
 ) -> Result<(), ParquetError> {
-    write::<W, T>(group, &column.values, Some(&column.levels()))
-}
-
-fn write<W: Write + Send, T: DataType>(
-    group: &mut Group<'_, W>,
-    values: &[T::T],
-    levels: Option<&[i16]>,
-) -> Result<(), ParquetError> {
-    let mut column =
-        group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
-    column.typed::<T>().write_batch(values, levels, None)?;
-    column.close()
+    write_column::<W, T>(group, &column.values, Some(&column.levels()))
 }
