@@ -20,12 +20,14 @@ pub struct Plan {
     /// Rounds at most.
     pub max_rounds: u32,
     /// Time at most. No round is begun that would not end in time, judged by the longest so far; the first always is.
+    #[serde(rename = "budget_s", serialize_with = "seconds")]
     pub budget: Duration,
     /// CPU time of others during a block, as a share of one CPU, beyond which it is measured again.
     pub foreign_limit: f64,
     /// How often one block is measured again before the least disturbed attempt is taken.
     pub repeats: u32,
     /// How long to wait for a quiet machine before a block is measured again.
+    #[serde(rename = "quiet_wait_s", serialize_with = "seconds")]
     pub quiet_wait: Duration,
     /// After how many blocks in a row that stayed disturbed no more are repeated: the machine is never quiet.
     pub give_up_after: u32,
@@ -51,6 +53,10 @@ impl Default for Plan {
             warm_up: true,
         }
     }
+}
+
+fn seconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_f64(time.as_secs_f64())
 }
 
 /// The machine around an experiment: a clock, and what others do. Faked in tests.

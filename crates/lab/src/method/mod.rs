@@ -11,7 +11,7 @@
 //! # Steps
 //! [`Gaps`] are drawn so that all arms of a pass have the same; [`Schedule`] gives the order; [`Campaign`] runs blocks,
 //! repeats those in which other programs took CPU time, and adds rounds until the intervals are as narrow as wanted;
-//! [`Findings`] hold the figures with their intervals and all [`Warning`]s.
+//! [`Findings`] hold the figures with their intervals and all [`Warning`]s; [`samples`] keeps every sample.
 //!
 //! # Intervals
 //! The unit that is drawn again in the bootstrap is the round: blocks of one round share their stimulus and the state of
@@ -49,6 +49,7 @@ pub mod gaps;
 pub mod interval;
 pub mod pool;
 pub mod record;
+pub mod samples;
 pub mod schedule;
 pub mod warning;
 

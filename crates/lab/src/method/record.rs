@@ -63,6 +63,17 @@ pub enum Verdict {
     Rejected,
 }
 
+impl Verdict {
+    /// Its name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Kept => "kept",
+            Verdict::KeptDisturbed => "kept_disturbed",
+            Verdict::Rejected => "rejected",
+        }
+    }
+}
+
 /// A block with all that is known of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {

@@ -1,0 +1,394 @@
+//! Every sample of a campaign, in a file that pandas, polars and DuckDB open as it is.
+//!
+//! Parquet, compressed with zstd. One row a sample, and one row a figure of a block:
+//!
+//! | column | type | |
+//! |---|---|---|
+//! | `experiment` | string | |
+//! | `arm`, `role` | string | role: baseline, tried, control |
+//! | `round`, `pass` | uint64 | from 0; pass 0 there, 1 back |
+//! | `complete` | boolean | whether its round was completed: only such count |
+//! | `block`, `attempt` | uint64 | number of the block in order of time; attempts before it at the same place |
+//! | `verdict` | string | kept, kept_disturbed, rejected |
+//! | `figure` | string | `sample`, or the name of a figure of the block |
+//! | `sample` | uint64 or null | number of the sample in its block, from 0 |
+//! | `value_ns` | uint64 or null | the sample |
+//! | `value` | double or null | the figure |
+//!
+//! Beside the block's own figures there are `block_ns`, how long it took with all preparations, `foreign` and `steal`, what
+//! others took, as shares of one CPU, and `sequence`, the number of its sequence of gaps. The key `dwell.lab` holds JSON
+//! about the machine, the plan and how it was asked for; `dwell.lab.format` is `1`.
+//!
+//! ```text
+//! df = pandas.read_parquet("wake.parquet").query("complete and verdict != 'rejected'")
+//! df[df.figure == "sample"].groupby("arm").value_ns.quantile([0.5, 0.99])
+//! df[df.figure != "sample"].groupby(["figure", "arm"]).value.mean()
+//! ```
+
+use super::record::{Measured, Record};
+use dwell_capture::system;
+use dwell_recording::table::{Field, Kind, properties, schema, write_column};
+use dwell_recording::{NewFile, NewFileError};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::writer::SerializedFileWriter;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Value of `dwell.lab.format` in what is written.
+pub const FORMAT: &str = "1";
+
+/// Rows of a row group: 10 MB of memory, as of a recording.
+const ROWS_PER_GROUP: usize = 1 << 18;
+/// zstd's own default.
+const ZSTD_LEVEL: i32 = 3;
+
+const FIELDS: [Field; 13] = [
+    field("experiment", Kind::Text, true),
+    field("arm", Kind::Text, true),
+    field("role", Kind::Text, true),
+    field("round", Kind::Unsigned, true),
+    field("pass", Kind::Unsigned, true),
+    field("complete", Kind::Flag, true),
+    field("block", Kind::Unsigned, true),
+    field("attempt", Kind::Unsigned, true),
+    field("verdict", Kind::Text, true),
+    field("figure", Kind::Text, true),
+    field("sample", Kind::Unsigned, false),
+    field("value_ns", Kind::Unsigned, false),
+    field("value", Kind::Real, false),
+];
+
+const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
+    Field { name, kind, required }
+}
+
+/// What a record does not know of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// The command line, as it was typed.
+    pub command: String,
+    /// The distribution of the gaps.
+    pub gaps: Option<String>,
+    /// When it was begun \[s since 1970\].
+    pub begun_s: Option<u64>,
+    /// Anything else: the settings of the arms, the flavour of KVM.
+    pub notes: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Why samples could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplesError {
+    /// The file could not be made, or not be put in its place.
+    #[error(transparent)]
+    File(#[from] NewFileError),
+    /// Writing or compressing failed.
+    #[error("cannot write samples")]
+    Parquet(#[from] ParquetError),
+}
+
+/// Writes all that was measured to the file `path`, which is there only once it is complete.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn write(path: &Path, record: &Record, about: &About) -> Result<(), SamplesError> {
+    write_to(NewFile::create(path)?, record, about, ROWS_PER_GROUP)?.keep()?;
+    Ok(())
+}
+
+/// Returns what it was written to.
+fn write_to<W: Write + Send>(
+    out: W,
+    record: &Record,
+    about: &About,
+    rows_per_group: usize,
+) -> Result<W, ParquetError> {
+    let created_by = concat!("dwell-lab ", env!("CARGO_PKG_VERSION"));
+    let properties = Arc::new(properties(FIELDS, ZSTD_LEVEL, created_by)?);
+    let mut file = SerializedFileWriter::new(out, schema("dwell_lab", FIELDS)?, properties)?;
+    let mut rows = Rows::default();
+    for (number, measured) in record.blocks.iter().enumerate() {
+        rows.push_block(number, measured);
+        if rows.lines.len() >= rows_per_group {
+            rows.flush(record, &mut file)?;
+        }
+    }
+    rows.flush(record, &mut file)?;
+    for (key, value) in
+        [("dwell.lab.format", FORMAT.to_owned()), ("dwell.lab", describe(record, about).to_string())]
+    {
+        file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+    }
+    file.into_inner()
+}
+
+fn describe(record: &Record, about: &About) -> serde_json::Value {
+    let machine = system::Machine;
+    json!({
+        "experiment": record.name,
+        "command": about.command,
+        "gaps": about.gaps,
+        "begun_s": about.begun_s,
+        "notes": about.notes,
+        "machine": {
+            "kernel": system::kernel_release(&machine),
+            "cpu_model": system::cpu_model(&machine),
+            "cpus": system::online_cpus(&machine),
+        },
+        "tool_version": concat!("dwell ", env!("CARGO_PKG_VERSION")),
+        "plan": record.plan,
+        "arms": record.arms,
+        "figures": record.figures,
+        "rounds": record.rounds,
+        "gating": record.gating,
+        "ended": record.ended,
+        "elapsed_s": record.elapsed.as_secs_f64(),
+    })
+}
+
+/// Rows of a row group: those of a block differ in little.
+#[derive(Default)]
+struct Rows {
+    /// For each row its block, by its place in the record, and its figure, by its place in `figures`.
+    lines: Vec<(usize, usize)>,
+    figures: Vec<ByteArray>,
+    samples: Vec<i64>,
+    values_ns: Vec<i64>,
+    values: Vec<f64>,
+    /// For each row whether it is a sample.
+    is_sample: Vec<i16>,
+}
+
+impl Rows {
+    fn push_block(&mut self, number: usize, measured: &Measured) {
+        let sample = self.figure("sample");
+        for (place, value_ns) in (0i64..).zip(&measured.block.samples_ns) {
+            self.lines.push((number, sample));
+            self.is_sample.push(1);
+            self.samples.push(place);
+            // Parquet stores unsigned integers as signed ones of the same bits.
+            self.values_ns.push(value_ns.cast_signed());
+        }
+        let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
+        let others =
+            measured.disturbance.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
+        let block_ns = ("block_ns", measured.elapsed.as_nanos() as f64);
+        for (name, value) in own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]) {
+            let figure = self.figure(name);
+            self.lines.push((number, figure));
+            self.is_sample.push(0);
+            self.values.push(value);
+        }
+    }
+
+    fn figure(&mut self, name: &str) -> usize {
+        let known = self.figures.iter().position(|figure| figure.data() == name.as_bytes());
+        known.unwrap_or_else(|| {
+            self.figures.push(ByteArray::from(name));
+            self.figures.len() - 1
+        })
+    }
+
+    fn flush<W: Write + Send>(
+        &mut self,
+        record: &Record,
+        file: &mut SerializedFileWriter<W>,
+    ) -> Result<(), ParquetError> {
+        let rows = std::mem::take(self);
+        if rows.lines.is_empty() {
+            return Ok(());
+        }
+        let mut group = file.next_row_group()?;
+        let is_value: Vec<i16> = rows.is_sample.iter().map(|is_sample| 1 - is_sample).collect();
+        for field in FIELDS {
+            match field.name {
+                "sample" => write_column::<_, Int64Type>(&mut group, &rows.samples, Some(&rows.is_sample))?,
+                "value_ns" => {
+                    write_column::<_, Int64Type>(&mut group, &rows.values_ns, Some(&rows.is_sample))?
+                }
+                "value" => write_column::<_, DoubleType>(&mut group, &rows.values, Some(&is_value))?,
+                "complete" => {
+                    let complete = rows.of_block(record, |block| block.round < record.rounds);
+                    write_column::<_, BoolType>(&mut group, &complete, None)?;
+                }
+                "block" => {
+                    // A place in a vector is below 2^63.
+                    let blocks: Vec<i64> =
+                        rows.lines.iter().map(|(block, _)| block.cast_signed() as i64).collect();
+                    write_column::<_, Int64Type>(&mut group, &blocks, None)?;
+                }
+                "figure" => {
+                    let names: Vec<ByteArray> =
+                        rows.lines.iter().map(|line| rows.figures[line.1].clone()).collect();
+                    write_column::<_, ByteArrayType>(&mut group, &names, None)?;
+                }
+                name if field.kind == Kind::Unsigned => {
+                    let numbers = rows.of_block(record, |block| number(block, name));
+                    write_column::<_, Int64Type>(&mut group, &numbers, None)?;
+                }
+                name => {
+                    let texts =
+                        rows.of_block(record, |block| ByteArray::from(text(record, block, name).as_str()));
+                    write_column::<_, ByteArrayType>(&mut group, &texts, None)?;
+                }
+            }
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// A column that is the same in all rows of a block, computed once for each.
+    fn of_block<T: Clone>(&self, record: &Record, value: impl Fn(&Measured) -> T) -> Vec<T> {
+        let mut column: Vec<T> = Vec::with_capacity(self.lines.len());
+        let mut before = None;
+        for (block, _) in &self.lines {
+            let same = column.last().filter(|_| before == Some(*block)).cloned();
+            column.push(same.unwrap_or_else(|| value(&record.blocks[*block])));
+            before = Some(*block);
+        }
+        column
+    }
+}
+
+fn number(block: &Measured, name: &str) -> i64 {
+    match name {
+        "round" => block.round.into(),
+        "pass" => block.pass.into(),
+        _ => block.attempt.into(),
+    }
+}
+
+fn text(record: &Record, block: &Measured, name: &str) -> String {
+    let arm = &record.arms[block.arm];
+    match name {
+        "experiment" => record.name.clone(),
+        "arm" => arm.name.clone(),
+        "role" => arm.role.name().to_owned(),
+        _ => block.verdict.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::fake::Machine;
+    use crate::method::{Arms, Block, Campaign, Figure, Plan, Unit};
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field as Value;
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Two rounds, the second not completed, and a block that was repeated.
+    fn record() -> Record {
+        let plan = Plan { warm_up: false, max_rounds: 2, ..Plan::default() };
+        let figures = [Figure::of_block("cost", Unit::Nanos)];
+        let campaign = Campaign::new("test", Arms::new("a", 1u64).arm("b", 2), figures, plan).unwrap();
+        let (stop, mut blocks) = (AtomicBool::new(false), 0u64);
+        let run = campaign.run(&mut Machine::disturbed([0.0, 0.5]), &stop, &mut |_| (), |turn| {
+            blocks += 1;
+            stop.store(blocks == 10, Ordering::Relaxed);
+            let samples = vec![u64::MAX - blocks; usize::from(turn.name == "b") * 2 + 1];
+            Ok::<_, Infallible>(Block::new(samples).figure("cost", 0.5 * blocks as f64))
+        });
+        run.unwrap()
+    }
+
+    fn rows(bytes: Vec<u8>) -> (BTreeMap<String, String>, Vec<BTreeMap<String, Value>>) {
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
+        let pairs = pairs.iter().map(|pair| (pair.key.clone(), pair.value.clone().unwrap())).collect();
+        let row = |row: parquet::record::Row| {
+            row.get_column_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        (pairs, reader.get_row_iter(None).unwrap().map(|found| row(found.unwrap())).collect())
+    }
+
+    /// Every row that there should be, written out from the record one by one.
+    fn expected(record: &Record) -> Vec<BTreeMap<String, Value>> {
+        let mut all = vec![];
+        for (number, block) in record.blocks.iter().enumerate() {
+            let text = |text: &str| Value::Str(text.to_owned());
+            let common = |figure: &str| {
+                BTreeMap::from(
+                    [
+                        ("experiment", text("test")),
+                        ("arm", text(["a", "b", "a (A/A)"][block.arm])),
+                        ("role", text(["baseline", "tried", "control"][block.arm])),
+                        ("round", Value::ULong(block.round.into())),
+                        ("pass", Value::ULong(block.pass.into())),
+                        ("complete", Value::Bool(block.round == 0)),
+                        ("block", Value::ULong(number as u64)),
+                        ("attempt", Value::ULong(block.attempt.into())),
+                        ("verdict", text(if number == 1 { "rejected" } else { "kept" })),
+                        ("figure", text(figure)),
+                        ("sample", Value::Null),
+                        ("value_ns", Value::Null),
+                        ("value", Value::Null),
+                    ]
+                    .map(|(name, value)| (name.to_owned(), value)),
+                )
+            };
+            for (place, value_ns) in (0..).zip(&block.block.samples_ns) {
+                let mut row = common("sample");
+                row.insert("sample".to_owned(), Value::ULong(place));
+                row.insert("value_ns".to_owned(), Value::ULong(*value_ns));
+                all.push(row);
+            }
+            let foreign = block.disturbance.unwrap().foreign;
+            let figures = [
+                ("cost", block.block.figures["cost"]),
+                ("foreign", foreign),
+                ("steal", 0.0),
+                ("block_ns", 0.0),
+            ];
+            for (name, value) in figures.into_iter().chain([("sequence", block.sequence as f64)]) {
+                let mut row = common(name);
+                row.insert("value".to_owned(), Value::Double(value));
+                all.push(row);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_sample_and_figure_is_read_back() {
+        let record = record();
+        assert_eq!((record.rounds, record.blocks.len()), (1, 10));
+        for rows_per_group in [ROWS_PER_GROUP, 20, 1] {
+            let (_, rows) = rows(write_to(vec![], &record, &About::default(), rows_per_group).unwrap());
+            assert_eq!(rows, expected(&record));
+        }
+    }
+
+    #[test]
+    fn the_file_says_where_it_comes_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let about = About {
+            command: "dwell lab test".to_owned(),
+            gaps: Some("constant:1us".to_owned()),
+            ..About::default()
+        };
+        write(&path, &record(), &about).unwrap();
+        let (pairs, _) = rows(std::fs::read(&path).unwrap());
+        assert_eq!(pairs["dwell.lab.format"], "1");
+        let json: serde_json::Value = serde_json::from_str(&pairs["dwell.lab"]).unwrap();
+        assert_eq!(json["command"], "dwell lab test");
+        assert_eq!(json["gaps"], "constant:1us");
+        assert_eq!(json["plan"]["budget_s"], 60.0);
+        assert_eq!(json["gating"]["rejected"], 1);
+        assert_eq!(json["ended"], "stopped");
+        assert!(json["machine"]["kernel"].is_string());
+        assert!(write(&dir.path().join("none/a.parquet"), &record(), &about).is_err());
+    }
+
+    #[test]
+    fn a_record_of_nothing_is_a_file_without_rows() {
+        let nothing = Record { blocks: vec![], ..record() };
+        assert!(rows(write_to(vec![], &nothing, &About::default(), 1).unwrap()).1.is_empty());
+    }
+}
