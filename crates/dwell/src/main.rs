@@ -1,5 +1,6 @@
 //! dwell: how long should an idle CPU poll before it halts?
 
+mod calibration;
 mod command;
 mod failure;
 mod knob_lines;
@@ -44,6 +45,7 @@ enum Command {
     Doctor(command::doctor::Args),
     Bound(command::bound::Args),
     Top(command::top::Args),
+    Lab(command::lab::Args),
     Exits(command::exits::Args),
     Params(command::params::Args),
     Completions(command::completions::Args),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => command::doctor::run(args),
         Command::Bound(args) => command::bound::run(args),
         Command::Top(args) => command::top::run(args),
+        Command::Lab(args) => command::lab::run(args),
         Command::Exits(args) => command::exits::run(args),
         Command::Params(args) => command::params::run(args),
         Command::Completions(args) => command::completions::run(args, Cli::command()),

@@ -1,6 +1,7 @@
 //! Whose rule is replayed over a recording, in which version, and at what price: what `replay` and `tune` have in
 //! common.
 
+use crate::calibration;
 use crate::quantity;
 use crate::settings;
 use anyhow::Context;
@@ -26,12 +27,13 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "VERSION")]
     pub(crate) era: Option<String>,
     /// What one halt and wake is worth, in CPU time: exit, wake-up, and the latency at the price you give it
+    /// [default: what `dwell lab calibrate` measured, for recordings of the host it measured; else 20us]
     ///
     /// 5us values little but the CPU of the exit itself, 20us the CPU of a halt and wake under nested or busy hosts,
     /// 50us and more put a price on latency. 0 makes halts free, so that never polling is best.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
-    pub(crate) halt_cost: Nanos,
-    /// How much latency one halt adds to its wake [default: the halt cost]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) halt_cost: Option<Nanos>,
+    /// How much latency one halt adds to its wake [default: what was measured with the halt cost, else the halt cost]
     ///
     /// Only the columns of added latency depend on it. 0: halting adds none.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
@@ -74,7 +76,12 @@ pub(crate) struct Model {
     pub(crate) version: Version,
     pub(crate) halt_cost: Nanos,
     pub(crate) wake_latency: Nanos,
+    /// Whether the halt cost was measured on the machine of the recording.
+    measured: bool,
 }
+
+/// What a halt is worth where nothing was measured.
+const HALT_COST: Nanos = Nanos::from_micros(20);
 
 impl Model {
     /// What the options ask for, over what the recording says.
@@ -85,11 +92,19 @@ impl Model {
         };
         let whose = args.layer.unwrap_or(Whose::One(recorded));
         let layer = if let Whose::One(layer) = whose { layer } else { Layer::Guest };
+        let measured = match args.halt_cost {
+            Some(_) => None,
+            None => calibration::of_machine(metadata)?,
+        };
+        let cost = measured.as_ref().and_then(|calibration| calibration.halt_cpu());
+        let latency = measured.as_ref().and_then(|calibration| calibration.halt_latency());
+        let halt_cost = args.halt_cost.or(cost).unwrap_or(HALT_COST);
         Ok(Model {
             whose,
             version: settings::version(layer, args.era.as_deref(), metadata)?,
-            halt_cost: args.halt_cost,
-            wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
+            halt_cost,
+            wake_latency: args.wake_latency.or(latency).unwrap_or(halt_cost),
+            measured: cost.is_some(),
         })
     }
 
@@ -120,6 +135,12 @@ impl Model {
             Whose::One(layer) => layer,
             Whose::Stacked => Layer::Guest,
         };
+        if self.measured {
+            notes.push(format!(
+                "a halt is worth {} of CPU time here, as `dwell lab calibrate` measured; --halt-cost takes another price",
+                dwell_report::duration(self.halt_cost.get() as f64)
+            ));
+        }
         if metadata.layer != here {
             notes.push(format!(
                 "recorded at the {} layer, replayed through the rule of the {} layer: its idler does not idle exactly so",

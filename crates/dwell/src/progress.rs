@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A bar over episodes.
 pub(crate) fn episodes(total: u64, what: &'static str) -> ProgressBar {
@@ -34,23 +34,42 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     Ok(Input::new(&name, bar.wrap_read(file))?)
 }
 
-/// The status of a recording: a live line on a terminal, elsewhere a plain line every few seconds.
-pub(crate) struct Recording {
+/// How something goes on: a live line on a terminal, elsewhere a plain line every few seconds.
+pub(crate) struct Live {
     line: Option<ProgressBar>,
-    duration: Option<Duration>,
-    before: Status,
-    every: Duration,
+    told: Option<Instant>,
 }
 
-impl Recording {
-    pub(crate) fn new(duration: Option<Duration>) -> Recording {
+impl Live {
+    pub(crate) fn new() -> Live {
         let line = io::stderr().is_terminal().then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             line.set_style(style("{spinner} {msg}"));
             line
         });
-        let every = if line.is_some() { Duration::from_millis(500) } else { Duration::from_secs(5) };
-        Recording { line, duration, before: Status::default(), every }
+        Live { line, told: None }
+    }
+
+    /// How long to keep quiet after something was told.
+    fn every(&self) -> Duration {
+        if self.line.is_some() { Duration::from_millis(500) } else { Duration::from_secs(5) }
+    }
+
+    /// Whether it is time to tell something.
+    pub(crate) fn due(&self) -> bool {
+        self.told.is_none_or(|told| told.elapsed() >= self.every())
+    }
+
+    /// Tells it.
+    pub(crate) fn tell(&mut self, words: &str) {
+        match &self.line {
+            Some(line) => {
+                line.set_message(words.to_owned());
+                line.tick();
+            }
+            None => eprintln!("{words}"),
+        }
+        self.told = Some(Instant::now());
     }
 
     /// Takes the live line away.
@@ -58,6 +77,24 @@ impl Recording {
         if let Some(line) = &self.line {
             line.finish_and_clear();
         }
+    }
+}
+
+/// The status of a recording.
+pub(crate) struct Recording {
+    live: Live,
+    duration: Option<Duration>,
+    before: Status,
+}
+
+impl Recording {
+    pub(crate) fn new(duration: Option<Duration>) -> Recording {
+        Recording { live: Live::new(), duration, before: Status::default() }
+    }
+
+    /// Takes the live line away.
+    pub(crate) fn clear(&self) {
+        self.live.clear();
     }
 
     fn words(&self, now: &Status) -> String {
@@ -80,17 +117,11 @@ impl Recording {
 
 impl Observer for Recording {
     fn status(&mut self, now: &Status) {
-        if now.elapsed.saturating_sub(self.before.elapsed) < self.every {
+        if now.elapsed.saturating_sub(self.before.elapsed) < self.live.every() {
             return;
         }
         let words = self.words(now);
-        match &self.line {
-            Some(line) => {
-                line.set_message(words);
-                line.tick();
-            }
-            None => eprintln!("{words}"),
-        }
+        self.live.tell(&words);
         self.before = *now;
     }
 }

@@ -310,6 +310,7 @@ fn help_completions_and_manual_come_from_one_source() {
         "doctor",
         "bound",
         "top",
+        "lab",
         "params",
         "completions",
         "man",

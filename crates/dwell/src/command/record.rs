@@ -154,7 +154,8 @@ pub(crate) fn stop_on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn command_line() -> String {
+/// As it was typed, for the files that are written.
+pub(crate) fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("dwell".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

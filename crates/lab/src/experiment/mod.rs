@@ -53,7 +53,7 @@ pub enum LabError {
     Gone,
     /// dwell's recorder cannot record here.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(Box<RecordError>),
     /// The recorder lost events, so that nothing can be predicted from what it saw.
     #[error("{lost} trace events of a block were lost")]
     LostEvents {
@@ -62,10 +62,10 @@ pub enum LabError {
     },
     /// What the recorder wrote cannot be read, which is a mistake of this program.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(Box<ReadError>),
     /// As above.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(Box<OpenError>),
     /// The version of the running kernel cannot be read.
     #[error("the version of the running kernel is not known, so neither is its rule")]
     UnknownKernel,
@@ -84,4 +84,23 @@ pub enum LabError {
     /// The user wants no more.
     #[error("stopped")]
     Stopped,
+}
+
+// Boxed, since they are large and rare.
+impl From<RecordError> for LabError {
+    fn from(error: RecordError) -> LabError {
+        LabError::Record(Box::new(error))
+    }
+}
+
+impl From<ReadError> for LabError {
+    fn from(error: ReadError) -> LabError {
+        LabError::Read(Box::new(error))
+    }
+}
+
+impl From<OpenError> for LabError {
+    fn from(error: OpenError) -> LabError {
+        LabError::Open(Box::new(error))
+    }
 }

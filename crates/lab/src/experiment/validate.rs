@@ -286,7 +286,7 @@ fn recorded(
                 .spawn_scoped(scope, || {
                     let _aside = rig.aside()?;
                     let until = Until { duration: None, stop: &enough };
-                    recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::Record)
+                    recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::from)
                 })
                 .map_err(LabError::Thread)?;
             // If it fails before it starts, nothing comes, and its error is told below.

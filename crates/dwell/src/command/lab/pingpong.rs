@@ -1,0 +1,99 @@
+//! `dwell lab pingpong`
+
+use super::campaign::{Along, BLOCK, CampaignArgs};
+use super::findings::{self, Shown, Told};
+use super::wake::{LONGEST_GAP, mean};
+use crate::failure::{Answer, Outcome};
+use crate::output::FormatArg;
+use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::pingpong::{Players, block, exchanges_of_a_block, figures};
+use dwell_lab::idle::Idle;
+use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps};
+use dwell_policy::Nanos;
+use serde::Serialize;
+
+/// Let two vCPUs wait for each other: round trip, CPU time, HLT exits, IPIs sent and avoided
+///
+/// One thinks, sends a message and waits; the other answers at once. The rows: two threads of the host (sleeping on a
+/// futex, and spinning), and two vCPUs without polling, with host polling, with guest polling (haltpoll governor), with both,
+/// and with both where the guest switches host polling off (MSR_KVM_POLL_CONTROL), as the governor does.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  dwell lab pingpong --think exponential:100us --guest fixed=300us")]
+pub(crate) struct PingpongArgs {
+    /// How long the sender thinks before each message: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
+    /// recording:FILE[@IDLER]
+    #[arg(long, value_name = "GAPS", default_value = "constant:20us")]
+    think: GapSpec,
+    /// The host's maximum of halt polling in the rows with host polling
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = crate::quantity::duration)]
+    host: Nanos,
+    /// The guest's policy in the rows with guest polling
+    #[arg(long, value_name = "POLICY", default_value = "haltpoll")]
+    guest: String,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+const SHOWN: [Shown; 9] = [
+    Shown::compared("mean", "mean"),
+    Shown::compared("p50", "p50"),
+    Shown::compared("p99", "p99"),
+    Shown::value("cpu_share", "CPU of both"),
+    Shown::compared("cpu_ns_per_exchange", "CPU/exchange"),
+    Shown::value("hlt_exits_per_exchange", "HLT exits"),
+    Shown::value("host_polls_per_exchange", "host polls"),
+    Shown::value("ipis_sent_per_exchange", "IPIs sent"),
+    Shown::value("ipis_avoided_per_exchange", "avoided"),
+];
+
+#[derive(Serialize)]
+struct About {
+    think: String,
+    exchanges_per_block: usize,
+    seed: u64,
+    ways_to_idle: Vec<(&'static str, String)>,
+}
+
+pub(crate) fn run(args: PingpongArgs) -> Outcome {
+    let think = Gaps::open(args.think, LONGEST_GAP)?;
+    let vcpus = [
+        ("no polling", "host:0".to_owned()),
+        ("host polling", format!("host:{}", args.host.get())),
+        ("guest polling", format!("guest:{}", args.guest)),
+        ("both", format!("guest:{}+host:{}", args.guest, args.host.get())),
+        ("both, no poll control", format!("guest:{}+host:{}+no-poll-control", args.guest, args.host.get())),
+    ];
+    let parsed =
+        vcpus.iter().map(|(name, idle)| Ok((*name, Players::Vcpus(Box::new(idle.parse::<Idle>()?)))));
+    let parsed: Vec<(&str, Players)> = parsed.collect::<anyhow::Result<_>>()?;
+    let rig = Rig::open(2)?;
+    let mut along = Along::open()?;
+    let native = [("native, futex", Players::Futex), ("native, spinning", Players::Spin)];
+    let (first, rest) = parsed.split_first().expect("never empty");
+    let others = rest.iter().chain(&native);
+    let arms = others
+        .fold(Arms::new(first.0, first.1.clone()), |arms, (name, players)| arms.arm(name, players.clone()));
+    let seed = args.campaign.seed();
+    // What an exchange takes where nobody polls, roughly; it only decides how long a block is.
+    let exchanges = exchanges_of_a_block(mean(&think, seed), Nanos::from_micros(80), BLOCK);
+    let campaign = Campaign::new("pingpong", arms, figures(), args.campaign.plan(1))?;
+    let record = along.run(|load, stop, tell| {
+        campaign.run(load, stop, tell, |turn| block(&rig, &think, seed, exchanges, turn, stop))
+    })?;
+    let notes = rig.notes();
+    args.campaign.keep(&record, 0, &think.spec().to_string(), &notes)?;
+    let findings = record.findings();
+    let about = About {
+        think: think.spec().to_string(),
+        exchanges_per_block: exchanges,
+        seed,
+        ways_to_idle: vcpus.to_vec(),
+    };
+    let title =
+        format!("Round trip between two vCPUs, thinking time {}, {exchanges} exchanges a block", about.think);
+    let told = Told { about, notes, findings: &findings };
+    findings::print(&told, &title, &SHOWN, "", args.format.format)?;
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,226 @@
+//! `dwell lab validate`
+
+use super::calibrate::calibrate;
+use super::campaign::{Along, BLOCK, CampaignArgs};
+use super::wake::{LONGEST_GAP, mean};
+use crate::calibration;
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use anyhow::{Context, bail};
+use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::calibrate::Calibration;
+use dwell_lab::experiment::validate::{FIGURES, RARE, Verdict, block, figures, median_error, verdicts};
+use dwell_lab::experiment::wake::wakes_of_a_block;
+use dwell_lab::idle::{Halts, Idle};
+use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps, Interval, Warning};
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+
+/// Predict what other settings of host polling would do from a recording, run them, and print predicted beside measured
+///
+/// A vCPU is recorded by `record host` under one setting. From that recording and the calibrated cost of a halt, polls,
+/// polls that succeed, time polled, halts and CPU time are predicted for the other settings; then these are run with the
+/// same gaps. Every row is printed.
+#[derive(clap::Args)]
+#[command(after_help = "Needs root, for the recorder. Examples:\n  dwell lab validate\n  \
+                        dwell lab validate --gaps recording:recordings/guest-mix.parquet --idle host:50us --idle host:200us")]
+pub(crate) struct ValidateArgs {
+    /// Lengths of the idle periods: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE[@IDLER]; may be given
+    /// several times [default: exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
+    #[arg(long, value_name = "GAPS")]
+    gaps: Vec<GapSpec>,
+    /// The setting that is recorded, host:TIME
+    #[arg(long, value_name = "IDLE", default_value = "host:200us")]
+    under: Idle,
+    /// A setting that is predicted and run, host:TIME; may be given several times
+    /// [default: 0, 20us, 50us, 100us, 200us and 400us]
+    #[arg(long, value_name = "IDLE")]
+    idle: Vec<Idle>,
+    /// Measure the cost of a halt anew, instead of taking the one that is stored for this host
+    #[arg(long)]
+    calibrate: bool,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Serialize)]
+struct Validated {
+    recorded_under: String,
+    seed: u64,
+    calibration: Calibration,
+    notes: Vec<String>,
+    distributions: Vec<OfGaps>,
+    median_absolute_errors: Vec<MedianError>,
+}
+
+#[derive(Serialize)]
+struct OfGaps {
+    gaps: String,
+    rounds: u32,
+    blocks_repeated: u64,
+    wakes_per_block: usize,
+    warnings: Vec<Warning>,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Serialize)]
+struct MedianError {
+    figure: &'static str,
+    error: Option<f64>,
+    rows: usize,
+}
+
+pub(crate) fn run(args: ValidateArgs) -> Outcome {
+    let mut specs = args.gaps;
+    if specs.is_empty() {
+        let default = ["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"];
+        specs = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    }
+    let mut idles = args.idle;
+    if idles.is_empty() {
+        let default = ["host:0", "host:20us", "host:50us", "host:100us", "host:200us", "host:400us"];
+        idles = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    }
+    for idle in idles.iter().chain([&args.under]) {
+        if !matches!(idle, Idle { halts: Halts::InKernel(_), guest: None, poll_control: None }) {
+            bail!("`{idle}`: only host polling is predicted here; write host:TIME");
+        }
+    }
+    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let rig = Rig::open(1)?;
+    let mut along = Along::open()?;
+    let calibration = match (args.calibrate, stored()?) {
+        (false, Some(calibration)) => calibration,
+        _ => calibrate(&rig, &mut along, &args.campaign)?,
+    };
+    let others: Vec<(String, Idle)> = idles.into_iter().map(|idle| (idle.to_string(), idle)).collect();
+    let share = u32::try_from(gaps.len()).unwrap_or(1);
+    let seed = args.campaign.seed();
+    let notes = rig.notes();
+    let mut distributions = vec![];
+    for gaps in &gaps {
+        along.about(gaps.spec().to_string());
+        let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
+        let recorded = format!("{}, recorded", args.under);
+        let arms = others.iter().fold(Arms::new(&recorded, args.under.clone()), |arms, (name, idle)| {
+            arms.arm(name, idle.clone())
+        });
+        let campaign = Campaign::new("validate", arms, figures(), args.campaign.plan(share))?;
+        let record = along.run(|load, stop, tell| {
+            campaign.run(load, stop, tell, |turn| {
+                let predict = (turn.arm == 0).then_some((others.as_slice(), &calibration));
+                block(&rig, gaps, wakes, seed, turn, predict, stop)
+            })
+        })?;
+        args.campaign.keep(&record, distributions.len(), &gaps.spec().to_string(), &notes)?;
+        distributions.push(OfGaps {
+            gaps: gaps.spec().to_string(),
+            rounds: record.rounds,
+            blocks_repeated: record.gating.rejected,
+            wakes_per_block: wakes,
+            warnings: record.findings().warnings,
+            verdicts: verdicts(&record, &others),
+        });
+        if along.stopped() {
+            break;
+        }
+    }
+    let all: Vec<Verdict> = distributions.iter().flat_map(|of| of.verdicts.clone()).collect();
+    let medians = FIGURES.map(|figure| MedianError {
+        figure,
+        error: median_error(&all, figure),
+        rows: all.iter().filter(|verdict| verdict.figure == figure).count(),
+    });
+    let validated = Validated {
+        recorded_under: args.under.to_string(),
+        seed,
+        calibration,
+        notes,
+        distributions,
+        median_absolute_errors: medians.into(),
+    };
+    print(&validated, args.format.format)?;
+    Ok(Answer::Yes)
+}
+
+/// The calibration that is stored for this host.
+fn stored() -> anyhow::Result<Option<Calibration>> {
+    let path = calibration::path()?;
+    let (cpu_model, kernel) = calibration::this_host();
+    let here = |c: &Calibration| c.cpu_model == cpu_model && c.kernel == kernel;
+    Ok(calibration::load(&path).context("cannot use the stored calibration")?.filter(here))
+}
+
+fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Json => return output::json(validated),
+        Format::Csv => return output::csv(&rows(validated, false)),
+        Format::Table => {}
+    }
+    let mut text = format!(
+        "Predicted from a recording under {} beside measured, per wake\n\n{}\nMedian absolute error over all rows:\n",
+        validated.recorded_under,
+        rows(validated, true).to_text()
+    );
+    for MedianError { figure, error, rows } in &validated.median_absolute_errors {
+        let error = error.map_or_else(|| "-".to_owned(), dwell_report::percent);
+        text += &format!("  {figure:<16} {error:>8}  ({rows} rows)\n");
+    }
+    output::text(&text)?;
+    for of in &validated.distributions {
+        eprintln!(
+            "{}: {} rounds of {} wakes a block, {} blocks repeated because others took CPU time",
+            of.gaps, of.rounds, of.wakes_per_block, of.blocks_repeated
+        );
+        for warning in &of.warnings {
+            eprintln!("warning: {}: {warning}", of.gaps);
+        }
+    }
+    eprintln!(
+        "note: of counts below {} of the wakes, the error is the difference as a share of all wakes",
+        dwell_report::percent(RARE)
+    );
+    for note in &validated.notes {
+        eprintln!("note: {note}");
+    }
+    Ok(())
+}
+
+fn rows(validated: &Validated, for_people: bool) -> Table {
+    let mut columns = vec![
+        Column::text("gaps", "gaps"),
+        Column::text("setting", "setting"),
+        Column::text("figure", "figure"),
+        Column::number("predicted", "predicted_per_wake"),
+        Column::number("measured", "measured_per_wake"),
+        Column::number("error", "error"),
+    ];
+    if for_people {
+        columns.push(Column::text("95 % interval", "interval"));
+    } else {
+        columns.extend([Column::number("low", "error_low"), Column::number("high", "error_high")]);
+    }
+    let mut table = Table::new(columns);
+    for OfGaps { gaps, verdicts, .. } in &validated.distributions {
+        for Verdict { arm, figure, predicted, measured, error } in verdicts {
+            let value =
+                |value: f64| if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) };
+            let Interval { low, high, .. } = *error;
+            let text = |text: &str| Cell::Text(text.to_owned());
+            let cells = [text(gaps), text(arm), text(figure), value(*predicted), value(*measured)];
+            let spread = if for_people {
+                let percent = |share: f64| format!("{:+.1} %", share * 100.0);
+                vec![
+                    Cell::Text(percent(error.value)),
+                    Cell::Text(format!("[{}, {}]", percent(low), percent(high))),
+                ]
+            } else {
+                [error.value, low, high].map(Cell::Ratio).into()
+            };
+            table.push(cells.into_iter().chain(spread));
+        }
+    }
+    table
+}

@@ -1,0 +1,142 @@
+//! `dwell lab wake`
+
+use super::campaign::{Along, BLOCK, CampaignArgs};
+use super::findings::{self, Shown, Told};
+use crate::failure::{Answer, Outcome};
+use crate::output::FormatArg;
+use dwell_capture::kvm_stats::Counters;
+use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::wake::{Kept, block, figures, wakes_of_a_block};
+use dwell_lab::idle::Idle;
+use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps};
+use dwell_policy::Nanos;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Wake a halted vCPU again and again, under several ways to idle: latency, CPU time, switches, polls, halts
+///
+/// The stimulus waits for a gap after the guest has seen the last event, then wakes it through an irqfd (or through memory,
+/// where the idler watches). Latency is from the write to the first instruction of the guest's program after its halt.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Ways to idle: host:NS (halts in the kernel, which polls up to NS first), guest:POLICY, user:POLICY\n\
+                        (halts handled by the VMM's thread), joined by + ; no-poll-control forbids the host to poll.\n\
+                        POLICY: never, always, fixed=NS, ski-rental=NS, kvm, haltpoll or aio, the last three with\n\
+                        @VERSION and ,NAME=VALUE.\n\n\
+                        Example:\n  dwell lab wake --gaps exponential:50us --idle host:0 --idle host:200us --idle guest:haltpoll"
+)]
+pub(crate) struct WakeArgs {
+    /// A way to idle; may be given several times, and the first is the baseline
+    /// [default: host:0, host:50us, host:200us, guest:haltpoll, user:fixed=200us]
+    #[arg(long, value_name = "IDLE")]
+    idle: Vec<Idle>,
+    /// How long the vCPU is left alone before each wake: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
+    /// recording:FILE[@IDLER]
+    #[arg(long, value_name = "GAPS", default_value = "exponential:100us")]
+    gaps: GapSpec,
+    /// Print KVM's own histograms of each arm as well: how long it polled, and slept
+    #[arg(long)]
+    histograms: bool,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+const SHOWN: [Shown; 12] = [
+    Shown::compared("p50", "p50"),
+    Shown::value("p90", "p90"),
+    Shown::compared("p99", "p99"),
+    Shown::value("worst 1 %", "worst 1 %"),
+    Shown::compared("cpu_ns_per_wake", "CPU/wake"),
+    Shown::value("cpu_share", "CPU"),
+    Shown::value("switches_per_wake", "switches"),
+    Shown::value("polls_per_wake", "polls"),
+    Shown::value("polls_succeeded_per_wake", "succeeded"),
+    Shown::value("polled_ns_per_wake", "polled"),
+    Shown::value("halts_per_wake", "halts"),
+    Shown::value("hlt_exits_per_wake", "HLT exits"),
+];
+
+#[derive(Serialize)]
+struct About {
+    gaps: String,
+    wakes_per_block: usize,
+    seed: u64,
+    kvm_counters: Vec<OfArm>,
+}
+
+#[derive(Serialize)]
+struct OfArm {
+    arm: String,
+    counters: Counters,
+}
+
+/// Longer gaps are cut to this, or a block would never end.
+pub(crate) const LONGEST_GAP: Nanos = Nanos::from_micros(20_000);
+
+pub(crate) fn run(args: WakeArgs) -> Outcome {
+    let gaps = Gaps::open(args.gaps, LONGEST_GAP)?;
+    let rig = Rig::open(1)?;
+    let mut along = Along::open()?;
+    let mut idles = args.idle;
+    if idles.is_empty() {
+        let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
+        idles = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    }
+    let (first, rest) = idles.split_first().expect("never empty");
+    let arms = rest.iter().fold(Arms::new(&first.to_string(), first.clone()), |arms, idle| {
+        arms.arm(&idle.to_string(), idle.clone())
+    });
+    let names: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
+    let seed = args.campaign.seed();
+    let wakes = wakes_of_a_block(mean(&gaps, seed), BLOCK);
+    let campaign = Campaign::new("wake", arms, figures(), args.campaign.plan(1))?;
+    let mut kept = Kept::default();
+    let record = along.run(|load, stop, tell| {
+        campaign.run(load, stop, tell, |turn| block(&rig, &gaps, seed, wakes, turn, &mut kept, stop))
+    })?;
+    let notes = rig.notes();
+    args.campaign.keep(&record, 0, &gaps.spec().to_string(), &notes)?;
+    let findings = record.findings();
+    let counters = names
+        .into_iter()
+        .enumerate()
+        .filter_map(|(arm, name)| Some(OfArm { arm: name, counters: kept.counters(arm)?.clone() }));
+    let about = About {
+        gaps: gaps.spec().to_string(),
+        wakes_per_block: wakes,
+        seed,
+        kvm_counters: counters.collect(),
+    };
+    let title = format!("Waking one vCPU after gaps of {}, {wakes} wakes a block", about.gaps);
+    let histograms = if args.histograms { histograms(&about.kvm_counters) } else { String::new() };
+    let told = Told { about, notes, findings: &findings };
+    findings::print(&told, &title, &SHOWN, &histograms, args.format.format)?;
+    Ok(Answer::Yes)
+}
+
+/// The mean of the gaps, from a sequence of them.
+pub(crate) fn mean(gaps: &Gaps, seed: u64) -> Nanos {
+    const SOME: usize = 1_000;
+    Nanos(gaps.sequence(seed, 0, SOME).total().get() / SOME as u64)
+}
+
+/// KVM's own histograms of the arms: how long it polled with success, in vain, and slept.
+fn histograms(arms: &[OfArm]) -> String {
+    let mut text = String::new();
+    for OfArm { arm, counters } in arms {
+        let kinds = [
+            ("polled with success", &counters.halt_poll_success_hist),
+            ("polled in vain", &counters.halt_poll_fail_hist),
+            ("slept", &counters.halt_wait_hist),
+        ];
+        for (kind, buckets) in kinds {
+            if let Some(buckets) = buckets.as_ref().filter(|buckets| buckets.iter().any(|n| *n > 0)) {
+                let _ =
+                    write!(text, "\n{arm}, {kind} (KVM's histogram):\n{}", dwell_report::histogram(buckets));
+            }
+        }
+    }
+    text
+}

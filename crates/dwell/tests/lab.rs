@@ -1,0 +1,145 @@
+//! `dwell lab`, as a user runs it. The experiments themselves are tested in the lab's crate.
+
+#[path = "../../capture/tests/say/mod.rs"]
+mod say;
+
+use say::say;
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn dwell(state: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.env("XDG_STATE_HOME", state).args(args).output().expect("the program can be started")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
+}
+
+#[test]
+fn wrong_words_name_the_right_ones() {
+    let state = tempfile::tempdir().unwrap();
+    for (args, says) in [
+        (&["wake", "--idle", "host"][..], "such as 200us"),
+        (&["wake", "--idle", "guest:sometimes"][..], "ski-rental"),
+        (&["wake", "--gaps", "poisson:3"][..], "exponential:100us"),
+        (&["wake", "--gaps", "recording:nowhere.parquet"][..], "nowhere.parquet"),
+        (&["pingpong", "--guest", "kvm,halt_pol_ns=3"][..], "halt_poll_ns"),
+        (&["validate", "--idle", "guest:never"][..], "host:TIME"),
+        (&["wake", "--budget", "soon"][..], "200us"),
+    ] {
+        let output = dwell(state.path(), &[&["lab"][..], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(says), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn without_kvm_one_line_says_why() {
+    const NOBODY: u32 = 65_534;
+    const TEST: &str = "without_kvm_one_line_says_why";
+    for experiment in ["wake", "pingpong", "validate", "calibrate"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        command.args(["lab", experiment]).env("XDG_STATE_HOME", "/nonexistent");
+        if Path::new("/dev/kvm").exists() {
+            // Where there is a KVM, somebody who may not use it stands for one who has none.
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => return say!("SKIP cannot run as another user ({error}): {TEST}"),
+        };
+        if output.status.success() {
+            return say!("SKIP everybody may use /dev/kvm here: {TEST}");
+        }
+        assert_eq!(output.status.code(), Some(2), "{experiment}");
+        let told = stderr(&output);
+        assert!(told.starts_with("dwell: no KVM here") && told.lines().count() == 1, "{experiment}: {told}");
+    }
+}
+
+#[test]
+fn a_short_wake_has_every_arm_figure_and_sample() {
+    const TEST: &str = "a_short_wake_has_every_arm_figure_and_sample";
+    let state = tempfile::tempdir().unwrap();
+    let samples = state.path().join("samples.parquet");
+    let output = dwell(
+        state.path(),
+        &[
+            "lab",
+            "wake",
+            "--rounds",
+            "1",
+            "--idle",
+            "host:0",
+            "--idle",
+            "guest:always",
+            "--gaps",
+            "constant:50us",
+            "--foreign-limit",
+            "100",
+            "--samples",
+            samples.to_str().unwrap(),
+            "--format",
+            "json",
+        ],
+    );
+    if output.status.code() == Some(2) {
+        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+    }
+    let told = json(&output);
+    assert_eq!(told["gaps"], "constant:50us");
+    let rows = told["rows"].as_array().unwrap();
+    for arm in ["host:0", "guest:always", "host:0 (A/A)"] {
+        for figure in ["p50", "p99.9", "cpu_ns_per_wake", "halts_per_wake", "hlt_exits_per_wake"] {
+            let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
+            assert!(row.is_some_and(|row| row["value"]["value"].is_number()), "{arm} {figure}");
+        }
+    }
+    assert!(samples.metadata().unwrap().len() > 1_000);
+    let warnings = told["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning["kind"] == "few_rounds"), "{warnings:?}");
+}
+
+#[test]
+fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
+    let state = tempfile::tempdir().unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/guest-redis_c1.parquet");
+    let info = json(&dwell(state.path(), &["info", file, "--format", "json"]));
+    let cost = |gap_ns: u64| {
+        let spread = |value: f64| serde_json::json!({ "value": value, "low": value, "high": value });
+        serde_json::json!({
+            "gap_ns": gap_ns, "cpu_ns": spread(7_000.0), "latency_ns": spread(9_000.0), "idle_excess_ns": spread(8_000.0),
+        })
+    };
+    let mut calibration = serde_json::json!({
+        "format": 1,
+        "cpu_model": info["metadata"]["cpu_model"].as_str().unwrap_or("another"),
+        "kernel": info["metadata"]["kernel"].as_str().unwrap_or("another"),
+        "measured_at_unix_s": 0,
+        "costs": [cost(50_000)],
+    });
+    let stored = state.path().join("dwell/halt-cost.json");
+    std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
+    let halt_cost = |calibration: &Value| {
+        std::fs::write(&stored, calibration.to_string()).unwrap();
+        let replayed = json(&dwell(state.path(), &["replay", file, "--format", "json", "--set", "default"]));
+        (replayed["halt_cost_ns"].clone(), replayed["wake_latency_ns"].clone())
+    };
+    let known = info["metadata"]["cpu_model"].is_string() && info["metadata"]["kernel"].is_string();
+    let expected = if known { (7_000, 9_000) } else { (20_000, 20_000) };
+    assert_eq!(halt_cost(&calibration), (expected.0.into(), expected.1.into()));
+    calibration["kernel"] = "another".into();
+    assert_eq!(halt_cost(&calibration), (20_000.into(), 20_000.into()));
+    std::fs::write(&stored, "{}").unwrap();
+    let refused = dwell(state.path(), &["replay", file, "--set", "default"]);
+    assert!(!known || stderr(&refused).contains("dwell lab calibrate"), "{}", stderr(&refused));
+}
