@@ -9,6 +9,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_replay::random::SplitMix64;
 use dwell_replay::{Batch, Memory, Rule, Source};
 use std::hint::black_box;
 
@@ -16,16 +17,8 @@ const EPISODES: usize = 1 << 16;
 
 /// Exponential lengths with a mean of 100 us: what Poisson arrivals leave between them.
 fn exponential() -> Vec<u64> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut uniform = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1u64 << 53) as f64
-    };
-    // Lengths of a few milliseconds at most.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    (0..EPISODES).map(|_| (-(1.0 - uniform()).ln() * 100_000.0) as u64).collect()
+    let mut random = SplitMix64::new(1);
+    (0..EPISODES).map(|_| random.exponential(100_000.0)).collect()
 }
 
 fn batch(idle_ns: &[u64]) -> Batch {

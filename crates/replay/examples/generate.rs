@@ -7,6 +7,7 @@
 //! gives the same file.
 
 use dwell_recording::{Episode, Layer, Metadata, Writer};
+use dwell_replay::random::SplitMix64;
 use std::path::PathBuf;
 
 const IDLERS: [&str; 4] = ["cpu0", "cpu1", "cpu2", "cpu3"];
@@ -15,32 +16,12 @@ const STRETCH: u64 = 1_000;
 /// Any error, for the end of the program.
 type Failure = Box<dyn std::error::Error>;
 
-/// Steele, Lea and Flood's SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn exponential(&mut self, mean_ns: f64) -> u64 {
-        let share = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        // At most 37 means.
-        #[allow(clippy::cast_possible_truncation)]
-        let length = (-share.ln() * mean_ns) as u64;
-        length
-    }
-
-    fn idle_ns(&mut self) -> u64 {
-        match self.next() % 12 {
-            0..8 => self.exponential(100e3),
-            8..11 => self.exponential(15e3),
-            _ => self.exponential(2e6),
-        }
+/// The length of an episode \[ns\].
+fn idle_ns(random: &mut SplitMix64) -> u64 {
+    match random.below(12) {
+        0..8 => random.exponential(100e3),
+        8..11 => random.exponential(15e3),
+        _ => random.exponential(2e6),
     }
 }
 
@@ -61,11 +42,11 @@ fn arguments() -> Result<(u64, PathBuf), Failure> {
 fn main() -> Result<(), Failure> {
     let (episodes, file) = arguments()?;
     let mut writer = Writer::create(&file, Metadata::new(Layer::Host))?;
-    let mut random = Random(1);
+    let mut random = SplitMix64::new(1);
     let mut now_ns = [0u64; IDLERS.len()];
     for episode in 0..episodes {
         let idler = usize::try_from(episode / STRETCH % IDLERS.len() as u64)?;
-        let idle_ns = random.idle_ns();
+        let idle_ns = idle_ns(&mut random);
         writer.push(&Episode::new(IDLERS[idler], now_ns[idler], idle_ns))?;
         // Busy for a while after each.
         now_ns[idler] += idle_ns + random.exponential(20e3);

@@ -13,6 +13,7 @@
 pub mod bound;
 pub mod engine;
 pub mod grid;
+pub mod random;
 pub mod tune;
 
 mod bank;

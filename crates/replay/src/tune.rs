@@ -10,6 +10,7 @@
 use crate::bank::Bank;
 use crate::bound::{ClairvoyantBound, FixedWindows};
 use crate::counts::Counts;
+use crate::random::SplitMix64;
 use crate::rule::{Rule, RuleError};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
@@ -436,26 +437,14 @@ impl Judged {
         let share = |sum: (f64, f64)| if sum.0 > 0.0 { (sum.0 - sum.1) / sum.0 } else { 0.0 };
         let add = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
         let all = share(pairs.iter().copied().fold((0.0, 0.0), add));
-        let mut random = SplitMix(0x6477_656c_6c21);
+        // A fixed seed: the same recording gives the same interval.
+        let mut random = SplitMix64::new(0x6477_656c_6c21);
+        let mut block = || usize::try_from(random.below(pairs.len() as u64)).unwrap_or(0);
         let mut drawn: Vec<f64> = (0..RESAMPLES)
-            .map(|_| share((0..pairs.len()).map(|_| pairs[random.below(pairs.len())]).fold((0.0, 0.0), add)))
+            .map(|_| share((0..pairs.len()).map(|_| pairs[block()]).fold((0.0, 0.0), add)))
             .collect();
         drawn.sort_by(f64::total_cmp);
         let tail = RESAMPLES * 25 / 1_000;
         Interval { low: drawn[tail], value: all, high: drawn[RESAMPLES - 1 - tail] }
-    }
-}
-
-/// Steele, Lea and Flood's SplitMix64, with a fixed seed: the same recording gives the same interval.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let scaled = u128::from(z ^ (z >> 31)) * n as u128;
-        usize::try_from(scaled >> 64).unwrap_or(0)
     }
 }
