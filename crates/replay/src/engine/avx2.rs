@@ -14,17 +14,18 @@ pub(super) struct Avx2(__m256i);
 #[derive(Clone, Copy)]
 pub(super) struct Mask(__m256i);
 
-/// Hides from the compiler that a vector is the result of a comparison. It would turn an `and` with such a mask, one
-/// operation, into a blend, which is three on recent CPUs.
+/// Hides from the compiler how a vector was made. It would turn an `and` with the result of a comparison, one
+/// operation, into a blend, which is three on recent CPUs; and a shift, which it does not trust to give zero for 32 bits
+/// and more, into a shift, a comparison and a blend.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn hide(mask: __m256i) -> __m256i {
-    let mut mask = mask;
+fn hide(vector: __m256i) -> __m256i {
+    let mut vector = vector;
     // SAFETY: no instruction at all, and nothing but the register is named.
     unsafe {
-        std::arch::asm!("/* {0} */", inout(ymm_reg) mask, options(pure, nomem, nostack, preserves_flags));
+        std::arch::asm!("/* {0} */", inout(ymm_reg) vector, options(pure, nomem, nostack, preserves_flags));
     }
-    mask
+    vector
 }
 
 impl Lanes for Avx2 {
@@ -90,7 +91,7 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn shr(self, bits: Avx2) -> Avx2 {
         // SAFETY: see the module.
-        Avx2(unsafe { _mm256_srlv_epi32(self.0, bits.0) })
+        Avx2(unsafe { hide(_mm256_srlv_epi32(self.0, bits.0)) })
     }
     #[inline(always)]
     fn mul_shr(self, factor: Avx2, bits: Avx2) -> Avx2 {
@@ -130,6 +131,11 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_sub_epi32(self.0, at.0) })
     }
     #[inline(always)]
+    fn uncount(self, at: Mask) -> Avx2 {
+        // SAFETY: see the module. Likewise.
+        Avx2(unsafe { _mm256_add_epi32(self.0, at.0) })
+    }
+    #[inline(always)]
     fn add_where(self, at: Mask, other: Avx2) -> Avx2 {
         // SAFETY: see the module.
         Avx2(unsafe { _mm256_add_epi32(self.0, _mm256_and_si256(at.0, other.0)) })
@@ -137,12 +143,12 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn shl_where(self, at: Mask, bits: Avx2) -> Avx2 {
         // SAFETY: see the module. Elsewhere by no bits.
-        Avx2(unsafe { _mm256_sllv_epi32(self.0, _mm256_and_si256(at.0, bits.0)) })
+        Avx2(unsafe { hide(_mm256_sllv_epi32(self.0, _mm256_and_si256(at.0, bits.0))) })
     }
     #[inline(always)]
     fn shl(self, bits: Avx2) -> Avx2 {
         // SAFETY: see the module.
-        Avx2(unsafe { _mm256_sllv_epi32(self.0, bits.0) })
+        Avx2(unsafe { hide(_mm256_sllv_epi32(self.0, bits.0)) })
     }
     #[inline(always)]
     fn raise_where(self, at: Mask, other: Avx2) -> Avx2 {
@@ -150,9 +156,9 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_max_epu32(self.0, _mm256_and_si256(at.0, other.0)) })
     }
     #[inline(always)]
-    fn lower_unless(self, at: Mask, other: Avx2) -> Avx2 {
+    fn lower_where(self, at: Mask, other: Avx2) -> Avx2 {
         // SAFETY: see the module. Likewise.
-        Avx2(unsafe { _mm256_min_epu32(self.0, _mm256_or_si256(at.0, other.0)) })
+        Avx2(unsafe { _mm256_max_epu32(_mm256_andnot_si256(at.0, self.0), other.0) })
     }
     #[inline(always)]
     fn replace(self, at: Mask, other: Avx2) -> Avx2 {
@@ -160,9 +166,9 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_blendv_epi8(self.0, other.0, at.0) })
     }
     #[inline(always)]
-    fn clear(self, at: Mask) -> Avx2 {
+    fn keep(self, at: Mask) -> Avx2 {
         // SAFETY: see the module.
-        Avx2(unsafe { _mm256_andnot_si256(at.0, self.0) })
+        Avx2(unsafe { _mm256_and_si256(at.0, self.0) })
     }
     #[inline(always)]
     fn all_zero(self) -> bool {

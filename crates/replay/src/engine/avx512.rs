@@ -10,6 +10,19 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
+/// Hides from the compiler how a vector was made: it does not trust a shift to give zero for 32 bits and more, and would
+/// compare the number of bits once more.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn hide(vector: __m512i) -> __m512i {
+    let mut vector = vector;
+    // SAFETY: no instruction at all, and nothing but the register is named.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(zmm_reg) vector, options(pure, nomem, nostack, preserves_flags));
+    }
+    vector
+}
+
 impl Lanes for Avx512 {
     const WIDTH: usize = 16;
     type Mask = __mmask16;
@@ -111,6 +124,11 @@ impl Lanes for Avx512 {
         Avx512(unsafe { _mm512_mask_sub_epi32(self.0, at, self.0, _mm512_set1_epi32(-1)) })
     }
     #[inline(always)]
+    fn uncount(self, at: __mmask16) -> Avx512 {
+        // SAFETY: see the module.
+        Avx512(unsafe { _mm512_mask_add_epi32(self.0, at, self.0, _mm512_set1_epi32(-1)) })
+    }
+    #[inline(always)]
     fn add_where(self, at: __mmask16, other: Avx512) -> Avx512 {
         // SAFETY: see the module.
         Avx512(unsafe { _mm512_mask_add_epi32(self.0, at, self.0, other.0) })
@@ -123,15 +141,15 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn shl(self, bits: Avx512) -> Avx512 {
         // SAFETY: see the module.
-        Avx512(unsafe { _mm512_sllv_epi32(self.0, bits.0) })
+        Avx512(unsafe { hide(_mm512_sllv_epi32(self.0, bits.0)) })
     }
     #[inline(always)]
     fn raise_where(self, at: __mmask16, other: Avx512) -> Avx512 {
         self.replace(at, other)
     }
     #[inline(always)]
-    fn lower_unless(self, at: __mmask16, other: Avx512) -> Avx512 {
-        other.replace(at, self)
+    fn lower_where(self, at: __mmask16, other: Avx512) -> Avx512 {
+        self.replace(at, other)
     }
     #[inline(always)]
     fn replace(self, at: __mmask16, other: Avx512) -> Avx512 {
@@ -139,9 +157,9 @@ impl Lanes for Avx512 {
         Avx512(unsafe { _mm512_mask_mov_epi32(self.0, at, other.0) })
     }
     #[inline(always)]
-    fn clear(self, at: __mmask16) -> Avx512 {
+    fn keep(self, at: __mmask16) -> Avx512 {
         // SAFETY: see the module.
-        Avx512(unsafe { _mm512_mask_mov_epi32(self.0, at, _mm512_setzero_si512()) })
+        Avx512(unsafe { _mm512_maskz_mov_epi32(at, self.0) })
     }
     #[inline(always)]
     fn all_zero(self) -> bool {

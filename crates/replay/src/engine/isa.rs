@@ -1,9 +1,9 @@
 //! Which instructions the kernels use, and the kernels compiled for each.
 
-use super::kernel::{apart, find_turns, limits, together};
+use super::kernel::{Turns, apart, find_turns, limits, together};
 use super::lanes::{Lanes, Plain};
 use super::lot::Lot;
-use super::strip::{Strip, Turns};
+use super::strip::Strip;
 
 /// Instructions that the engine can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,30 +69,19 @@ impl Isa {
 }
 
 type Apart = unsafe fn(Strip<'_>, usize, &mut Lot);
-type Together = unsafe fn(Strip<'_>, &Turns, i32, usize, &mut Lot);
+type Together = unsafe fn(Strip<'_>, &Turns, usize, &mut Lot);
 
 /// The kernels for one set of instructions; made by [`Isa::kernels`] alone, which asks the CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
-    /// Lanes of a lot that runs with a maximum for each.
-    pub(super) lanes_apart: usize,
-    /// Lanes of a lot of one maximum.
-    pub(super) lanes_together: usize,
+    /// Lanes of a lot.
+    pub(super) lanes: usize,
     find_turns: unsafe fn(&[i32], i32, i32, &mut Turns),
-    /// By rule, by whether all growths are shifts, and by whether all divisions are.
-    apart: [[[Apart; 2]; 2]; 3],
-    /// By rule, by growth ([`Growth`]), and by whether all divisions are shifts.
+    /// By rule, by growth ([`Lot::growth`]), and by whether all divisions are shifts.
+    apart: [[[Apart; 2]; 3]; 3],
+    /// By rule, by growth: of [`Growth::Shift`] and [`Growth::Raise`] whose windows above zero grow past `start`, and
+    /// of all others; and by whether all divisions are shifts.
     together: [[[Together; 2]; 3]; 2],
-}
-
-/// What a lot of one maximum needs of a growth.
-enum Growth {
-    /// All factors are powers of two, and windows above zero grow past `start`.
-    Shift,
-    /// Any factor, likewise.
-    Multiply,
-    /// Any factor, and windows are lifted to `start` in each growth.
-    Lift,
 }
 
 /// What a rule learns from: the index of its kernels.
@@ -107,39 +96,39 @@ pub(super) enum Learns {
 }
 
 impl Kernels {
-    /// Runs a lot whose lanes have a maximum each.
+    /// Runs a lot of any lanes.
     pub(super) fn apart(&self, learns: Learns, strip: Strip<'_>, idler: usize, lot: &mut Lot) {
-        let kernel = self.apart[learns as usize][usize::from(lot.grows_by_shift)][usize::from(lot.shifts)];
+        let kernel = self.apart[learns as usize][lot.growth as usize][usize::from(lot.shifts)];
         // SAFETY: `Isa::kernels` has asked the CPU for the instructions.
         unsafe { kernel(strip, idler, lot) }
     }
 
-    /// Finds where small episodes and others meet under a maximum.
-    pub(super) fn find_turns(&self, learns: Learns, strip: Strip<'_>, max: i32, turns: &mut Turns) {
-        let (small, between) = limits(max, learns != Learns::Episode);
+    /// Finds where small episodes and others meet for maxima of a range.
+    pub(super) fn find_turns(
+        &self,
+        learns: Learns,
+        strip: Strip<'_>,
+        (lowest, highest): (i32, i32),
+        turns: &mut Turns,
+    ) {
+        let (small, between) = limits(lowest, highest, learns != Learns::Episode);
         // SAFETY: as above.
         unsafe { (self.find_turns)(strip.lengths, small, between, turns) }
     }
 
-    /// Runs a lot whose lanes have one maximum.
+    /// Runs a lot whose lanes can run together, with the turns for its maxima.
     pub(super) fn together(
         &self,
         learns: Learns,
         strip: Strip<'_>,
         turns: &Turns,
-        max: i32,
         idler: usize,
         lot: &mut Lot,
     ) {
-        let growth = match lot {
-            Lot { grows_past_start: false, .. } => Growth::Lift,
-            Lot { grows_by_shift: true, .. } => Growth::Shift,
-            _ => Growth::Multiply,
-        };
-        let kernel =
-            self.together[usize::from(learns != Learns::Episode)][growth as usize][usize::from(lot.shifts)];
+        let growth = if lot.grows_past_start { lot.growth as usize } else { 2 };
+        let kernel = self.together[usize::from(learns != Learns::Episode)][growth][usize::from(lot.shifts)];
         // SAFETY: as above.
-        unsafe { kernel(strip, turns, max, idler, lot) }
+        unsafe { kernel(strip, turns, idler, lot) }
     }
 }
 
@@ -156,22 +145,29 @@ macro_rules! apart_by_division {
     };
 }
 
-/// A module with all kernels for one type of vector: how many of them a lot has apart and together, and the features
-/// that the functions are compiled with.
+/// A module with all kernels for one type of vector: how many of them are taken at a time apart and together (all of a
+/// lot), and the features that the functions are compiled with.
 macro_rules! kernels {
     ($module:ident, $lanes:ty, $apart:literal, $together:literal $(, #[$feature:meta])?) => {
         mod $module {
             use super::*;
 
             pub(super) const KERNELS: Kernels = Kernels {
-                lanes_apart: $apart * <$lanes>::WIDTH,
-                lanes_together: $together * <$lanes>::WIDTH,
+                lanes: $together * <$lanes>::WIDTH,
                 find_turns: turns,
                 apart: [
-                    [apart_by_division!(false, false, false), apart_by_division!(false, false, true)],
-                    [apart_by_division!(true, false, false), apart_by_division!(true, false, true)],
+                    [
+                        apart_by_division!(false, false, true, true),
+                        apart_by_division!(false, false, false, true),
+                        apart_by_division!(false, false, false, false),
+                    ],
+                    [
+                        apart_by_division!(true, false, true, true),
+                        apart_by_division!(true, false, false, true),
+                        apart_by_division!(true, false, false, false),
+                    ],
                     // The division by a thousand dwarfs the growth.
-                    [apart_by_division!(true, true, false), apart_by_division!(true, true, false)],
+                    [apart_by_division!(true, true, false, false); 3],
                 ],
                 together: [
                     [by_division!(false, true, false), by_division!(false, false, false), by_division!(false, false, true)],
@@ -186,25 +182,24 @@ macro_rules! kernels {
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const SHIFTS: bool>(
+            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
                 strip: Strip<'_>,
                 idler: usize,
                 lot: &mut Lot,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, GUEST, MICROS, GROWS_BY_SHIFT, SHIFTS>(strip, idler, lot) }
+                unsafe { apart::<$lanes, $apart, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(strip, idler, lot) }
             }
 
             $(#[$feature])?
             unsafe fn run_together<const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
                 strip: Strip<'_>,
                 turns: &Turns,
-                max: i32,
                 idler: usize,
                 lot: &mut Lot,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(strip, turns, max, idler, lot) }
+                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(strip, turns, idler, lot) }
             }
         }
     };

@@ -45,6 +45,17 @@ pub(super) enum Kind {
     GuestMicros,
 }
 
+/// How windows grow, in the order of what it costs; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Growth {
+    /// By a shift, and never to less than before.
+    Shift,
+    /// By any factor, likewise.
+    Raise,
+    /// By zero, or by so much that the product leaves 32 bits, as it does in the kernel.
+    Any,
+}
+
 /// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
@@ -57,7 +68,8 @@ pub(super) struct Lane {
     pub(super) start: u32,
     /// Divisor; 0 drops to zero.
     pub(super) shrink: u32,
-    /// A window that shrinks below this becomes zero \[ns\]; 0 where there is no such rule.
+    /// A window that shrinks below this becomes zero \[ns\]; 0 where there is no such rule. Never above `start` or
+    /// `max`, so that all other windows are zero or at least that long.
     pub(super) floor: u32,
 }
 
@@ -120,33 +132,37 @@ impl Lane {
         if self.max >= MAX_END {
             return Plan::Scalar;
         }
-        // Windows are at most `max`: whether they are below `start` or `floor`, and the least of `start` and `max`,
-        // are the same for every value above `max`.
-        let above = self.max + 1;
-        Plan::Lane(Lane {
-            start: self.start.min(above),
-            floor: self.floor.min(above),
-            shrink: if self.shrink > self.max { 0 } else { self.shrink },
-            ..self
-        })
+        // Windows are at most `max`, and so the least of `start` and `max` is the same for every `start` above it.
+        let start = self.start.min(self.max + 1);
+        // No window is so long as to reach such a floor or divisor: all that shrinks becomes zero.
+        let drops = self.floor > self.max || self.shrink > self.max;
+        Plan::Lane(if drops { Lane { start, floor: 0, shrink: 0, ..self } } else { Lane { start, ..self } })
     }
 
-    /// Whether lanes of one maximum can run together, with windows that are cut to it only where they could be seen:
-    /// they must not leave the signed numbers until then, nor twice a window of the guest.
+    /// Whether lanes of like maxima can run together, with windows that are cut to theirs only where they could be
+    /// seen: they must not leave the signed numbers until then, nor twice a window of the guest.
     pub(super) fn can_run_together(&self) -> bool {
-        self.kind != Kind::GuestMicros && u64::from(self.max) * u64::from(self.grow) < 1 << 30
+        self.kind != Kind::GuestMicros
+            && self.grow > 0
+            && u64::from(self.max) * u64::from(self.grow) < 1 << 30
     }
 
-    /// Whether a growth from a window above zero never ends below `start`, so that only a window of zero has to be
+    /// Of lanes that can run together: whether a growth from a window above zero never ends below `start`, so that only a window of zero has to be
     /// lifted to it. With the floor, windows are zero or at least `start` (or the maximum, if that is less); without,
     /// that is so for divisors that leave the window as it is or drop it to zero.
     pub(super) fn grows_past_start(&self) -> bool {
-        self.grow > 0 && (self.floor == self.start || self.shrink <= 1)
+        self.floor == self.start || self.shrink <= 1
     }
 
-    /// Whether a growth is a shift, and never ends below the window that it began from.
-    pub(super) fn grows_by_shift(&self) -> bool {
-        self.grow.is_power_of_two() && u64::from(self.max) * u64::from(self.grow) < 1 << 32
+    /// How windows grow.
+    pub(super) fn growth(&self) -> Growth {
+        if self.grow == 0 || u64::from(self.max) * u64::from(self.grow) >= 1 << 32 {
+            Growth::Any
+        } else if self.grow.is_power_of_two() {
+            Growth::Shift
+        } else {
+            Growth::Raise
+        }
     }
 
     /// Bits that a growth shifts by, if it is a shift.

@@ -61,20 +61,22 @@ pub(super) trait Lanes: Copy {
     fn without(a: Self::Mask, b: Self::Mask) -> Self::Mask;
     /// One more where `at` holds.
     fn count(self, at: Self::Mask) -> Self;
+    /// One less where `at` holds.
+    fn uncount(self, at: Self::Mask) -> Self;
     /// `self + other` where `at` holds, else `self`.
     fn add_where(self, at: Self::Mask, other: Self) -> Self;
     /// Left by so many bits (at most 31) where `at` holds, else `self`.
     fn shl_where(self, at: Self::Mask, bits: Self) -> Self;
     /// Left by so many bits, at most 31.
     fn shl(self, bits: Self) -> Self;
-    /// `other`, which is no less, where `at` holds, else `self`.
+    /// `other` where `at` holds and it is no less than `self`, else `self`.
     fn raise_where(self, at: Self::Mask, other: Self) -> Self;
-    /// `other`, which is no more, unless `at` holds, else `self`.
-    fn lower_unless(self, at: Self::Mask, other: Self) -> Self;
+    /// `other`, which is nowhere more than `self`, where `at` holds, else `self`.
+    fn lower_where(self, at: Self::Mask, other: Self) -> Self;
     /// `other` where `at` holds, else `self`.
     fn replace(self, at: Self::Mask, other: Self) -> Self;
-    /// Zero where `at` holds, else `self`.
-    fn clear(self, at: Self::Mask) -> Self;
+    /// `self` where `at` holds, else zero.
+    fn keep(self, at: Self::Mask) -> Self;
     /// Whether all bits of all lanes are zero.
     fn all_zero(self) -> bool;
     /// Bit *i* for lane *i*.
@@ -178,6 +180,10 @@ impl Lanes for Plain {
         self.zip(Plain(at.0), u32::wrapping_sub)
     }
     #[inline(always)]
+    fn uncount(self, at: PlainMask) -> Plain {
+        self.zip(Plain(at.0), u32::wrapping_add)
+    }
+    #[inline(always)]
     fn add_where(self, at: PlainMask, other: Plain) -> Plain {
         Plain(std::array::from_fn(|i| self.0[i].wrapping_add(other.0[i] & at.0[i])))
     }
@@ -194,16 +200,16 @@ impl Lanes for Plain {
         self.choose(at, other)
     }
     #[inline(always)]
-    fn lower_unless(self, at: PlainMask, other: Plain) -> Plain {
-        other.choose(at, self)
+    fn lower_where(self, at: PlainMask, other: Plain) -> Plain {
+        self.choose(at, other)
     }
     #[inline(always)]
     fn replace(self, at: PlainMask, other: Plain) -> Plain {
         self.choose(at, other)
     }
     #[inline(always)]
-    fn clear(self, at: PlainMask) -> Plain {
-        self.zip(Plain(at.0), |a, b| a & !b)
+    fn keep(self, at: PlainMask) -> Plain {
+        self.zip(Plain(at.0), |a, b| a & b)
     }
     #[inline(always)]
     fn all_zero(self) -> bool {

@@ -1,6 +1,6 @@
 //! A number of lanes that run through a kernel together: their settings, windows and counts.
 
-use super::lane::Lane;
+use super::lane::{Growth, Lane};
 
 /// Sixteen numbers in a cache line of their own.
 #[derive(Clone, Copy, Default)]
@@ -58,19 +58,21 @@ pub(super) struct Lot {
     pub(super) max: Column,
     pub(super) grow: Column,
     pub(super) start: Column,
-    pub(super) floor: Column,
+    /// The longest window that counts as zero.
+    pub(super) below_floor: Column,
     pub(super) shift: Column,
     pub(super) factor: Column,
     pub(super) factor_bits: Column,
     pub(super) grow_shift: Column,
-    /// All growths are shifts.
-    pub(super) grows_by_shift: bool,
+    /// What all growths have in common.
+    pub(super) growth: Growth,
     /// All divisions are shifts.
     pub(super) shifts: bool,
     /// Only windows of zero have to be lifted to `start`.
     pub(super) grows_past_start: bool,
     /// Lanes with a setting.
     lanes: usize,
+    maxima: (i32, i32),
     /// Windows of each idler \[ns\].
     windows: Vec<Column>,
     pub(super) unpolled: Vec<u64>,
@@ -86,26 +88,38 @@ impl Lot {
         let mut padded = lanes.to_vec();
         // As it does what a lane does that counts, it does not decide which kernel is taken or what is skipped.
         padded.resize(capacity, lanes[lanes.len() - 1]);
+        let maxima = || lanes.iter().map(|lane| lane.max.cast_signed());
         let column = |of: &dyn Fn(&Lane) -> u32| Column::new(&padded, of);
         Lot {
             max: column(&|lane| lane.max),
             grow: column(&|lane| lane.grow),
             start: column(&|lane| lane.start),
-            floor: column(&|lane| lane.floor),
+            below_floor: column(&|lane| lane.floor.max(1) - 1),
             shift: column(&|lane| lane.shift()),
             factor: column(&|lane| lane.reciprocal().0),
             factor_bits: column(&|lane| lane.reciprocal().1),
             grow_shift: column(&|lane| lane.grow_shift()),
-            grows_by_shift: lanes.iter().all(Lane::grows_by_shift),
+            growth: lanes.iter().map(Lane::growth).max().unwrap_or(Growth::Any),
             shifts: lanes.iter().all(Lane::shifts),
             grows_past_start: lanes.iter().all(Lane::grows_past_start),
             lanes: lanes.len(),
+            maxima: (maxima().min().unwrap_or(1), maxima().max().unwrap_or(1)),
             windows: vec![],
             unpolled: vec![0; capacity],
             unpolled_instant: vec![0; capacity],
             halts: vec![0; capacity],
             polled_ns: vec![0; capacity],
         }
+    }
+
+    /// Lanes with a setting.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The lowest and the highest maximum of a lane \[ns\].
+    pub(super) fn maxima(&self) -> (i32, i32) {
+        self.maxima
     }
 
     /// Lanes, those without a setting included.

@@ -108,12 +108,3 @@ impl<'a> Strip<'a> {
             .map(|((lengths, block_max), block_sum)| Strip { instant: 0, lengths, block_max, block_sum })
     }
 }
-
-/// Where episodes of one strip change between small ones and others, for one maximum.
-#[derive(Default)]
-pub(super) struct Turns {
-    /// Ends of runs, in turn of small episodes (the first may be empty) and of others.
-    pub(super) ends: Vec<u32>,
-    /// Whether an episode is neither small nor big.
-    pub(super) any_between: bool,
-}

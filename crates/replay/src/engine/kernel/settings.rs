@@ -1,0 +1,204 @@
+//! What the lanes of a vector do with a window: grow it, shrink it, or take any episode at all.
+
+use super::super::lane::reciprocal;
+use super::super::lanes::Lanes;
+use super::super::lot::Lot;
+use std::marker::PhantomData;
+
+/// The settings of a lot, where they lie in memory: vectors of them are operands of instructions, and registers are
+/// left to windows and counts.
+#[derive(Clone, Copy)]
+pub(super) struct Settings<L> {
+    max: *const i32,
+    grow: *const i32,
+    grow_shift: *const i32,
+    start: *const i32,
+    below_floor: *const i32,
+    shift: *const i32,
+    factor: *const i32,
+    factor_bits: *const i32,
+    lanes: PhantomData<L>,
+}
+
+/// What an episode that may be of any length did to a vector of windows.
+pub(super) struct Step<L: Lanes> {
+    pub(super) window: L,
+    pub(super) polled: L,
+    pub(super) halted: L::Mask,
+    /// Where the window is not zero.
+    pub(super) kept: L::Mask,
+}
+
+impl<L: Lanes> Settings<L> {
+    /// The settings from lane `at` on.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `L`, `lanes` settings follow in the lot, and the value is not used for longer
+    /// than the lot lives.
+    #[inline(always)]
+    pub(super) unsafe fn of(lot: &Lot, at: usize, lanes: usize) -> Self {
+        assert!(at + lanes <= lot.capacity() && lot.capacity() <= lot.max.capacity());
+        let from = |column: &super::Column| column.as_ptr().wrapping_add(at);
+        Settings {
+            max: from(&lot.max),
+            grow: from(&lot.grow),
+            grow_shift: from(&lot.grow_shift),
+            start: from(&lot.start),
+            below_floor: from(&lot.below_floor),
+            shift: from(&lot.shift),
+            factor: from(&lot.factor),
+            factor_bits: from(&lot.factor_bits),
+            lanes: PhantomData,
+        }
+    }
+
+    /// See [`Lanes::forget`].
+    #[inline(always)]
+    pub(super) fn forget(self) {
+        L::forget(self.max);
+    }
+
+    /// Vector `v` of a column.
+    ///
+    /// # Safety
+    /// The column is one of this, and has so many vectors.
+    #[inline(always)]
+    unsafe fn vector(column: *const i32, v: usize) -> L {
+        // SAFETY: the caller vouches for the place, and who made this for the CPU.
+        unsafe { L::load(column.add(v * L::WIDTH)) }
+    }
+
+    /// # Safety
+    /// There are so many vectors, as for all below.
+    #[inline(always)]
+    pub(super) unsafe fn max(self, v: usize) -> L {
+        // SAFETY: the caller vouches for it.
+        unsafe { Self::vector(self.max, v) }
+    }
+
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    pub(super) unsafe fn start(self, v: usize) -> L {
+        // SAFETY: the caller vouches for it.
+        unsafe { Self::vector(self.start, v) }
+    }
+
+    /// A window grown by its factor, which is at least 1, where `at` holds.
+    ///
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    pub(super) unsafe fn grown_where<const BY_SHIFT: bool, const LIFTS: bool>(
+        self,
+        v: usize,
+        window: L,
+        at: L::Mask,
+    ) -> L {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            if BY_SHIFT && !LIFTS {
+                window.shl_where(at, Self::vector(self.grow_shift, v))
+            } else {
+                let grown = window.mul(Self::vector(self.grow, v));
+                window.raise_where(at, if LIFTS { grown.max(self.start(v)) } else { grown })
+            }
+        }
+    }
+
+    /// A window divided, not yet zero where that is below the floor.
+    ///
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    unsafe fn divided<const BY_SHIFT: bool>(self, v: usize, window: L) -> L {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            if BY_SHIFT {
+                window.shr(Self::vector(self.shift, v))
+            } else {
+                window.mul_shr(Self::vector(self.factor, v), Self::vector(self.factor_bits, v))
+            }
+        }
+    }
+
+    /// A window below the floor is zero; all others that a rule gives are at least that long. Also tells where it is
+    /// not zero.
+    ///
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    unsafe fn floored(self, v: usize, window: L) -> (L, L::Mask) {
+        // SAFETY: the caller vouches for it.
+        let kept = window.gt(unsafe { Self::vector(self.below_floor, v) });
+        (window.keep(kept), kept)
+    }
+
+    /// A window that shrinks, and where it is not zero then.
+    ///
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    pub(super) unsafe fn shrunk<const BY_SHIFT: bool>(self, v: usize, window: L) -> (L, L::Mask) {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.floored(v, self.divided::<BY_SHIFT>(v, window)) }
+    }
+
+    /// An episode of any length under windows that are not longer than their maximum.
+    ///
+    /// `RAISES`: no growth ends below the window that it began from.
+    ///
+    /// # Safety
+    /// See [`Settings::max`].
+    #[inline(always)]
+    pub(super) unsafe fn step<
+        const GUEST: bool,
+        const MICROS: bool,
+        const GROWS_BY_SHIFT: bool,
+        const RAISES: bool,
+        const SHIFTS: bool,
+    >(
+        self,
+        v: usize,
+        x: L,
+        window: L,
+    ) -> Step<L> {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            let max = self.max(v);
+            let halted = x.gt(window);
+            // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with
+            // microseconds `halted` sees to that, since the division takes `t` for a large number.
+            let (grows, shrinks);
+            if MICROS {
+                let (factor, bits) = const { reciprocal(1_000) };
+                let micros =
+                    x.sub(window).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
+                let t = micros.mul(L::splat(1_000));
+                shrinks = L::both(halted, t.gt(max));
+                grows = L::without(L::both(halted, t.gt(window)), shrinks);
+            } else if GUEST {
+                let t = x.sub(window);
+                shrinks = t.gt(max);
+                grows = L::without(t.gt(window), shrinks);
+            } else {
+                shrinks = x.gt(max);
+                grows = L::both(halted, max.gt(x));
+            }
+            let grown = if GROWS_BY_SHIFT {
+                window.shl(Self::vector(self.grow_shift, v))
+            } else {
+                window.mul(Self::vector(self.grow, v))
+            };
+            let grown = grown.max(self.start(v)).min(max);
+            let divided = self.divided::<SHIFTS>(v, window);
+            let next = if RAISES {
+                window.lower_where(shrinks, divided).raise_where(grows, grown)
+            } else {
+                window.replace(grows, grown).replace(shrinks, divided)
+            };
+            let (next, kept) = self.floored(v, next);
+            Step { window: next, polled: x.min(window), halted, kept }
+        }
+    }
+}

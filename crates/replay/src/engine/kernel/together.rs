@@ -1,0 +1,157 @@
+//! Lanes with maxima close to each other.
+
+use super::super::lanes::Lanes;
+use super::super::lot::Lot;
+use super::super::strip::{BLOCK, Strip};
+use super::settings::Settings;
+use super::turns::{Turns, limits};
+use super::{Tallies, store, vectors};
+
+/// The lanes agree which episodes are small and which are big, and only those between, as long as one of the maxima,
+/// are asked everything.
+///
+/// Between two that are not small a window only grows, and need not be cut to the maximum, as no small episode can
+/// tell; nor can `start` matter but for windows of zero, which the first small episode lifts to it (`LIFTS` is for
+/// settings of which that is not true). Where the factor is a power of two a small episode costs six vector
+/// operations.
+///
+/// Two things are skipped: a block that all windows cover, and what is left of a run of others once all windows are
+/// zero, or stay as they are; where maxima differ, up to the next episode between.
+///
+/// # Safety
+/// The CPU has the instructions of `L`.
+#[inline(always)]
+pub(in super::super) unsafe fn together<
+    L: Lanes,
+    const V: usize,
+    const GUEST: bool,
+    const GROWS_BY_SHIFT: bool,
+    const LIFTS: bool,
+    const SHIFTS: bool,
+>(
+    strip: Strip<'_>,
+    turns: &Turns,
+    idler: usize,
+    lot: &mut Lot,
+) {
+    assert!(lot.capacity() == V * L::WIDTH);
+    let (lowest, highest) = lot.maxima();
+    let (_, between) = limits(lowest, highest, GUEST);
+    let lengths = strip.lengths;
+    let n = lengths.len();
+    // SAFETY: the caller vouches for the CPU. The settings are used up before the lot is changed.
+    unsafe {
+        let mut q: [L; V] = vectors(lot.windows(idler), 0);
+        let mut tallies = Tallies::new(&q);
+        let settings = Settings::<L>::of(lot, 0, V * L::WIDTH);
+        let zero = L::splat(0);
+        macro_rules! small {
+            ($length:expr) => {{
+                let x = L::splat($length);
+                settings.forget();
+                for v in 0..V {
+                    let halted = x.gt(q[v]);
+                    tallies.polled[v] = tallies.polled[v].add(x.min(q[v]));
+                    tallies.halts[v] = tallies.halts[v].count(halted);
+                    let grows = if GUEST { x.gt(q[v].add(q[v])) } else { halted };
+                    q[v] = settings.grown_where::<GROWS_BY_SHIFT, LIFTS>(v, q[v], grows);
+                }
+            }};
+        }
+        let mut i = 0;
+        let mut ends = turns.ends.iter();
+        while i < n {
+            let Some(&end) = ends.next() else { break };
+            let end = (end as usize).min(n);
+            if i < end {
+                small!(*lengths.get_unchecked(i));
+                i += 1;
+                if !LIFTS {
+                    for v in 0..V {
+                        q[v] = q[v].max(settings.start(v));
+                    }
+                }
+                while i < end {
+                    let block_end = (i / BLOCK + 1) * BLOCK;
+                    if i % BLOCK == 0 && block_end <= end {
+                        let longest = L::splat(*strip.block_max.get_unchecked(i / BLOCK));
+                        let mut uncovered = zero;
+                        for v in 0..V {
+                            uncovered = uncovered.count(longest.gt(q[v]));
+                        }
+                        if uncovered.all_zero() {
+                            tallies.common_polled += u64::from(*strip.block_sum.get_unchecked(i / BLOCK));
+                            i = block_end;
+                            continue;
+                        }
+                    }
+                    let stop = block_end.min(end);
+                    while i < stop {
+                        small!(*lengths.get_unchecked(i));
+                        i += 1;
+                    }
+                }
+            }
+            let Some(&end) = ends.next() else { break };
+            let end = (end as usize).min(n);
+            while i < end {
+                let length = *lengths.get_unchecked(i);
+                i += 1;
+                tallies.common_unpolled += 1;
+                settings.forget();
+                if length > between {
+                    tallies.common_halts += 1;
+                    let (mut any, mut changed) = (zero, zero);
+                    for v in 0..V {
+                        let p = q[v].min(settings.max(v));
+                        tallies.polled[v] = tallies.polled[v].add(p);
+                        let (shrunk, kept) = settings.shrunk::<SHIFTS>(v, p);
+                        tallies.kept[v] = tallies.kept[v].count(kept);
+                        any = any.or(shrunk);
+                        changed = changed.or(shrunk.xor(p));
+                        q[v] = shrunk;
+                    }
+                    if i == end {
+                        break;
+                    }
+                    let zeros = any.all_zero();
+                    if !zeros && !changed.all_zero() {
+                        continue;
+                    }
+                    // What is between grows no window of zero where all have the same maximum.
+                    let to = if turns.between == 0 || zeros && lowest == highest {
+                        end
+                    } else {
+                        i + lengths[i..end].iter().take_while(|&&length| length > between).count()
+                    };
+                    let times = to - i;
+                    tallies.common_halts += times as u64;
+                    tallies.common_unpolled += times as u64;
+                    if !zeros {
+                        let times = L::splat(i32::try_from(times).unwrap_or(i32::MAX));
+                        for v in 0..V {
+                            tallies.polled[v] = tallies.polled[v].add(q[v].mul(times));
+                            tallies.kept[v] = tallies.kept[v].add_where(q[v].gt(zero), times);
+                        }
+                    }
+                    i = to;
+                } else {
+                    let x = L::splat(length);
+                    for v in 0..V {
+                        let p = q[v].min(settings.max(v));
+                        let step = settings.step::<GUEST, false, GROWS_BY_SHIFT, true, SHIFTS>(v, x, p);
+                        tallies.halts[v] = tallies.halts[v].count(step.halted);
+                        tallies.polled[v] = tallies.polled[v].add(step.polled);
+                        tallies.kept[v] = tallies.kept[v].count(step.kept);
+                        q[v] = step.window;
+                    }
+                }
+            }
+        }
+        for v in 0..V {
+            q[v] = q[v].min(settings.max(v));
+        }
+        tallies.add_to(lot, 0, &q);
+        store(lot.windows(idler), 0, q);
+    }
+}
