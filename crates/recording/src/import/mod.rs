@@ -9,10 +9,12 @@
 //! |---|---|
 //! | a table of episodes | [`csv`] |
 //! | the text of `perf script` | [`perf`] |
+//! | QEMU's trace of its event loops | [`qemu`] |
 
 pub mod csv;
 mod input;
 pub mod perf;
+pub mod qemu;
 
 pub use input::{Input, InputError};
 
@@ -48,6 +50,9 @@ pub struct ImportSummary {
     pub out_of_order: u64,
     /// What the times of the text resolve \[ns\]: 1000 for `perf script` without `--ns`. 0: not known.
     pub resolution_ns: u64,
+    /// How the decisions in the trace of a QEMU stand to the rule of its version; `None` where there is nothing to judge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decisions: Option<qemu::Decisions>,
 }
 
 impl ImportSummary {

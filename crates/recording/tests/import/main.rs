@@ -5,6 +5,7 @@ mod gzip;
 mod perf_guest;
 mod perf_host;
 mod perf_text;
+mod qemu;
 
 use dwell_recording::import::{ImportSummary, Input};
 use dwell_recording::{Chunk, Columns, Layer, Metadata, Packing, Reader, Writer};
