@@ -14,10 +14,12 @@ use crate::thread::{self, ThreadPairing};
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
+use dwell_recording::import::qemu::REALTIME_OFFSET;
 use dwell_recording::{
     Clock, Contents, Episode, IdleIncludes, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError,
     Writer,
 };
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
@@ -173,6 +175,20 @@ pub struct Recorder {
     threads: Watched,
 }
 
+/// By how much CLOCK_REALTIME is ahead of CLOCK_MONOTONIC \[ns\]: the tightest of a few readings between two others.
+fn realtime_offset_ns() -> i64 {
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec * 1_000_000_000 + time.tv_nsec
+    };
+    let reading = || {
+        let (before, day, after) = (ns(ClockId::Monotonic), ns(ClockId::Realtime), ns(ClockId::Monotonic));
+        (after - before, day - before - (after - before) / 2)
+    };
+    let tightest = (0..16).map(|_| reading()).min_by_key(|(width, _)| *width);
+    tightest.map_or(0, |(_, offset)| offset)
+}
+
 /// How often the buffers are emptied at least, the status is told and `stop` looked at.
 const ROUND: Duration = Duration::from_millis(100);
 /// How long events are kept back to be put in order \[ns\]: a CPU may be stopped (by a hypervisor) between taking the time
@@ -220,6 +236,7 @@ impl Recorder {
         metadata.kernel = kernel_release(&*system);
         metadata.cpu_model = cpu_model(&*system);
         metadata.lost.events = Some(0);
+        metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
         Ok(Recorder { system, target, trace, pairing, metadata, watch, threads: watched })
     }
 
