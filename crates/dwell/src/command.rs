@@ -1,6 +1,7 @@
 //! The sub-commands, one file each.
 
 pub(crate) mod bound;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod exits;

@@ -8,6 +8,7 @@ use anyhow::Context;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_recording::import::qemu::LEAST_LENGTHS;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use std::path::Path;
 
@@ -148,16 +149,7 @@ impl Model {
                 self.whose.name()
             ));
         }
-        if metadata.idle_includes == IdleIncludes::Wake {
-            notes.push(
-                "idle times include the wake-up latency: windows close to a typical idle time would do a little better \
-                 than shown"
-                    .to_owned(),
-            );
-        }
-        if let Some(lost) = metadata.lost.events.filter(|&lost| lost > 0) {
-            notes.push(format!("{lost} trace events were lost while recording"));
-        }
+        notes.extend(notes_of_recording(metadata));
         notes
     }
 }
@@ -167,4 +159,37 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
     let reader = Reader::open(path)?;
     (reader.episodes() > 0).then_some(()).with_context(|| format!("{}: holds no episode", path.display()))?;
     Ok(reader)
+}
+
+/// What somebody who reads figures of a recording has to know of it.
+pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
+    let mut notes = vec![];
+    if metadata.idle_includes == IdleIncludes::Wake {
+        notes.push(
+            "idle times include the wake-up latency: windows close to a typical idle time would do a little better \
+             than shown"
+                .to_owned(),
+        );
+    }
+    if let Some(lost) = metadata.lost.events.filter(|&lost| lost > 0) {
+        notes.push(format!("{lost} trace events were lost while recording"));
+    }
+    if has_least_lengths(metadata) {
+        notes.push(
+            "the log had no times: idle times are the least that QEMU's decisions allow, and costs are no more than that"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+fn has_least_lengths(metadata: &Metadata) -> bool {
+    metadata.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
+}
+
+/// Advice must not rest on idle times that nobody measured.
+pub(crate) fn refuse_least_lengths(metadata: &Metadata) -> anyhow::Result<()> {
+    let refused = "the recording has no idle times, only the least that QEMU's decisions allow; trace QEMU with \
+                   `-msg timestamp=on` and import that";
+    (!has_least_lengths(metadata)).then_some(()).context(refused)
 }

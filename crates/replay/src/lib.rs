@@ -14,6 +14,7 @@ pub mod bound;
 pub mod engine;
 pub mod grid;
 pub mod random;
+pub mod smooth;
 pub mod tune;
 
 mod bank;

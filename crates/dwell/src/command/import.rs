@@ -6,12 +6,14 @@ use crate::{progress, settings};
 use anyhow::{Context, anyhow};
 use clap::{Subcommand, ValueEnum};
 use dwell_policy::Layer;
+use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_recording::import::csv::CsvOptions;
 use dwell_recording::import::perf::PerfOptions;
+use dwell_recording::import::qemu::{Decisions, QemuOptions, Sleeps};
 use dwell_recording::import::{self, ImportSummary, Input};
-use dwell_recording::{Contents, IdleIncludes, Metadata, SettingValue, SettingsChange, Writer};
-use dwell_report::{count, duration};
+use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
+use dwell_report::{count, duration, percent};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -41,6 +43,19 @@ enum From {
                             perf script --ns --header > host.txt\n         dwell import perf host.txt -o host.parquet"
     )]
     Perf(Perf),
+    /// Log of QEMU's own trace of its event loops, plain or gzip
+    ///
+    /// Reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of every
+    /// QEMU from 7.0 to 11.1. Times stand in the log only with -msg timestamp=on; without them an idle time is the least
+    /// that it can have been, and tune will not take the recording. A sleep that no polling precedes is not in the log:
+    /// record the threads beside it and give that as --sleeps. With --qemu every decision in the log is held against the
+    /// rule of that version.
+    #[command(
+        after_help = "Example: qemu-system-x86_64 … -trace 'run_poll_handlers_*' -trace 'poll_*' -msg timestamp=on -D qemu.log\n         \
+                            dwell record thread --pid $(pidof qemu-system-x86_64) --duration 10s -o sleeps.parquet\n         \
+                            dwell import qemu qemu.log --qemu 7.2 --sleeps sleeps.parquet -o iothread.parquet"
+    )]
+    Qemu(Qemu),
 }
 
 #[derive(clap::Args)]
@@ -96,6 +111,26 @@ struct Perf {
     skip_unparsable: bool,
 }
 
+#[derive(clap::Args)]
+struct Qemu {
+    #[command(flatten)]
+    common: Common,
+    /// Recording of the same threads at the same time, by `dwell record thread`: when they slept
+    #[arg(long, value_name = "FILE")]
+    sleeps: Option<PathBuf>,
+    /// Only the context of this address, as the log has it after `ctx`
+    #[arg(long, value_name = "0x…", value_parser = address)]
+    context: Option<u64>,
+    /// Count lines that should be events but cannot be parsed, instead of stopping at the first
+    #[arg(long)]
+    skip_unparsable: bool,
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").ok_or("an address begins with 0x")?;
+    u64::from_str_radix(digits, 16).map_err(|_| "an address is 0x and up to 16 hexadecimal digits".to_owned())
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Includes {
     /// At the event; the wake-up latency is not included
@@ -145,6 +180,30 @@ pub(crate) fn run(args: Args) -> Outcome {
             };
             perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
         }
+        From::Qemu(qemu) => {
+            let metadata = qemu.common.metadata(Layer::Iothread)?;
+            let options = qemu.options(&metadata)?;
+            qemu.common.import(metadata, |input, writer| Ok(import::qemu::import(input, options, writer)?))
+        }
+    }
+}
+
+impl Qemu {
+    fn options(&self, metadata: &Metadata) -> anyhow::Result<QemuOptions> {
+        let rule = match &self.common.qemu {
+            None => None,
+            Some(_) => {
+                let version = settings::version(Layer::Iothread, self.common.qemu.as_deref(), metadata)?;
+                let setting = settings::recorded(Layer::Iothread, version, metadata)
+                    .unwrap_or_else(|| Setting::defaults(Layer::Iothread, version));
+                Some((Release::new(version)?.era(), Params::from(&setting)))
+            }
+        };
+        let sleeps = match &self.sleeps {
+            None => None,
+            Some(path) => Some(Sleeps::read(&path.display().to_string(), &Reader::open(path)?)?),
+        };
+        Ok(QemuOptions { rule, sleeps, context: self.context, skip_unparsable: self.skip_unparsable })
     }
 }
 
@@ -214,8 +273,30 @@ impl Common {
         note(summary.merged_polls, "polls that ran out, put together with the halt that followed");
         note(summary.unparsable, "lines that should be events but could not be parsed");
         note(summary.out_of_order, "events out of order");
+        if let Some(decisions) = &summary.decisions {
+            text.push_str(&judged(decisions));
+        }
         text
     }
+}
+
+/// How the decisions in a trace stand to the rule.
+fn judged(decisions: &Decisions) -> String {
+    let share =
+        if decisions.traced > 0 { decisions.determined as f64 / decisions.traced as f64 } else { 0.0 };
+    let mut text = format!(
+        "  {} decisions held against the rule: {} contradict it; for {} ({}) the times known leave no other decision\n",
+        count(decisions.traced.into()),
+        count(decisions.contradicted.into()),
+        count(decisions.determined.into()),
+        percent(share),
+    );
+    if let Some(line) = decisions.first_contradicted_line {
+        text.push_str(&format!(
+            "  the first that contradicts is in line {line}; were other parameters in force (--in-force), or set meanwhile?\n"
+        ));
+    }
+    text
 }
 
 fn in_force(asked: &[String], layer: Layer, metadata: &Metadata) -> anyhow::Result<SettingsChange> {

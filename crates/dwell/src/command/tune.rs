@@ -3,7 +3,7 @@
 use crate::command::replay::values;
 use crate::failure::{Answer, Outcome};
 use crate::knob_lines::{self, Lines};
-use crate::model::{Model, ModelArgs, Whose};
+use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
 use crate::whence::{Whence, WhenceArgs};
 use crate::{progress, quantity};
@@ -130,6 +130,7 @@ struct RowJson {
 pub(crate) fn run(args: Args) -> Outcome {
     let Whence { reader, file, note: first_note } = args.whence.open()?;
     let metadata = reader.metadata().clone();
+    model::refuse_least_lengths(&metadata).with_context(|| file.clone())?;
     let model = Model::of(&args.model, &metadata)?;
     let Whose::One(layer) = model.whose else {
         bail!("tune searches one layer's rule at a time; --layer is host, guest or iothread");

@@ -1,0 +1,384 @@
+//! `dwell compare`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{model, progress, quantity, settings};
+use anyhow::Context;
+use dwell_policy::iothread::{Era, Property, Release};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::Metadata;
+use dwell_replay::bound::ClairvoyantBound;
+use dwell_replay::smooth::{self, Smoothed};
+use dwell_replay::tune::{Goal, Role, Task, tune};
+use dwell_replay::{Bank, Counts, RecordingSource, Rule, Source, grid};
+use dwell_report::{Cell, Column, Table, count, duration, percent};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Compare QEMU's three generations of adaptive polling on a recording: what would an upgrade change?
+///
+/// Replays the recording through the rule of 7.2 (one polling time for the thread), 10.0 (one for each handler) and 11.1
+/// (smoothed by weight), each with its defaults and with the setting in force or asked for, and prints what a smoothed
+/// block time would be in 11.1 by weight. CPU is what polling burns; a halt is a sleep, that is a system call that waits.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
+                        dwell compare iothread.parquet --set poll-max-ns=300us --best")]
+pub(crate) struct Args {
+    /// Recording in Parquet, as `dwell import qemu` and `dwell record thread` write it
+    file: PathBuf,
+    /// Setting to compare beside the defaults, such as poll-max-ns=300us; can be given again for more parameters
+    /// [default: the one in force while recording, where the recording tells]
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// What one sleep and wake is worth, in CPU time and in latency at the price you give it
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    halt_cost: Nanos,
+    /// How much latency one sleep adds to its wake [default: the halt cost]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    wake_latency: Option<Nanos>,
+    /// Tune each generation, too: its best setting, chosen on the first half of the recording and judged on the second
+    #[arg(long)]
+    best: bool,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// The first release of each generation that distributions carry.
+const RELEASES: [Version; 3] = [Version::new(7, 2), Version::new(10, 0), Version::new(11, 1)];
+
+#[derive(Serialize)]
+struct Compared {
+    file: String,
+    episodes: u64,
+    idlers: usize,
+    span_ns: u64,
+    halt_cost_ns: u64,
+    wake_latency_ns: u64,
+    clairvoyant_cost_ns: u128,
+    results: Vec<Result>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    best: Vec<Result>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best_span_ns: Option<u64>,
+    smoothed: Vec<Weight>,
+    upgrade: String,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Result {
+    qemu: String,
+    era: &'static str,
+    which: &'static str,
+    setting: BTreeMap<&'static str, i64>,
+    polled_ns: u128,
+    polled_share: Option<f64>,
+    polls: u64,
+    polls_succeeded: u64,
+    halts: u64,
+    halts_per_episode: f64,
+    mean_added_latency_ns: f64,
+    cost_ns: u128,
+    cost_over_clairvoyant: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Weight {
+    weight: i64,
+    mean_handler_ns: f64,
+    forgotten_share: f64,
+    mean_window_ns: f64,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let reader = model::open(&args.file)?;
+    let metadata = reader.metadata().clone();
+    let source = RecordingSource::new(reader, true);
+    let chosen = chosen(&args, &metadata)?;
+    let compared = compare(&args, &metadata, &source, &chosen)?;
+    match args.format.format {
+        Format::Json => output::json(&compared)?,
+        Format::Csv => output::csv(&table(&compared.results))?,
+        Format::Table => print(&compared)?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// The setting to compare beside the defaults, in each generation; nothing where none is known.
+fn chosen(args: &Args, metadata: &Metadata) -> anyhow::Result<Vec<Option<Setting>>> {
+    let of = |version: Version| -> anyhow::Result<Option<Setting>> {
+        if args.set.is_empty() {
+            return Ok(settings::recorded(Layer::Iothread, version, metadata));
+        }
+        // A weight is taken where there is one.
+        let weight = Property::PollWeight.name();
+        let known =
+            |item: &str| version.at_least(11, 1) || !item.replace('_', "-").trim().starts_with(weight);
+        let asked = args.set.iter().flat_map(|text| text.split(',')).filter(|item| known(item));
+        let asked: Vec<String> = asked.map(str::to_owned).collect();
+        let defaults = Setting::defaults(Layer::Iothread, version);
+        let groups = settings::groups(&asked, &[defaults])?;
+        anyhow::ensure!(groups.len() <= 1, "--set: a parameter is given twice; compare takes one setting");
+        Ok(Some(groups.into_iter().next().map_or(defaults, |group| group[0])))
+    };
+    RELEASES.into_iter().map(of).collect()
+}
+
+fn compare(
+    args: &Args,
+    metadata: &Metadata,
+    source: &RecordingSource,
+    chosen: &[Option<Setting>],
+) -> anyhow::Result<Compared> {
+    let mut which = vec![];
+    for (version, chosen) in RELEASES.into_iter().zip(chosen) {
+        let defaults = Setting::defaults(Layer::Iothread, version);
+        which.push(("defaults", defaults));
+        which.extend(chosen.filter(|chosen| *chosen != defaults).map(|chosen| ("asked", chosen)));
+    }
+    let asked_name = if args.set.is_empty() { "in force" } else { "as asked" };
+    let rules: Vec<Rule> = which.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
+    let mut bank = Bank::new(&rules, source.handlers())?;
+    let mut clairvoyant = ClairvoyantBound::new(args.halt_cost);
+    let bar = progress::episodes(source.episodes(), "replaying");
+    let span = source.visit(0..u64::MAX, &mut |batch| {
+        bank.feed(batch);
+        clairvoyant.feed(batch);
+        bar.inc(batch.episodes() as u64);
+    })?;
+    bar.finish_and_clear();
+    let price = Price {
+        halt_cost: args.halt_cost,
+        wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
+        bound_ns: clairvoyant.counts().cost_ns(args.halt_cost),
+        span_ns: span.ns(),
+    };
+    let results: Vec<Result> = which
+        .iter()
+        .zip(bank.take())
+        .map(|((which, setting), counts)| {
+            let which = if *which == "asked" { asked_name } else { which };
+            price.result(setting, which, &counts)
+        })
+        .collect();
+    let (best, best_span_ns) = if args.best { best(args, metadata, source)? } else { (vec![], None) };
+    let newest = chosen.last().copied().flatten();
+    let weighted = newest.unwrap_or_else(|| Setting::defaults(Layer::Iothread, RELEASES[2]));
+    let smoothed = smooth::by_weight(source, &weighted)?.iter().map(weight).collect();
+    Ok(Compared {
+        file: args.file.display().to_string(),
+        episodes: source.episodes(),
+        idlers: source.idlers(),
+        span_ns: span.ns(),
+        halt_cost_ns: price.halt_cost.get(),
+        wake_latency_ns: price.wake_latency.get(),
+        clairvoyant_cost_ns: price.bound_ns,
+        upgrade: upgrade(&results, metadata),
+        results,
+        best,
+        best_span_ns,
+        smoothed,
+        notes: notes(metadata, source),
+    })
+}
+
+/// What turns counts into what they cost.
+struct Price {
+    halt_cost: Nanos,
+    wake_latency: Nanos,
+    bound_ns: u128,
+    span_ns: u64,
+}
+
+impl Price {
+    fn result(&self, setting: &Setting, which: &'static str, counts: &Counts) -> Result {
+        let cost_ns = counts.cost_ns(self.halt_cost);
+        let share = |of: u128, all: u128| (all > 0).then(|| of as f64 / all as f64);
+        Result {
+            qemu: setting.version().to_string(),
+            era: Release::new(setting.version()).map_or("", |release| release.era().name()),
+            which,
+            setting: setting.iter().map(|(param, value)| (param.name, value)).collect(),
+            polled_ns: counts.polled_ns,
+            polled_share: share(counts.polled_ns, self.span_ns.into()),
+            polls: counts.polls,
+            polls_succeeded: counts.polls_succeeded,
+            halts: counts.halts,
+            halts_per_episode: counts.halts as f64 / counts.episodes.max(1) as f64,
+            mean_added_latency_ns: counts.mean_latency_ns(self.wake_latency),
+            cost_ns,
+            cost_over_clairvoyant: share(cost_ns, self.bound_ns),
+        }
+    }
+}
+
+/// The best setting of each generation, by its figures on the half that it was not chosen on.
+fn best(
+    args: &Args,
+    metadata: &Metadata,
+    source: &RecordingSource,
+) -> anyhow::Result<(Vec<Result>, Option<u64>)> {
+    model::refuse_least_lengths(metadata)?;
+    let mut all = vec![];
+    let mut span_ns = 0;
+    for version in RELEASES {
+        let candidates = grid::settings(Layer::Iothread, version);
+        let bar = progress::episodes(source.episodes() * 2, "tuning");
+        let advice = tune(&Task {
+            source,
+            present: Setting::defaults(Layer::Iothread, version),
+            candidates: &candidates,
+            goal: Goal::LeastCost,
+            halt_cost: args.halt_cost,
+            progress: &|episodes| bar.inc(episodes),
+        });
+        bar.finish_and_clear();
+        let advice = advice.with_context(|| args.file.display().to_string())?;
+        span_ns = advice.judged_span_ns;
+        let price = Price {
+            halt_cost: args.halt_cost,
+            wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
+            bound_ns: advice.row(Role::Clairvoyant).counts.cost_ns(args.halt_cost),
+            span_ns,
+        };
+        let row = advice.row(Role::Recommended);
+        if let Some(Rule::Layer(setting)) = row.rule {
+            all.push(price.result(&setting, "best", &row.counts));
+        }
+    }
+    Ok((all, Some(span_ns)))
+}
+
+fn weight(smoothed: &Smoothed) -> Weight {
+    Weight {
+        weight: smoothed.weight,
+        mean_handler_ns: smoothed.mean_handler_ns(),
+        forgotten_share: smoothed.forgotten as f64 / smoothed.readied.max(1) as f64,
+        mean_window_ns: smoothed.mean_window_ns(),
+    }
+}
+
+/// From the recorded generation, else the oldest, to the newest, each with its defaults.
+fn upgrade(results: &[Result], metadata: &Metadata) -> String {
+    let recorded = metadata.qemu.as_deref().and_then(|text| Version::parse(text));
+    let era =
+        recorded.and_then(|version| Release::new(version).ok()).map_or(Era::Global, |release| release.era());
+    let defaults = |era: Era| results.iter().find(|r| r.era == era.name() && r.which == "defaults");
+    let (Some(old), Some(new)) = (defaults(era), defaults(Era::Weighted)) else { return String::new() };
+    if era == Era::Weighted {
+        return format!("the recorded QEMU has the rule of {} already", new.qemu);
+    }
+    let change = |old: f64, new: f64| match old {
+        _ if old == new => "the same".to_owned(),
+        0.0 => "more, from none".to_owned(),
+        _ => format!("{}{}", if new > old { "+" } else { "-" }, percent((new - old).abs() / old)),
+    };
+    format!(
+        "from {} to {}, each with its defaults: CPU polled {}, sleeps {}, cost {}",
+        old.qemu,
+        new.qemu,
+        change(old.polled_ns as f64, new.polled_ns as f64),
+        change(old.halts as f64, new.halts as f64),
+        change(old.cost_ns as f64, new.cost_ns as f64),
+    )
+}
+
+fn notes(metadata: &Metadata, source: &RecordingSource) -> Vec<String> {
+    let mut notes = model::notes_of_recording(metadata);
+    if source.handlers() < 2 {
+        notes.push(
+            "the recording does not tell handlers apart: 10.0 and 11.1 are replayed as if one handler did everything"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+fn table(results: &[Result]) -> Table {
+    let mut table = Table::new([
+        Column::text("QEMU", "qemu"),
+        Column::text("rule", "era"),
+        Column::text("setting", "which"),
+        Column::number("CPU polled", "polled_share"),
+        Column::number("polls", "polls"),
+        Column::number("success", "success_share"),
+        Column::number("sleeps", "halts"),
+        Column::number("per episode", "halts_per_episode"),
+        Column::number("mean latency", "mean_added_latency_ns"),
+        Column::number("cost", "cost_ns"),
+        Column::number("/clairvoyant", "cost_over_clairvoyant"),
+        Column::text("values", "values"),
+    ]);
+    for result in results {
+        let success = (result.polls > 0).then(|| result.polls_succeeded as f64 / result.polls as f64);
+        let values: Vec<String> =
+            result.setting.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        table.push([
+            Cell::Text(result.qemu.clone()),
+            Cell::Text(result.era.to_owned()),
+            Cell::Text(result.which.to_owned()),
+            Cell::share(result.polled_share),
+            Cell::Count(result.polls.into()),
+            Cell::share(success),
+            Cell::Count(result.halts.into()),
+            Cell::Ratio(result.halts_per_episode),
+            Cell::Nanos(result.mean_added_latency_ns),
+            Cell::Nanos(result.cost_ns as f64),
+            Cell::ratio(result.cost_over_clairvoyant),
+            Cell::Text(values.join(" ")),
+        ]);
+    }
+    table
+}
+
+fn weights_table(smoothed: &[Weight]) -> Table {
+    let mut table = Table::new([
+        Column::number("weight", "weight"),
+        Column::number("smoothed handler time", "mean_handler_ns"),
+        Column::number("forgotten", "forgotten_share"),
+        Column::number("polling time", "mean_window_ns"),
+    ]);
+    for row in smoothed {
+        table.push([
+            Cell::Text(row.weight.to_string()),
+            Cell::Nanos(row.mean_handler_ns),
+            Cell::Share(row.forgotten_share),
+            Cell::Nanos(row.mean_window_ns),
+        ]);
+    }
+    table
+}
+
+fn print(compared: &Compared) -> anyhow::Result<()> {
+    output::text(&format!(
+        "{}: {} episodes of {} idler{} over {}, one sleep worth {}\n\
+         the clairvoyant, which no policy can beat, costs {}\n\n",
+        compared.file,
+        count(compared.episodes.into()),
+        compared.idlers,
+        if compared.idlers == 1 { "" } else { "s" },
+        duration(compared.span_ns as f64),
+        duration(compared.halt_cost_ns as f64),
+        duration(compared.clairvoyant_cost_ns as f64),
+    ))?;
+    output::text(&table(&compared.results).to_text())?;
+    if let Some(span_ns) = compared.best_span_ns {
+        let span = duration(span_ns as f64);
+        output::text(&format!(
+            "\nBest setting of each, chosen on the first half, on the second ({span}):\n\n"
+        ))?;
+        output::text(&table(&compared.best).to_text())?;
+    }
+    output::text(
+        "\nIn 11.1, by poll-weight (a new block time counts for 1/2^weight), means over all episodes:\n\n",
+    )?;
+    output::text(&weights_table(&compared.smoothed).to_text())?;
+    output::text(&format!("\nUpgrade: {}\n", compared.upgrade))?;
+    for note in &compared.notes {
+        output::text(&format!("note: {note}\n"))?;
+    }
+    Ok(())
+}
