@@ -1,0 +1,364 @@
+//! The I/O threads of a QEMU or qemu-storage-daemon: what they have, and setting it.
+//!
+//! QEMU applies a property at once, to the running thread. It also *forgets what the thread has learnt*, with every write
+//! and even if the value stays the same; so nothing that is already there is written. Since 11.1 writing 0 means the
+//! default, which is then what is read back; before, 0 is kept.
+//!
+//! All properties of an `iothread` object can be named, those that do not steer polling (`aio-max-batch`,
+//! `thread-pool-min`, `thread-pool-max`) included; which there are, and which values they take, is QEMU's to say.
+
+use crate::qmp::{Monitor, QmpError};
+use dwell_policy::iothread::{Era, Params, Property};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// One I/O thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IoThread {
+    /// The id of its object.
+    pub id: String,
+    /// Its thread, by the kernel's number; a qemu-storage-daemon does not tell.
+    pub thread_id: Option<u32>,
+    /// Its polling properties, by name; those that this QEMU has.
+    pub properties: BTreeMap<String, i64>,
+}
+
+impl IoThread {
+    /// Where its object is.
+    pub fn path(&self) -> String {
+        path(&self.id)
+    }
+
+    /// Whether this QEMU smoothes by weight and keeps defaults in place of zeros (11.1).
+    pub fn is_weighted(&self) -> bool {
+        self.properties.contains_key(Property::PollWeight.name())
+    }
+
+    /// What QEMU keeps when it is told to set `property` to `value`.
+    fn stored(&self, property: &str, value: i64) -> i64 {
+        match Property::from_name(property) {
+            Some(known) if self.is_weighted() && value == 0 && known != Property::PollMaxNs => {
+                Params::default_for(Era::Weighted).get(known)
+            }
+            _ => value,
+        }
+    }
+}
+
+fn path(id: &str) -> String {
+    format!("/objects/{id}")
+}
+
+/// What went wrong with an I/O thread.
+#[derive(Debug, thiserror::Error)]
+pub enum IothreadError {
+    /// The monitor or QEMU itself.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    /// An answer is not what the command returns.
+    #[error("QEMU answers `{command}` with something else than {wanted}: `{got}`")]
+    Answer {
+        /// The command.
+        command: &'static str,
+        /// What it should return.
+        wanted: &'static str,
+        /// What it did return, or its beginning.
+        got: String,
+    },
+    /// There is no such object.
+    #[error("there is no iothread `{id}`; there {}", if .known.is_empty() { "is none".to_owned() } else { format!("are {}", .known.join(", ")) })]
+    NoSuch {
+        /// The id.
+        id: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
+    /// A property is to be set twice.
+    #[error("{property} is given twice")]
+    Twice {
+        /// Which.
+        property: String,
+    },
+    /// Setting failed, and what was set before was put back.
+    #[error("cannot set {property} of iothread `{id}` to {value}; everything is as it was")]
+    Set {
+        /// Which thread.
+        id: String,
+        /// Which property.
+        property: String,
+        /// To what.
+        value: i64,
+        /// Why.
+        source: Box<IothreadError>,
+    },
+    /// Setting failed, and what was set before could not be put back.
+    #[error("cannot set {property} of iothread `{id}` to {value}, nor put back {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Stuck {
+        /// Which thread.
+        id: String,
+        /// Which property.
+        property: String,
+        /// To what.
+        value: i64,
+        /// What is not as it was.
+        left: Vec<Change>,
+        /// Why setting failed.
+        source: Box<IothreadError>,
+    },
+    /// QEMU kept another value than the one it took.
+    #[error("QEMU took {property} = {value} and keeps {kept}")]
+    ReadBack {
+        /// Which property.
+        property: String,
+        /// What was written.
+        value: i64,
+        /// What is there.
+        kept: i64,
+    },
+}
+
+/// A value that is to be set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Which property.
+    pub property: String,
+    /// What is there.
+    pub from: i64,
+    /// What is to be there.
+    pub to: i64,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} -> {}", self.property, self.from, self.to)
+    }
+}
+
+/// What setting an I/O thread would write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Of which thread.
+    pub id: String,
+    /// What would be written, in this order.
+    pub changes: Vec<Change>,
+    /// What is there already.
+    pub unchanged: Vec<String>,
+}
+
+impl Plan {
+    /// What puts back what was there, in reverse order.
+    #[must_use]
+    pub fn reversed(&self) -> Plan {
+        let back =
+            |change: &Change| Change { property: change.property.clone(), from: change.to, to: change.from };
+        Plan {
+            id: self.id.clone(),
+            changes: self.changes.iter().rev().map(back).collect(),
+            unchanged: vec![],
+        }
+    }
+
+    /// The commands that it would send.
+    pub fn commands(&self) -> Vec<String> {
+        let command = |change: &Change| {
+            json!({ "execute": "qom-set", "arguments": arguments(&self.id, &change.property, Some(change.to)) }).to_string()
+        };
+        self.changes.iter().map(command).collect()
+    }
+}
+
+fn arguments(id: &str, property: &str, value: Option<i64>) -> Value {
+    match value {
+        Some(value) => json!({ "path": path(id), "property": property, "value": value }),
+        None => json!({ "path": path(id), "property": property }),
+    }
+}
+
+/// The I/O threads that users made, in QEMU's order. QEMU's own, such as `mon_iothread`, are not told.
+///
+/// # Errors
+/// [`IothreadError`] if the monitor fails or answers nonsense.
+pub fn list(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
+    match monitor.execute("query-iothreads", None) {
+        Ok(answer) => from_query(&answer),
+        Err(error) if error.is_unknown_command() => walk(monitor),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The I/O thread of this id.
+///
+/// # Errors
+/// As [`list`], and if there is no such thread.
+pub fn find(monitor: &mut Monitor, id: &str) -> Result<IoThread, IothreadError> {
+    let all = list(monitor)?;
+    let known = all.iter().map(|thread| thread.id.clone()).collect();
+    all.into_iter().find(|thread| thread.id == id).ok_or(IothreadError::NoSuch { id: id.to_owned(), known })
+}
+
+fn from_query(answer: &Value) -> Result<Vec<IoThread>, IothreadError> {
+    let wrong = || answer_error("query-iothreads", "a list of iothreads", answer);
+    let thread = |item: &Value| {
+        let value = |property: Property| {
+            item.get(property.name()).and_then(Value::as_i64).map(|value| (property.name().to_owned(), value))
+        };
+        Some(IoThread {
+            id: item.get("id")?.as_str()?.to_owned(),
+            thread_id: item.get("thread-id").and_then(Value::as_u64).and_then(|tid| u32::try_from(tid).ok()),
+            properties: Property::ALL.into_iter().filter_map(value).collect(),
+        })
+    };
+    let items = answer.as_array().ok_or_else(wrong)?;
+    items.iter().map(|item| thread(item).ok_or_else(wrong)).collect()
+}
+
+/// For a qemu-storage-daemon, which does not know `query-iothreads`.
+fn walk(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
+    let answer = monitor.execute("qom-list", Some(json!({ "path": "/objects" })))?;
+    let wrong = || answer_error("qom-list", "a list of properties", &answer);
+    let mut threads = vec![];
+    for item in answer.as_array().ok_or_else(wrong)? {
+        let text = |name: &str| item.get(name).and_then(Value::as_str);
+        let (name, kind) = text("name").zip(text("type")).ok_or_else(wrong)?;
+        if kind != "child<iothread>" {
+            continue;
+        }
+        let mut thread = IoThread { id: name.to_owned(), thread_id: None, properties: BTreeMap::new() };
+        for property in Property::ALL {
+            match get(monitor, name, property.name()) {
+                Ok(value) => {
+                    thread.properties.insert(property.name().to_owned(), value);
+                }
+                Err(IothreadError::Qmp(error)) if error.is_refusal() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+/// Reads one property.
+///
+/// # Errors
+/// [`IothreadError`]; with QEMU's words if there is no such property.
+pub fn get(monitor: &mut Monitor, id: &str, property: &str) -> Result<i64, IothreadError> {
+    let answer = monitor.execute("qom-get", Some(arguments(id, property, None)))?;
+    answer.as_i64().ok_or_else(|| answer_error("qom-get", "a whole number", &answer))
+}
+
+/// What would have to be written so that the thread has these values: each at most once, and none that it has.
+///
+/// # Errors
+/// With QEMU's words if the thread has no such property; if one is given twice.
+pub fn plan(
+    monitor: &mut Monitor,
+    thread: &IoThread,
+    wanted: &[(String, i64)],
+) -> Result<Plan, IothreadError> {
+    let mut plan = Plan { id: thread.id.clone(), changes: vec![], unchanged: vec![] };
+    for (index, (property, value)) in wanted.iter().enumerate() {
+        if wanted.iter().take(index).any(|(other, _)| other == property) {
+            return Err(IothreadError::Twice { property: property.clone() });
+        }
+        let from = match thread.properties.get(property) {
+            Some(value) => *value,
+            None => get(monitor, &thread.id, property)?,
+        };
+        let to = thread.stored(property, *value);
+        if from == to {
+            plan.unchanged.push(property.clone());
+        } else {
+            plan.changes.push(Change { property: property.clone(), from, to });
+        }
+    }
+    Ok(plan)
+}
+
+/// Writes what the plan says and reads each value back. If one cannot be set, those before it are put back.
+///
+/// # Errors
+/// [`IothreadError::Set`] if everything is as it was, [`IothreadError::Stuck`] if it could not be put back.
+pub fn apply(monitor: &mut Monitor, plan: &Plan) -> Result<(), IothreadError> {
+    for (done, change) in plan.changes.iter().enumerate() {
+        let Err(source) = set(monitor, &plan.id, change) else { continue };
+        // The failed one may have been written, and only its reading back have failed.
+        let written =
+            if matches!(&source, IothreadError::Qmp(error) if error.is_refusal()) { done } else { done + 1 };
+        let mut left = vec![];
+        for before in plan.changes.iter().take(written).rev() {
+            let back = Change { property: before.property.clone(), from: before.to, to: before.from };
+            if set(monitor, &plan.id, &back).is_err() {
+                left.push(back);
+            }
+        }
+        let (id, property, value) = (plan.id.clone(), change.property.clone(), change.to);
+        let source = Box::new(source);
+        return Err(if left.is_empty() {
+            IothreadError::Set { id, property, value, source }
+        } else {
+            IothreadError::Stuck { id, property, value, left, source }
+        });
+    }
+    Ok(())
+}
+
+fn set(monitor: &mut Monitor, id: &str, change: &Change) -> Result<(), IothreadError> {
+    let Change { property, to, .. } = change;
+    monitor.execute("qom-set", Some(arguments(id, property, Some(*to))))?;
+    let kept = get(monitor, id, property)?;
+    if kept == *to {
+        Ok(())
+    } else {
+        Err(IothreadError::ReadBack { property: property.clone(), value: *to, kept })
+    }
+}
+
+fn answer_error(command: &'static str, wanted: &'static str, got: &Value) -> IothreadError {
+    let text: String = got.to_string().chars().take(80).flat_map(char::escape_debug).collect();
+    IothreadError::Answer { command, wanted, got: text }
+}
+
+/// How to have polling values at the next start, and how to set them through libvirt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Persistence {
+    /// Over QMP, now: one `qom-set` a property.
+    pub qmp: Vec<String>,
+    /// With libvirt, now.
+    pub virsh: String,
+    /// With libvirt, at the next start: inside `<iothreadids>`.
+    pub xml: String,
+    /// On QEMU's command line.
+    pub object: String,
+}
+
+/// The lines for an I/O thread of this id (`ID` where it is not known) and these polling properties.
+///
+/// libvirt numbers I/O threads and calls their objects `iothread1`, `iothread2`, …; for other ids its lines say 1.
+pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
+    let number = id.strip_prefix("iothread").filter(|n| n.parse::<u32>().is_ok()).unwrap_or("1");
+    let each = |form: &dyn Fn(&str, i64) -> String, separator: &str| {
+        values.iter().map(|(name, value)| form(name, *value)).collect::<Vec<_>>().join(separator)
+    };
+    let short = |name: &str| name.trim_start_matches("poll-").trim_end_matches("-ns").to_owned();
+    let set = |(name, value): &(&str, i64)| {
+        // Written by hand: serde_json would order the names by the alphabet.
+        format!(
+            "{{\"execute\":\"qom-set\",\"arguments\":{{\"path\":\"{}\",\"property\":\"{name}\",\"value\":{value}}}}}",
+            path(id)
+        )
+    };
+    Persistence {
+        qmp: values.iter().map(set).collect(),
+        virsh: format!(
+            "virsh iothreadset DOMAIN {number} {} --live",
+            each(&|n, v| format!("--{n} {v}"), " ")
+        ),
+        xml: format!(
+            "<iothread id='{number}'><poll {}/></iothread>",
+            each(&|n, v| format!("{}='{v}'", short(n)), " ")
+        ),
+        object: format!("-object iothread,id={id},{}", each(&|n, v| format!("{n}={v}"), ",")),
+    }
+}

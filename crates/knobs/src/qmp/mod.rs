@@ -1,0 +1,148 @@
+//! A client of QEMU's monitor (QMP) on a UNIX socket.
+//!
+//! QMP is JSON, one object a line from QEMU. It greets, the client negotiates capabilities, then each command has one
+//! answer; events may come at any time between. A monitor serves one client at a time: a second one connects and hears
+//! nothing until the first is gone.
+//!
+//! A monitor is trusted with nothing. Whatever it sends or keeps back, a call ends within its [`Limits`]: lines are bounded
+//! in length, their nesting is bounded by the JSON parser (128 deep), answers are bounded in time, and events that pile up
+//! are counted and dropped. After an error other than QEMU's own refusal the connection is not used again.
+//!
+//! ```no_run
+//! use dwell_knobs::qmp::{Limits, Monitor};
+//! # fn main() -> Result<(), dwell_knobs::qmp::QmpError> {
+//! let mut monitor = Monitor::connect("/run/qemu.sock".as_ref(), Limits::default())?;
+//! println!("QEMU {}", monitor.greeting().version);
+//! let status = monitor.execute("query-status", None)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod line;
+mod monitor;
+
+pub use monitor::{Event, Greeting, Monitor};
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a monitor may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For the greeting, and for each answer. QEMU answers within milliseconds, unless it is stopped or busy with another
+    /// client's command.
+    pub answer_within: Duration,
+    /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB.
+    pub line_bytes: usize,
+    /// Events kept for [`Monitor::take_events`]; later ones are counted and dropped.
+    pub events: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { answer_within: Duration::from_secs(5), line_bytes: 4 << 20, events: 1 << 10 }
+    }
+}
+
+/// What went wrong between this client and a monitor.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// There is nobody at the socket.
+    #[error("cannot connect to the monitor at {path}{hint}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What may help, with a semicolon in front; empty if there is nothing to say.
+        hint: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The path is too long for a socket or holds a zero.
+    #[error("{path}: cannot be a UNIX socket's path")]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Reading or writing failed.
+    #[error("cannot {what} the monitor at {path}")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The other side closed the connection.
+    #[error("the monitor at {path} closed the connection before {before}; did QEMU end?")]
+    Closed {
+        /// The socket.
+        path: PathBuf,
+        /// What was waited for.
+        before: String,
+    },
+    /// No answer in time.
+    #[error(
+        "the monitor at {path} did not send {awaited} within {within:?}; it serves one client at a time, is another \
+         connected? (libvirt keeps its own monitor for itself: use `virsh qemu-monitor-command` or a second monitor)"
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// What was waited for.
+        awaited: String,
+        /// For how long.
+        within: Duration,
+    },
+    /// A line without end.
+    #[error("the monitor at {path} sent a line of more than {limit} bytes while {awaited} was waited for")]
+    LineTooLong {
+        /// The socket.
+        path: PathBuf,
+        /// The limit.
+        limit: usize,
+        /// What was waited for.
+        awaited: String,
+    },
+    /// Something that is not QMP.
+    #[error("the monitor at {path} sent what is not QMP while {awaited} was waited for: {what}: `{text}`")]
+    NotQmp {
+        /// The socket.
+        path: PathBuf,
+        /// What was waited for.
+        awaited: String,
+        /// What is wrong.
+        what: String,
+        /// The beginning of what it sent, harmless for a terminal.
+        text: String,
+    },
+    /// QEMU refused the command, in its own words. The connection is as good as before.
+    #[error("QEMU refuses `{command}`: {desc}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// QEMU's error class, mostly `GenericError`.
+        class: String,
+        /// What QEMU said, with what would steer a terminal escaped.
+        desc: String,
+    },
+    /// The connection broke in a call before.
+    #[error("the connection to the monitor at {path} is broken since an earlier error")]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+    },
+}
+
+impl QmpError {
+    /// Whether QEMU itself refused, so that the connection can be used on.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, QmpError::Refused { .. })
+    }
+
+    /// Whether QEMU does not know the command.
+    pub fn is_unknown_command(&self) -> bool {
+        matches!(self, QmpError::Refused { class, .. } if class == "CommandNotFound")
+    }
+}

@@ -1,0 +1,286 @@
+//! The conversation: greeting, capabilities, commands, events.
+
+use super::line::{Lines, NoLine};
+use super::{Limits, QmpError};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How QEMU introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Such as `7.2.22`.
+    pub version: String,
+    /// The distribution's own, such as `Debian 1:7.2+dfsg-7`; empty where there is none.
+    pub package: String,
+}
+
+/// Something that QEMU told unasked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Such as `SHUTDOWN`.
+    pub name: String,
+    /// What is told of it.
+    pub data: Value,
+}
+
+/// A connection to a monitor, ready for commands.
+#[derive(Debug)]
+pub struct Monitor {
+    path: PathBuf,
+    stream: UnixStream,
+    lines: Lines,
+    limits: Limits,
+    greeting: Greeting,
+    events: Vec<Event>,
+    events_dropped: u64,
+    next_id: u64,
+    broken: bool,
+}
+
+impl Monitor {
+    /// Connects, and negotiates no capabilities.
+    ///
+    /// # Errors
+    /// [`QmpError`] if nobody is there, or who is there does not speak QMP.
+    pub fn connect(path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
+        let address = SocketAddrUnix::new(path).map_err(|_| QmpError::Path { path: path.to_owned() })?;
+        let stream =
+            connect_within(&address, limits.answer_within).map_err(|source| match source.kind() {
+                io::ErrorKind::WouldBlock => QmpError::Silent {
+                    path: path.to_owned(),
+                    awaited: "an answer to the connection".to_owned(),
+                    within: limits.answer_within,
+                },
+                kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
+            })?;
+        Monitor::over(stream, path, limits)
+    }
+
+    /// Negotiates over a connection that is there already; errors call it by `path`.
+    ///
+    /// # Errors
+    /// [`QmpError`] if the other side does not speak QMP.
+    pub fn over(stream: UnixStream, path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
+        let greeting = Greeting { version: String::new(), package: String::new() };
+        let mut monitor = Monitor {
+            path: path.to_owned(),
+            stream,
+            lines: Lines::default(),
+            limits,
+            greeting,
+            events: vec![],
+            events_dropped: 0,
+            next_id: 0,
+            broken: false,
+        };
+        monitor.greeting = monitor.greet()?;
+        monitor.execute("qmp_capabilities", None)?;
+        Ok(monitor)
+    }
+
+    /// How QEMU introduced itself.
+    pub fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The process at the other end when it began to listen, as the kernel tells; `None` if it is of another PID namespace.
+    pub fn peer_pid(&self) -> Option<u32> {
+        let pid = socket_peercred(&self.stream).ok()?.pid;
+        u32::try_from(pid.as_raw_nonzero().get()).ok()
+    }
+
+    /// Executes a command and answers what it returns.
+    ///
+    /// # Errors
+    /// [`QmpError::Refused`] in QEMU's own words; any other error means that the connection is of no further use.
+    pub fn execute(&mut self, command: &str, arguments: Option<Value>) -> Result<Value, QmpError> {
+        if self.broken {
+            return Err(QmpError::Broken { path: self.path.clone() });
+        }
+        let result = self.converse(command, arguments);
+        self.broken = result.as_ref().is_err_and(|error| !error.is_refusal());
+        result
+    }
+
+    /// The events that came since this was asked last, and how many more were dropped.
+    pub fn take_events(&mut self) -> (Vec<Event>, u64) {
+        (std::mem::take(&mut self.events), std::mem::take(&mut self.events_dropped))
+    }
+
+    fn greet(&mut self) -> Result<Greeting, QmpError> {
+        let awaited = "its greeting";
+        let deadline = Instant::now() + self.limits.answer_within;
+        let object = self.object(awaited, deadline)?;
+        let version = object.get("QMP").and_then(|qmp| qmp.get("version")).ok_or_else(|| {
+            self.not_qmp(awaited, "it does not greet".to_owned(), &Value::Object(object.clone()).to_string())
+        })?;
+        let number = |name: &str| version.get("qemu").and_then(|qemu| qemu.get(name)).and_then(Value::as_u64);
+        let parts = [number("major"), number("minor"), number("micro")];
+        let text = parts.map(|part| part.map_or_else(|| "?".to_owned(), |part| part.to_string()));
+        let package = version.get("package").and_then(Value::as_str).unwrap_or_default();
+        Ok(Greeting { version: text.join("."), package: harmless(package, 200) })
+    }
+
+    fn converse(&mut self, command: &str, arguments: Option<Value>) -> Result<Value, QmpError> {
+        let awaited = format!("the answer to `{command}`");
+        let deadline = Instant::now() + self.limits.answer_within;
+        self.next_id += 1;
+        let id = json!(self.next_id);
+        let mut request = json!({ "execute": command, "id": id });
+        if let Some(arguments) = arguments {
+            request["arguments"] = arguments;
+        }
+        self.send(&request, &awaited, deadline)?;
+        loop {
+            let object = self.object(&awaited, deadline)?;
+            if let Some(name) = object.get("event").and_then(Value::as_str) {
+                self.keep_event(name, object.get("data"));
+                continue;
+            }
+            let ours = object.get("id") == Some(&id);
+            if let Some(value) = object.get("return").filter(|_| ours) {
+                return Ok(value.clone());
+            }
+            if let Some(error) = object.get("error") {
+                // An error without id is the answer to something that QEMU could not read.
+                if ours || !object.contains_key("id") {
+                    let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+                    return Err(QmpError::Refused {
+                        command: command.to_owned(),
+                        class: harmless(text("class"), 100),
+                        desc: harmless(text("desc"), 2_000),
+                    });
+                }
+            }
+            let text = Value::Object(object).to_string();
+            return Err(self.not_qmp(
+                &awaited,
+                "neither event nor answer to what was asked".to_owned(),
+                &text,
+            ));
+        }
+    }
+
+    fn send(&mut self, request: &Value, awaited: &str, deadline: Instant) -> Result<(), QmpError> {
+        let mut line = request.to_string().into_bytes();
+        line.push(b'\n');
+        let mut rest = line.as_slice();
+        while !rest.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.silent(awaited));
+            }
+            let written = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write(rest));
+            match written {
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(source) => match source.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                        return Err(self.closed(awaited));
+                    }
+                    _ => return Err(QmpError::Io { path: self.path.clone(), what: "write to", source }),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The next object that the monitor sends; blank lines are passed over.
+    fn object(&mut self, awaited: &str, deadline: Instant) -> Result<Map<String, Value>, QmpError> {
+        loop {
+            let line = self
+                .lines
+                .next(&mut self.stream, deadline, self.limits.line_bytes)
+                .map_err(|why| self.no_line(why, awaited))?;
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            return match serde_json::from_slice::<Value>(&line) {
+                Ok(Value::Object(object)) => Ok(object),
+                Ok(_) => {
+                    Err(self.not_qmp(awaited, "not an object".to_owned(), &String::from_utf8_lossy(&line)))
+                }
+                Err(error) => Err(self.not_qmp(awaited, error.to_string(), &String::from_utf8_lossy(&line))),
+            };
+        }
+    }
+
+    fn keep_event(&mut self, name: &str, data: Option<&Value>) {
+        if self.events.len() < self.limits.events {
+            let data = data.cloned().unwrap_or(Value::Null);
+            self.events.push(Event { name: name.to_owned(), data });
+        } else {
+            self.events_dropped += 1;
+        }
+    }
+
+    fn no_line(&self, why: NoLine, awaited: &str) -> QmpError {
+        let path = self.path.clone();
+        match why {
+            NoLine::Io(source) => QmpError::Io { path, what: "read from", source },
+            NoLine::Closed => self.closed(awaited),
+            NoLine::TooLate => self.silent(awaited),
+            NoLine::TooLong => {
+                QmpError::LineTooLong { path, limit: self.limits.line_bytes, awaited: awaited.to_owned() }
+            }
+        }
+    }
+
+    fn closed(&self, awaited: &str) -> QmpError {
+        QmpError::Closed { path: self.path.clone(), before: awaited.to_owned() }
+    }
+
+    fn silent(&self, awaited: &str) -> QmpError {
+        let within: Duration = self.limits.answer_within;
+        QmpError::Silent { path: self.path.clone(), awaited: awaited.to_owned(), within }
+    }
+
+    fn not_qmp(&self, awaited: &str, what: String, text: &str) -> QmpError {
+        QmpError::NotQmp {
+            path: self.path.clone(),
+            awaited: awaited.to_owned(),
+            what,
+            text: harmless(text, 80),
+        }
+    }
+}
+
+/// Connecting blocks while the listener's queue is full, which a monitor that serves somebody else can leave it.
+fn connect_within(address: &SocketAddrUnix, within: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(within))?;
+    connect(&socket, address)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::NotFound => "; start QEMU with `-qmp unix:PATH,server=on,wait=off`",
+        io::ErrorKind::ConnectionRefused => "; the socket is there, but nobody listens: QEMU has ended",
+        io::ErrorKind::PermissionDenied => "; run as the user of that QEMU, or as root",
+        _ => "",
+    }
+}
+
+/// At most so many characters of a text that is not ours, none of which steers a terminal.
+fn harmless(text: &str, most: usize) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(most)
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    if text.chars().nth(most).is_some() {
+        shown.push('…');
+    }
+    shown
+}

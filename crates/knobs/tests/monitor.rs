@@ -1,0 +1,345 @@
+//! The client against monitors that behave, and against monitors that do not: whatever they send or keep back, every call
+//! ends in time with an error that says what happened.
+
+use dwell_knobs::iothread::{self, IothreadError};
+use dwell_knobs::qmp::{Limits, Monitor, QmpError};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"minor\": 2, \"major\": 7}, \
+                        \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n";
+
+fn limits() -> Limits {
+    Limits { answer_within: Duration::from_millis(300), line_bytes: 10_000, events: 3 }
+}
+
+fn over(stream: UnixStream) -> Result<Monitor, QmpError> {
+    Monitor::over(stream, Path::new("sock"), limits())
+}
+
+/// The other end of a monitor whose first words are these.
+fn says(words: impl AsRef<[u8]>) -> (Result<Monitor, QmpError>, UnixStream) {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(words.as_ref()).unwrap();
+    (over(ours), theirs)
+}
+
+fn refused(words: impl AsRef<[u8]>) -> String {
+    let begun = Instant::now();
+    let (monitor, _open) = says(words);
+    let error = monitor.expect_err("an error").to_string();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    error
+}
+
+/// A monitor that greets and answers each command as `answer` says, with `{id}` in place of the command's id.
+fn answering(mut answer: impl FnMut(&Value) -> String + Send + 'static) -> (Monitor, JoinHandle<()>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let serving = spawn(move || {
+        let mut out = theirs.try_clone().unwrap();
+        out.write_all(GREETING.as_bytes()).unwrap();
+        for line in BufReader::new(theirs).lines() {
+            let Ok(line) = line else { return };
+            let request: Value = serde_json::from_str(&line).unwrap();
+            let words = match request["execute"].as_str().unwrap() {
+                "qmp_capabilities" => "{\"return\": {}, \"id\": {id}}\n".to_owned(),
+                _ => answer(&request),
+            };
+            if out.write_all(words.replace("{id}", &request["id"].to_string()).as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    (over(ours).unwrap(), serving)
+}
+
+#[test]
+fn a_monitor_that_behaves_is_understood_however_its_lines_are_cut() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let serving = spawn(move || {
+        let mut say = |words: &str| {
+            for byte in words.bytes() {
+                theirs.write_all(&[byte]).unwrap();
+            }
+        };
+        say(GREETING);
+        say(
+            "{\"event\": \"NICE\", \"data\": {\"a\": 1}, \"timestamp\": {}}\r\n\n{\"return\": {}, \"id\": 1}\r\n",
+        );
+        say("{\"event\": \"NIC");
+        sleep(Duration::from_millis(30));
+        say("ER\"}\r\n{\"return\": [7], \"id\": 2}\r\n");
+        theirs
+    });
+    let mut monitor = over(ours).unwrap();
+    assert_eq!(
+        (monitor.greeting().version.as_str(), monitor.greeting().package.as_str()),
+        ("7.2.22", "Debian")
+    );
+    assert_eq!(monitor.execute("query-something", None).unwrap(), json!([7]));
+    let (events, dropped) = monitor.take_events();
+    assert_eq!((events[0].name.as_str(), &events[0].data, dropped), ("NICE", &json!({ "a": 1 }), 0));
+    assert_eq!((events[1].name.as_str(), &events[1].data), ("NICER", &Value::Null));
+    drop(serving.join().unwrap());
+    assert!(monitor.execute("stop", None).unwrap_err().to_string().contains("closed the connection before"));
+    assert!(matches!(monitor.execute("stop", None), Err(QmpError::Broken { .. })));
+}
+
+#[test]
+fn a_refusal_is_told_in_qemus_words_and_the_connection_goes_on() {
+    let mut first = true;
+    let (mut monitor, _serving) = answering(move |_| {
+        let refuse = std::mem::take(&mut first);
+        let refusal = "{\"error\": {\"class\": \"GenericError\", \"desc\": \"poll-grow value \\u001b[2J must\"}, \"id\": {id}}\n";
+        if refuse { refusal } else { "{\"return\": 5, \"id\": {id}}\n" }.to_owned()
+    });
+    let error = monitor.execute("qom-set", None).unwrap_err();
+    assert_eq!(error.to_string(), "QEMU refuses `qom-set`: poll-grow value \\u{1b}[2J must");
+    assert_eq!(monitor.execute("qom-get", None).unwrap(), json!(5));
+}
+
+#[test]
+fn no_greeting_is_not_waited_for_forever() {
+    assert!(refused("").starts_with("the monitor at sock did not send its greeting within 300ms"));
+    assert!(refused("\n\n\n").contains("did not send its greeting"));
+    assert!(refused(&GREETING[..20]).contains("did not send its greeting"));
+    assert!(refused(GREETING).contains("did not send the answer to `qmp_capabilities`"));
+}
+
+#[test]
+fn what_is_not_qmp_is_said_and_shown_harmlessly() {
+    assert!(refused("\x1b[2Jlogin:\n").contains("not QMP while its greeting was waited for: "));
+    assert!(!refused("\x1b[2Jlogin:\n").contains('\x1b'));
+    assert!(refused("SSH-2.0-OpenSSH\r\n").ends_with("`SSH-2.0-OpenSSH`"));
+    assert!(refused("[1, 2]\n").contains("not an object"));
+    assert!(refused("{\"return\": {}}\n").contains("it does not greet"));
+    assert!(refused("\u{0}\u{ff}\n").contains("not QMP"));
+    assert!(
+        refused(format!("{GREETING}{{\"return\": {{}}, \"id\": 99}}\n")).contains("neither event nor answer")
+    );
+    assert!(
+        refused(format!("{GREETING}{{\"error\": 5, \"id\": 1}}\n")).contains("refuses `qmp_capabilities`")
+    );
+}
+
+#[test]
+fn an_endless_line_and_deep_nesting_end() {
+    let deep = format!("{}\n", "[".repeat(9_000));
+    assert!(refused(&deep).contains("recursion limit exceeded"), "{}", refused(&deep));
+    assert!(refused("x".repeat(20_000)).contains("a line of more than 10000 bytes"));
+    // More than any buffer holds, while nobody stops.
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let flood = spawn(move || while theirs.write_all(&[b'x'; 4096]).is_ok() {});
+    assert!(matches!(over(ours), Err(QmpError::LineTooLong { .. })));
+    flood.join().unwrap();
+}
+
+#[test]
+fn events_without_end_are_dropped_counted_and_outlived() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let flood = spawn(move || {
+        theirs.write_all(format!("{GREETING}{{\"return\": {{}}, \"id\": 1}}\n").as_bytes()).unwrap();
+        while theirs.write_all(b"{\"event\": \"E\"}\n").is_ok() {}
+    });
+    let mut monitor = over(ours).unwrap();
+    let begun = Instant::now();
+    assert!(matches!(monitor.execute("query-status", None), Err(QmpError::Silent { .. })));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let (events, dropped) = monitor.take_events();
+    assert!(events.len() == 3 && dropped > 0);
+    drop(monitor);
+    flood.join().unwrap();
+}
+
+#[test]
+fn sockets_that_are_not_there_or_not_served_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let connect = |name: &str| Monitor::connect(&dir.path().join(name), limits()).unwrap_err().to_string();
+    assert!(connect("none").ends_with("; start QEMU with `-qmp unix:PATH,server=on,wait=off`"));
+    assert!(connect(&"x".repeat(200)).ends_with("cannot be a UNIX socket's path"));
+    let listener = UnixListener::bind(dir.path().join("dead")).unwrap();
+    drop(listener);
+    assert!(connect("dead").contains("nobody listens"));
+    // A listener that never accepts: its queue takes connections until it is full, then connecting blocks.
+    let _busy = UnixListener::bind(dir.path().join("busy")).unwrap();
+    let begun = Instant::now();
+    assert!(connect("busy").contains("serves one client at a time"));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
+/// As much of QEMU's object model as an I/O thread needs; writes are logged.
+struct Objects {
+    weighted: bool,
+    daemon: bool,
+    values: BTreeMap<String, i64>,
+}
+
+impl Objects {
+    fn new(weighted: bool, daemon: bool) -> Objects {
+        let all = [("poll-max-ns", 32_768), ("poll-grow", 0), ("poll-shrink", 0), ("aio-max-batch", 0)];
+        let mut values: BTreeMap<String, i64> = all.map(|(name, value)| (name.to_owned(), value)).into();
+        if weighted {
+            values.extend([
+                ("poll-grow".to_owned(), 2),
+                ("poll-shrink".to_owned(), 2),
+                ("poll-weight".to_owned(), 3),
+            ]);
+        }
+        Objects { weighted, daemon, values }
+    }
+
+    fn answer(&mut self, request: &Value, writes: &std::sync::Mutex<Vec<String>>) -> String {
+        let argument = |name: &str| &request["arguments"][name];
+        let refuse = |class: &str, desc: String| {
+            format!("{}\n", json!({ "error": { "class": class, "desc": desc }, "id": "{id}" }))
+                .replace("\"{id}\"", "{id}")
+        };
+        let answer = |value: Value| {
+            format!("{}\n", json!({ "return": value, "id": "{id}" })).replace("\"{id}\"", "{id}")
+        };
+        let property = argument("property").as_str().unwrap_or_default().to_owned();
+        match request["execute"].as_str().unwrap() {
+            "query-iothreads" if self.daemon => {
+                refuse("CommandNotFound", "The command query-iothreads has not been found".to_owned())
+            }
+            "query-iothreads" => {
+                let mut thread = json!({ "id": "io0", "thread-id": 77, "aio-max-batch": 0 });
+                self.values.iter().for_each(|(name, value)| thread[name] = json!(value));
+                answer(json!([thread]))
+            }
+            "qom-list" => answer(json!([
+                { "name": "type", "type": "string" }, { "name": "io0", "type": "child<iothread>" },
+                { "name": "ram", "type": "child<memory-backend-ram>" }
+            ])),
+            _ if !self.values.contains_key(&property) => {
+                refuse("GenericError", format!("Property 'iothread.{property}' not found"))
+            }
+            "qom-get" => answer(json!(self.values[&property])),
+            _ => {
+                let value = argument("value").as_i64().unwrap();
+                writes.lock().unwrap().push(format!("{property}={value}"));
+                if value < 0 {
+                    return refuse(
+                        "GenericError",
+                        format!("{property} value must be in range [0, 9223372036854775807]"),
+                    );
+                }
+                let kept = match (self.weighted, property.as_str(), value) {
+                    (true, "poll-grow" | "poll-shrink", 0) => 2,
+                    (true, "poll-weight", 0) => 3,
+                    _ => value,
+                };
+                self.values.insert(property, kept);
+                answer(json!({}))
+            }
+        }
+    }
+}
+
+type Writes = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
+fn objects(weighted: bool, daemon: bool) -> (Monitor, Writes) {
+    let writes = Writes::default();
+    let (mut objects, log) = (Objects::new(weighted, daemon), writes.clone());
+    (answering(move |request| objects.answer(request, &log)).0, writes)
+}
+
+fn wanted(pairs: &[(&str, i64)]) -> Vec<(String, i64)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+}
+
+#[test]
+fn threads_are_listed_by_query_and_by_walking_the_objects() {
+    for (daemon, tid) in [(false, Some(77)), (true, None)] {
+        for (weighted, names) in [(false, 3), (true, 4)] {
+            let (mut monitor, writes) = objects(weighted, daemon);
+            let all = iothread::list(&mut monitor).unwrap();
+            assert_eq!((all.len(), all[0].id.as_str(), all[0].thread_id), (1, "io0", tid));
+            assert_eq!((all[0].properties.len(), all[0].properties["poll-max-ns"]), (names, 32_768));
+            assert!(writes.lock().unwrap().is_empty());
+        }
+    }
+    let (mut monitor, _) = objects(false, false);
+    let error = iothread::find(&mut monitor, "io9").unwrap_err().to_string();
+    assert_eq!(error, "there is no iothread `io9`; there are io0");
+}
+
+#[test]
+fn what_is_there_is_never_written() {
+    for (weighted, set, written) in [
+        (false, &[("poll-max-ns", 32_768), ("poll-grow", 0)][..], &[][..]),
+        (false, &[("poll-max-ns", 0), ("poll-grow", 2)], &["poll-max-ns=0", "poll-grow=2"]),
+        (true, &[("poll-grow", 0), ("poll-shrink", 0), ("poll-weight", 0)], &[]),
+        (
+            true,
+            &[("poll-grow", 2), ("poll-weight", 1), ("aio-max-batch", 4)],
+            &["poll-weight=1", "aio-max-batch=4"],
+        ),
+    ] {
+        let (mut monitor, writes) = objects(weighted, false);
+        let thread = iothread::find(&mut monitor, "io0").unwrap();
+        let plan = iothread::plan(&mut monitor, &thread, &wanted(set)).unwrap();
+        assert!(writes.lock().unwrap().is_empty());
+        iothread::apply(&mut monitor, &plan).unwrap();
+        assert_eq!(*writes.lock().unwrap(), written);
+        iothread::apply(&mut monitor, &plan.reversed()).unwrap();
+        assert_eq!(iothread::find(&mut monitor, "io0").unwrap(), thread);
+    }
+}
+
+#[test]
+fn a_refusal_leaves_everything_as_it_was() {
+    let (mut monitor, writes) = objects(false, false);
+    let thread = iothread::find(&mut monitor, "io0").unwrap();
+    let unknown = iothread::plan(&mut monitor, &thread, &wanted(&[("poll-max-ns", 1), ("poll-weight", 3)]))
+        .unwrap_err();
+    assert_eq!(unknown.to_string(), "QEMU refuses `qom-get`: Property 'iothread.poll-weight' not found");
+    assert!(writes.lock().unwrap().is_empty());
+    let plan =
+        iothread::plan(&mut monitor, &thread, &wanted(&[("poll-max-ns", 1), ("poll-grow", -1)])).unwrap();
+    let error = iothread::apply(&mut monitor, &plan).unwrap_err();
+    assert_eq!(error.to_string(), "cannot set poll-grow of iothread `io0` to -1; everything is as it was");
+    let IothreadError::Set { source, .. } = error else { panic!("{error}") };
+    assert!(
+        source.to_string().ends_with("poll-grow value must be in range [0, 9223372036854775807]"),
+        "{source}"
+    );
+    assert_eq!(*writes.lock().unwrap(), ["poll-max-ns=1", "poll-grow=-1", "poll-max-ns=32768"]);
+    assert_eq!(iothread::find(&mut monitor, "io0").unwrap(), thread);
+    let twice = iothread::plan(&mut monitor, &thread, &wanted(&[("poll-grow", 1), ("poll-grow", 2)]));
+    assert_eq!(twice.unwrap_err().to_string(), "poll-grow is given twice");
+}
+
+#[test]
+fn nonsense_about_threads_is_an_error() {
+    for nonsense in ["5", "[5]", "[{}]", "[{\"id\": 5}]", "{\"id\": \"x\"}"] {
+        let (mut monitor, _serving) =
+            answering(move |_| format!("{{\"return\": {nonsense}, \"id\": {{id}}}}\n"));
+        let error = iothread::list(&mut monitor).unwrap_err();
+        assert!(matches!(error, IothreadError::Answer { .. }), "{nonsense}: {error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_is_said_is_an_answer_or_an_error(words in prop::collection::vec(
+        prop_oneof![
+            Just(GREETING.as_bytes().to_vec()), Just(b"{\"return\": {}, \"id\": 1}\n".to_vec()),
+            Just(b"{\"event\": \"E\"}\n".to_vec()), prop::collection::vec(any::<u8>(), 0..40),
+        ], 0..6,
+    )) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&words.concat()).unwrap();
+        drop(theirs);
+        if let Ok(mut monitor) = over(ours) {
+            prop_assert!(monitor.execute("query-status", None).is_err());
+        }
+    }
+}
