@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod import;
 pub(crate) mod info;
+pub(crate) mod iothread;
 pub(crate) mod lab;
 pub(crate) mod man;
 pub(crate) mod params;

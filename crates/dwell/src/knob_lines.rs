@@ -104,33 +104,16 @@ fn haltpoll(setting: &Setting, present: &Setting) -> Vec<Lines> {
 }
 
 fn iothread(setting: &Setting) -> Vec<Lines> {
-    let qmp = setting.iter().map(|(param, value)| {
-        format!(
-            "{{\"execute\":\"qom-set\",\"arguments\":{{\"path\":\"/objects/ID\",\"property\":\"{}\",\"value\":{value}}}}}",
-            param.name
-        )
-    });
-    let options: Vec<String> =
-        setting.iter().map(|(param, value)| format!("{}={value}", param.name)).collect();
-    let attributes: Vec<String> = setting
-        .iter()
-        .map(|(param, value)| {
-            format!("{}='{value}'", param.name.trim_start_matches("poll-").trim_end_matches("-ns"))
-        })
-        .collect();
-    let flags: Vec<String> =
-        setting.iter().map(|(param, value)| format!("--{} {value}", param.name)).collect();
+    let values: Vec<(&str, i64)> = setting.iter().map(|(param, value)| (param.name, value)).collect();
+    let persistence = dwell_knobs::iothread::persistence("ID", &values);
     vec![
-        lines("now, over QMP, ID being the iothread's id (each write resets QEMU's adaptive state)", qmp),
-        lines("now, with libvirt", [format!("virsh iothreadset DOMAIN 1 {} --live", flags.join(" "))]),
         lines(
-            "at the next start, with libvirt: in <iothreadids> of the domain",
-            [format!("<iothread id='1'><poll {}/></iothread>", attributes.join(" "))],
+            "now, over QMP, ID being the iothread's id (each write resets QEMU's adaptive state)",
+            persistence.qmp,
         ),
-        lines(
-            "at the next start, on QEMU's command line",
-            [format!("-object iothread,id=ID,{}", options.join(","))],
-        ),
+        lines("now, with libvirt", [persistence.virsh]),
+        lines("at the next start, with libvirt: in <iothreadids> of the domain", [persistence.xml]),
+        lines("at the next start, on QEMU's command line", [persistence.object]),
     ]
 }
 

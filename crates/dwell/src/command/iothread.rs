@@ -1,0 +1,106 @@
+//! `dwell iothread`
+
+mod bench;
+mod predict;
+mod set;
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use clap::Subcommand;
+use dwell_knobs::iothread::{self, IoThread};
+use dwell_knobs::qmp::{Limits, Monitor};
+use dwell_policy::iothread::Property;
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The I/O threads of a running QEMU, over its monitor: what they have, setting it, and measuring what it does
+///
+/// The monitor is a UNIX socket, `-qmp unix:PATH,server=on,wait=off`, of QEMU or qemu-storage-daemon; it serves one client
+/// at a time. Nothing is written but by `set` and `bench`, and `bench` puts back what was there.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// I/O threads with their polling properties
+    List(List),
+    /// Set properties of an I/O thread of a running QEMU, and read them back
+    Set(set::Args),
+    /// Compare settings on a running QEMU under your own load: paired, with intervals; then put back what was there
+    Bench(bench::Args),
+}
+
+#[derive(clap::Args)]
+struct MonitorArgs {
+    /// UNIX socket of QEMU's monitor
+    #[arg(long, value_name = "SOCKET")]
+    qmp: PathBuf,
+}
+
+impl MonitorArgs {
+    fn connect(&self) -> anyhow::Result<Monitor> {
+        Ok(Monitor::connect(&self.qmp, Limits::default())?)
+    }
+}
+
+#[derive(clap::Args)]
+struct List {
+    #[command(flatten)]
+    monitor: MonitorArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    qemu: String,
+    package: String,
+    iothreads: Vec<IoThread>,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    match args.what {
+        What::List(args) => list(&args),
+        What::Set(args) => set::run(&args),
+        What::Bench(args) => bench::run(&args),
+    }
+}
+
+fn list(args: &List) -> Outcome {
+    let mut monitor = args.monitor.connect()?;
+    let iothreads = iothread::list(&mut monitor)?;
+    let greeting = monitor.greeting();
+    let listed = Listed { qemu: greeting.version.clone(), package: greeting.package.clone(), iothreads };
+    match args.format.format {
+        Format::Json => output::json(&listed)?,
+        Format::Csv => output::csv(&table(&listed.iothreads))?,
+        Format::Table => {
+            output::text(&format!("QEMU {} {}\n", listed.qemu, listed.package))?;
+            if listed.iothreads.is_empty() {
+                output::text("no iothread object; -object iothread,id=io0 makes one\n")?;
+            } else {
+                output::text(&table(&listed.iothreads).to_text())?;
+            }
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn table(iothreads: &[IoThread]) -> Table {
+    let columns = [Column::text("id", "id"), Column::number("thread", "thread_id")];
+    let properties = Property::ALL.map(|property| Column::number(property.name(), property.name()));
+    let mut table = Table::new(columns.into_iter().chain(properties));
+    for thread in iothreads {
+        let value = |property: Property| {
+            let value = thread.properties.get(property.name());
+            value.map_or(Cell::Missing, |value| Cell::Text(value.to_string()))
+        };
+        let tid = thread.thread_id.map_or(Cell::Missing, |tid| Cell::Text(tid.to_string()));
+        table.push([Cell::Text(thread.id.clone()), tid].into_iter().chain(Property::ALL.map(value)));
+    }
+    table
+}

@@ -1,0 +1,473 @@
+//! `dwell iothread bench`
+
+use super::MonitorArgs;
+use super::predict::{Predicted, Waits};
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{quantity, settings};
+use anyhow::{Context, anyhow, bail, ensure};
+use dwell_knobs::iothread::{self, IoThread};
+use dwell_knobs::qmp::Monitor;
+use dwell_lab::host::load::Load;
+use dwell_lab::host::thread::Thread;
+use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Plan, Progress, Turn, Unit};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_report::{Cell, Column, Table, duration, percent};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Compare settings on a running QEMU under your own load: paired, with intervals; then put back what was there
+///
+/// The settings take turns of a fraction of a second in the order A B C A', then backwards; A is the setting that is there
+/// and A' the same once more, so that the error of the method shows. Measured are the thread's CPU time, its sleeps and its
+/// requests (of all block devices of this QEMU). Turns in which other programs took CPU time are repeated. The values
+/// that were there are put back at the end, after an error and after Ctrl-C; one that somebody else has set meanwhile is
+/// left alone and told.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: dwell iothread bench --qmp /run/vm.qmp io0 --set poll-max-ns=0 --set poll-max-ns=300us"
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    monitor: MonitorArgs,
+    /// The thread's id [default: the only one]
+    id: Option<String>,
+    /// Setting to compare with the one that is there, such as poll-max-ns=300us; a name that the setting already has begins
+    /// another setting
+    #[arg(long, required = true, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// How long to measure at most
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
+    budget: Nanos,
+    /// Length of one turn
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = quantity::duration)]
+    turn: Nanos,
+    /// How long a setting is in force before a turn of it counts: QEMU has forgotten what it learnt
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
+    settle: Nanos,
+    /// First record the thread without polling for two seconds, and print what a replay predicts beside what is measured
+    /// (needs root)
+    #[arg(long)]
+    predict: bool,
+    /// The thread's number, where QEMU does not tell (qemu-storage-daemon)
+    #[arg(long, value_name = "TID")]
+    thread: Option<u32>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+const CPU_PER_REQUEST: &str = "cpu_ns_per_request";
+const SLEEPS_PER_REQUEST: &str = "sleeps_per_request";
+const CPU_SHARE: &str = "cpu_share";
+const SLEEPS_PER_S: &str = "sleeps_per_s";
+const REQUESTS_PER_S: &str = "requests_per_s";
+
+/// How long the waits are recorded for a prediction.
+const RECORD: Duration = Duration::from_secs(2);
+
+#[derive(Serialize)]
+struct Benched<'a> {
+    qemu: &'a str,
+    iothread: &'a str,
+    thread_id: u32,
+    arms: Vec<Arm>,
+    findings: &'a Findings,
+}
+
+#[derive(Serialize)]
+struct Arm {
+    name: String,
+    values: Vec<(String, i64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<Predicted>,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let mut monitor = args.monitor.connect()?;
+    let thread = which(&mut monitor, args.id.as_deref())?;
+    let qemu = monitor.greeting().version.clone();
+    let settings = settings_of(&qemu, &thread, &args.set)?;
+    let (pid, tid) = kernel_thread(&monitor, &thread, args.thread)?;
+    let stop = stop_on_signal()?;
+    let mut live = Live {
+        monitor,
+        before: thread.clone(),
+        now: thread,
+        observed: Thread::of(pid, tid),
+        restored: false,
+    };
+    let measured = measure(args, &mut live, &settings, pid, &stop);
+    let restored = live.restore();
+    let (findings, waits) = match (measured, restored) {
+        (Ok(measured), Ok(())) => measured,
+        (Err(error), Ok(())) => return Err(error.context("what was there is in force again")),
+        (Ok(_), Err(error)) => return Err(error),
+        (Err(error), Err(also)) => return Err(also.context(format!("{error:#}; and then"))),
+    };
+    report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())?;
+    Ok(Answer::Yes)
+}
+
+fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {
+    if let Some(id) = id {
+        return Ok(iothread::find(monitor, id)?);
+    }
+    let mut all = iothread::list(monitor)?;
+    let ids: Vec<&str> = all.iter().map(|thread| thread.id.as_str()).collect();
+    ensure!(
+        all.len() == 1,
+        "say which I/O thread is meant; there are {}",
+        if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
+    );
+    all.pop().context("there is no I/O thread")
+}
+
+/// The setting that is there, and those to compare with it.
+fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Result<Vec<Setting>> {
+    let version = Version::parse(qemu).with_context(|| format!("`{qemu}` is no version of QEMU"))?;
+    let mut present = Setting::defaults(Layer::Iothread, version);
+    for (name, value) in &thread.properties {
+        present.set(name, *value).map_err(|error| anyhow!("the present {name} = {value}: {error}"))?;
+    }
+    let groups = settings::groups(asked, &[present])?;
+    let mut all = vec![present];
+    for setting in groups.into_iter().map(|group| group[0]) {
+        ensure!(
+            !all.contains(&setting),
+            "--set: `{}` is there twice, or is what is in force",
+            name_of(&setting, &present)
+        );
+        all.push(setting);
+    }
+    Ok(all)
+}
+
+/// What tells a setting from the present one.
+fn name_of(setting: &Setting, present: &Setting) -> String {
+    let pairs = setting.iter().zip(present.iter());
+    let differing: Vec<String> = pairs
+        .filter(|(a, b)| a.1 != b.1)
+        .map(|((param, value), _)| format!("{}={value}", param.name))
+        .collect();
+    if differing.is_empty() { "present".to_owned() } else { differing.join(" ") }
+}
+
+fn values_of(setting: &Setting) -> Vec<(String, i64)> {
+    setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
+}
+
+/// Process and thread, by the kernel's numbers.
+fn kernel_thread(monitor: &Monitor, thread: &IoThread, asked: Option<u32>) -> anyhow::Result<(u32, u32)> {
+    let named = || {
+        let pid = monitor.peer_pid()?;
+        let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        tids.find(|tid| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
+                .is_ok_and(|name| name.trim_end() == comm)
+        })
+    };
+    let tid = asked.or(thread.thread_id).or_else(named);
+    let tid = tid.context("QEMU does not tell the thread of this object; give it with --thread TID")?;
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).with_context(|| {
+        format!("there is no thread {tid} here; is QEMU in another PID namespace? give --thread TID")
+    })?;
+    let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    Ok((pid.context("/proc tells no process of the thread")?, tid))
+}
+
+/// Set by Ctrl-C and by the signals that end programs. However often: what was there has to be put back first.
+fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot prepare for Ctrl-C")?;
+    Ok(stop)
+}
+
+/// A running QEMU whose I/O thread is being set.
+struct Live {
+    monitor: Monitor,
+    before: IoThread,
+    /// As it was set last.
+    now: IoThread,
+    observed: Thread,
+    restored: bool,
+}
+
+/// The counters of a thread and its QEMU at one time.
+struct Reading {
+    at: Instant,
+    cpu: Nanos,
+    sleeps: u64,
+    requests: u64,
+}
+
+impl Live {
+    fn set(&mut self, values: &[(String, i64)]) -> anyhow::Result<()> {
+        self.nobody_else()?;
+        let plan = iothread::plan(&mut self.monitor, &self.now, values)?;
+        let applied = iothread::apply(&mut self.monitor, &plan);
+        if applied.is_ok() {
+            for change in &plan.changes {
+                self.now.properties.insert(change.property.clone(), change.to);
+            }
+        }
+        Ok(applied?)
+    }
+
+    /// Whether the thread still has what was set last.
+    fn nobody_else(&mut self) -> anyhow::Result<()> {
+        let there = iothread::find(&mut self.monitor, &self.now.id)?;
+        for (name, value) in &self.now.properties {
+            let found = there.properties.get(name);
+            if found != Some(value) {
+                bail!(
+                    "somebody else has set {name} of `{}` to {} meanwhile; it is left alone",
+                    self.now.id,
+                    found.map_or("nothing".to_owned(), ToString::to_string)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.restored, true) {
+            return Ok(());
+        }
+        let values: Vec<(String, i64)> = self.before.properties.clone().into_iter().collect();
+        let restored = self.set(&values);
+        restored.with_context(|| {
+            let was: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            format!("cannot put back what iothread `{}` had ({})", self.before.id, was.join(" "))
+        })
+    }
+
+    /// Requests served so far by all block devices.
+    fn requests(&mut self) -> anyhow::Result<u64> {
+        let answer = self.monitor.execute("query-blockstats", None)?;
+        let devices = answer.as_array().context("query-blockstats answers no list")?;
+        let count = |device: &serde_json::Value, name: &str| device["stats"][name].as_u64().unwrap_or(0);
+        let kinds = ["rd_operations", "wr_operations", "flush_operations", "unmap_operations"];
+        Ok(devices.iter().flat_map(|device| kinds.map(|name| count(device, name))).sum())
+    }
+
+    fn read(&mut self) -> anyhow::Result<Reading> {
+        let requests = self.requests()?;
+        let gone = "the I/O thread is gone; did QEMU end?";
+        Ok(Reading {
+            at: Instant::now(),
+            cpu: self.observed.cpu_time().context(gone)?,
+            sleeps: self.observed.switches().context(gone)?.voluntary,
+            requests,
+        })
+    }
+
+    fn turn(
+        &mut self,
+        turn: &Turn<'_, Setting>,
+        settle: Duration,
+        length: Duration,
+    ) -> anyhow::Result<Block> {
+        self.set(&values_of(turn.setting))?;
+        std::thread::sleep(settle);
+        let begin = self.read()?;
+        std::thread::sleep(length);
+        let end = self.read()?;
+        let seconds = end.at.duration_since(begin.at).as_secs_f64();
+        let cpu_ns = end.cpu.saturating_sub(begin.cpu).get() as f64;
+        let sleeps = end.sleeps.saturating_sub(begin.sleeps) as f64;
+        let requests = end.requests.saturating_sub(begin.requests) as f64;
+        let block = Block::default()
+            .figure(CPU_SHARE, cpu_ns / 1e9 / seconds)
+            .figure(SLEEPS_PER_S, sleeps / seconds)
+            .figure(REQUESTS_PER_S, requests / seconds);
+        // Not finite without requests, which is "not known".
+        Ok(block.figure(CPU_PER_REQUEST, cpu_ns / requests).figure(SLEEPS_PER_REQUEST, sleeps / requests))
+    }
+}
+
+/// Also where the program panics.
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Err(error) = self.restore() {
+            eprintln!("dwell: {error:#}");
+        }
+    }
+}
+
+/// The error of a turn, as a campaign takes it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+struct TurnError(anyhow::Error);
+
+fn measure(
+    args: &Args,
+    live: &mut Live,
+    settings: &[Setting],
+    pid: u32,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Findings, Option<Waits>)> {
+    let waits = if args.predict { Some(record_waits(live, stop)?) } else { None };
+    let present = settings[0];
+    let mut arms = Arms::new("present", present);
+    for setting in &settings[1..] {
+        arms = arms.arm(&name_of(setting, &present), *setting);
+    }
+    let figures = [
+        Figure::of_block(CPU_PER_REQUEST, Unit::Nanos),
+        Figure::of_block(SLEEPS_PER_REQUEST, Unit::Count),
+        Figure::of_block(REQUESTS_PER_S, Unit::PerSecond),
+        Figure::of_block(CPU_SHARE, Unit::Share),
+        Figure::of_block(SLEEPS_PER_S, Unit::PerSecond),
+    ];
+    let plan = Plan {
+        budget: Duration::from_nanos(args.budget.get()),
+        // Guests do things of their own; 10 % of a CPU is what another program takes that matters.
+        foreign_limit: 0.1,
+        ..Plan::default()
+    };
+    let campaign = Campaign::new("iothread", arms, figures, plan)?;
+    let mut load = Load::open()?;
+    load.add_own(pid);
+    let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
+    let record = campaign
+        .run(&mut load, stop, &mut progress, |turn| live.turn(turn, settle, length).map_err(TurnError));
+    clear_progress();
+    Ok((record?.findings(), waits))
+}
+
+fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
+    live.set(&[("poll-max-ns".to_owned(), 0)])?;
+    let tid = live.observed.tid();
+    Waits::record(tid, RECORD, stop, || live.requests()).context("cannot record the thread without polling")
+}
+
+fn progress(progress: &Progress<'_>) {
+    if std::io::stderr().is_terminal() {
+        let elapsed = progress.elapsed.as_secs();
+        eprint!(
+            "\r\x1b[K{} s of {} s, round {}, {}",
+            elapsed,
+            progress.budget.as_secs(),
+            progress.round + 1,
+            progress.arm
+        );
+    }
+}
+
+fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn report(
+    args: &Args,
+    qemu: &str,
+    iothread: &str,
+    thread_id: u32,
+    settings: &[Setting],
+    findings: &Findings,
+    waits: Option<&Waits>,
+) -> anyhow::Result<()> {
+    let predicted = waits.map(|waits| waits.predict(settings)).transpose()?;
+    let arm = |(index, setting): (usize, &Setting)| Arm {
+        name: name_of(setting, &settings[0]),
+        values: values_of(setting),
+        predicted: predicted.as_ref().and_then(|all| all.get(index).copied()),
+    };
+    let arms: Vec<Arm> = settings.iter().enumerate().map(arm).collect();
+    let benched = Benched { qemu, iothread, thread_id, arms, findings };
+    match args.format.format {
+        Format::Json => output::json(&benched)?,
+        Format::Csv => output::csv(&table(&benched))?,
+        Format::Table => {
+            output::text(&format!(
+                "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n",
+                findings.rounds,
+                duration(findings.elapsed_s * 1e9),
+                benched.arms.first().map_or_else(String::new, |arm| {
+                    arm.values
+                        .iter()
+                        .map(|(name, value)| format!("{name}={value}"))
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                })
+            ))?;
+            output::text(&table(&benched).to_text())?;
+            if let Some(waits) = waits {
+                output::text(&format!(
+                    "\npredicted: {} waits of {} requests, recorded without polling, replayed through each setting; \
+                     CPU is what polling adds\n",
+                    dwell_report::count(waits.episodes().into()),
+                    dwell_report::count(waits.requests().into())
+                ))?;
+            }
+            output::text("what was there is in force again\n")?;
+            for warning in &findings.warnings {
+                output::text(&format!("warning: {warning}\n"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn table(benched: &Benched<'_>) -> Table {
+    let predicts = benched.arms.iter().any(|arm| arm.predicted.is_some());
+    let mut columns = vec![
+        Column::text("figure", "figure"),
+        Column::text("setting", "arm"),
+        Column::number("measured", "value"),
+        Column::text("95 % interval", "interval"),
+        Column::text("against present", "ratio"),
+    ];
+    if predicts {
+        columns.push(Column::number("predicted", "predicted"));
+    }
+    let mut table = Table::new(columns);
+    for row in &benched.findings.rows {
+        let cell = |value: f64| match row.unit {
+            Unit::Nanos => Cell::Nanos(value),
+            Unit::Share => Cell::Share(value),
+            Unit::Count => Cell::Ratio(value),
+            Unit::PerSecond => Cell::Rounded(value),
+        };
+        let text = |value: f64| match row.unit {
+            Unit::Nanos => duration(value),
+            Unit::Share => percent(value),
+            Unit::Count => dwell_report::ratio(value),
+            Unit::PerSecond => format!("{value:.0}"),
+        };
+        let interval = row.value.map_or_else(String::new, |i| format!("{} to {}", text(i.low), text(i.high)));
+        let ratio = row.ratio().map_or_else(String::new, |ratio| {
+            let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
+            format!("{} [{}, {}]", change(ratio.value), change(ratio.low), change(ratio.high))
+        });
+        let mut cells = vec![
+            Cell::Text(row.figure.clone()),
+            Cell::Text(row.arm.clone()),
+            row.value.map_or(Cell::Missing, |interval| cell(interval.value)),
+            Cell::Text(interval),
+            Cell::Text(ratio),
+        ];
+        if predicts {
+            let predicted = benched.arms.iter().find(|arm| arm.name == row.arm).and_then(|arm| arm.predicted);
+            cells.push(match (row.figure.as_str(), predicted) {
+                (SLEEPS_PER_REQUEST, Some(predicted)) => Cell::Ratio(predicted.sleeps),
+                (CPU_PER_REQUEST, Some(predicted)) => {
+                    Cell::Text(format!("+ {}", duration(predicted.polled_ns)))
+                }
+                _ => Cell::Missing,
+            });
+        }
+        table.push(cells);
+    }
+    table
+}

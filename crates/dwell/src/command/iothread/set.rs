@@ -1,0 +1,125 @@
+//! `dwell iothread set`
+
+use super::MonitorArgs;
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::quantity;
+use anyhow::Context;
+use dwell_knobs::iothread::{self, IoThread, Plan};
+use dwell_policy::iothread::Property;
+use serde::Serialize;
+
+/// Set properties of an I/O thread of a running QEMU, and read them back
+///
+/// Works at once and until QEMU ends; the lines that keep it are printed. Any write makes QEMU forget what the thread has
+/// learnt, so a value that is there already is not written. If one value is refused, those before it are put back.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: dwell iothread set --qmp /run/vm.qmp io0 poll-max-ns=300us poll-grow=2 --dry-run"
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    monitor: MonitorArgs,
+    /// The thread's id, as `dwell iothread list` prints it
+    id: String,
+    /// Property and value: poll-max-ns (takes 300us), poll-grow, poll-shrink, poll-weight (11.1), aio-max-batch, …
+    #[arg(required = true, value_name = "NAME=VALUE", value_parser = assignment)]
+    values: Vec<(String, i64)>,
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+/// `poll-max-ns=300us`, `poll_grow=2`. Whether there is such a property, and such a value, is QEMU's to say.
+fn assignment(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as poll-max-ns=300us")?;
+    let name = name.trim().replace('_', "-");
+    if let Ok(number) = value.trim().parse() {
+        return Ok((name, number));
+    }
+    if name != Property::PollMaxNs.name() {
+        return Err(format!("{name} takes a whole number"));
+    }
+    let ns = quantity::duration(value.trim())?;
+    i64::try_from(ns.get()).map(|ns| (name, ns)).map_err(|_| "more than 2^63 - 1 ns".to_owned())
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    dry_run: bool,
+    commands: Vec<String>,
+    virsh: String,
+    libvirt_xml: String,
+    command_line: String,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let mut monitor = args.monitor.connect()?;
+    let thread = iothread::find(&mut monitor, &args.id)?;
+    let plan = iothread::plan(&mut monitor, &thread, &args.values).context("nothing was changed")?;
+    if !args.dry_run {
+        iothread::apply(&mut monitor, &plan)?;
+    }
+    let lines = iothread::persistence(&thread.id, &after(&thread, &plan));
+    let done = Done {
+        commands: plan.commands(),
+        plan: &plan,
+        dry_run: args.dry_run,
+        virsh: lines.virsh,
+        libvirt_xml: lines.xml,
+        command_line: lines.object,
+    };
+    match args.format.format {
+        Format::Json => output::json(&done)?,
+        Format::Table | Format::Csv => output::text(&words(&done))?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// The polling properties as they are once the plan is carried out.
+fn after<'a>(thread: &'a IoThread, plan: &Plan) -> Vec<(&'a str, i64)> {
+    let there = Property::ALL.iter().filter_map(|property| thread.properties.get_key_value(property.name()));
+    let value = |name: &str, now: i64| {
+        plan.changes.iter().find(|change| change.property == name).map_or(now, |change| change.to)
+    };
+    there.map(|(name, now)| (name.as_str(), value(name, *now))).collect()
+}
+
+fn words(done: &Done<'_>) -> String {
+    let plan = done.plan;
+    let mut text = String::new();
+    for change in &plan.changes {
+        let verb = if done.dry_run { "would set" } else { "set" };
+        text += &format!("{verb} {} of {}: {} -> {}\n", change.property, plan.id, change.from, change.to);
+    }
+    for property in &plan.unchanged {
+        text += &format!("{property} of {} is as asked already; not written\n", plan.id);
+    }
+    if done.dry_run {
+        done.commands.iter().for_each(|command| text += &format!("  {command}\n"));
+    }
+    text += &format!(
+        "\n# to keep it: on QEMU's command line\n{}\n# in libvirt's <iothreadids>\n{}\n# and now, through libvirt\n{}\n",
+        done.command_line, done.libvirt_xml, done.virsh
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_numbers_and_the_maximum_also_a_time() {
+        assert_eq!(assignment("poll_max_ns=300us"), Ok(("poll-max-ns".to_owned(), 300_000)));
+        assert_eq!(assignment("poll-grow=-1"), Ok(("poll-grow".to_owned(), -1)));
+        assert_eq!(assignment("aio-max-batch = 4"), Ok(("aio-max-batch".to_owned(), 4)));
+        for wrong in ["poll-grow=2us", "poll-max-ns", "poll-max-ns=fast", "poll-max-ns="] {
+            assert!(assignment(wrong).is_err(), "{wrong}");
+        }
+    }
+}
