@@ -1,0 +1,341 @@
+//! Every `poll_grow` and `poll_shrink` of a real QEMU, out of the times that it read itself.
+
+use crate::guest::{Options, Qemu, Release, shim};
+use crate::say::say;
+use dwell_policy::iothread::{Change, ChangeKind, Era, Params, adjust, classic, weighted};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+/// Decisions to see of each QEMU; fewer count if these take too long.
+const WANTED: u64 = 12_000;
+const LONGEST: Duration = Duration::from_secs(75);
+
+/// What the I/O thread did, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Read the clock: the time, and from where.
+    Clock(i64, Site),
+    Decision(Change),
+    Begin {
+        max_ns: i64,
+        timeout_ns: i64,
+    },
+    End,
+    Add(u64),
+}
+
+/// Where in QEMU the clock was read.
+type Site = (u64, u64);
+
+/// The lines of the context of thread `io0`, whose address is found by what stands next to its clock readings.
+fn parse(line: &str) -> Option<(Option<u64>, Step)> {
+    let mut words = line.split(' ');
+    let event = words.next()?;
+    let rest: Vec<&str> = words.collect();
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    if event == "#clock" {
+        return Some((
+            None,
+            Step::Clock(rest.first()?.parse().ok()?, (hex(rest.get(1)?)?, hex(rest.get(2)?)?)),
+        ));
+    }
+    let value =
+        |name: &str| -> Option<&str> { rest.iter().skip_while(|word| **word != name).nth(1).copied() };
+    let number = |name: &str| value(name)?.parse().ok();
+    let change = |kind| Some(Step::Decision(Change { kind, old: number("old")?, new: number("new")? }));
+    let step = match event {
+        "poll_grow" => change(ChangeKind::Grow)?,
+        "poll_shrink" => change(ChangeKind::Shrink)?,
+        "run_poll_handlers_begin" => {
+            Step::Begin { max_ns: number("max_ns")?, timeout_ns: number("timeout")? }
+        }
+        "run_poll_handlers_end" => Step::End,
+        "poll_add" => Step::Add(hex(value("node")?)?),
+        _ => return None,
+    };
+    Some((hex(value("ctx")?), step))
+}
+
+/// One `aio_poll`.
+#[derive(Debug, Default)]
+struct Turn {
+    block_ns: i64,
+    stamp: i64,
+    decisions: Vec<Change>,
+    /// What the polling attempt in it was to last at most, if there was one without a deadline.
+    attempt_ns: Option<i64>,
+    added: Vec<u64>,
+}
+
+/// Cuts the steps into turns: from the reading at the beginning of `aio_poll` to the next.
+///
+/// Which readings these are is told by where they are made. `aio_poll` begins with one, and a polling attempt comes next;
+/// it reads the clock a last time when it has waited, once a turn. So the first site is the one before most attempts, and
+/// the second the one that comes exactly once between any two of the first.
+fn turns(steps: &[Step]) -> Vec<Turn> {
+    let mut before_begin: BTreeMap<Site, u64> = BTreeMap::new();
+    let mut last = None;
+    for step in steps {
+        match step {
+            Step::Clock(_, site) => last = Some(*site),
+            Step::Begin { .. } => *before_begin.entry(last.unwrap_or_default()).or_default() += 1,
+            _ => {}
+        }
+    }
+    let Some((&start, _)) = before_begin.iter().max_by_key(|(_, count)| **count) else { return vec![] };
+    let end = end_site(steps, start);
+    let mut turns: Vec<Turn> = vec![];
+    let mut began = None;
+    for step in steps {
+        match *step {
+            Step::Clock(ns, site) if site == start => {
+                began = Some(ns);
+                turns.push(Turn::default());
+            }
+            Step::Clock(ns, site) if site == end => {
+                if let (Some(turn), Some(began)) = (turns.last_mut(), began.take()) {
+                    (turn.block_ns, turn.stamp) = (ns - began, ns);
+                }
+            }
+            Step::Decision(change) => {
+                turns.last_mut().into_iter().for_each(|turn| turn.decisions.push(change))
+            }
+            Step::Add(node) => turns.last_mut().into_iter().for_each(|turn| turn.added.push(node)),
+            Step::Begin { max_ns, timeout_ns: -1 } => {
+                turns.last_mut().into_iter().for_each(|turn| turn.attempt_ns = Some(max_ns));
+            }
+            _ => {}
+        }
+    }
+    // The last may not be over.
+    turns.pop();
+    turns
+}
+
+fn end_site(steps: &[Step], start: Site) -> Site {
+    let mut between: Vec<BTreeMap<Site, u64>> = vec![];
+    for step in steps {
+        match step {
+            Step::Clock(_, site) if *site == start => between.push(BTreeMap::new()),
+            Step::Clock(_, site) => {
+                between.last_mut().into_iter().for_each(|counts| *counts.entry(*site).or_default() += 1);
+            }
+            _ => {}
+        }
+    }
+    between.pop();
+    let sites: BTreeSet<Site> = between.iter().flat_map(|counts| counts.keys().copied()).collect();
+    let once = |site: &Site| between.iter().filter(|counts| counts.get(site) == Some(&1)).count();
+    let mut by_turns: Vec<(usize, Site)> = sites.iter().map(|site| (once(site), *site)).collect();
+    by_turns.sort();
+    let (turns, site) = by_turns.last().copied().expect("the clock is read at the end of a turn");
+    // The first turn may have begun before there was anything to adapt.
+    assert!(turns + 1 >= between.len(), "{turns} of {} turns have a second reading", between.len());
+    site
+}
+
+/// What a replay found.
+#[derive(Debug, Default)]
+struct Tally {
+    turns: u64,
+    decisions: u64,
+    grows: u64,
+    attempts: u64,
+    deviations: u64,
+    first: Option<String>,
+}
+
+impl Tally {
+    fn deviates(&mut self, what: String) {
+        self.deviations += 1;
+        self.first.get_or_insert(what);
+    }
+
+    fn count(&mut self, turn: &Turn) {
+        self.turns += 1;
+        self.decisions += turn.decisions.len() as u64;
+        self.grows += turn.decisions.iter().filter(|change| change.kind == ChangeKind::Grow).count() as u64;
+        self.attempts += u64::from(turn.attempt_ns.is_some());
+    }
+}
+
+/// 7.2: one polling time, and the rule at the end of every wait. Nothing is taken from the trace but what it is compared
+/// with.
+fn replay_global(turns: &[Turn], params: &Params) -> Tally {
+    let mut tally = Tally::default();
+    let mut poll_ns = 0;
+    for turn in turns {
+        tally.count(turn);
+        if let Some(max_ns) = turn.attempt_ns.filter(|max_ns| *max_ns != poll_ns) {
+            tally.deviates(format!("polls for {max_ns}, the replay for {poll_ns}"));
+        }
+        let change = classic(poll_ns, turn.block_ns, params);
+        if turn.decisions != change.into_iter().collect::<Vec<_>>() {
+            tally.deviates(format!("{turn:?}, the replay from {poll_ns}: {change:?}"));
+        }
+        poll_ns = change.map_or(poll_ns, |change| change.new);
+    }
+    tally
+}
+
+/// 10.0: one polling time for each handler. Which handler a decision is about the trace does not tell, only what it had; so
+/// the handlers are kept as the values they have. A decision must be about one of these, and be what the rule makes of it
+/// and the block time; and every attempt must last as long as the greatest.
+fn replay_per_handler(turns: &[Turn], params: &Params) -> Tally {
+    let mut tally = Tally::default();
+    let mut handlers: Vec<i64> = vec![];
+    for turn in turns {
+        tally.count(turn);
+        let effective = handlers.iter().copied().fold(0, i64::max);
+        if let Some(max_ns) = turn.attempt_ns.filter(|max_ns| *max_ns != effective) {
+            tally.deviates(format!("polls for {max_ns}, the replay for {effective}"));
+        }
+        handlers.extend(turn.added.iter().map(|_| 0));
+        for change in &turn.decisions {
+            let Some(handler) = handlers.iter_mut().find(|ns| **ns == change.old) else {
+                tally.deviates(format!("no handler has what {change:?} begins with"));
+                continue;
+            };
+            *handler = change.new;
+            let rule = classic(change.old, turn.block_ns, params);
+            if rule != Some(*change) {
+                tally.deviates(format!("{change:?} after {}, the rule: {rule:?}", turn.block_ns));
+            }
+        }
+    }
+    tally
+}
+
+/// More states than these are not told apart by the decisions that follow; none was ever seen.
+const MOST_STATES: usize = 50_000;
+
+/// 11.1: one polling time, out of smoothed block times of the handlers that were dispatched. Which were dispatched neither
+/// trace nor clock tells, so every choice is followed that makes the decision that QEMU traced, or none where it traced
+/// none. The trace contradicts the rule where no choice is left.
+fn replay_weighted(turns: &[Turn], params: &Params) -> Tally {
+    let mut tally = Tally::default();
+    let mut poll_ns = 0;
+    let mut states: BTreeSet<Vec<i64>> = BTreeSet::from([vec![]]);
+    for turn in turns {
+        tally.count(turn);
+        if let Some(max_ns) = turn.attempt_ns.filter(|max_ns| *max_ns != poll_ns) {
+            tally.deviates(format!("polls for {max_ns}, the replay for {poll_ns}"));
+        }
+        let traced = turn.decisions.first().copied();
+        let mut next = BTreeSet::new();
+        for state in &states {
+            // Those that join the list in this turn are dispatched in it.
+            let joined = state.len();
+            let state: Vec<i64> = state.iter().copied().chain(turn.added.iter().map(|_| 0)).collect();
+            for active in 0u32..1 << joined {
+                let is_active = |handler: usize| handler >= joined || active >> handler & 1 == 1;
+                let after: Vec<i64> = (0..state.len())
+                    .map(|handler| weighted(state[handler], turn.block_ns, is_active(handler), params))
+                    .collect();
+                let best = (0..state.len())
+                    .filter(|handler| is_active(*handler))
+                    .map(|handler| after[handler])
+                    .max();
+                if best.and_then(|best| adjust(poll_ns, best, params)) == traced {
+                    next.insert(after);
+                }
+            }
+        }
+        if next.is_empty() || turn.decisions.len() > 1 {
+            tally.deviates(format!("{turn:?} from {poll_ns}, in none of {} states", states.len()));
+            next.clone_from(&states);
+        }
+        assert!(next.len() < MOST_STATES, "{} states", next.len());
+        states = next;
+        poll_ns = traced.map_or(poll_ns, |change| change.new);
+    }
+    tally
+}
+
+/// Lets a QEMU run until it has made enough decisions.
+fn observe(release: Release, iothread: &str) -> Result<Vec<Step>, String> {
+    let dir = tempfile::tempdir().expect("a folder can be made");
+    let library = shim(dir.path())?;
+    let trace = [
+        "-trace",
+        "run_poll_handlers_*",
+        "-trace",
+        "poll_grow",
+        "-trace",
+        "poll_shrink",
+        "-trace",
+        "poll_add",
+    ];
+    let options = Options { iothread, more: &trace, preload: Some(&library), piped: true };
+    let mut qemu = Qemu::start(release, &options)?;
+    let mut all: Vec<(Option<u64>, Step)> = vec![];
+    let mut decisions: BTreeMap<u64, u64> = BTreeMap::new();
+    let begun = Instant::now();
+    for line in BufReader::new(qemu.stderr()).lines() {
+        let Some((ctx, step)) = parse(&line.expect("QEMU writes text")) else { continue };
+        if let (Some(ctx), Step::Decision(_)) = (ctx, step) {
+            *decisions.entry(ctx).or_default() += 1;
+        }
+        all.push((ctx, step));
+        if decisions.values().any(|count| *count >= WANTED) || begun.elapsed() > LONGEST {
+            break;
+        }
+    }
+    qemu.end();
+    // QEMU has another I/O thread of its own for monitors; the one with the load is the one with the decisions.
+    let busiest = decisions.iter().max_by_key(|(_, count)| **count).map(|(ctx, _)| *ctx);
+    Ok(all.into_iter().filter(|(ctx, _)| ctx.is_none() || *ctx == busiest).map(|(_, step)| step).collect())
+}
+
+fn reproduces(release: Release, test: &str) {
+    let _alone = crate::alone();
+    let era = match release.era() {
+        Ok(era) => era,
+        Err(cause) => return say!("SKIP {cause}: {test}"),
+    };
+    let defaults = Params::default_for(era);
+    let wide = Params { poll_max_ns: 1_000_000, poll_grow: 3, poll_shrink: 2, ..defaults };
+    for params in [defaults, wide] {
+        let Params { poll_max_ns, poll_grow, poll_shrink, .. } = params;
+        let iothread = format!("poll-max-ns={poll_max_ns},poll-grow={poll_grow},poll-shrink={poll_shrink}");
+        let steps = match observe(release, &iothread) {
+            Ok(steps) => steps,
+            Err(cause) => return say!("SKIP {cause}: {test}"),
+        };
+        let turns = turns(&steps);
+        let tally = match era {
+            Era::Global => replay_global(&turns, &params),
+            Era::PerHandler => replay_per_handler(&turns, &params),
+            Era::Weighted => replay_weighted(&turns, &params),
+        };
+        say!(
+            "{test}: {iothread}: {} aio_polls, {} decisions ({} grows), {} attempts, {} deviations",
+            tally.turns,
+            tally.decisions,
+            tally.grows,
+            tally.attempts,
+            tally.deviations
+        );
+        assert_eq!(tally.deviations, 0, "{:?}", tally.first);
+        if era == Era::Global && params == defaults {
+            assert!(tally.decisions >= 10_000, "only {} decisions in {LONGEST:?}", tally.decisions);
+        }
+        assert!(tally.decisions > 100 && tally.attempts > 100);
+    }
+}
+
+#[test]
+fn every_decision_of_the_installed_qemu_is_reproduced() {
+    reproduces(Release::Installed, "every_decision_of_the_installed_qemu_is_reproduced");
+}
+
+#[test]
+fn every_decision_of_qemu_10_0_is_reproduced() {
+    reproduces(Release::Unpacked("10.0"), "every_decision_of_qemu_10_0_is_reproduced");
+}
+
+#[test]
+fn every_decision_of_qemu_11_1_is_one_that_the_rule_can_make() {
+    reproduces(Release::Unpacked("11.1"), "every_decision_of_qemu_11_1_is_one_that_the_rule_can_make");
+}

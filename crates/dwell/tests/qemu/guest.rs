@@ -1,0 +1,192 @@
+//! A QEMU with a Linux guest that reads its disk for ever, through an I/O thread called `io0`.
+//!
+//! The guest and the newer QEMUs come from `.ci/qemu`, in the folder DWELL_QEMU. Whatever a test does, the QEMU it started
+//! ends with it.
+
+use dwell_policy::iothread::{Era, Release as Rules};
+use dwell_policy::version::Version;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the guest may take to read its disk, on a busy machine.
+const BOOT: Duration = Duration::from_secs(90);
+/// The disk: longer than a guest reads in a test.
+const DISK_BYTES: u64 = 1 << 30;
+
+/// A QEMU that can be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The one that is installed.
+    Installed,
+    /// One unpacked by `.ci/qemu`.
+    Unpacked(&'static str),
+}
+
+impl Release {
+    pub(crate) const ALL: [Release; 3] =
+        [Release::Installed, Release::Unpacked("10.0"), Release::Unpacked("11.1")];
+
+    /// The command without options, or why there is none.
+    fn command(self) -> Result<Command, String> {
+        let Release::Unpacked(version) = self else {
+            let there = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
+            return there
+                .then(|| Command::new("qemu-system-x86_64"))
+                .ok_or_else(|| "no qemu-system-x86_64".to_owned());
+        };
+        let root = folder().join(version);
+        let library = |place: &str| root.join(place).join("x86_64-linux-gnu");
+        let loader = ["lib64", "usr/lib64"].map(|place| root.join(place).join("ld-linux-x86-64.so.2"));
+        let loader = loader.into_iter().find(|loader| loader.exists());
+        let loader = loader.ok_or_else(|| format!("no QEMU {version} in {}", folder().display()))?;
+        let mut command = Command::new(loader);
+        command
+            .env("QEMU_MODULE_DIR", library("usr/lib").join("qemu"))
+            .arg("--library-path")
+            .arg(format!("{}:{}", library("lib").display(), library("usr/lib").display()))
+            .arg(root.join("usr/bin/qemu-system-x86_64"))
+            .args(["-L".into(), root.join("usr/share/qemu")])
+            .args(["-L".into(), root.join("usr/share/seabios")]);
+        Ok(command)
+    }
+}
+
+impl Release {
+    /// The rule of this QEMU, by what it says of its version; or why it cannot be started.
+    pub(crate) fn era(self) -> Result<Era, String> {
+        let output = self.command()?.arg("--version").output().map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
+        let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
+        Rules::new(version).map(|rules| rules.era()).map_err(|error| error.to_string())
+    }
+}
+
+fn folder() -> PathBuf {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/qemu");
+    std::env::var_os("DWELL_QEMU").map_or(default, PathBuf::from)
+}
+
+/// A running QEMU. It ends when this is dropped.
+pub(crate) struct Qemu {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+/// How a QEMU is started.
+#[derive(Default)]
+pub(crate) struct Options<'a> {
+    /// Of the I/O thread, such as `poll-max-ns=0`.
+    pub(crate) iothread: &'a str,
+    /// More words of the command line.
+    pub(crate) more: &'a [&'a str],
+    /// Loaded first.
+    pub(crate) preload: Option<&'a Path>,
+    /// Whether stderr, and with it the trace, goes to a pipe.
+    pub(crate) piped: bool,
+}
+
+impl Qemu {
+    /// Starts it; the error is the cause why that cannot be.
+    pub(crate) fn start(release: Release, options: &Options<'_>) -> Result<Qemu, String> {
+        let mut command = release.command()?;
+        let (kernel, initramfs) = (folder().join("vmlinuz"), folder().join("initramfs.gz"));
+        if !kernel.exists() || !initramfs.exists() {
+            return Err("no guest; .ci/qemu makes one".to_owned());
+        }
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let disk = dir.path().join("disk");
+        File::create(&disk).and_then(|file| file.set_len(DISK_BYTES)).expect("a disk can be made");
+        let separator = if options.iothread.is_empty() { "" } else { "," };
+        command
+            .args(["-name", "guest,debug-threads=on", "-machine", "pc,accel=tcg", "-cpu", "max", "-m", "256"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args(["-object", &format!("iothread,id=io0{separator}{}", options.iothread)])
+            .args(["-device", "virtio-blk-pci,drive=d0,iothread=io0"])
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(initramfs)
+            .arg("-serial")
+            .arg(format!("file:{}", dir.path().join("console").display()))
+            .arg("-drive")
+            .arg(format!(
+                "if=none,id=d0,format=raw,cache=none,aio=native,read-only=on,file={}",
+                disk.display()
+            ))
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", dir.path().join("qmp").display()))
+            .args(options.more.iter().map(|word| word.replace("{dir}", &dir.path().display().to_string())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(if options.piped { Stdio::piped() } else { Stdio::null() });
+        if let Some(library) = options.preload {
+            command.env("LD_PRELOAD", library);
+        }
+        let child = command.spawn().map_err(|error| format!("QEMU cannot be started: {error}"))?;
+        Ok(Qemu { child, dir })
+    }
+
+    /// Starts it and waits until its guest reads the disk.
+    pub(crate) fn booted(release: Release, options: &Options<'_>) -> Result<Qemu, String> {
+        let mut qemu = Qemu::start(release, options)?;
+        qemu.wait_for_guest();
+        Ok(qemu)
+    }
+
+    pub(crate) fn wait_for_guest(&mut self) {
+        let begun = Instant::now();
+        while !self.console().contains("dwell-guest: ready") {
+            assert!(begun.elapsed() < BOOT, "the guest does not start: {}", self.console());
+            assert_eq!(self.child.try_wait().expect("QEMU is a child"), None, "QEMU ended");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn console(&self) -> String {
+        std::fs::read(self.dir.path().join("console"))
+            .map_or_else(|_| String::new(), |b| String::from_utf8_lossy(&b).into())
+    }
+
+    pub(crate) fn monitor(&self) -> PathBuf {
+        self.dir.path().join("qmp")
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().expect("stderr goes to a pipe")
+    }
+
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Compiles the shim; the error is the cause why that cannot be.
+pub(crate) fn shim(dir: &Path) -> Result<PathBuf, String> {
+    let (source, library) = (dir.join("shim.c"), dir.join("shim.so"));
+    let written = File::create(&source).and_then(|mut file| file.write_all(include_bytes!("shim.c")));
+    written.expect("the shim can be written");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .output()
+        .map_err(|error| format!("no C compiler ({error})"))?;
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Ok(library)
+}

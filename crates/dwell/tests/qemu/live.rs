@@ -1,0 +1,180 @@
+//! `dwell iothread` on a running QEMU.
+
+use crate::guest::{Options, Qemu, Release};
+use crate::say::say;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn dwell(words: &[&str], monitor: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.arg("iothread").arg(words[0]).arg("--qmp").arg(monitor).args(&words[1..]);
+    command
+}
+
+fn run(words: &[&str], monitor: &Path) -> Output {
+    dwell(words, monitor).output().expect("the program can be started")
+}
+
+fn json(words: &[&str], monitor: &Path) -> Value {
+    let output = run(words, monitor);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+}
+
+fn refused(words: &[&str], monitor: &Path) -> String {
+    let output = run(words, monitor);
+    assert_eq!(output.status.code(), Some(2), "{words:?}");
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn properties(monitor: &Path) -> Value {
+    json(&["list", "--format", "json"], monitor)["iothreads"][0]["properties"].clone()
+}
+
+fn booted(release: Release, test: &str) -> Option<Qemu> {
+    match Qemu::booted(release, &Options::default()) {
+        Ok(qemu) => Some(qemu),
+        Err(cause) => {
+            say!("SKIP {cause}: {test}");
+            None
+        }
+    }
+}
+
+#[test]
+fn properties_are_listed_set_and_refused_in_qemus_words() {
+    let _alone = crate::alone();
+    let test = "properties_are_listed_set_and_refused_in_qemus_words";
+    for release in Release::ALL {
+        let mut options = Options { more: &["-S"], ..Options::default() };
+        options.iothread = "poll-max-ns=20000";
+        let qemu = match Qemu::start(release, &options) {
+            Ok(qemu) => qemu,
+            Err(cause) => {
+                say!("SKIP {cause}: {test}");
+                continue;
+            }
+        };
+        let monitor = qemu.monitor();
+        let begun = Instant::now();
+        while !run(&["list"], &monitor).status.success() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "QEMU has no monitor");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let before = properties(&monitor);
+        assert_eq!(before["poll-max-ns"], 20_000);
+        json(&["set", "io0", "poll-max-ns=1ms", "--dry-run", "--format", "json"], &monitor);
+        assert_eq!(properties(&monitor), before);
+        let same = json(&["set", "io0", "poll-max-ns=20us", "--format", "json"], &monitor);
+        assert_eq!(
+            (&same["changes"], &same["unchanged"][0]),
+            (&Value::from(Vec::<Value>::new()), &"poll-max-ns".into())
+        );
+        let out_of_range = refused(&["set", "io0", "poll-max-ns=5", "poll-grow=-1"], &monitor);
+        assert!(
+            out_of_range.contains("poll-grow value must be in range [0, 9223372036854775807]"),
+            "{out_of_range}"
+        );
+        let unknown = refused(&["set", "io0", "poll-max-ns=5", "poll-fast=1"], &monitor);
+        assert!(unknown.contains("Property 'iothread.poll-fast' not found"), "{unknown}");
+        let weight = ["set", "io0", "poll-weight=64"];
+        let heavy = refused(&weight, &monitor);
+        let weighted = before.get("poll-weight").is_some();
+        let words = if weighted {
+            "poll-weight value must be in range [0, 63]"
+        } else {
+            "Property 'iothread.poll-weight' not found"
+        };
+        assert!(heavy.contains(words), "{heavy}");
+        assert!(
+            refused(&["set", "io9", "poll-grow=1"], &monitor)
+                .contains("there is no iothread `io9`; there are io0")
+        );
+        assert_eq!(properties(&monitor), before);
+        json(&["set", "io0", "poll-max-ns=0", "poll-grow=3", "--format", "json"], &monitor);
+        assert_eq!(
+            (&properties(&monitor)["poll-max-ns"], &properties(&monitor)["poll-grow"]),
+            (&0.into(), &3.into())
+        );
+        say!("{test}: {release:?}: set and refused as it should");
+    }
+}
+
+#[test]
+fn longer_polling_sleeps_less_as_predicted() {
+    let _alone = crate::alone();
+    let test = "longer_polling_sleeps_less_as_predicted";
+    let Some(qemu) = booted(Release::Installed, test) else { return };
+    let monitor = qemu.monitor();
+    json(&["set", "io0", "poll-max-ns=0", "--format", "json"], &monitor);
+    let before = properties(&monitor);
+    let words = [
+        "bench",
+        "--set",
+        "poll-max-ns=300us",
+        "--set",
+        "poll-max-ns=1ms",
+        "--predict",
+        "--budget",
+        "25s",
+        "--turn",
+        "200ms",
+        "--format",
+        "json",
+    ];
+    let output = run(&words, &monitor);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(properties(&monitor), before, "{stderr}");
+    if stderr.contains("cannot record the thread") {
+        return say!("SKIP {}: {test}", stderr.trim());
+    }
+    assert!(output.status.success(), "{stderr}");
+    let benched: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = benched["findings"]["rows"].as_array().unwrap();
+    let measured = |arm: &str, figure: &str| {
+        let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
+        row.and_then(|row| row["value"]["value"].as_f64()).unwrap_or(f64::NAN)
+    };
+    say!("{test}: per request: sleeps measured/predicted, CPU us measured/predicted, and requests a second");
+    let base_cpu = measured("present", "cpu_ns_per_request");
+    for arm in benched["arms"].as_array().unwrap() {
+        let name = arm["name"].as_str().unwrap();
+        say!(
+            "  {name:<22} {:.2}/{:.2}  {:.1}/{:.1}  {:.0}",
+            measured(name, "sleeps_per_request"),
+            arm["predicted"]["sleeps"].as_f64().unwrap(),
+            measured(name, "cpu_ns_per_request") / 1e3,
+            (base_cpu + arm["predicted"]["polled_ns"].as_f64().unwrap()) / 1e3,
+            measured(name, "requests_per_s"),
+        );
+    }
+    say!("  {} rounds; {}", benched["findings"]["rounds"], benched["findings"]["warnings"]);
+    let sleeps = |arm: &str| measured(arm, "sleeps_per_request");
+    let cpu = |arm: &str| measured(arm, "cpu_ns_per_request");
+    assert!(sleeps("poll-max-ns=1000000") < 0.9 * sleeps("present"));
+    assert!(cpu("poll-max-ns=1000000") > cpu("present"));
+}
+
+#[test]
+fn an_interrupted_bench_puts_back_what_was_there() {
+    let _alone = crate::alone();
+    let test = "an_interrupted_bench_puts_back_what_was_there";
+    let Some(qemu) = booted(Release::Installed, test) else { return };
+    let monitor = qemu.monitor();
+    let before = properties(&monitor);
+    let words = ["bench", "--set", "poll-max-ns=123456", "--set", "poll-grow=7"];
+    let bench = dwell(&words, &monitor).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let interrupt = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let begun = Instant::now();
+    let output = bench.wait_with_output().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "it did not end");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("stopped early"));
+    assert_eq!(properties(&monitor), before);
+    say!("{test}: ended and put back in {:?}", begun.elapsed());
+}

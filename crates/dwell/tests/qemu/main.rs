@@ -1,0 +1,18 @@
+//! Against a real QEMU with a Linux guest: the models, the importer, the monitor and the live comparison.
+//!
+//! `.ci/qemu` gets what is needed; what is not there makes its tests skip and say why.
+
+mod exact;
+mod guest;
+mod live;
+mod recorded;
+#[path = "../../../capture/tests/say/mod.rs"]
+mod say;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One guest at a time: they would keep each other from running.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
