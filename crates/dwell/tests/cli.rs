@@ -334,3 +334,44 @@ fn closed_pipe_is_no_trouble() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn a_qemu_log_is_imported_judged_and_compared() {
+    let mut log = String::new();
+    let mut at = 1_000_000u64;
+    let mut stamp = |after: u64| {
+        at += after;
+        format!("7@{}.{:06}:", at / 1_000_000, at % 1_000_000)
+    };
+    for _ in 0..100 {
+        log += &format!("{}poll_grow ctx 0x5 old 0 new 4000\n", stamp(20));
+        log += &format!("{}run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n", stamp(10));
+        log += &format!("{}run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", stamp(5));
+        log += &format!("{}poll_shrink ctx 0x5 old 4000 new 0\n", stamp(100));
+    }
+    let folder = Folder::new();
+    let (from, to) = (folder.gzip("qemu.log.gz", log.as_bytes()), folder.text("qemu.parquet"));
+    let summary = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
+    assert_eq!((&summary["episodes"], &summary["decisions"]["traced"]), (&100.into(), &200.into()));
+    assert_eq!(summary["decisions"]["contradicted"], 0);
+    let compared = json(&["compare", &to, "--set", "poll-max-ns=200us", "--format", "json"]);
+    let results = compared["results"].as_array().unwrap();
+    assert_eq!(results.len(), 6);
+    // 105 us each: beyond the default maximum of 32768 ns, within 200 us.
+    for (result, which) in results.iter().zip(["defaults", "as asked"].into_iter().cycle()) {
+        assert_eq!(result["which"], which);
+        assert_eq!(result["halts"].as_u64().unwrap() > 50, which == "defaults", "{result}");
+    }
+    assert_eq!(compared["smoothed"].as_array().unwrap().len(), 5);
+
+    let timeless =
+        log.lines().map(|line| format!("{}\n", line.split_once(':').unwrap().1)).collect::<String>();
+    let from = folder.write("timeless.log", timeless.as_bytes());
+    let _ = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
+    assert!(refused_in_one_line(&["tune", &to]).contains("-msg timestamp=on"));
+    let broken = folder.write("broken.log", b"poll_grow ctx 0x5 old 0\n");
+    let line = refused_in_one_line(&["import", "qemu", &broken, "-o", &to]);
+    assert!(line.contains("line 1 names `poll_grow` but cannot be parsed"), "{line}");
+    let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
+    assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
+}

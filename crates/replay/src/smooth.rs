@@ -63,12 +63,11 @@ pub fn by_weight(source: &dyn Source, setting: &Setting) -> Result<Vec<Smoothed>
     Rule::Layer(*setting).start(1)?;
     let Ok(release) = Release::new(setting.version()) else { return Ok(vec![]) };
     let handlers = source.handlers().max(1);
-    let mut all: Vec<(Params, Smoothed, BTreeMap<usize, Aio<Vec<Handler>>>)> = WEIGHTS
-        .map(|weight| {
-            let params = Params { poll_weight: weight, ..Params::from(setting) };
-            (params, Smoothed { weight, ..Smoothed::default() }, BTreeMap::new())
-        })
-        .into();
+    let mut all = WEIGHTS.map(|weight| {
+        let params = Params { poll_weight: weight, ..Params::from(setting) };
+        let contexts: BTreeMap<usize, Aio<Vec<Handler>>> = BTreeMap::new();
+        (params, Smoothed { weight, ..Smoothed::default() }, contexts)
+    });
     source.visit(0..u64::MAX, &mut |batch| {
         for (params, smoothed, contexts) in &mut all {
             for run in batch.runs() {

@@ -263,7 +263,7 @@ fn weight(smoothed: &Smoothed) -> Weight {
 
 /// From the recorded generation, else the oldest, to the newest, each with its defaults.
 fn upgrade(results: &[Result], metadata: &Metadata) -> String {
-    let recorded = metadata.qemu.as_deref().and_then(|text| Version::parse(text));
+    let recorded = metadata.qemu.as_deref().and_then(Version::parse);
     let era =
         recorded.and_then(|version| Release::new(version).ok()).map_or(Era::Global, |release| release.era());
     let defaults = |era: Era| results.iter().find(|r| r.era == era.name() && r.which == "defaults");

@@ -10,7 +10,7 @@ use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
 use dwell_lab::host::load::Load;
 use dwell_lab::host::thread::Thread;
-use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Plan, Progress, Turn, Unit};
+use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Interval, Plan, Progress, Turn, Unit};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 ///
 /// The settings take turns of a fraction of a second in the order A B C A', then backwards; A is the setting that is there
 /// and A' the same once more, so that the error of the method shows. Measured are the thread's CPU time, its sleeps and its
-/// requests (of all block devices of this QEMU). Turns in which other programs took CPU time are repeated. The values
+/// requests (of all block devices of this QEMU). Turns that other programs disturb are repeated. The values
 /// that were there are put back at the end, after an error and after Ctrl-C; one that somebody else has set meanwhile is
 /// left alone and told.
 #[derive(clap::Args)]
@@ -50,6 +50,9 @@ pub(super) struct Args {
     /// How long a setting is in force before a turn of it counts: QEMU has forgotten what it learnt
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
+    /// Turns in which programs other than this QEMU take more than this much of a CPU are measured again, once
+    #[arg(long, value_name = "SHARE", default_value = "50%", value_parser = quantity::share)]
+    max_foreign: f64,
     /// First record the thread without polling for two seconds, and print what a replay predicts beside what is measured
     /// (needs root)
     #[arg(long)]
@@ -329,8 +332,10 @@ fn measure(
     ];
     let plan = Plan {
         budget: Duration::from_nanos(args.budget.get()),
-        // Guests do things of their own; 10 % of a CPU is what another program takes that matters.
-        foreign_limit: 0.1,
+        foreign_limit: args.max_foreign,
+        // A host with guests is never quiet: better another round than waiting for it.
+        repeats: 1,
+        quiet_wait: Duration::from_millis(300),
         ..Plan::default()
     };
     let campaign = Campaign::new("iothread", arms, figures, plan)?;
@@ -445,17 +450,20 @@ fn table(benched: &Benched<'_>) -> Table {
             Unit::Count => dwell_report::ratio(value),
             Unit::PerSecond => format!("{value:.0}"),
         };
-        let interval = row.value.map_or_else(String::new, |i| format!("{} to {}", text(i.low), text(i.high)));
-        let ratio = row.ratio().map_or_else(String::new, |ratio| {
-            let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
-            format!("{} [{}, {}]", change(ratio.value), change(ratio.low), change(ratio.high))
+        // Of too few rounds nothing is known but the value.
+        let known = |i: &Interval| i.low.is_finite() && i.high.is_finite();
+        let interval = row.value.filter(known).map(|i| format!("{} to {}", text(i.low), text(i.high)));
+        let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
+        let ratio = row.ratio().map(|ratio| match known(&ratio) {
+            true => format!("{} [{}, {}]", change(ratio.value), change(ratio.low), change(ratio.high)),
+            false => change(ratio.value),
         });
         let mut cells = vec![
             Cell::Text(row.figure.clone()),
             Cell::Text(row.arm.clone()),
             row.value.map_or(Cell::Missing, |interval| cell(interval.value)),
-            Cell::Text(interval),
-            Cell::Text(ratio),
+            interval.map_or(Cell::Missing, Cell::Text),
+            ratio.map_or(Cell::Missing, Cell::Text),
         ];
         if predicts {
             let predicted = benched.arms.iter().find(|arm| arm.name == row.arm).and_then(|arm| arm.predicted);
