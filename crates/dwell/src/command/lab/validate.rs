@@ -30,7 +30,10 @@ pub(crate) struct ValidateArgs {
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,
     /// The setting that is recorded, host:TIME
-    #[arg(long, value_name = "IDLE", default_value = "host:200us")]
+    ///
+    /// A long one sees nearly every wake itself. Under a short one many idle periods end in a halt, and their lengths have to
+    /// be corrected by what a halt takes to wake.
+    #[arg(long, value_name = "IDLE", default_value = "host:1ms")]
     under: Idle,
     /// A setting that is predicted and run, host:TIME; may be given several times
     /// [default: 0, 20us, 50us, 100us, 200us and 400us]
