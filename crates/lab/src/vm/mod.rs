@@ -91,7 +91,7 @@ pub struct Machine {
     cr3: u64,
     gdt: u64,
     idt: u64,
-    routes: Vec<u8>,
+    vcpus: u8,
     memory: Memory,
 }
 
@@ -131,8 +131,7 @@ impl Machine {
             memory.write(at, descriptor);
         }
         write_gates(&memory, idt, options.halts_in_user_space);
-        let routes = (0..vcpus).collect();
-        let machine = Machine { vm, kvm: device, options, cr3, gdt, idt, routes, memory };
+        let machine = Machine { vm, kvm: device, options, cr3, gdt, idt, vcpus, memory };
         if let Some(ns) = options.halt_poll_ns {
             machine.set_halt_poll_ns(ns)?;
         }
@@ -207,9 +206,9 @@ impl Machine {
 
     fn route_interrupts(&self) -> Result<(), VmError> {
         let mut routing = kvm_bindings::KvmIrqRouting::new(0).map_err(|_| VmError::OutOfMemory)?;
-        for (gsi, vcpu) in (FIRST_GSI..).zip(&self.routes) {
+        for (gsi, vcpu) in (FIRST_GSI..).zip(0..self.vcpus) {
             let mut route = kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_MSI, ..Default::default() };
-            let (address_lo, data) = message(*vcpu, Vector::Wake);
+            let (address_lo, data) = message(vcpu, Vector::Wake);
             route.u.msi.address_lo = address_lo;
             route.u.msi.data = data;
             routing.push(route).map_err(|_| VmError::OutOfMemory)?;

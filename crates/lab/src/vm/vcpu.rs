@@ -18,7 +18,6 @@ use std::time::Duration;
 
 /// Selectors of the machine's descriptor table.
 pub(super) const CODE0: u16 = 0x08;
-const DATA0: u16 = 0x10;
 const DATA3: u16 = 0x2b;
 const CODE3: u16 = 0x33;
 const TSS: u16 = 0x40;
@@ -230,7 +229,6 @@ fn set_segments(machine: &Machine, fd: &VcpuFd) -> Result<(), VmError> {
     sregs.gdt = table(machine.gdt, 64);
     sregs.idt = table(machine.idt, 4096);
     (sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer) = (CR0, machine.cr3, CR4, EFER);
-    debug_assert_ne!(DATA0, DATA3);
     fd.set_sregs(&sregs).map_err(kvm("KVM_SET_SREGS"))
 }
 
