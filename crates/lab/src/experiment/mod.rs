@@ -43,7 +43,7 @@ pub enum LabError {
     #[error("reading the CPU time of a thread: {0}")]
     Usage(io::Error),
     /// A wake that the guest has not seen.
-    #[error("wake number {event} was lost: the guest has not seen it after half a second")]
+    #[error("wake number {event} was lost: the guest has not seen it after five seconds")]
     Lost {
         /// Which one, from 1.
         event: u64,

@@ -21,8 +21,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 /// Wakes before the first that counts: the window of every rule has settled and every page has been touched.
 pub const WARM_UP: usize = 50;
-/// A wake that has not been seen after so long is lost.
-const LOST: Nanos = Nanos::from_micros(500_000);
+/// A wake that has not been seen after so long is lost: longer than an overcommitted host keeps a vCPU waiting.
+const LOST: Nanos = Nanos::from_micros(5_000_000);
 
 /// What a block of wakes showed. The warm-up is not in it.
 #[derive(Clone, Debug, Default)]

@@ -34,7 +34,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     let path = calibration::path()?;
     let rig = Rig::open(1)?;
     let mut along = Along::open()?;
-    let calibration = calibrate(&rig, &mut along, &args.campaign)?;
+    let calibration = calibrate(&rig, &mut along, &args.campaign, Intervals::Needed)?;
     if !args.dry_run {
         calibration::store(&calibration, &path)?;
     }
@@ -56,11 +56,21 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     Ok(Answer::Yes)
 }
 
+/// Whether a measurement that is too short for intervals will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intervals {
+    /// It will not: it is to be stored and believed later.
+    Needed,
+    /// It will: it is used once, beside measurements that tell how far it can be believed.
+    Welcome,
+}
+
 /// Measures the cost of a halt after each length of gap.
 pub(crate) fn calibrate(
     rig: &Rig,
     along: &mut Along,
     campaign: &CampaignArgs,
+    intervals: Intervals,
 ) -> anyhow::Result<Calibration> {
     let share = u32::try_from(GAPS_US.len()).unwrap_or(1);
     let mut costs: Vec<HaltCost> = vec![];
@@ -75,7 +85,10 @@ pub(crate) fn calibrate(
         for warning in &findings.warnings {
             eprintln!("warning: gap of {}: {warning}", dwell_report::duration(gap.get() as f64));
         }
-        let known = |cost: &HaltCost| cost.cpu_ns.low.is_finite() && cost.idle_excess_ns.low.is_finite();
+        let known = |cost: &HaltCost| {
+            let finite = cost.cpu_ns.low.is_finite() && cost.idle_excess_ns.low.is_finite();
+            finite || intervals == Intervals::Welcome
+        };
         let Some(cost) = cost(gap, &record).filter(known) else {
             bail!(
                 "only {} rounds were possible in {}, too few for intervals; give more time with --budget, or come back \

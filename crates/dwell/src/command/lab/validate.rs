@@ -1,6 +1,6 @@
 //! `dwell lab validate`
 
-use super::calibrate::calibrate;
+use super::calibrate::{Intervals, calibrate};
 use super::campaign::{Along, BLOCK, CampaignArgs};
 use super::wake::{LONGEST_GAP, mean};
 use crate::calibration;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     let mut along = Along::open()?;
     let calibration = match (args.calibrate, stored()?) {
         (false, Some(calibration)) => calibration,
-        _ => calibrate(&rig, &mut along, &args.campaign)?,
+        _ => calibrate(&rig, &mut along, &args.campaign, Intervals::Welcome)?,
     };
     let others: Vec<(String, Idle)> = idles.into_iter().map(|idle| (idle.to_string(), idle)).collect();
     let share = u32::try_from(gaps.len()).unwrap_or(1);
