@@ -21,7 +21,7 @@ use serde::Serialize;
 #[command(after_help = "Example:\n  dwell lab pingpong --think exponential:100us --guest fixed=300us")]
 pub(crate) struct PingpongArgs {
     /// How long the sender thinks before each message: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE[@IDLER]
+    /// recording:FILE (or recording:FILE@IDLER)
     #[arg(long, value_name = "GAPS", default_value = "constant:20us")]
     think: GapSpec,
     /// The host's maximum of halt polling in the rows with host polling

@@ -25,7 +25,7 @@ use serde::Serialize;
 #[command(after_help = "Needs root, for the recorder. Examples:\n  dwell lab validate\n  \
                         dwell lab validate --gaps recording:recordings/guest-mix.parquet --idle host:50us --idle host:200us")]
 pub(crate) struct ValidateArgs {
-    /// Lengths of the idle periods: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE[@IDLER]; may be given
+    /// Lengths of the idle periods: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE (or recording:FILE@IDLER); may be given
     /// several times [default: exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,

@@ -31,7 +31,7 @@ pub(crate) struct WakeArgs {
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
     /// How long the vCPU is left alone before each wake: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE[@IDLER]
+    /// recording:FILE (or recording:FILE@IDLER)
     #[arg(long, value_name = "GAPS", default_value = "exponential:100us")]
     gaps: GapSpec,
     /// Print KVM's own histograms of each arm as well: how long it polled, and slept
