@@ -246,6 +246,17 @@ impl StatsFile {
         Ok(self.layout.stats.iter().map(|stat| numbers(&data, stat)).collect())
     }
 
+    /// Reads every statistic that is one number and only grows, with its name.
+    ///
+    /// # Errors
+    /// What reading answers.
+    pub fn sums(&self) -> io::Result<impl Iterator<Item = (&str, u64)>> {
+        let read = self.read()?;
+        let grows = |stat: &Stat| stat.kind == Kind::Cumulative && stat.size == 1;
+        let stats = self.layout.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
+        Ok(stats.filter_map(|(stat, numbers)| Some((stat.name.as_str(), *numbers.first()?))))
+    }
+
     /// Reads the counters of halts and polls.
     ///
     /// # Errors
