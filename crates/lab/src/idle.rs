@@ -1,6 +1,7 @@
 //! How a vCPU of the lab idles: written as text, tried as an arm.
 
 use crate::method::gaps::Typed;
+use crate::vm::Options;
 use dwell_policy::param::{SetError, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, ParseNanosError};
@@ -91,6 +92,17 @@ impl Idle {
     /// Halts come to user space, which polls by a rule.
     pub const fn user(rule: Rule) -> Idle {
         Idle { halts: Halts::InUserSpace(rule), guest: None, poll_control: None }
+    }
+
+    /// The machine that it needs.
+    pub fn machine(&self) -> Options {
+        match self.halts {
+            Halts::InKernel(ns) => Options {
+                halt_poll_ns: Some(u32::try_from(ns.get()).unwrap_or(u32::MAX)),
+                halts_in_user_space: false,
+            },
+            Halts::InUserSpace(_) => Options { halt_poll_ns: None, halts_in_user_space: true },
+        }
     }
 
     /// The same with another maximum of the host's polling.
@@ -210,7 +222,8 @@ impl fmt::Display for Idle {
     }
 }
 
-struct Written<'r>(&'r Rule);
+/// A rule as it is parsed, with all its parameters.
+pub(crate) struct Written<'r>(pub(crate) &'r Rule);
 
 impl fmt::Display for Written<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,34 +1,19 @@
 //! The VMM on the real KVM: every way to idle wakes for every event, and does what it says.
 
-#[path = "../../capture/tests/say/mod.rs"]
-mod say;
+mod alone;
 
+use alone::{Alone, say};
 use dwell_lab::experiment::waking::{WARM_UP, Waking, wake};
 use dwell_lab::experiment::{LabError, Rig, pingpong};
 use dwell_lab::idle::Idle;
 use dwell_lab::method::{Arms, Campaign, Gaps, Plan, Undisturbed};
 use dwell_policy::Nanos;
-use say::say;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 const WAKES: usize = 300;
 
-/// The cores are there once: one experiment at a time.
-static ONE: Mutex<()> = Mutex::new(());
-
-/// The machine, alone.
-struct Alone {
-    rig: Rig,
-    _one: MutexGuard<'static, ()>,
-}
-
-/// What this machine lets us run; says `SKIP` and why, if nothing.
 fn rig(test: &str) -> Option<Alone> {
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let rig = Rig::open(2).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
-    Some(Alone { rig, _one: one })
+    alone::rig(2, test)
 }
 
 fn run(rig: &Rig, idle: &str, gaps: &str) -> Result<Waking, LabError> {
@@ -162,16 +147,5 @@ fn what_is_stopped_leaves_no_thread_behind() {
         let stopped = wake(rig, &idle.parse().unwrap(), &gaps, &stop).unwrap_err();
         assert!(matches!(stopped, LabError::Stopped), "{stopped}");
     }
-    let vcpus = || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let name =
-            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        tasks.map(name).filter(|name| name.starts_with("CPU ")).count()
-    };
-    // A thread that has been joined may be listed for a moment.
-    let began = Instant::now();
-    while vcpus() > 0 && began.elapsed() < Duration::from_secs(2) {
-        std::thread::yield_now();
-    }
-    assert_eq!(vcpus(), 0);
+    assert_eq!(alone::threads_left(), 0);
 }

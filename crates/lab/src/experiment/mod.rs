@@ -8,9 +8,13 @@ pub mod validate;
 pub mod wake;
 pub mod waking;
 
+mod play;
 mod rig;
+mod tally;
 
+pub use play::rounds_of_a_block;
 pub use rig::{Placed, Rig, Usage};
+pub use tally::{Tallies, Tally};
 
 use crate::host::thread::PinError;
 use crate::host::{ClockError, CoresError};
@@ -48,6 +52,9 @@ pub enum LabError {
         /// Which one, from 1.
         event: u64,
     },
+    /// A guest that drives itself did not come to its end.
+    #[error("the guest has not ended its block after five seconds: an interrupt was lost")]
+    Stuck,
     /// The vCPU stopped running before its time.
     #[error("the vCPU's thread ended early")]
     Gone,
@@ -103,4 +110,9 @@ impl From<OpenError> for LabError {
     fn from(error: OpenError) -> LabError {
         LabError::Open(Box::new(error))
     }
+}
+
+/// What the operating system answers, as an error.
+fn os<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LabError {
+    move |error| VmError::Os { what, error: error.into() }.into()
 }

@@ -4,18 +4,17 @@
 //! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what two vCPUs can
 //! reach.
 
-use super::{LabError, Rig, Usage};
-use crate::guest::pingpong::{MOST_EXCHANGES, Table, reply, serve};
+use super::play::{self, Played, rounds_of_a_block};
+use super::{LabError, Rig, Tally, Usage};
+use crate::guest::pingpong::{Table, reply, serve};
 use crate::host::{Thread, Tsc};
 use crate::idle::{Halts, Idle};
 use crate::method::{Block, Figure, Gaps, Turn, Unit};
-use crate::vm::{Kicker, Machine, Options, Vcpu, VmError};
+use crate::vm::{Machine, Vcpu};
 use dwell_policy::Nanos;
 use rustix::thread::futex;
-use std::ops::ControlFlow;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Exchanges of each block that do not count.
 pub const WARM_UP: usize = 50;
@@ -48,9 +47,7 @@ pub fn figures() -> Vec<Figure> {
 
 /// How many exchanges a block has, if one takes `guess` besides the thinking time.
 pub fn exchanges_of_a_block(think: Nanos, guess: Nanos, block: Nanos) -> usize {
-    let one = (think.get() + guess.get()).max(1_000);
-    let exchanges = block.get().min(500_000_000) / one;
-    usize::try_from(exchanges).unwrap_or(0).clamp(20, MOST_EXCHANGES - WARM_UP)
+    rounds_of_a_block(think, guess, block, WARM_UP)
 }
 
 /// Measures one block.
@@ -73,131 +70,66 @@ pub fn block(
     }
 }
 
-/// What one player used, and when it began and ended.
-struct Share {
-    usage: Usage,
-    began: Tsc,
-    ended: Tsc,
-    kvm: Option<OfKvm>,
-}
+/// What a player counted itself: IPIs sent and avoided, if it is a vCPU.
+type Ipis = (u64, u64);
 
-/// What there is to count of a player that is a vCPU.
-#[derive(Clone, Copy)]
-struct OfKvm {
-    hlt_exits: u64,
-    host_polls: u64,
-    ipis_sent: u64,
-    ipis_avoided: u64,
-}
-
-fn told(rig: &Rig, round_trips: Vec<u64>, shares: &[Share; 2]) -> Block {
+fn told(rig: &Rig, round_trips: Vec<u64>, players: &[Played<Ipis>; 2]) -> Block {
     let exchanges = round_trips.len().max(1) as f64;
-    let began = shares.iter().map(|share| share.began).min().unwrap_or_default();
-    let ended = shares.iter().map(|share| share.ended).max().unwrap_or_default();
-    let cpu: u64 = shares.iter().map(|share| share.usage.cpu.get()).sum();
+    let began = players.iter().map(|player| player.began).min().unwrap_or_default();
+    let ended = players.iter().map(|player| player.ended).max().unwrap_or_default();
     let per = |number: u64| number as f64 / exchanges;
+    let sum = |of: &dyn Fn(&Played<Ipis>) -> u64| players.iter().map(of).sum::<u64>();
+    let cpu = sum(&|player| player.usage.cpu.get());
     let wall = rig.between(began, ended).get().max(1);
     let mut block = Block::new(round_trips)
         .figure("cpu_share", cpu as f64 / (2.0 * wall as f64))
         .figure("cpu_ns_per_exchange", per(cpu));
-    if let [Some(a), Some(b)] = shares.each_ref().map(|share| share.kvm) {
+    if players.iter().all(|player| player.kvm != Tally::default()) {
+        let kvm = |name: &'static str| per(sum(&|player| player.kvm.get(name).unwrap_or(0)));
         block = block
-            .figure("hlt_exits_per_exchange", per(a.hlt_exits + b.hlt_exits))
-            .figure("host_polls_per_exchange", per(a.host_polls + b.host_polls))
-            .figure("ipis_sent_per_exchange", per(a.ipis_sent + b.ipis_sent))
-            .figure("ipis_avoided_per_exchange", per(a.ipis_avoided + b.ipis_avoided));
+            .figure("hlt_exits_per_exchange", kvm("halt_exits"))
+            .figure("host_polls_per_exchange", kvm("halt_attempted_poll"))
+            .figure("ipis_sent_per_exchange", per(sum(&|player| player.read[1].0 - player.read[0].0)))
+            .figure("ipis_avoided_per_exchange", per(sum(&|player| player.read[1].1 - player.read[0].1)));
     }
     block
 }
 
 fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<Block, LabError> {
-    let Halts::InKernel(host) = &idle.halts else { return Err(LabError::NeedsKernelHalts) };
-    let halt_poll_ns = Some(u32::try_from(host.get()).unwrap_or(u32::MAX));
-    let machine = Machine::new(Options { halt_poll_ns, halts_in_user_space: false }, 2)?;
+    if matches!(idle.halts, Halts::InUserSpace(_)) {
+        return Err(LabError::NeedsKernelHalts);
+    }
+    let machine = Machine::new(idle.machine(), 2)?;
     let table: &Table = machine.place()?;
-    table.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
+    table.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
     for seat in &table.seats {
         if let Some(rule) = &idle.guest {
             seat.bed.make(rule.policy()?, rig.hz());
         }
     }
     if let Some(allowed) = idle.poll_control {
-        table.set_poll_control(allowed);
+        table.poll_control.set(allowed);
     }
-    let players = [machine.vcpu(0, serve, table)?, machine.vcpu(1, reply, table)?];
-    let kickers = [players[0].kicker(), players[1].kicker()];
-    let start = Barrier::new(2);
-    let ended = AtomicU32::new(0);
-    let shares = std::thread::scope(|scope| {
+    let vcpus = [machine.vcpu(0, serve, table)?, machine.vcpu(1, reply, table)?];
+    let kickers = vcpus.each_ref().map(Vcpu::kicker);
+    let start = &Barrier::new(2);
+    let players = std::thread::scope(|scope| {
         let mut threads = vec![];
-        for (id, mut vcpu) in players.into_iter().enumerate() {
-            let (start, ended, table) = (&start, &ended, table);
-            let thread = std::thread::Builder::new().name(format!("CPU {id}/KVM"));
-            let play = move || {
-                let played = play(rig, id, &mut vcpu, start, table);
-                ended.fetch_add(1, Ordering::SeqCst);
-                played
-            };
-            threads.push(thread.spawn_scoped(scope, play).map_err(LabError::Thread)?);
-        }
-        watch(&ended, &kickers, stop);
-        let mut shares = threads.into_iter().map(|thread| thread.join().map_err(|_| LabError::Panicked)?);
-        let first = shares.next().ok_or(LabError::Gone)?;
-        let second = shares.next().ok_or(LabError::Gone)?;
-        Ok::<_, LabError>([first?, second?])
+        let watched = play::watch(&kickers, stop, |playing| {
+            for (id, mut vcpu) in vcpus.into_iter().enumerate() {
+                let ipis = move || Ok(table.seats[id].ipis());
+                let play = move || play::play(&mut vcpu, rig.vcpu_thread(id), || _ = start.wait(), ipis);
+                threads.push(play::player(scope, format!("CPU {id}/KVM"), playing.clone(), play)?);
+            }
+            Ok(())
+        });
+        let players: Result<Vec<_>, LabError> = threads.into_iter().map(play::join).collect();
+        let players = players?;
+        watched?;
+        <[Played<Ipis>; 2]>::try_from(players).map_err(|_| LabError::Gone)
     })?;
-    if stop.load(Ordering::Relaxed) {
-        return Err(LabError::Stopped);
-    }
-    let round_trips = table.round_trips().map(|cycles| rig.nanos(cycles)).collect();
-    Ok(told(rig, round_trips, &shares))
-}
-
-/// The vCPU's thread: the warm-up, then what counts.
-fn play(
-    rig: &Rig,
-    id: usize,
-    vcpu: &mut Vcpu<'_>,
-    start: &Barrier,
-    table: &Table,
-) -> Result<Share, LabError> {
-    let _place = rig.vcpu_thread(id);
-    let stats = vcpu.stats();
-    let warmed = vcpu.run(|| ControlFlow::Break(()));
-    // Both come here whatever happened, or the other would wait for ever.
-    start.wait();
-    let (_place, stats) = (_place?, stats?);
-    warmed?;
-    let read = || stats.counters().map_err(|error| VmError::Os { what: "KVM statistics", error });
-    let (sent, avoided) = table.seats[id].ipis();
-    let (counters, usage, began) = (read()?, Usage::of(Thread::current())?, Tsc::now());
-    vcpu.run(|| ControlFlow::Break(()))?;
-    let (ended, usage) = (Tsc::now(), Usage::of(Thread::current())? - usage);
-    let counters = read()?.since(counters);
-    Ok(Share {
-        usage,
-        began,
-        ended,
-        kvm: Some(OfKvm {
-            hlt_exits: counters.halt_exits.unwrap_or(0),
-            host_polls: counters.halt_attempted_poll.unwrap_or(0),
-            ipis_sent: table.seats[id].ipis().0 - sent,
-            ipis_avoided: table.seats[id].ipis().1 - avoided,
-        }),
-    })
-}
-
-/// Waits for both to end; kicks them if they take too long or the user wants no more.
-fn watch(ended: &AtomicU32, kickers: &[Kicker; 2], stop: &AtomicBool) {
-    /// A block takes half a second; beyond this something is lost.
-    const LONGEST: Duration = Duration::from_secs(5);
-    let began = std::time::Instant::now();
-    while ended.load(Ordering::SeqCst) < 2 {
-        std::thread::sleep(Duration::from_millis(1));
-        if stop.load(Ordering::Relaxed) || began.elapsed() > LONGEST {
-            kickers.iter().for_each(Kicker::kick);
-        }
-    }
+    let round_trips = table.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
+    Ok(told(rig, round_trips, &players))
 }
 
 /// How a thread of the host waits.
@@ -242,12 +174,12 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
     let [to_server, to_other] = &mail;
     let exchanges = u32::try_from(think.len()).unwrap_or(u32::MAX);
     let warm_up = u32::try_from(WARM_UP).unwrap_or(0);
-    let share = |before: (Usage, Tsc)| -> Result<Share, LabError> {
+    let share = |before: (Usage, Tsc)| -> Result<Played<Ipis>, LabError> {
         let ended = Tsc::now();
         let usage = Usage::of(Thread::current())? - before.0;
-        Ok(Share { usage, began: before.1, ended, kvm: None })
+        Ok(Played { usage, began: before.1, ended, kvm: Tally::default(), read: [(0, 0); 2] })
     };
-    let other = || -> Result<Share, LabError> {
+    let other = || -> Result<Played<Ipis>, LabError> {
         let _place = rig.vcpu_thread(1)?;
         let mut before = (Usage::of(Thread::current())?, Tsc::now());
         for number in 1..=exchanges {
@@ -259,7 +191,7 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
         }
         share(before)
     };
-    let server = || -> Result<(Vec<u64>, Share), LabError> {
+    let server = || -> Result<(Vec<u64>, Played<Ipis>), LabError> {
         let _place = rig.vcpu_thread(0)?;
         let mut round_trips = Vec::with_capacity(think.len());
         let mut before = (Usage::of(Thread::current())?, Tsc::now());

@@ -7,9 +7,9 @@
 
 use super::{LabError, Rig, Usage};
 use crate::guest::{Idling, Sleeper, sleeper, tsc};
-use crate::host::Tsc;
+use crate::host::{Tsc, monotonic};
 use crate::idle::{Halts, Idle};
-use crate::vm::{Kicker, Machine, Options, VmError};
+use crate::vm::{Kicker, Machine, VmError};
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::{Any, Nanos, Outcome, Policy};
 use rustix::thread::futex;
@@ -93,14 +93,7 @@ pub fn wake_within<R>(
     stop: &AtomicBool,
     around: impl FnOnce(&mut dyn FnMut() -> Result<Waking, LabError>) -> Result<R, LabError>,
 ) -> Result<R, LabError> {
-    let options = match idle.halts {
-        Halts::InKernel(ns) => Options {
-            halt_poll_ns: Some(u32::try_from(ns.get()).unwrap_or(u32::MAX)),
-            halts_in_user_space: false,
-        },
-        Halts::InUserSpace(_) => Options { halt_poll_ns: None, halts_in_user_space: true },
-    };
-    let machine = Machine::new(options, 1)?;
+    let machine = Machine::new(idle.machine(), 1)?;
     let shared: &Sleeper = machine.place()?;
     let waker = match (&idle.halts, &idle.guest) {
         (Halts::InUserSpace(rule), guest) => {
@@ -117,7 +110,7 @@ pub fn wake_within<R>(
         }
     };
     if let Some(allowed) = idle.poll_control {
-        shared.set_poll_control(allowed);
+        shared.poll_control.set(allowed);
     }
     let mut vcpu = machine.vcpu(0, sleeper, shared)?;
     let stats = vcpu.stats()?;
@@ -209,15 +202,10 @@ impl Driven<'_> {
             idling: self.shared.bed.idling(),
             user: self.waker.user().map(UserBed::counts).unwrap_or_default(),
             usage: Usage::of(thread)?,
-            monotonic_ns: monotonic_ns(),
+            monotonic_ns: monotonic().get(),
             at: Tsc::now(),
         })
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// Waits until the vCPU runs and has come to rest: the first halt of a fresh guest takes the longest.

@@ -8,15 +8,17 @@
 pub(crate) mod entry;
 mod idle;
 pub mod pingpong;
+mod poll_control;
+mod rounds;
 mod sleeper;
 
 pub use idle::{Bed, Idler, Idling};
+pub use poll_control::PollControl;
+pub use rounds::{MOST_ROUNDS, Rounds};
 pub use sleeper::{Sleeper, sleeper};
 
 use std::arch::asm;
 
-/// `MSR_KVM_POLL_CONTROL`: bit 0 lets the host poll (`Documentation/virt/kvm/x86/msr.rst`).
-pub const MSR_KVM_POLL_CONTROL: u32 = 0x4b56_4d05;
 /// The local APIC's interrupt command register, and the half that holds the destination (xAPIC offsets).
 const ICR: u64 = 0x300;
 const ICR_DESTINATION: u64 = 0x310;
@@ -29,6 +31,15 @@ pub type Program<T> = extern "sysv64" fn(&T) -> !;
 pub fn tsc() -> u64 {
     // SAFETY: RDTSC is there on every x86-64 processor, and allowed at CPL3 (CR4.TSD is clear).
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Spins for so many cycles of the time-stamp counter.
+#[inline]
+pub fn spin(cycles: u64) {
+    let began = tsc();
+    while tsc() - began < cycles {
+        std::hint::spin_loop();
+    }
 }
 
 /// Halts until an interrupt has come and been handled. One that is there already is handled at once.

@@ -1,6 +1,6 @@
 //! A guest that sleeps until something happens, notes when it saw it, and sleeps again.
 
-use super::{Bed, Idler, MSR_KVM_POLL_CONTROL, report, tsc, write_msr};
+use super::{Bed, Idler, PollControl, report, tsc};
 use crate::vm::Shared;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Sleeper {
     /// Where it idles.
     pub bed: Bed,
+    /// What it tells its host of polling.
+    pub poll_control: PollControl,
     event: Event,
     seen: Seen,
 }
@@ -18,8 +20,6 @@ pub struct Sleeper {
 struct Event {
     number: AtomicU64,
     stop: AtomicU32,
-    /// 0: leave poll control as it is; else 1 + the value to write.
-    poll_control: AtomicU32,
     /// Whether every event comes with an interrupt, so that none has to be looked for.
     always_interrupts: AtomicU32,
 }
@@ -35,11 +35,6 @@ struct Seen {
 unsafe impl Shared for Sleeper {}
 
 impl Sleeper {
-    /// Before it runs: it will write `value` to `MSR_KVM_POLL_CONTROL`.
-    pub fn set_poll_control(&self, value: bool) {
-        self.event.poll_control.store(1 + u32::from(value), Ordering::Release);
-    }
-
     /// Before it runs: every event will come with an interrupt.
     pub fn always_interrupts(&self) {
         self.event.always_interrupts.store(1, Ordering::Release);
@@ -72,10 +67,7 @@ impl Sleeper {
 
 /// The program.
 pub extern "sysv64" fn sleeper(shared: &Sleeper) -> ! {
-    let poll_control = shared.event.poll_control.load(Ordering::Acquire);
-    if poll_control > 0 {
-        write_msr(MSR_KVM_POLL_CONTROL, u64::from(poll_control - 1));
-    }
+    shared.poll_control.say();
     let always_interrupts = shared.event.always_interrupts.load(Ordering::Acquire) != 0;
     let mut idler = Idler::new(&shared.bed);
     let mut last = 0;

@@ -77,6 +77,11 @@ impl Sub for Tsc {
     }
 }
 
+/// CLOCK_MONOTONIC, now.
+pub fn monotonic() -> Nanos {
+    nanos(rustix::time::clock_gettime(ClockId::Monotonic))
+}
+
 /// Cycles of the time-stamp counter in a second; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TscHz(std::num::NonZeroU64);

@@ -1,0 +1,33 @@
+//! The guest's word to its host whether it may poll when the guest halts.
+
+use super::write_msr;
+use crate::vm::Shared;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// `MSR_KVM_POLL_CONTROL`: bit 0 lets the host poll (`Documentation/virt/kvm/x86/msr.rst`).
+const MSR_KVM_POLL_CONTROL: u32 = 0x4b56_4d05;
+
+/// What a guest will say.
+#[repr(transparent)]
+pub struct PollControl {
+    /// 0: nothing; else 1 + the value to write.
+    said: AtomicU32,
+}
+
+// SAFETY: an atomic; zero says nothing.
+unsafe impl Shared for PollControl {}
+
+impl PollControl {
+    /// Before the guest runs: it will write `allowed` to `MSR_KVM_POLL_CONTROL`.
+    pub fn set(&self, allowed: bool) {
+        self.said.store(1 + u32::from(allowed), Ordering::Release);
+    }
+
+    /// In the guest: says it.
+    pub(super) fn say(&self) {
+        let said = self.said.load(Ordering::Acquire);
+        if said > 0 {
+            write_msr(MSR_KVM_POLL_CONTROL, u64::from(said - 1));
+        }
+    }
+}

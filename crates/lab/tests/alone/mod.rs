@@ -1,0 +1,62 @@
+//! The machine for one experiment at a time.
+
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
+#[path = "../../../capture/tests/say/mod.rs"]
+mod say;
+
+pub(crate) use say::say;
+
+use dwell_lab::experiment::Rig;
+use dwell_lab::method::{Block, Turn};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The cores are there once: one experiment at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The machine, alone.
+pub(crate) struct Alone {
+    pub(crate) rig: Rig,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// What this machine lets us run; says `SKIP` and why, if nothing.
+pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::open(vcpus).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
+    Some(Alone { rig, _one: one })
+}
+
+/// A block of its own, outside of any campaign.
+pub(crate) fn turn<'t, S>(name: &'t str, setting: &'t S) -> Turn<'t, S> {
+    Turn { setting, name, arm: 0, round: 0, pass: 0, sequence: 0, attempt: 0, warm_up: false }
+}
+
+/// A figure that a block tells.
+pub(crate) fn figure(block: &Block, name: &str) -> f64 {
+    block.figures.get(name).copied().unwrap_or_else(|| panic!("no {name}: {:?}", block.figures))
+}
+
+/// The median of the samples \[us\].
+pub(crate) fn median_us(block: &Block) -> f64 {
+    let mut samples = block.samples_ns.clone();
+    samples.sort_unstable();
+    samples[samples.len() / 2] as f64 / 1e3
+}
+
+/// Threads of vCPUs and servers that have not ended. One that has been joined may be listed for a moment, for which is
+/// waited.
+pub(crate) fn threads_left() -> usize {
+    let left = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let name =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        tasks.map(name).filter(|name| name.starts_with("CPU ") || name.starts_with("server")).count()
+    };
+    let began = Instant::now();
+    while left() > 0 && began.elapsed() < Duration::from_secs(2) {
+        std::thread::yield_now();
+    }
+    left()
+}
