@@ -4,14 +4,18 @@
 
 pub mod calibrate;
 pub mod pingpong;
+pub mod timer;
 pub mod validate;
 pub mod wake;
 pub mod waking;
 
+mod arm;
 mod play;
 mod rig;
+mod service;
 mod tally;
 
+pub use arm::ParseArmError;
 pub use play::rounds_of_a_block;
 pub use rig::{Placed, Rig, Usage};
 pub use tally::{Tallies, Tally};

@@ -11,6 +11,7 @@ pub mod pingpong;
 mod poll_control;
 mod rounds;
 mod sleeper;
+pub mod timer;
 
 pub use idle::{Bed, Idler, Idling};
 pub use poll_control::PollControl;

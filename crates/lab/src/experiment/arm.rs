@@ -1,0 +1,63 @@
+//! Arms as text: parts with `+` between them. The first says what is tried, the others how, and how the guest idles.
+
+use crate::idle::{Idle, ParseIdleError};
+use dwell_policy::{Nanos, ParseNanosError};
+
+/// Why a text is no arm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseArmError {
+    /// A first part that is not known.
+    #[error("`{text}` is not known here; write {forms}")]
+    Unknown {
+        /// What was given.
+        text: String,
+        /// What is known.
+        forms: &'static str,
+    },
+    /// A duration that cannot be read.
+    #[error("`{text}` {source}")]
+    Duration {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        source: ParseNanosError,
+    },
+    /// Parts that exclude each other.
+    #[error("{0}")]
+    Conflict(&'static str),
+    /// What is wrong with how the guest idles, or with a policy.
+    #[error(transparent)]
+    Idle(#[from] ParseIdleError),
+}
+
+/// The parts of an arm.
+pub(super) struct Parts<'t> {
+    /// The first, cut at the first of `=` and `:`.
+    pub(super) first: (&'t str, Option<&'t str>),
+    /// Those of `known` that stand there.
+    pub(super) options: Vec<&'t str>,
+    /// The others; halts in the kernel that does not poll if there are none.
+    pub(super) idle: Idle,
+}
+
+impl<'t> Parts<'t> {
+    pub(super) fn of(text: &'t str, known: &[&str]) -> Result<Parts<'t>, ParseArmError> {
+        let mut parts = text.split('+').map(str::trim);
+        let first = parts.next().unwrap_or_default();
+        let (options, rest): (Vec<&str>, Vec<&str>) = parts.partition(|part| known.contains(part));
+        let idle = if rest.is_empty() { Idle::host(0) } else { rest.join("+").parse()? };
+        let cut = first.find(['=', ':']);
+        let first = cut.map_or((first, None), |at| (first[..at].trim(), Some(first[at + 1..].trim())));
+        Ok(Parts { first, options, idle })
+    }
+
+    /// Whether an option stands there.
+    pub(super) fn has(&self, option: &str) -> bool {
+        self.options.contains(&option)
+    }
+}
+
+/// A duration.
+pub(super) fn duration(text: &str) -> Result<Nanos, ParseArmError> {
+    text.parse().map_err(|source| ParseArmError::Duration { text: text.to_owned(), source })
+}

@@ -1,0 +1,298 @@
+//! What the model of KVM's timer predicts: which mechanism carries a guest's timer, and how many exits it costs.
+//!
+//! Nothing here is measured. The model is `dwell_policy::timer`; what it is told of this host is read from sysfs, and the
+//! other hosts are assumed to run the same kernel.
+
+use super::super::{LabError, Rig};
+use crate::vm::Flavour;
+use dwell_capture::system::{self, Machine as ThisMachine};
+use dwell_policy::Nanos;
+use dwell_policy::timer::housekeeping::{self, Cpu, Host, Hrtimer};
+use dwell_policy::timer::{
+    Advance, AdvanceParameter, Armed, Clocks, Era, Exits, GuestTsc, HvTimer, LapicTimer,
+    PI_INJECT_TIMER_DEFAULT, Path, TimerMode, Vcpu, VcpuConfig, VcpuState, pi_inject_timer_at_init,
+};
+use dwell_policy::version::Version;
+use serde::Serialize;
+
+/// The bill of one timer on one host, as the model has it. HLT exits are not in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Predicted {
+    /// The host.
+    pub host: String,
+    /// Whether HLT does not exit (`KVM_CAP_X86_DISABLE_EXITS`).
+    pub hlt_in_guest: bool,
+    /// Whether `nohz_full=` keeps timers away from the vCPU's CPU.
+    pub housekeeping: bool,
+    /// How early the timer is set.
+    pub advance: String,
+    /// Where the guest runs when its timer fires.
+    pub running: Bill,
+    /// Where it has halted.
+    pub halted: Bill,
+}
+
+/// One timer's way and exits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bill {
+    /// What carries it and where it fires.
+    pub path: &'static str,
+    /// Exits of setting it.
+    pub arming: u32,
+    /// Exits of its firing.
+    pub firing: u32,
+    /// How it is felt.
+    pub fire: String,
+}
+
+/// A host as the model sees it.
+struct Assumed {
+    name: &'static str,
+    posts: bool,
+    hv_timer: Option<HvTimer>,
+    hlt_in_guest: bool,
+    housekeeping: bool,
+    /// The module parameter after initialisation.
+    pi_inject: bool,
+    timer_migration: bool,
+}
+
+/// log2 of TSC cycles per count of the preemption timer; 5 on every Intel CPU that the kernel's own sources mention.
+const RATE_SHIFT: u8 = 5;
+/// How far ahead the timer is set \[ns\]: far beyond every advance, far below every limit.
+const AHEAD_NS: u64 = 100_000;
+
+/// The rows for this host, as it is and with `nohz_full=`, and for three others with the same kernel: one with the VMX
+/// preemption timer, one with APICv beside it, and one with AVIC.
+///
+/// # Errors
+/// [`LabError::UnknownKernel`] where the model does not know the running kernel.
+pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
+    let release = system::kernel_release(&ThisMachine).and_then(|text| Version::parse(&text));
+    let era = release.and_then(|version| Era::of(version).ok()).ok_or(LabError::UnknownKernel)?;
+    let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
+    let khz = u32::try_from(rig.hz().get() / 1_000).unwrap_or(u32::MAX);
+    let advance = advance(era, &read);
+    let this = this_host(era, rig.flavour(), cpu, &read);
+    let hosts = [this].into_iter().flat_map(with_and_without).chain(others(era));
+    Ok(hosts.map(|host| host.predict(era, khz, advance)).collect())
+}
+
+fn read(path: &str) -> Option<String> {
+    system::text(&ThisMachine, path)
+}
+
+fn is_on(text: &str) -> bool {
+    matches!(text.trim(), "Y" | "y" | "1")
+}
+
+fn this_host(era: Era, flavour: &Flavour, cpu: u32, read: &impl Fn(&str) -> Option<String>) -> Assumed {
+    let nohz_full = read("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
+    let housekeeping = system::cpu_list(&nohz_full).contains(&cpu);
+    let pi_inject = read("/sys/module/kvm/parameters/pi_inject_timer");
+    let preemption_timer = flavour.preemption_timer == Some(true);
+    Assumed {
+        name: "this host",
+        posts: flavour.posted_interrupts == Some(true),
+        hv_timer: preemption_timer.then(|| HvTimer::new(era, RATE_SHIFT, flavour.nested, None)),
+        hlt_in_guest: false,
+        housekeeping,
+        pi_inject: pi_inject.map_or(housekeeping, |text| is_on(&text)),
+        timer_migration: read("/proc/sys/kernel/timer_migration").is_none_or(|text| is_on(&text)),
+    }
+}
+
+/// This host as it is, and as if timers had been taken off the vCPU's CPU.
+fn with_and_without(this: Assumed) -> Vec<Assumed> {
+    if this.housekeeping {
+        return vec![this];
+    }
+    let isolated = Assumed {
+        name: "this host with nohz_full",
+        housekeeping: true,
+        pi_inject: true,
+        hv_timer: this.hv_timer,
+        ..this
+    };
+    vec![this, isolated]
+}
+
+fn others(era: Era) -> impl Iterator<Item = Assumed> {
+    let hv = Some(HvTimer::new(era, RATE_SHIFT, false, None));
+    let kinds =
+        [("VMX preemption timer", false, hv), ("VMX with APICv", true, hv), ("SVM with AVIC", true, None)];
+    let both = [false, true];
+    kinds.into_iter().flat_map(move |(name, posts, hv_timer)| {
+        both.into_iter().flat_map(move |housekeeping| {
+            both.into_iter().map(move |hlt_in_guest| Assumed {
+                name,
+                posts,
+                hv_timer,
+                hlt_in_guest,
+                housekeeping,
+                pi_inject: pi_inject_timer_at_init(PI_INJECT_TIMER_DEFAULT, housekeeping),
+                timer_migration: true,
+            })
+        })
+    })
+}
+
+/// How early timers are set: by the module's parameter, or where that cannot be read, by its default.
+fn advance(era: Era, read: &impl Fn(&str) -> Option<String>) -> Advance {
+    let parameter = |name: &str| read(&format!("/sys/module/kvm/parameters/{name}"));
+    let of_12 = || Some(AdvanceParameter::LapicTimerAdvance(is_on(&parameter("lapic_timer_advance")?)));
+    let older = || {
+        let ns = parameter("lapic_timer_advance_ns")?.trim().parse().ok()?;
+        Some(AdvanceParameter::LapicTimerAdvanceNs(ns))
+    };
+    let of = |parameter| Advance::of(era, parameter);
+    of_12().and_then(of).or_else(|| older().and_then(of)).unwrap_or(Advance::ADAPTIVE)
+}
+
+fn in_words(advance: Advance) -> String {
+    match (advance.is_adaptive(), advance.ns()) {
+        (true, ns) => format!("adaptive from {ns} ns"),
+        (false, 0) => "none".to_owned(),
+        (false, ns) => format!("{ns} ns"),
+    }
+}
+
+impl Assumed {
+    fn config(&self) -> VcpuConfig {
+        VcpuConfig {
+            pi_inject_timer: self.pi_inject,
+            apicv_active: self.posts,
+            mwait_in_guest: false,
+            hlt_in_guest: self.hlt_in_guest,
+            pcpu_is_timer_housekeeping: !self.housekeeping,
+            hv_timer: self.hv_timer,
+        }
+    }
+
+    fn predict(&self, era: Era, khz: u32, advance: Advance) -> Predicted {
+        let vcpu = Vcpu { era, config: self.config(), tsc: GuestTsc::new(khz) };
+        let now = Clocks { guest_tsc: 1, ktime: Nanos(1) };
+        let mut timer = LapicTimer::new(TimerMode::TscDeadline, advance);
+        let deadline = now.guest_tsc + vcpu.tsc.cycles(Nanos(AHEAD_NS));
+        let armed = timer.write_tscdeadline(&vcpu, true, deadline, now);
+        let halted = if self.hlt_in_guest { VcpuState::InGuestMode } else { VcpuState::Blocked };
+        // A vCPU that blocks cannot be reached by the hv timer: an hrtimer takes the deadline over.
+        let blocked = if self.hlt_in_guest { armed } else { timer.switch_to_sw_timer(&vcpu, now) };
+        Predicted {
+            host: self.name.to_owned(),
+            hlt_in_guest: self.hlt_in_guest,
+            housekeeping: self.housekeeping,
+            advance: in_words(advance),
+            running: self.bill(&vcpu, armed, armed, VcpuState::InGuestMode),
+            halted: self.bill(&vcpu, armed, blocked, halted),
+        }
+    }
+
+    /// The way of a timer that was armed so and carried so when it fired.
+    fn bill(&self, vcpu: &Vcpu, armed: Armed, carried: Armed, state: VcpuState) -> Bill {
+        let arming = Exits::of(self.path(vcpu, armed), vcpu.era, state).arming();
+        let path = self.path(vcpu, carried);
+        let exits = Exits::of(path, vcpu.era, state);
+        Bill { path: in_short(path), arming, firing: exits.firing(), fire: exits.fire.to_string() }
+    }
+
+    fn path(&self, vcpu: &Vcpu, armed: Armed) -> Path {
+        let posts = vcpu.era.posting().can_post_timer_interrupt(&vcpu.config);
+        let Armed::Hrtimer { expires } = armed else { return Path::HvTimer };
+        match (posts, self.fires_elsewhere(vcpu.era, expires)) {
+            (false, false) => Path::HrtimerOwnPcpu,
+            (false, true) => Path::HrtimerOtherPcpu,
+            (true, false) => Path::PostedOwnPcpu,
+            (true, true) => Path::PostedOtherPcpu,
+        }
+    }
+
+    /// Whether the hrtimer lands on another CPU than the vCPU's, beside a busy housekeeping CPU that has nothing to do later.
+    fn fires_elsewhere(&self, era: Era, expires: Nanos) -> bool {
+        let busy = |housekeeping| Cpu {
+            online: true,
+            idle: false,
+            housekeeping,
+            numa_distance: 10,
+            next_event: Nanos::ZERO,
+        };
+        let cpus = [busy(!self.housekeeping), busy(true)];
+        let host =
+            Host { timer_migration: self.timer_migration, cpus: &cpus, current: 0, domains: &[&[0, 1]] };
+        housekeeping::target(era, &host, &Hrtimer { pinned: false, expires }) != host.current
+    }
+}
+
+fn in_short(path: Path) -> &'static str {
+    match path {
+        Path::HvTimer => "preemption timer",
+        Path::HrtimerOwnPcpu => "hrtimer, own CPU",
+        Path::HrtimerOtherPcpu => "hrtimer, other CPU",
+        Path::PostedOwnPcpu => "posted, own CPU",
+        Path::PostedOtherPcpu => "posted, other CPU",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(era: Era) -> Vec<Predicted> {
+        others(era).map(|host| host.predict(era, 2_000_000, Advance::ADAPTIVE)).collect()
+    }
+
+    fn row(rows: &[Predicted], host: &str, housekeeping: bool, hlt_in_guest: bool) -> Predicted {
+        let wanted = |row: &&Predicted| {
+            row.host == host && row.housekeeping == housekeeping && row.hlt_in_guest == hlt_in_guest
+        };
+        rows.iter().find(wanted).unwrap().clone()
+    }
+
+    #[test]
+    fn a_running_guest_is_posted_to_only_with_housekeeping_and_since_2022_only_without_hlt_exits() {
+        let now = rows(Era::V6_12);
+        for host in ["VMX with APICv", "SVM with AVIC"] {
+            let posted = row(&now, host, true, true);
+            assert_eq!((posted.running.path, posted.running.firing), ("posted, other CPU", 0), "{host}");
+            assert_ne!(row(&now, host, true, false).running.firing, 0, "{host}");
+            assert_ne!(row(&now, host, false, true).running.firing, 0, "{host}");
+        }
+        assert_eq!(row(&rows(Era::V5_4), "VMX with APICv", true, false).running.firing, 0);
+    }
+
+    #[test]
+    fn who_halts_leaves_the_preemption_timer_to_an_hrtimer() {
+        let row = row(&rows(Era::V6_12), "VMX with APICv", false, false);
+        assert_eq!((row.running.path, row.running.firing), ("preemption timer", 1));
+        assert_eq!((row.halted.path, row.halted.firing), ("hrtimer, own CPU", 0));
+        assert_eq!((row.running.arming, row.halted.arming), (1, 1));
+    }
+
+    #[test]
+    fn this_host_is_read_from_its_parameters() {
+        let flavour = Flavour {
+            module: Some("kvm_intel".to_owned()),
+            nested: false,
+            posted_interrupts: Some(true),
+            preemption_timer: Some(true),
+        };
+        let files = |nohz: &'static str, inject: &'static str, advance: &'static str| {
+            move |path: &str| match path {
+                "/sys/devices/system/cpu/nohz_full" => Some(nohz.to_owned()),
+                "/sys/module/kvm/parameters/pi_inject_timer" => Some(inject.to_owned()),
+                "/sys/module/kvm/parameters/lapic_timer_advance" => Some(advance.to_owned()),
+                _ => None,
+            }
+        };
+        let era = Era::V6_12;
+        let isolated = this_host(era, &flavour, 3, &files("2-3", "Y", "N"));
+        assert!(isolated.housekeeping && isolated.pi_inject && isolated.hv_timer.is_some());
+        assert_eq!(with_and_without(isolated).len(), 1);
+        let plain = this_host(era, &flavour, 1, &files("2-3", "N", "Y"));
+        assert!(!plain.housekeeping && !plain.pi_inject);
+        assert_eq!(with_and_without(plain).len(), 2);
+        assert_eq!(in_words(advance(era, &files("", "N", "N"))), "none");
+        assert_eq!(in_words(advance(era, &files("", "N", "Y"))), "adaptive from 1000 ns");
+        assert_eq!(in_words(advance(Era::V5_4, &files("", "N", "Y"))), "adaptive from 1000 ns");
+    }
+}

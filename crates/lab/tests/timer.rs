@@ -1,0 +1,109 @@
+//! Timers on the real KVM: whoever keeps them, each fires, and none before its deadline.
+
+mod alone;
+
+use alone::{Alone, figure, median_us, say, turn};
+use dwell_lab::experiment::timer::{Timer, block, predicted};
+use dwell_lab::experiment::{LabError, Tallies};
+use dwell_lab::method::Gaps;
+use dwell_policy::Nanos;
+use std::sync::atomic::AtomicBool;
+
+const TIMERS: usize = 300;
+/// So early that the guest has to poll, however slow this machine wakes it.
+const EARLY: &str = "spin-early=90us";
+const ARMS: [&str; 7] =
+    ["in-kernel", "in-kernel+host:200us", "spin", "spin+msi", EARLY, "spin-early=90us+msi", "timerfd"];
+
+fn ahead() -> Gaps {
+    Gaps::open("constant:100us".parse().unwrap(), Nanos::MAX).unwrap()
+}
+
+fn timer(text: &str) -> Timer {
+    text.parse().unwrap()
+}
+
+#[test]
+fn every_timer_fires_and_none_before_its_deadline() {
+    let Some(Alone { rig, .. }) = &alone::rig(1, "every_timer_fires_and_none_before_its_deadline") else {
+        return;
+    };
+    let never = AtomicBool::new(false);
+    let blocks = ARMS.map(|arm| {
+        let mut kept = Tallies::default();
+        let block = block(rig, &ahead(), 1, TIMERS, &turn(arm, &timer(arm)), &mut kept, &never).unwrap();
+        let counted = kept.per_round(0);
+        assert!(counted.get("halt_exits").is_some_and(|exits| *exits >= 0.5), "{arm}: {counted:?}");
+        assert!(!counted.contains_key("halt_attempted_poll") || arm.contains("host:"), "{arm}: {counted:?}");
+        block
+    });
+    let of = |arm: &str| &blocks[ARMS.iter().position(|name| *name == arm).unwrap()];
+    say!("timer                      p50 us   early  vCPU us  keeper us  HLT exits");
+    for arm in ARMS {
+        let value = |name: &str| figure(of(arm), name);
+        say!(
+            "{arm:<24} {:>8.2} {:>7.2} {:>8.1} {:>10.1} {:>10.2}",
+            median_us(of(arm)),
+            value("early_share"),
+            value("vcpu_cpu_ns_per_timer") / 1e3,
+            value("housekeeper_cpu_ns_per_timer") / 1e3,
+            value("hlt_exits_per_timer"),
+        );
+        assert_eq!(of(arm).samples_ns.len(), TIMERS, "{arm}");
+        if !arm.starts_with("spin-early") {
+            assert_eq!(value("early_share"), 0.0, "{arm}");
+        }
+    }
+    assert!(figure(of(EARLY), "early_share") > 0.5);
+    assert!(median_us(of(EARLY)) < median_us(of("in-kernel")));
+    // Who spins uses the CPU, who sleeps uses little of it, and the kernel's timer needs no thread at all.
+    let keeper = |arm: &str| figure(of(arm), "housekeeper_cpu_share");
+    assert!(keeper("spin") > keeper("timerfd"));
+    assert!(keeper("in-kernel") < 0.01);
+}
+
+#[test]
+fn the_model_has_a_row_for_this_host() {
+    let Some(Alone { rig, .. }) = &alone::rig(1, "the_model_has_a_row_for_this_host") else { return };
+    match predicted(rig) {
+        Ok(rows) => {
+            assert!(rows.len() > 12);
+            assert_eq!(rows[0].host, "this host");
+            assert!(rows.iter().all(|row| row.running.arming == 1 && row.halted.firing <= 1), "{rows:?}");
+        }
+        Err(error) => say!("SKIP {error}: the_model_has_a_row_for_this_host"),
+    }
+}
+
+#[test]
+fn what_is_stopped_ends() {
+    let Some(Alone { rig, .. }) = &alone::rig(1, "what_is_stopped_ends") else { return };
+    let stop = AtomicBool::new(true);
+    for text in ["in-kernel", "spin", "timerfd"] {
+        let (setting, kept) = (timer(text), &mut Tallies::default());
+        let stopped = block(rig, &ahead(), 1, 3_000, &turn(text, &setting), kept, &stop).unwrap_err();
+        assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
+    }
+    assert_eq!(alone::threads_left(), 0);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for text in ARMS {
+        assert_eq!(timer(text).to_string(), text);
+    }
+    assert_eq!(timer("spin-early=20000 + host:1000+msi").to_string(), "spin-early=20us+msi+host:1us");
+    for (text, told) in [
+        ("", "spin-early=15us"),
+        ("spin=1us", "spin-early=15us"),
+        ("spin-early=x", "`x`"),
+        ("in-kernel+msi", "not the kernel"),
+        ("spin+msi+irqfd", "said once"),
+        ("spin+user:never", "halts in the kernel"),
+        ("spin+guest:always", "halts in the kernel"),
+        ("spin+mso", "mso"),
+    ] {
+        let error = text.parse::<Timer>().unwrap_err().to_string();
+        assert!(error.contains(told), "{text}: {error}");
+    }
+}
