@@ -3,6 +3,7 @@
 //! Each measures in *blocks* of at most half a second, which [`method`](crate::method) puts in order, repeats and judges.
 
 pub mod calibrate;
+pub mod doorbell;
 pub mod pingpong;
 pub mod timer;
 pub mod validate;

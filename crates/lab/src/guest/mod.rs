@@ -5,6 +5,7 @@
 //! use anything that needs the operating system or thread-local storage: there is none. What goes wrong all the same ends
 //! as an exception, which the VMM reports with its address.
 
+pub mod doorbell;
 pub(crate) mod entry;
 mod idle;
 pub mod pingpong;

@@ -1,0 +1,130 @@
+//! A guest that asks for something by a doorbell and waits for the answer, as a driver of a virtual device does.
+
+use super::{Bed, Idler, PollControl, Rounds, out, spin, tsc};
+use crate::vm::Shared;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The port of the doorbell.
+pub const DOORBELL: u16 = 0xd8;
+
+/// What the guest and the thread that serves it share.
+#[repr(C)]
+pub struct Desk {
+    /// Where the guest waits for answers.
+    pub bed: Bed,
+    /// What it tells its host of polling.
+    pub poll_control: PollControl,
+    /// Whether every answer comes with an interrupt, so that none has to be looked for.
+    always_interrupts: AtomicU32,
+    /// Whether the guest saves the doorbell while the server watches.
+    suppresses: AtomicU32,
+    request: Request,
+    answer: Answer,
+    /// The requests: how long the guest thinks before each, and then how long it took.
+    pub rounds: Rounds,
+}
+
+/// Written by the guest.
+#[repr(align(128))]
+struct Request {
+    number: AtomicU64,
+    rung: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+/// Written by the server.
+#[repr(align(128))]
+struct Answer {
+    number: AtomicU64,
+    /// 1 while the server watches for requests.
+    watching: AtomicU32,
+}
+
+// SAFETY: atomics, and what consists of them and of a Bed.
+unsafe impl Shared for Desk {}
+
+/// What the guest counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rung {
+    /// Doorbells.
+    pub rung: u64,
+    /// Doorbells that it saved.
+    pub suppressed: u64,
+}
+
+impl Desk {
+    /// Before the guest runs: every answer will come with an interrupt.
+    pub fn always_interrupts(&self) {
+        self.always_interrupts.store(1, Ordering::Release);
+    }
+
+    /// Before the guest runs: it saves the doorbell while the server watches.
+    pub fn suppress(&self) {
+        self.suppresses.store(1, Ordering::Release);
+    }
+
+    /// The number of the last request, from 1.
+    #[inline]
+    pub fn requested(&self) -> u64 {
+        self.request.number.load(Ordering::Acquire)
+    }
+
+    /// The server begins to watch for requests, or ends it. It has to look once more after that before it sleeps; as in
+    /// [`Bed`], each side has a full fence between its store and its load.
+    #[inline]
+    pub fn watch(&self, watching: bool) {
+        self.answer.watching.store(watching.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Posts the answer to the request of this number.
+    #[inline]
+    pub fn answer(&self, number: u64) {
+        self.answer.number.store(number, Ordering::Release);
+    }
+
+    /// What the guest has counted so far.
+    pub fn rung(&self) -> Rung {
+        let [rung, suppressed] =
+            [&self.request.rung, &self.request.suppressed].map(|n| n.load(Ordering::Relaxed));
+        Rung { rung, suppressed }
+    }
+
+    #[inline]
+    fn ask(&self, number: u64, suppresses: bool, counted: &mut Rung) {
+        self.request.number.store(number, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if suppresses && self.answer.watching.load(Ordering::Relaxed) != 0 {
+            counted.suppressed += 1;
+            self.request.suppressed.store(counted.suppressed, Ordering::Relaxed);
+        } else {
+            counted.rung += 1;
+            self.request.rung.store(counted.rung, Ordering::Relaxed);
+            out(DOORBELL);
+        }
+    }
+}
+
+/// The program.
+pub extern "sysv64" fn doorbell(desk: &Desk) -> ! {
+    desk.poll_control.say();
+    let always_interrupts = desk.always_interrupts.load(Ordering::Acquire) != 0;
+    let suppresses = desk.suppresses.load(Ordering::Acquire) != 0;
+    let mut idler = Idler::new(&desk.bed);
+    let mut counted = Rung::default();
+    desk.rounds.measure(|number, think| {
+        spin(think);
+        let asked = tsc();
+        desk.ask(number, suppresses, &mut counted);
+        let answered = || desk.answer.number.load(Ordering::Acquire) == number;
+        if always_interrupts {
+            idler.halt_once();
+            while !answered() {
+                idler.halt_once();
+            }
+        } else {
+            idler.idle(answered);
+        }
+        tsc() - asked
+    })
+}
