@@ -33,6 +33,9 @@ fn wrong_words_name_the_right_ones() {
         (&["wake", "--gaps", "recording:nowhere.parquet"][..], "nowhere.parquet"),
         (&["pingpong", "--guest", "kvm,halt_pol_ns=3"][..], "halt_poll_ns"),
         (&["validate", "--idle", "guest:never"][..], "host:TIME"),
+        (&["timer", "--timer", "spin-late"][..], "spin-early=15us"),
+        (&["doorbell", "--serve", "adaptive:qemu"][..], "ski-rental"),
+        (&["doorbell", "--serve", "blocking+suppress"][..], "needs its doorbell"),
         (&["wake", "--budget", "soon"][..], "200us"),
     ] {
         let output = dwell(state.path(), &[&["lab"][..], args].concat());
@@ -46,7 +49,7 @@ fn wrong_words_name_the_right_ones() {
 fn without_kvm_one_line_says_why() {
     const NOBODY: u32 = 65_534;
     const TEST: &str = "without_kvm_one_line_says_why";
-    for experiment in ["wake", "pingpong", "validate", "calibrate"] {
+    for experiment in ["wake", "pingpong", "timer", "doorbell", "validate", "calibrate"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command.args(["lab", experiment]).env("XDG_STATE_HOME", "/nonexistent");
         if Path::new("/dev/kvm").exists() {
@@ -107,6 +110,40 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
     assert!(samples.metadata().unwrap().len() > 1_000);
     let warnings = told["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning["kind"] == "few_rounds"), "{warnings:?}");
+}
+
+#[test]
+fn a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers() {
+    const TEST: &str = "a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers";
+    let state = tempfile::tempdir().unwrap();
+    for (args, figure, kvm) in [
+        (
+            ["timer", "--timer", "in-kernel", "--timer", "spin-early=90us"],
+            "early_share",
+            "kvm_statistics_per_timer",
+        ),
+        (
+            ["doorbell", "--serve", "blocking", "--serve", "busy"],
+            "sleeps_per_request",
+            "kvm_statistics_per_request",
+        ),
+    ] {
+        let common = ["--rounds", "1", "--foreign-limit", "100", "--format", "json"];
+        let output = dwell(state.path(), &[&["lab"], &args[..], &common].concat());
+        if output.status.code() == Some(2) {
+            return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+        }
+        let told = json(&output);
+        let rows = told["rows"].as_array().unwrap();
+        for arm in [args[2], args[4]] {
+            for figure in ["p50", "mean", figure] {
+                let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
+                assert!(row.is_some_and(|row| row["value"]["value"].is_number()), "{arm} {figure}");
+            }
+            let of_arm = told[kvm].as_array().unwrap().iter().find(|of| of["arm"] == arm).unwrap();
+            assert!(of_arm["per_round"]["halt_exits"].as_f64().unwrap() > 0.5, "{of_arm}");
+        }
+    }
 }
 
 #[test]

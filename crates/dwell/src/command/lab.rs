@@ -2,8 +2,11 @@
 
 mod calibrate;
 mod campaign;
+mod doorbell;
 mod findings;
 mod pingpong;
+mod tallies;
+mod timer;
 mod validate;
 mod wake;
 
@@ -27,6 +30,8 @@ pub(crate) struct Args {
 enum Experiment {
     Wake(wake::WakeArgs),
     Pingpong(pingpong::PingpongArgs),
+    Timer(timer::TimerArgs),
+    Doorbell(doorbell::DoorbellArgs),
     Validate(Box<validate::ValidateArgs>),
     Calibrate(calibrate::CalibrateArgs),
 }
@@ -35,6 +40,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     match args.experiment {
         Experiment::Wake(args) => wake::run(args),
         Experiment::Pingpong(args) => pingpong::run(args),
+        Experiment::Timer(args) => timer::run(args),
+        Experiment::Doorbell(args) => doorbell::run(args),
         Experiment::Validate(args) => validate::run(*args),
         Experiment::Calibrate(args) => calibrate::run(args),
     }

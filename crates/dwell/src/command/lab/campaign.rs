@@ -2,12 +2,15 @@
 
 use crate::command::record::{command_line, stop_on_ctrl_c};
 use crate::{progress, quantity};
+use anyhow::Context;
 use dwell_lab::experiment::LabError;
 use dwell_lab::host::Load;
 use dwell_lab::method::samples::{self, About};
-use dwell_lab::method::{CampaignError, Plan, Progress, Record};
+use dwell_lab::method::{Arms, CampaignError, Plan, Progress, Record};
 use dwell_policy::Nanos;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -161,6 +164,21 @@ fn words(what: &str, progress: &Progress<'_>) -> String {
         seconds(elapsed),
         seconds(budget)
     )
+}
+
+/// The arms that were asked for, or else the default ones; the first is the baseline.
+pub(crate) fn arms<S>(given: Vec<S>, default: &[&str]) -> anyhow::Result<Arms<S>>
+where
+    S: Clone + Display + FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    let settings = if given.is_empty() {
+        default.iter().map(|text| text.parse()).collect::<Result<Vec<S>, _>>()?
+    } else {
+        given
+    };
+    let (first, rest) = settings.split_first().context("no arm to measure")?;
+    let arms = Arms::new(&first.to_string(), first.clone());
+    Ok(rest.iter().fold(arms, |arms, setting| arms.arm(&setting.to_string(), setting.clone())))
 }
 
 /// A block's length: long enough for hundreds of wakes, short enough to be repeated.

@@ -1,6 +1,6 @@
 //! `dwell lab wake`
 
-use super::campaign::{Along, BLOCK, CampaignArgs};
+use super::campaign::{Along, BLOCK, CampaignArgs, arms};
 use super::findings::{self, Shown, Told};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
@@ -8,7 +8,7 @@ use dwell_capture::kvm_stats::Counters;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::wake::{Kept, block, figures, wakes_of_a_block};
 use dwell_lab::idle::Idle;
-use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps};
+use dwell_lab::method::{Campaign, GapSpec, Gaps};
 use dwell_policy::Nanos;
 use serde::Serialize;
 use std::fmt::Write;
@@ -77,17 +77,10 @@ pub(crate) const LONGEST_GAP: Nanos = Nanos::from_micros(20_000);
 
 pub(crate) fn run(args: WakeArgs) -> Outcome {
     let gaps = Gaps::open(args.gaps, LONGEST_GAP)?;
+    let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
+    let arms = arms(args.idle, &default)?;
     let rig = Rig::open(1)?;
     let mut along = Along::open()?;
-    let mut idles = args.idle;
-    if idles.is_empty() {
-        let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
-        idles = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-    }
-    let (first, rest) = idles.split_first().expect("never empty");
-    let arms = rest.iter().fold(Arms::new(&first.to_string(), first.clone()), |arms, idle| {
-        arms.arm(&idle.to_string(), idle.clone())
-    });
     let names: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
     let seed = args.campaign.seed();
     let wakes = wakes_of_a_block(mean(&gaps, seed), BLOCK);

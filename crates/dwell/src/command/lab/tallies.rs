@@ -1,0 +1,46 @@
+//! KVM's own numbers of each arm, for each round of the experiment.
+
+use dwell_lab::experiment::Tallies;
+use dwell_lab::method::Record;
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Of one arm.
+#[derive(Serialize)]
+pub(crate) struct OfArm {
+    arm: String,
+    /// By KVM's names; those that are zero are left out.
+    per_round: BTreeMap<String, f64>,
+}
+
+/// Of all arms.
+pub(crate) fn of(record: &Record, kept: &Tallies) -> Vec<OfArm> {
+    let arms = record.arms.iter().enumerate();
+    arms.map(|(number, arm)| OfArm {
+        arm: arm.name.clone(),
+        per_round: kept.per_round(number).into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
+    })
+    .collect()
+}
+
+/// Fewer than this many for each round would be shown as none.
+const SHOWN_AS_NONE: f64 = 0.005;
+
+/// As people see it, under a heading; a round is called `round`.
+pub(crate) fn text(arms: &[OfArm], round: &str) -> String {
+    let shown = arms.iter().flat_map(|arm| arm.per_round.iter().filter(|(_, n)| **n >= SHOWN_AS_NONE));
+    let names: BTreeSet<&String> = shown.map(|(name, _)| name).collect();
+    let columns = arms.iter().map(|arm| Column::number(&arm.arm, &arm.arm));
+    let mut table = Table::new([Column::text("KVM's name", "name")].into_iter().chain(columns));
+    for name in names {
+        let cell =
+            |value: &f64| if name.ends_with("_ns") { Cell::Nanos(*value) } else { Cell::Ratio(*value) };
+        let cells = arms.iter().map(|arm| arm.per_round.get(name).map_or(Cell::Missing, cell));
+        table.push([Cell::Text(name.clone())].into_iter().chain(cells));
+    }
+    format!(
+        "\nMeasured: KVM's statistics of the vCPU for each {round}; those that are zero are left out:\n\n{}",
+        table.to_text()
+    )
+}

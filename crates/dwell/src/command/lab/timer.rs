@@ -1,0 +1,141 @@
+//! `dwell lab timer`
+
+use super::campaign::{Along, BLOCK, CampaignArgs, arms};
+use super::findings::{self, Shown, Told};
+use super::tallies::{self, OfArm};
+use super::wake::{LONGEST_GAP, mean};
+use crate::failure::{Answer, Outcome};
+use crate::output::FormatArg;
+use dwell_lab::experiment::timer::{Bill, Predicted, Timer, WARM_UP, block, figures, predicted};
+use dwell_lab::experiment::{Rig, Tallies, rounds_of_a_block};
+use dwell_lab::method::{Campaign, GapSpec, Gaps};
+use dwell_policy::Nanos;
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+
+/// Let a guest wait for its timer, kept by the kernel or by a thread: lateness, CPU time of both, exits
+///
+/// The guest sets a deadline, halts, and notes how late its next instruction is. Its timer is kept by the local APIC in the
+/// kernel (TSC-deadline mode), or by a housekeeping thread on another core, which injects an interrupt. Beside it stands
+/// what the model of KVM's timer predicts for this host and for others: which mechanism carries a timer, and its exits.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Timers: in-kernel; spin (a thread spins until the deadline); spin-early=TIME (it injects so long before,\n\
+                  and the guest polls for the rest); timerfd (it sleeps on an absolute timerfd, told by a doorbell).\n\
+                  Then, joined by + : msi (inject by KVM_SIGNAL_MSI, not by irqfd), host:NS (the kernel polls halts for up\n\
+                  to NS), no-poll-control.\n\n\
+                  Example:\n  dwell lab timer --timer in-kernel --timer spin-early=20us+msi --ahead constant:500us"
+)]
+pub(crate) struct TimerArgs {
+    /// Who keeps the timer; may be given several times, and the first is the baseline
+    /// [default: in-kernel, in-kernel+host:200us, spin, spin+msi, spin-early=30us, timerfd]
+    #[arg(long, value_name = "TIMER")]
+    timer: Vec<Timer>,
+    /// How far ahead each timer is set: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE[@IDLER]; what is
+    /// nearer than setting a timer takes has passed when it is set
+    #[arg(long, value_name = "GAPS", default_value = "constant:100us")]
+    ahead: GapSpec,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+const DEFAULT: [&str; 6] =
+    ["in-kernel", "in-kernel+host:200us", "spin", "spin+msi", "spin-early=30us", "timerfd"];
+
+const SHOWN: [Shown; 12] = [
+    Shown::compared("p50", "p50"),
+    Shown::value("p90", "p90"),
+    Shown::compared("p99", "p99"),
+    Shown::value("p99.9", "p99.9"),
+    Shown::value("worst 1 %", "worst 1 %"),
+    Shown::value("mean", "mean"),
+    Shown::compared("vcpu_cpu_ns_per_timer", "vCPU/timer"),
+    Shown::value("housekeeper_cpu_ns_per_timer", "thread/timer"),
+    Shown::value("housekeeper_cpu_share", "thread CPU"),
+    Shown::value("early_share", "early"),
+    Shown::value("passed_share", "passed"),
+    Shown::value("hlt_exits_per_timer", "HLT exits"),
+];
+
+#[derive(Serialize)]
+struct About {
+    ahead: String,
+    timers_per_block: usize,
+    seed: u64,
+    kvm_statistics_per_timer: Vec<OfArm>,
+    predicted: Vec<Predicted>,
+}
+
+pub(crate) fn run(args: TimerArgs) -> Outcome {
+    let ahead = Gaps::open(args.ahead, LONGEST_GAP)?;
+    let arms = arms(args.timer, &DEFAULT)?;
+    let rig = Rig::open(1)?;
+    let mut along = Along::open()?;
+    let seed = args.campaign.seed();
+    // What a timer takes besides, roughly; it only decides how long a block is.
+    let timers = rounds_of_a_block(mean(&ahead, seed), Nanos::from_micros(40), BLOCK, WARM_UP);
+    let campaign = Campaign::new("timer", arms, figures(), args.campaign.plan(1))?;
+    let mut kept = Tallies::default();
+    let record = along.run(|load, stop, tell| {
+        campaign.run(load, stop, tell, |turn| block(&rig, &ahead, seed, timers, turn, &mut kept, stop))
+    })?;
+    let mut notes = rig.notes();
+    let predicted = predicted(&rig).unwrap_or_else(|error| {
+        notes.push(format!("nothing is predicted: {error}"));
+        vec![]
+    });
+    args.campaign.keep(&record, 0, &ahead.spec().to_string(), &notes)?;
+    let findings = record.findings();
+    let about = About {
+        ahead: ahead.spec().to_string(),
+        timers_per_block: timers,
+        seed,
+        kvm_statistics_per_timer: tallies::of(&record, &kept),
+        predicted,
+    };
+    let title = format!("Measured: lateness of timers set {} ahead, {timers} timers a block", about.ahead);
+    let more = tallies::text(&about.kvm_statistics_per_timer, "timer") + &prediction(&about.predicted);
+    let told = Told { about, notes, findings: &findings };
+    findings::print(&told, &title, &SHOWN, &more, args.format.format)?;
+    Ok(Answer::Yes)
+}
+
+fn prediction(rows: &[Predicted]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new([
+        Column::text("host", "host"),
+        Column::text("nohz_full", "housekeeping"),
+        Column::text("HLT exits", "hlt_exits"),
+        Column::text("guest runs", "running_path"),
+        Column::text("set + fire", "running_exits"),
+        Column::text("guest halted", "halted_path"),
+        Column::text("set + fire", "halted_exits"),
+        Column::text("how a running guest is told", "running_fire"),
+    ]);
+    let words = |yes: bool| Cell::Text(if yes { "yes" } else { "no" }.to_owned());
+    let exits = |bill: &Bill| Cell::Text(format!("{} + {}", bill.arming, bill.firing));
+    for row in rows {
+        table.push([
+            Cell::Text(row.host.clone()),
+            words(row.housekeeping),
+            words(!row.hlt_in_guest),
+            Cell::Text(row.running.path.to_owned()),
+            exits(&row.running),
+            Cell::Text(row.halted.path.to_owned()),
+            exits(&row.halted),
+            Cell::Text(row.running.fire.clone()),
+        ]);
+    }
+    format!(
+        "\nThe exits above are all of the vCPU's, with those of coming to CPL0 to set the timer and to halt.\n\n\
+         Predicted, not measured: what carries a timer of the guest's local APIC and how many exits it costs to set it and \
+         to let it\nfire (HLT exits apart), by the model of KVM's timer; hosts other than this one run the same kernel. A \
+         timer is set early by:\n{}\n\n{}",
+        rows[0].advance,
+        table.to_text()
+    )
+}
