@@ -31,7 +31,7 @@ pub(crate) struct TimerArgs {
     /// [default: in-kernel, in-kernel+host:200us, spin, spin+msi, spin-early=30us, timerfd]
     #[arg(long, value_name = "TIMER")]
     timer: Vec<Timer>,
-    /// How far ahead each timer is set: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE[@IDLER]; what is
+    /// How far ahead each timer is set: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE (or recording:FILE@IDLER); what is
     /// nearer than setting a timer takes has passed when it is set
     #[arg(long, value_name = "GAPS", default_value = "constant:100us")]
     ahead: GapSpec,
