@@ -12,6 +12,8 @@ use std::sync::atomic::AtomicBool;
 const TIMERS: usize = 300;
 /// So early that the guest has to poll, however slow this machine wakes it.
 const EARLY: &str = "spin-early=90us";
+/// A median lateness that only an overcommitted host shows: then nothing can be said of how early a wake is.
+const STARVED_US: f64 = 80.0;
 const ARMS: [&str; 7] =
     ["in-kernel", "in-kernel+host:200us", "spin", "spin+msi", EARLY, "spin-early=90us+msi", "timerfd"];
 
@@ -53,6 +55,12 @@ fn every_timer_fires_and_none_before_its_deadline() {
         if !arm.starts_with("spin-early") {
             assert_eq!(value("early_share"), 0.0, "{arm}");
         }
+    }
+    let in_kernel = median_us(of("in-kernel"));
+    if in_kernel > STARVED_US {
+        return say!(
+            "SKIP others starve this machine (a timer is {in_kernel:.0} us late): comparisons of lateness"
+        );
     }
     assert!(figure(of(EARLY), "early_share") > 0.5);
     assert!(median_us(of(EARLY)) < median_us(of("in-kernel")));
