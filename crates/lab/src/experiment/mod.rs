@@ -39,6 +39,9 @@ pub enum LabError {
     /// A policy that cannot be run.
     #[error(transparent)]
     Rule(#[from] RuleError),
+    /// Another experiment runs on this machine.
+    #[error("another experiment of dwell's runs on this machine; come back when it has ended")]
+    NotAlone,
     /// There are not enough CPUs.
     #[error(transparent)]
     Cores(#[from] CoresError),

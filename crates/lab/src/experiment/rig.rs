@@ -3,9 +3,12 @@
 use super::LabError;
 use crate::guest::{Sleeper, sleeper};
 use crate::host::{Cores, Pinned, Realtime, Switches, Thread, Ticks, Tsc, TscClock, TscHz};
-use crate::vm::{Flavour, Machine, Options};
+use crate::vm::{Flavour, Machine, Options, VmError};
 use dwell_policy::Nanos;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
 use std::ops::Sub;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Priority under SCHED_FIFO: above everything that is not real-time.
@@ -19,6 +22,8 @@ pub struct Rig {
     cores: Cores,
     clock: TscClock,
     flavour: Flavour,
+    /// Held while this rig or a copy of it lives.
+    _alone: Arc<File>,
 }
 
 /// A thread is in its place: on its core, under SCHED_FIFO where that is allowed.
@@ -34,13 +39,15 @@ impl Rig {
     /// Finds cores for `vcpus` vCPUs and one for whoever measures, tries KVM, and measures the clock.
     ///
     /// # Errors
-    /// [`LabError`]: without KVM, with fewer than two CPUs, or where the time-stamp counter is no clock.
+    /// [`LabError`]: without KVM, with fewer than two CPUs, where the time-stamp counter is no clock, or beside another
+    /// experiment.
     pub fn open(vcpus: usize) -> Result<Rig, LabError> {
         let cores = Cores::choose(vcpus)?;
         let machine = Machine::new(Options::default(), 1)?;
+        let alone = alone()?;
         let khz = machine.vcpu(0, sleeper, machine.place::<Sleeper>()?)?.tsc_khz()?;
         let clock = TscClock::calibrate(TscHz::from_khz(khz), CALIBRATION)?;
-        Ok(Rig { cores, clock, flavour: Flavour::detect() })
+        Ok(Rig { cores, clock, flavour: Flavour::detect(), _alone: Arc::new(alone) })
     }
 
     /// The rate of the clock.
@@ -130,6 +137,16 @@ impl Rig {
     #[inline]
     pub fn spin(&self, time: Nanos) {
         self.clock.after(Tsc::now(), time).spin_until();
+    }
+}
+
+/// Keeps experiments apart, of other processes too: their real-time threads would wait for each other's cores for ever. The
+/// lock is on `/dev/kvm` itself, which nobody else locks, and ends with the process.
+fn alone() -> Result<File, LabError> {
+    let kvm = File::open("/dev/kvm").map_err(VmError::NoKvm)?;
+    match flock(&kvm, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(kvm),
+        Err(_) => Err(LabError::NotAlone),
     }
 }
 
