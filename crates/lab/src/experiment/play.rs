@@ -72,7 +72,7 @@ pub(super) fn watch<T>(
     /// A block takes half a second; beyond this something is lost.
     const LONGEST: Duration = Duration::from_secs(5);
     /// How often to look whether the user wants no more.
-    const LOOK: Duration = Duration::from_millis(10);
+    const LOOK: Duration = Duration::from_millis(50);
     let (playing, ended) = channel::<Infallible>();
     let started = start(playing)?;
     let began = Instant::now();
@@ -85,7 +85,7 @@ pub(super) fn watch<T>(
             kickers.iter().for_each(Kicker::kick);
         }
     }
-    // A server that spins may have kept this thread from looking.
+    // It may have been too late to be seen.
     if stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { told.map(|()| started) }
 }
 

@@ -103,6 +103,15 @@ impl Rig {
         Ok(Placed { _pinned: Pinned::to(self.cores.stimulus)?, _realtime: Realtime::ask(PRIORITY) })
     }
 
+    /// Puts this thread, which watches over those of an experiment, on the stimulus's core and above them: one that spins
+    /// there could not be ended otherwise.
+    ///
+    /// # Errors
+    /// If the core may not be used any more.
+    pub fn supervisor_thread(&self) -> Result<Placed, LabError> {
+        Ok(Placed { _pinned: Pinned::to(self.cores.stimulus)?, _realtime: Realtime::ask(PRIORITY + 1) })
+    }
+
     /// Keeps this thread, which has other work, away from the cores of the vCPUs: KVM stops polling where anything else
     /// wants to run.
     ///

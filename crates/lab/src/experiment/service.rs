@@ -65,7 +65,7 @@ pub(super) fn served<T: Send>(
     server: impl FnOnce(&Service<'_>) -> Result<(), LabError> + Send,
     read: impl Fn() -> T + Send,
 ) -> Result<Played<(Usage, T)>, LabError> {
-    let _aside = rig.aside()?;
+    let _place = rig.supervisor_thread()?;
     let service = Service { over: AtomicBool::new(false), bell };
     let kicker = vcpu.kicker();
     let service = &service;
