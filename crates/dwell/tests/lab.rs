@@ -26,6 +26,17 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// An experiment. One that fails is tried once more: a host that starves its guests can hold one up for longer than the lab
+/// waits, but hardly twice.
+fn experiment(state: &Path, args: &[&str]) -> Output {
+    let output = dwell(state, args);
+    if output.status.success() || cannot(&output) {
+        return output;
+    }
+    say!("tried again after: {}", stderr(&output).trim());
+    dwell(state, args)
+}
+
 /// Whether this machine has no KVM that may be used, or too few CPUs. Any other failure is one of the test.
 fn cannot(output: &Output) -> bool {
     let told = stderr(output);
@@ -89,7 +100,7 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
     let _alone = alone();
     let state = tempfile::tempdir().unwrap();
     let samples = state.path().join("samples.parquet");
-    let output = dwell(
+    let output = experiment(
         state.path(),
         &[
             "lab",
@@ -145,7 +156,7 @@ fn a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers() {
         ),
     ] {
         let common = ["--rounds", "1", "--foreign-limit", "100", "--format", "json"];
-        let output = dwell(state.path(), &[&["lab"], &args[..], &common].concat());
+        let output = experiment(state.path(), &[&["lab"], &args[..], &common].concat());
         if cannot(&output) {
             return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
         }
