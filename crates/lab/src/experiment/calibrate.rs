@@ -27,28 +27,11 @@ pub struct HaltCost {
     /// Length of the gap \[ns\].
     pub gap_ns: u64,
     /// CPU time of a halt and wake, beyond that of an idle period that polls \[ns\], with the ends of its interval.
-    pub cpu_ns: Spread,
+    pub cpu_ns: Interval,
     /// How much later the guest runs after a halt than after a poll \[ns\].
-    pub latency_ns: Spread,
+    pub latency_ns: Interval,
     /// How much longer KVM takes an idle period to be that halts: by so much a recorded `idle_ns` is too long \[ns\].
-    pub idle_excess_ns: Spread,
-}
-
-/// A figure with the ends of its interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// The figure.
-    pub value: f64,
-    /// The lower end.
-    pub low: f64,
-    /// The upper end.
-    pub high: f64,
-}
-
-impl From<Interval> for Spread {
-    fn from(interval: Interval) -> Spread {
-        Spread { value: interval.value, low: interval.low, high: interval.high }
-    }
+    pub idle_excess_ns: Interval,
 }
 
 /// The two arms.
@@ -84,7 +67,7 @@ pub fn measure(
 
 fn told(waking: &Waking) -> Block {
     let counters = &waking.counters;
-    let polled = counters.halt_poll_success_ns.unwrap_or(0) + counters.halt_poll_fail_ns.unwrap_or(0);
+    let polled = waking.host_polled_ns();
     let cpu = waking.usage.cpu.get();
     Block::new(waking.latency_ns.clone())
         .figure("cpu_ns_per_wake", waking.per_wake(cpu))
@@ -95,7 +78,7 @@ fn told(waking: &Waking) -> Block {
 /// What the measurement says; `None` if it was broken off too early.
 pub fn cost(gap: Nanos, record: &Record) -> Option<HaltCost> {
     let findings = record.findings();
-    let difference = |figure: &str| Some(Spread::from(findings.row(HALT, figure)?.comparison?.difference));
+    let difference = |figure: &str| Some(findings.row(HALT, figure)?.comparison?.difference);
     Some(HaltCost {
         gap_ns: gap.get(),
         cpu_ns: difference("cpu_less_polling_ns_per_wake")?,
@@ -180,8 +163,8 @@ fn nanos(value: f64) -> Nanos {
 mod tests {
     use super::*;
 
-    fn spread(value: f64) -> Spread {
-        Spread { value, low: value - 1.0, high: value + 1.0 }
+    fn spread(value: f64) -> Interval {
+        Interval { value, low: value - 1.0, high: value + 1.0 }
     }
 
     fn calibration(costs: &[(u64, f64)]) -> Calibration {

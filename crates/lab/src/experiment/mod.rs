@@ -25,6 +25,7 @@ use crate::host::thread::PinError;
 use crate::host::{ClockError, CoresError};
 use crate::vm::VmError;
 use dwell_capture::RecordError;
+use dwell_policy::Nanos;
 use dwell_policy::param::SetError;
 use dwell_recording::{OpenError, ReadError};
 use dwell_replay::RuleError;
@@ -118,6 +119,13 @@ impl From<OpenError> for LabError {
     fn from(error: OpenError) -> LabError {
         LabError::Open(Box::new(error))
     }
+}
+
+/// How often a block repeats what takes `one` each time: so that it takes about as long as asked, and at most half a second,
+/// for a real-time thread that runs longer is stopped by the kernel (`sched_rt_runtime_us`); at least 20 times.
+fn repeats_of_a_block(one: Nanos, block: Nanos, most: usize) -> usize {
+    let repeats = block.get().min(500_000_000) / one.get().max(1_000);
+    usize::try_from(repeats).unwrap_or(most).clamp(20, most)
 }
 
 /// What the operating system answers, as an error.

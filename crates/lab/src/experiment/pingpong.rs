@@ -103,13 +103,9 @@ fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<B
     let table: &Table = machine.place()?;
     table.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
     for seat in &table.seats {
-        if let Some(rule) = &idle.guest {
-            seat.bed.make(rule.policy()?, rig.hz());
-        }
+        rig.make_bed(&seat.bed, idle)?;
     }
-    if let Some(allowed) = idle.poll_control {
-        table.poll_control.set(allowed);
-    }
+    table.poll_control.set(idle.poll_control);
     let vcpus = [machine.vcpu(0, serve, table)?, machine.vcpu(1, reply, table)?];
     let kickers = vcpus.each_ref().map(Vcpu::kicker);
     let start = &Barrier::new(2);

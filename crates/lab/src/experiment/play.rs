@@ -1,6 +1,6 @@
 //! vCPUs whose programs drive themselves: run through their warm-up, measured through the rest.
 
-use super::{LabError, Placed, Tally, Usage};
+use super::{LabError, Placed, Tally, Usage, repeats_of_a_block};
 use crate::guest::MOST_ROUNDS;
 use crate::host::{Thread, Tsc};
 use crate::vm::{Kicker, Vcpu};
@@ -12,12 +12,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How many rounds a block has that takes about so long, at most half a second, if one round takes `guess` besides the
-/// length that it is given. A real-time thread that runs longer is stopped by the kernel (`sched_rt_runtime_us`).
+/// How many rounds a block has that takes about so long, if one round takes `guess` besides the length that it is given.
 pub fn rounds_of_a_block(given: Nanos, guess: Nanos, block: Nanos, warm_up: usize) -> usize {
-    let one = (given.get() + guess.get()).max(1_000);
-    let rounds = block.get().min(500_000_000) / one;
-    usize::try_from(rounds).unwrap_or(0).clamp(20, MOST_ROUNDS - warm_up)
+    repeats_of_a_block(Nanos(given.get() + guess.get()), block, MOST_ROUNDS - warm_up)
 }
 
 /// What a player did and used after its warm-up.

@@ -1,8 +1,9 @@
 //! The part of the host that an experiment uses: cores, a clock, and KVM.
 
 use super::LabError;
-use crate::guest::{Sleeper, sleeper};
+use crate::guest::{Bed, Sleeper, sleeper};
 use crate::host::{Cores, Pinned, Realtime, Switches, Thread, Ticks, Tsc, TscClock, TscHz};
+use crate::idle::Idle;
 use crate::vm::{Flavour, Machine, Options, VmError};
 use dwell_policy::Nanos;
 use rustix::fs::{FlockOperation, flock};
@@ -84,6 +85,17 @@ impl Rig {
             notes.push(refused.to_string());
         }
         notes
+    }
+
+    /// Puts the policy by which a guest polls into the bed of its vCPU, if it polls at all.
+    ///
+    /// # Errors
+    /// If the policy cannot be run.
+    pub fn make_bed(&self, bed: &Bed, idle: &Idle) -> Result<(), LabError> {
+        if let Some(rule) = &idle.guest {
+            bed.make(rule.policy()?, self.hz());
+        }
+        Ok(())
     }
 
     /// Puts this thread, which runs vCPU number `id`, in its place.

@@ -165,12 +165,11 @@ pub fn block(
 
 fn told(waking: &Waking) -> Block {
     let counters = &waking.counters;
-    let slept: u64 = counters.halt_wait_hist.iter().flatten().sum();
     let figures = [
         counters.halt_attempted_poll.unwrap_or(0),
         counters.halt_successful_poll.unwrap_or(0),
-        polled_ns(waking),
-        slept,
+        waking.host_polled_ns(),
+        waking.slept().unwrap_or(0),
         waking.usage.cpu.get(),
     ];
     let told = Block::new(waking.latency_ns.clone());
@@ -178,10 +177,6 @@ fn told(waking: &Waking) -> Block {
         .into_iter()
         .zip(figures)
         .fold(told, |block, (figure, value)| block.figure(measured(figure), waking.per_wake(value)))
-}
-
-fn polled_ns(waking: &Waking) -> u64 {
-    waking.counters.halt_poll_success_ns.unwrap_or(0) + waking.counters.halt_poll_fail_ns.unwrap_or(0)
 }
 
 /// What the recorder saw.
@@ -219,7 +214,7 @@ impl Recording {
         let halts = self.episodes.iter().filter(|episode| episode.counts && episode.halted);
         let halting: u64 =
             halts.map(|episode| calibration.halt_cpu_after(episode.event(calibration)).get()).sum();
-        waking.usage.cpu.get() as f64 - polled_ns(waking) as f64 - halting as f64
+        waking.usage.cpu.get() as f64 - waking.host_polled_ns() as f64 - halting as f64
     }
 }
 

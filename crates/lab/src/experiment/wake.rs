@@ -1,7 +1,8 @@
 //! `wake`: what a way to idle costs and how late its wakes are.
 
 use super::waking::{self, WARM_UP, Waking};
-use super::{LabError, Rig};
+use super::{LabError, Rig, repeats_of_a_block};
+use crate::guest::Idling;
 use crate::idle::{Halts, Idle};
 use crate::method::{Block, Figure, Gaps, Turn, Unit};
 use dwell_capture::kvm_stats::Counters;
@@ -49,11 +50,12 @@ impl Kept {
     }
 }
 
-/// How many wakes a block has so that it takes about as long as asked, and at most half a second: a real-time thread that
-/// runs longer is stopped by the kernel (`sched_rt_runtime_us`).
+/// Most wakes of a block.
+const MOST_WAKES: usize = 20_000;
+
+/// How many wakes a block has that takes about so long.
 pub fn wakes_of_a_block(mean_gap: Nanos, block: Nanos) -> usize {
-    let wakes = block.get().min(500_000_000) / mean_gap.get().max(1_000);
-    usize::try_from(wakes.clamp(20, 20_000)).unwrap_or(20)
+    repeats_of_a_block(mean_gap, block, MOST_WAKES)
 }
 
 /// Measures one block.
@@ -74,27 +76,23 @@ pub fn block(
     if !turn.warm_up {
         kept.add(turn.arm, &waking.counters);
     }
-    Ok(told(turn.setting, &waking))
+    Ok(told(rig, turn.setting, &waking))
 }
 
 /// The figures of a block. Polls and halts are those of whoever polls: the guest, user space, or the kernel.
-fn told(idle: &Idle, waking: &Waking) -> Block {
+fn told(rig: &Rig, idle: &Idle, waking: &Waking) -> Block {
     let counters = &waking.counters;
-    let slept = counters.halt_wait_hist.as_ref().map(|hist| hist.iter().sum::<u64>());
+    let of = |idler: &Idling| {
+        (idler.polls, idler.polls_succeeded, rig.nanos(idler.polled_cycles), Some(idler.halts))
+    };
     let (polls, succeeded, polled, halts) = match (&idle.guest, &idle.halts) {
-        (Some(_), _) => {
-            let polled = waking.guest_polled_ns;
-            (waking.idling.polls, waking.idling.polls_succeeded, polled, Some(waking.idling.halts))
-        }
-        (None, Halts::InUserSpace(_)) => {
-            let user = &waking.user;
-            (user.polls, user.polls_succeeded, user.polled_ns, Some(user.sleeps))
-        }
+        (Some(_), _) => of(&waking.guest),
+        (None, Halts::InUserSpace(_)) => of(&waking.user),
         (None, Halts::InKernel(_)) => (
             counters.halt_attempted_poll.unwrap_or(0),
             counters.halt_successful_poll.unwrap_or(0),
-            counters.halt_poll_success_ns.unwrap_or(0) + counters.halt_poll_fail_ns.unwrap_or(0),
-            slept,
+            waking.host_polled_ns(),
+            waking.slept(),
         ),
     };
     let mut block = Block::new(waking.latency_ns.clone())

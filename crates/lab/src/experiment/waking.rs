@@ -5,16 +5,16 @@
 //! asks for. So each idle period is as long as its gap less the time in which the guest comes to rest, whatever the
 //! setting: a setting changes what a wake costs, not when it comes.
 
-use super::{LabError, Rig, Usage};
-use crate::guest::{Idling, Sleeper, sleeper, tsc};
+use super::{LabError, Rig, Usage, os};
+use crate::guest::{IdleCounters, Idling, Sleeper, sleeper, tsc};
 use crate::host::{Tsc, monotonic};
 use crate::idle::{Halts, Idle};
-use crate::vm::{Kicker, Machine, VmError};
+use crate::vm::{Kicker, Machine};
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::{Any, Nanos, Outcome, Policy};
 use rustix::thread::futex;
-use std::ops::{ControlFlow, Range, Sub};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
@@ -38,34 +38,30 @@ pub struct Waking {
     /// What KVM counted for the vCPU.
     pub counters: Counters,
     /// What the guest counted.
-    pub idling: Idling,
-    /// Time that the guest polled \[ns\].
-    pub guest_polled_ns: u64,
-    /// What the policy in user space did, where halts come to user space.
-    pub user: UserCounts,
+    pub guest: Idling,
+    /// What the VMM's thread counted, where halts come to user space.
+    pub user: Idling,
     /// Wakes that needed an interrupt or a system call.
     pub signalled: u64,
     /// Wakes that needed nothing, because the idler watched.
     pub avoided: u64,
 }
 
-/// What a policy in user space did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserCounts {
-    /// Times that it polled.
-    pub polls: u64,
-    /// Polls that saw the event.
-    pub polls_succeeded: u64,
-    /// Times that it slept.
-    pub sleeps: u64,
-    /// Time polled \[ns\].
-    pub polled_ns: u64,
-}
-
 impl Waking {
     /// Number of wakes.
     pub fn wakes(&self) -> u64 {
         self.latency_ns.len() as u64
+    }
+
+    /// Time that the host polled \[ns\].
+    pub fn host_polled_ns(&self) -> u64 {
+        let Counters { halt_poll_success_ns, halt_poll_fail_ns, .. } = self.counters;
+        halt_poll_success_ns.unwrap_or(0) + halt_poll_fail_ns.unwrap_or(0)
+    }
+
+    /// Halts in which the vCPU's thread slept; `None`: this kernel does not tell.
+    pub fn slept(&self) -> Option<u64> {
+        self.counters.halt_wait_hist.as_ref().map(|hist| hist.iter().sum())
     }
 
     /// Something of the block for each wake.
@@ -95,23 +91,16 @@ pub fn wake_within<R>(
 ) -> Result<R, LabError> {
     let machine = Machine::new(idle.machine(), 1)?;
     let shared: &Sleeper = machine.place()?;
+    rig.make_bed(&shared.bed, idle)?;
     let waker = match (&idle.halts, &idle.guest) {
-        (Halts::InUserSpace(rule), guest) => {
-            make_bed(rig, shared, guest.as_ref())?;
-            Waker::User(UserBed::new(rule.policy()?, rig))
-        }
-        (Halts::InKernel(_), Some(rule)) => {
-            make_bed(rig, shared, Some(rule))?;
-            Waker::Watched(machine.irqfd(0)?)
-        }
+        (Halts::InUserSpace(rule), _) => Waker::User(Box::new(UserBed::new(rule.policy()?, rig))),
+        (Halts::InKernel(_), Some(_)) => Waker::Watched(machine.irqfd(0)?),
         (Halts::InKernel(_), None) => {
             shared.always_interrupts();
             Waker::Interrupt(machine.irqfd(0)?)
         }
     };
-    if let Some(allowed) = idle.poll_control {
-        shared.poll_control.set(allowed);
-    }
+    shared.poll_control.set(idle.poll_control);
     let mut vcpu = machine.vcpu(0, sleeper, shared)?;
     let stats = vcpu.stats()?;
     let kicker = vcpu.kicker();
@@ -139,13 +128,6 @@ pub fn wake_within<R>(
     })
 }
 
-fn make_bed(rig: &Rig, shared: &Sleeper, rule: Option<&dwell_replay::Rule>) -> Result<(), LabError> {
-    if let Some(rule) = rule {
-        shared.bed.make(rule.policy()?, rig.hz());
-    }
-    Ok(())
-}
-
 /// How the idler learns of an event.
 enum Waker<'r> {
     /// Always by an interrupt.
@@ -153,7 +135,7 @@ enum Waker<'r> {
     /// By memory while the guest polls, else by an interrupt.
     Watched(EventFd),
     /// By memory while the VMM's thread polls, else by a futex.
-    User(UserBed<'r>),
+    User(Box<UserBed<'r>>),
 }
 
 impl<'r> Waker<'r> {
@@ -167,7 +149,7 @@ impl<'r> Waker<'r> {
         match self {
             Waker::Watched(_) if shared.bed.watches() => Ok(false),
             Waker::Watched(irqfd) | Waker::Interrupt(irqfd) => {
-                irqfd.write(1).map_err(|error| VmError::Os { what: "writing to an irqfd", error })?;
+                irqfd.write(1).map_err(os("writing to an irqfd"))?;
                 Ok(true)
             }
             Waker::User(_) if shared.bed.watches() => Ok(false),
@@ -190,17 +172,17 @@ struct Reading {
     monotonic_ns: u64,
     usage: Usage,
     counters: Counters,
-    idling: Idling,
-    user: UserCounts,
+    guest: Idling,
+    user: Idling,
 }
 
 impl Driven<'_> {
     fn read(&self) -> Result<Reading, LabError> {
         let thread = self.kicker.thread().ok_or(LabError::Gone)?;
         Ok(Reading {
-            counters: self.stats.counters().map_err(|error| VmError::Os { what: "KVM statistics", error })?,
-            idling: self.shared.bed.idling(),
-            user: self.waker.user().map(UserBed::counts).unwrap_or_default(),
+            counters: self.stats.counters().map_err(os("KVM statistics"))?,
+            guest: self.shared.bed.idling(),
+            user: self.waker.user().map(|bed| bed.counters.read()).unwrap_or_default(),
             usage: Usage::of(thread)?,
             monotonic_ns: monotonic().get(),
             at: Tsc::now(),
@@ -251,8 +233,7 @@ fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<Waking, LabError>
     waking.counted = before.monotonic_ns..after.monotonic_ns;
     waking.usage = after.usage - before.usage;
     waking.counters = after.counters.since(before.counters);
-    waking.idling = after.idling - before.idling;
-    waking.guest_polled_ns = rig.nanos(waking.idling.polled_cycles);
+    waking.guest = after.guest - before.guest;
     waking.user = after.user - before.user;
     driven.shared.stop();
     driven.shared.post(gaps.len() as u64 + 1);
@@ -284,10 +265,7 @@ struct UserBed<'r> {
     sleeping: AtomicU32,
     /// Whether nobody will post any more.
     abandoned: AtomicBool,
-    polls: AtomicU64,
-    polls_succeeded: AtomicU64,
-    sleeps: AtomicU64,
-    polled_ns: AtomicU64,
+    counters: IdleCounters,
 }
 
 impl<'r> UserBed<'r> {
@@ -297,10 +275,7 @@ impl<'r> UserBed<'r> {
             policy: Mutex::new(policy),
             sleeping: AtomicU32::new(0),
             abandoned: AtomicBool::new(false),
-            polls: AtomicU64::new(0),
-            polls_succeeded: AtomicU64::new(0),
-            sleeps: AtomicU64::new(0),
-            polled_ns: AtomicU64::new(0),
+            counters: IdleCounters::default(),
         }
     }
 
@@ -319,12 +294,10 @@ impl<'r> UserBed<'r> {
                 std::hint::spin_loop();
                 came = event();
             }
-            self.polls.fetch_add(1, Ordering::Relaxed);
-            self.polls_succeeded.fetch_add(u64::from(came), Ordering::Relaxed);
-            self.polled_ns.fetch_add(self.rig.since(start).get(), Ordering::Relaxed);
+            self.counters.polled(Tsc::now().since(start).0, came);
         }
         if !event() {
-            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.counters.halted();
             self.sleep(event);
         }
         policy.observe(Outcome::of(self.rig.since(start)));
@@ -364,27 +337,5 @@ impl<'r> UserBed<'r> {
     fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
         self.wake();
-    }
-
-    fn counts(&self) -> UserCounts {
-        UserCounts {
-            polls: self.polls.load(Ordering::Relaxed),
-            polls_succeeded: self.polls_succeeded.load(Ordering::Relaxed),
-            sleeps: self.sleeps.load(Ordering::Relaxed),
-            polled_ns: self.polled_ns.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl Sub for UserCounts {
-    type Output = UserCounts;
-
-    fn sub(self, before: UserCounts) -> UserCounts {
-        UserCounts {
-            polls: self.polls - before.polls,
-            polls_succeeded: self.polls_succeeded - before.polls_succeeded,
-            sleeps: self.sleeps - before.sleeps,
-            polled_ns: self.polled_ns - before.polled_ns,
-        }
     }
 }

@@ -18,27 +18,63 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub struct Bed {
     /// 1 while the idler watches memory.
     polling: AtomicU32,
-    /// Whether `policy` holds one.
-    has_policy: AtomicU32,
+    /// [`EMPTY`], [`BEING_MADE`] or [`MADE`].
+    state: AtomicU32,
     /// TSC cycles in 2^20 ns.
     cycles_per_mebi_ns: AtomicU64,
     policy: UnsafeCell<MaybeUninit<Any>>,
-    counters: Counters,
+    counters: IdleCounters,
 }
 
-/// Written by the guest alone, on lines of their own.
+/// States of a bed: nobody has put a policy there, somebody is about to, one is there for good.
+const EMPTY: u32 = 0;
+const BEING_MADE: u32 = 1;
+const MADE: u32 = 2;
+
+// SAFETY: `policy` is written once, by who took the state from empty, and read only once it is made; all the rest is atomic.
+unsafe impl Sync for Bed {}
+// SAFETY: zero is valid everywhere (the bed is then empty), and a policy points nowhere.
+unsafe impl Shared for Bed {}
+
+/// Counters of an idler, written by it alone, on lines of their own.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Counters {
+pub(crate) struct IdleCounters {
     halts: AtomicU64,
     polls: AtomicU64,
     polls_succeeded: AtomicU64,
     polled_cycles: AtomicU64,
 }
 
-// SAFETY: `policy` is only touched through `lie_down`, whose caller vouches for it; all the rest is atomic.
-unsafe impl Sync for Bed {}
-// SAFETY: zero is valid everywhere (`policy` then counts as absent), and a policy points nowhere.
-unsafe impl Shared for Bed {}
+impl IdleCounters {
+    /// It polled for so long, and saw the event or not.
+    #[inline]
+    pub(crate) fn polled(&self, cycles: u64, seen: bool) {
+        add(&self.polls, 1);
+        add(&self.polls_succeeded, u64::from(seen));
+        add(&self.polled_cycles, cycles);
+    }
+
+    /// It halted.
+    #[inline]
+    pub(crate) fn halted(&self) {
+        add(&self.halts, 1);
+    }
+
+    /// What it has counted so far.
+    pub(crate) fn read(&self) -> Idling {
+        let IdleCounters { halts, polls, polls_succeeded, polled_cycles } = self;
+        let [halts, polls, polls_succeeded, polled_cycles] =
+            [halts, polls, polls_succeeded, polled_cycles].map(|counter| counter.load(Ordering::Relaxed));
+        Idling { halts, polls, polls_succeeded, polled_cycles }
+    }
+}
+
+/// Adds to a counter that has one writer: no locked instruction is needed.
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
 
 /// What an idler counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,11 +108,12 @@ impl Bed {
     /// # Panics
     /// If it has one already.
     pub fn make(&self, policy: Any, hz: TscHz) {
-        assert_eq!(self.has_policy.load(Ordering::Acquire), 0, "a bed is made once");
+        let taken = self.state.compare_exchange(EMPTY, BEING_MADE, Ordering::Relaxed, Ordering::Relaxed);
+        assert_eq!(taken, Ok(EMPTY), "a bed is made once");
         self.cycles_per_mebi_ns.store(hz.ticks(Nanos(1 << 20)).0, Ordering::Relaxed);
-        // SAFETY: nobody reads it before `has_policy` says so, and nobody writes it after.
+        // SAFETY: the exchange lets one caller come here, once, and nobody reads before the state says that it is made.
         unsafe { (*self.policy.get()).write(policy) };
-        self.has_policy.store(1, Ordering::Release);
+        self.state.store(MADE, Ordering::Release);
     }
 
     /// For a waker that has posted the event: whether the idler will see it by itself.
@@ -88,10 +125,7 @@ impl Bed {
 
     /// What it has counted so far.
     pub fn idling(&self) -> Idling {
-        let Counters { halts, polls, polls_succeeded, polled_cycles } = &self.counters;
-        let [halts, polls, polls_succeeded, polled_cycles] =
-            [halts, polls, polls_succeeded, polled_cycles].map(|counter| counter.load(Ordering::Relaxed));
-        Idling { halts, polls, polls_succeeded, polled_cycles }
+        self.counters.read()
     }
 }
 
@@ -102,20 +136,14 @@ pub struct Idler<'b> {
     cycles_per_mebi_ns: u64,
 }
 
-/// Adds to a counter that has one writer: no locked instruction is needed.
-#[inline]
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-}
-
 impl<'b> Idler<'b> {
     /// Lies down in the bed, with the policy that was put there; without one it never polls.
     #[inline]
     pub fn new(bed: &'b Bed) -> Idler<'b> {
-        let policy = if bed.has_policy.load(Ordering::Acquire) == 0 {
+        let policy = if bed.state.load(Ordering::Acquire) != MADE {
             Any::default()
         } else {
-            // SAFETY: it was written before `has_policy` and is not written again; policies have no destructor.
+            // SAFETY: it was written before the state and is not written again; policies have no destructor.
             unsafe { std::ptr::read((*bed.policy.get()).as_ptr()) }
         };
         Idler { bed, policy, cycles_per_mebi_ns: bed.cycles_per_mebi_ns.load(Ordering::Relaxed) }
@@ -128,7 +156,6 @@ impl<'b> Idler<'b> {
         let start = tsc();
         let window = self.policy.window();
         if window > Nanos::ZERO {
-            add(&counters.polls, 1);
             let limit = self.cycles(window);
             self.bed.polling.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -139,11 +166,10 @@ impl<'b> Idler<'b> {
             }
             self.bed.polling.store(0, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            add(&counters.polled_cycles, tsc() - start);
-            add(&counters.polls_succeeded, u64::from(seen));
+            counters.polled(tsc() - start, seen);
         }
         while !event() {
-            add(&counters.halts, 1);
+            counters.halted();
             halt();
         }
         self.policy.observe(Outcome::of(self.nanos(tsc() - start)));
@@ -153,7 +179,7 @@ impl<'b> Idler<'b> {
     /// waited for.
     #[inline]
     pub fn halt_once(&self) {
-        add(&self.bed.counters.halts, 1);
+        self.bed.counters.halted();
         halt();
     }
 

@@ -14,6 +14,7 @@ mod rounds;
 mod sleeper;
 pub mod timer;
 
+pub(crate) use idle::IdleCounters;
 pub use idle::{Bed, Idler, Idling};
 pub use poll_control::PollControl;
 pub use rounds::{MOST_ROUNDS, Rounds};

@@ -18,9 +18,10 @@ pub struct PollControl {
 unsafe impl Shared for PollControl {}
 
 impl PollControl {
-    /// Before the guest runs: it will write `allowed` to `MSR_KVM_POLL_CONTROL`.
-    pub fn set(&self, allowed: bool) {
-        self.said.store(1 + u32::from(allowed), Ordering::Release);
+    /// Before the guest runs: it will write `allowed` to `MSR_KVM_POLL_CONTROL`, if there is anything to say.
+    pub fn set(&self, allowed: Option<bool>) {
+        let said = allowed.map_or(0, |allowed| 1 + u32::from(allowed));
+        self.said.store(said, Ordering::Release);
     }
 
     /// In the guest: says it.

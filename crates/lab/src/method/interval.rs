@@ -12,14 +12,14 @@
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// Fewest rounds of which an interval says anything.
 pub const MIN_ROUNDS: usize = 6;
 
 /// An estimate between two limits. Where nothing is known about a side it is infinite (`null` in JSON).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower limit.
     pub low: f64,

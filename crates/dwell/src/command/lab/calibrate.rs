@@ -6,7 +6,8 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use anyhow::bail;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::calibrate::{Calibration, FORMAT, GAPS_US, HaltCost, Spread, cost, measure};
+use dwell_lab::experiment::calibrate::{Calibration, FORMAT, GAPS_US, HaltCost, cost, measure};
+use dwell_lab::method::Interval;
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -112,7 +113,7 @@ fn people(calibration: &Calibration) -> Table {
         Column::number("latency", "latency_ns"),
         Column::number("recorded idle time too long by", "idle_excess_ns"),
     ]);
-    let spread = |Spread { value, low, high }: Spread| {
+    let spread = |Interval { value, low, high }: Interval| {
         let [value, low, high] = [value, low, high].map(dwell_report::duration);
         Cell::Text(format!("{value} [{low}, {high}]"))
     };

@@ -71,13 +71,11 @@ pub fn block(
     let desk: &Desk = machine.place()?;
     let think = work.think.sequence(work.seed, turn.sequence, WARM_UP + work.requests).gaps;
     desk.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
-    match &idle.guest {
-        Some(rule) => desk.bed.make(rule.policy()?, rig.hz()),
-        None => desk.always_interrupts(),
+    rig.make_bed(&desk.bed, idle)?;
+    if idle.guest.is_none() {
+        desk.always_interrupts();
     }
-    if let Some(allowed) = idle.poll_control {
-        desk.poll_control.set(allowed);
-    }
+    desk.poll_control.set(idle.poll_control);
     if *suppress {
         desk.suppress();
     }

@@ -57,9 +57,7 @@ pub fn block(
     let ahead = ahead.sequence(seed, turn.sequence, WARM_UP + timers).gaps;
     alarm.rounds.lay(WARM_UP, ahead.iter().map(|ahead| rig.cycles(*ahead)));
     alarm.keep(keeper.kept_by());
-    if let Some(allowed) = idle.poll_control {
-        alarm.poll_control.set(allowed);
-    }
+    alarm.poll_control.set(idle.poll_control);
     let bell = machine.ioeventfd(DOORBELL)?;
     let injector = inject.open(&machine)?;
     let vcpu = machine.vcpu(0, timer, alarm)?;
