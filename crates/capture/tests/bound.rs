@@ -5,8 +5,7 @@ use dwell_policy::host::{BUCKETS, bucket};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Outcome, Policy, host, reference};
-use dwell_replay::bound::ClairvoyantBound;
-use dwell_replay::{Bank, Counts, Memory, Rule, Source};
+use dwell_replay::{Counts, Memory, Rule, replay};
 use proptest::prelude::*;
 
 /// The rules that are counted and replayed, each as the replay knows it and as a policy to count with.
@@ -63,14 +62,8 @@ fn counted(policy: &mut dyn Policy, idle: &[u64]) -> Counters {
 
 /// What the replay says of each rule, and of the clairvoyant.
 fn replayed(rules: &[Rule], idle: &[u64], halt_cost: Nanos) -> (Vec<Counts>, u128) {
-    let mut bank = Bank::new(rules, 0).expect("known rules");
-    let mut clairvoyant = ClairvoyantBound::new(halt_cost);
-    let see = &mut |batch: &dwell_replay::Batch| {
-        bank.feed(batch);
-        clairvoyant.feed(batch);
-    };
-    Memory::of_one(idle).visit(0..u64::MAX, see).expect("episodes in memory");
-    (bank.take(), clairvoyant.counts().cost_ns(halt_cost))
+    let replayed = replay(&Memory::of_one(idle), rules, halt_cost, &|_| ()).expect("known rules, in memory");
+    (replayed.counts, replayed.clairvoyant.cost_ns(halt_cost))
 }
 
 proptest! {

@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
+use dwell_lab::method::Progress;
+use dwell_policy::Nanos;
 use dwell_recording::import::Input;
+use dwell_replay::{ReplayError, Replayed, Rule, Source};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -16,6 +19,14 @@ pub(crate) fn episodes(total: u64, what: &'static str) -> ProgressBar {
     bar.set_message(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// Replays rules over all episodes of a source, with a bar.
+pub(crate) fn replay(source: &dyn Source, rules: &[Rule], halt_cost: Nanos) -> Result<Replayed, ReplayError> {
+    let bar = episodes(source.episodes(), "replaying");
+    let replayed = dwell_replay::replay(source, rules, halt_cost, &|episodes| bar.inc(episodes));
+    bar.finish_and_clear();
+    replayed
 }
 
 /// A bar over the bytes of a text; - is stdin, of which the length is not known.
@@ -124,6 +135,25 @@ impl Observer for Recording {
         self.live.tell(&words);
         self.before = *now;
     }
+}
+
+/// How far a campaign is; `what` it is about, where there are several.
+pub(crate) fn of_campaign(what: &str, progress: &Progress<'_>) -> String {
+    let Progress { arm, round, block, blocks, elapsed, budget, gating, widest } = progress;
+    let seconds = |time: &Duration| dwell_report::duration(time.as_nanos() as f64);
+    let precision = widest.map_or_else(String::new, |(figure, half_width, wanted)| {
+        format!("; {figure} ±{:.1} % of ±{:.1} %", half_width * 100.0, wanted * 100.0)
+    });
+    let repeated =
+        if gating.rejected > 0 { format!("; {} repeated", gating.rejected) } else { String::new() };
+    let what = if what.is_empty() { String::new() } else { format!("{what}: ") };
+    format!(
+        "{what}round {}, block {} of {blocks} ({arm}), {} of {}{precision}{repeated}",
+        round + 1,
+        block + 1,
+        seconds(elapsed),
+        seconds(budget)
+    )
 }
 
 /// A whole number per second.

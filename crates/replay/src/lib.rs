@@ -8,7 +8,7 @@
 //! anything faster. It is open loop: episodes do not change when the policy does.
 //!
 //! The way of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
-//! one policy for every rule and idler and feeds them; [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
+//! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source, [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
 
 pub mod bound;
 pub mod engine;
@@ -19,10 +19,12 @@ pub mod tune;
 
 mod bank;
 mod counts;
+mod pass;
 mod rule;
 mod source;
 
 pub use bank::Bank;
 pub use counts::Counts;
+pub use pass::{ReplayError, Replayed, replay};
 pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};

@@ -131,7 +131,7 @@ fn named(setting: &Setting) -> impl Iterator<Item = (&'static str, i64)> {
     setting.iter().map(|(param, value)| (param.name, value))
 }
 
-fn unknown(setting: &Setting) -> impl FnOnce(UnknownEra) -> RuleError {
+pub(crate) fn unknown(setting: &Setting) -> impl FnOnce(UnknownEra) -> RuleError {
     let version = setting.version().to_string();
     move |source| RuleError::UnknownEra { version, source }
 }

@@ -4,7 +4,7 @@
 //! every block time; a large one hardly moves. Here the rule runs over a recording once for each weight, and the smoothed
 //! times of the handlers that became ready are averaged over all episodes.
 
-use crate::rule::{Rule, RuleError};
+use crate::rule::{RuleError, unknown};
 use crate::source::{Source, SourceError};
 use dwell_policy::iothread::{Aio, Handler, Kind, Params, Release};
 use dwell_policy::param::Setting;
@@ -59,9 +59,7 @@ pub enum SmoothError {
 /// # Errors
 /// [`SmoothError`] if the version is not known or the recording cannot be read.
 pub fn by_weight(source: &dyn Source, setting: &Setting) -> Result<Vec<Smoothed>, SmoothError> {
-    // What versions are known is said in one place.
-    Rule::Layer(*setting).start(1)?;
-    let Ok(release) = Release::new(setting.version()) else { return Ok(vec![]) };
+    let release = Release::new(setting.version()).map_err(unknown(setting))?;
     let handlers = source.handlers().max(1);
     let mut all = WEIGHTS.map(|weight| {
         let params = Params { poll_weight: weight, ..Params::from(setting) };

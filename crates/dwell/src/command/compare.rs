@@ -9,10 +9,9 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Metadata;
-use dwell_replay::bound::ClairvoyantBound;
 use dwell_replay::smooth::{self, Smoothed};
 use dwell_replay::tune::{Goal, Role, Task, tune};
-use dwell_replay::{Bank, Counts, RecordingSource, Rule, Source, grid};
+use dwell_replay::{Counts, RecordingSource, Rule, Source, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -141,27 +140,19 @@ fn compare(
     }
     let asked_name = if args.set.is_empty() { "in force" } else { "as asked" };
     let rules: Vec<Rule> = which.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
-    let mut bank = Bank::new(&rules, source.handlers())?;
-    let mut clairvoyant = ClairvoyantBound::new(args.halt_cost);
-    let bar = progress::episodes(source.episodes(), "replaying");
-    let span = source.visit(0..u64::MAX, &mut |batch| {
-        bank.feed(batch);
-        clairvoyant.feed(batch);
-        bar.inc(batch.episodes() as u64);
-    })?;
-    bar.finish_and_clear();
+    let replayed = progress::replay(source, &rules, args.halt_cost)?;
     let price = Price {
         halt_cost: args.halt_cost,
         wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
-        bound_ns: clairvoyant.counts().cost_ns(args.halt_cost),
-        span_ns: span.ns(),
+        bound_ns: replayed.clairvoyant.cost_ns(args.halt_cost),
+        span_ns: replayed.span.ns(),
     };
     let results: Vec<Result> = which
         .iter()
-        .zip(bank.take())
+        .zip(&replayed.counts)
         .map(|((which, setting), counts)| {
             let which = if *which == "asked" { asked_name } else { which };
-            price.result(setting, which, &counts)
+            price.result(setting, which, counts)
         })
         .collect();
     let (best, best_span_ns) = if args.best { best(args, metadata, source)? } else { (vec![], None) };
@@ -172,7 +163,7 @@ fn compare(
         file: args.file.display().to_string(),
         episodes: source.episodes(),
         idlers: source.idlers(),
-        span_ns: span.ns(),
+        span_ns: replayed.span.ns(),
         halt_cost_ns: price.halt_cost.get(),
         wake_latency_ns: price.wake_latency.get(),
         clairvoyant_cost_ns: price.bound_ns,

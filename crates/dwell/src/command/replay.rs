@@ -7,8 +7,7 @@ use crate::progress;
 use crate::settings;
 use anyhow::bail;
 use dwell_policy::param::{self, Setting, Unit};
-use dwell_replay::bound::ClairvoyantBound;
-use dwell_replay::{Bank, Counts, RecordingSource, Rule, Source};
+use dwell_replay::{Counts, RecordingSource, Replayed, Rule, Source};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,7 +45,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Replayed {
+struct Answered {
     file: String,
     layer: &'static str,
     era: String,
@@ -97,19 +96,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
 
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
-    let mut bank = Bank::new(&rules, source.handlers())?;
-    let mut clairvoyant = ClairvoyantBound::new(model.halt_cost);
-    let bar = progress::episodes(source.episodes(), "replaying");
-    let span = source.visit(0..u64::MAX, &mut |batch| {
-        bank.feed(batch);
-        clairvoyant.feed(batch);
-        bar.inc(batch.episodes() as u64);
-    })?;
-    bar.finish_and_clear();
-
-    let bound = clairvoyant.counts();
+    let Replayed { span, counts, clairvoyant: bound } = progress::replay(&source, &rules, model.halt_cost)?;
     let bound_ns = bound.cost_ns(model.halt_cost);
-    let replayed = Replayed {
+    let replayed = Answered {
         file: args.file.display().to_string(),
         layer: model.whose.name(),
         era: model.version.to_string(),
@@ -123,8 +112,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         notes,
         results: rules
             .iter()
-            .zip(bank.take())
-            .map(|(rule, counts)| replay(rule, &counts, &model, bound_ns))
+            .zip(&counts)
+            .map(|(rule, counts)| replay(rule, counts, &model, bound_ns))
             .collect(),
     };
     match args.format.format {
@@ -179,7 +168,7 @@ fn setting_text(setting: &BTreeMap<&'static str, serde_json::Value>) -> String {
     setting.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-fn table(replayed: &Replayed) -> Table {
+fn table(replayed: &Answered) -> Table {
     let stacked = replayed.results.iter().any(|r| r.exits.is_some());
     let mut columns = vec![
         Column::text("policy", "policy"),
@@ -226,7 +215,7 @@ fn table(replayed: &Replayed) -> Table {
     table
 }
 
-fn print(replayed: &Replayed) -> anyhow::Result<()> {
+fn print(replayed: &Answered) -> anyhow::Result<()> {
     use dwell_report::{count, duration};
     let head = format!(
         "{}: {} episodes of {} idler{} over {}, {} layer, rule of {}, one halt worth {}\n\

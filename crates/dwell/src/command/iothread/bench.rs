@@ -4,7 +4,7 @@ use super::MonitorArgs;
 use super::predict::{Predicted, Waits};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::{quantity, settings};
+use crate::{progress, quantity, settings};
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
@@ -16,7 +16,6 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_report::{Cell, Column, Table, duration, percent};
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -342,9 +341,15 @@ fn measure(
     let mut load = Load::open()?;
     load.add_own(pid);
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
-    let record = campaign
-        .run(&mut load, stop, &mut progress, |turn| live.turn(turn, settle, length).map_err(TurnError));
-    clear_progress();
+    let mut line = progress::Live::new();
+    let mut tell = |now: &Progress<'_>| {
+        if line.due() {
+            line.tell(&progress::of_campaign("", now));
+        }
+    };
+    let record =
+        campaign.run(&mut load, stop, &mut tell, |turn| live.turn(turn, settle, length).map_err(TurnError));
+    line.clear();
     Ok((record?.findings(), waits))
 }
 
@@ -352,25 +357,6 @@ fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
     live.set(&[("poll-max-ns".to_owned(), 0)])?;
     let tid = live.observed.tid();
     Waits::record(tid, RECORD, stop, || live.requests()).context("cannot record the thread without polling")
-}
-
-fn progress(progress: &Progress<'_>) {
-    if std::io::stderr().is_terminal() {
-        let elapsed = progress.elapsed.as_secs();
-        eprint!(
-            "\r\x1b[K{} s of {} s, round {}, {}",
-            elapsed,
-            progress.budget.as_secs(),
-            progress.round + 1,
-            progress.arm
-        );
-    }
-}
-
-fn clear_progress() {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
 }
 
 fn report(

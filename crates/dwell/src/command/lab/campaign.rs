@@ -133,9 +133,9 @@ impl Along {
         ) -> Result<Record, CampaignError<LabError>>,
     ) -> anyhow::Result<Record> {
         let Along { load, stop, line, what } = self;
-        let mut tell = |progress: &Progress<'_>| {
+        let mut tell = |now: &Progress<'_>| {
             if line.due() {
-                line.tell(&words(what, progress));
+                line.tell(&progress::of_campaign(what, now));
             }
         };
         let done = campaign(load, stop, &mut tell);
@@ -148,22 +148,15 @@ impl Along {
     }
 }
 
-fn words(what: &str, progress: &Progress<'_>) -> String {
-    let Progress { arm, round, block, blocks, elapsed, budget, gating, widest } = progress;
-    let seconds = |time: &Duration| dwell_report::duration(time.as_nanos() as f64);
-    let precision = widest.map_or_else(String::new, |(figure, half_width, wanted)| {
-        format!("; {figure} ±{:.1} % of ±{:.1} %", half_width * 100.0, wanted * 100.0)
-    });
-    let repeated =
-        if gating.rejected > 0 { format!("; {} repeated", gating.rejected) } else { String::new() };
-    let what = if what.is_empty() { String::new() } else { format!("{what}: ") };
-    format!(
-        "{what}round {}, block {} of {blocks} ({arm}), {} of {}{precision}{repeated}",
-        round + 1,
-        block + 1,
-        seconds(elapsed),
-        seconds(budget)
-    )
+/// What was asked for, or else the default.
+pub(crate) fn given_or<S>(given: Vec<S>, default: &[&str]) -> anyhow::Result<Vec<S>>
+where
+    S: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    if !given.is_empty() {
+        return Ok(given);
+    }
+    Ok(default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 
 /// The arms that were asked for, or else the default ones; the first is the baseline.
@@ -171,11 +164,7 @@ pub(crate) fn arms<S>(given: Vec<S>, default: &[&str]) -> anyhow::Result<Arms<S>
 where
     S: Clone + Display + FromStr<Err: std::error::Error + Send + Sync + 'static>,
 {
-    let settings = if given.is_empty() {
-        default.iter().map(|text| text.parse()).collect::<Result<Vec<S>, _>>()?
-    } else {
-        given
-    };
+    let settings = given_or(given, default)?;
     let (first, rest) = settings.split_first().context("no arm to measure")?;
     let arms = Arms::new(&first.to_string(), first.clone());
     Ok(rest.iter().fold(arms, |arms, setting| arms.arm(&setting.to_string(), setting.clone())))

@@ -1,7 +1,7 @@
 //! `dwell lab validate`
 
 use super::calibrate::{Intervals, calibrate};
-use super::campaign::{Along, BLOCK, CampaignArgs};
+use super::campaign::{Along, BLOCK, CampaignArgs, given_or};
 use super::wake::{LONGEST_GAP, mean};
 use crate::calibration;
 use crate::failure::{Answer, Outcome};
@@ -76,16 +76,9 @@ struct MedianError {
 }
 
 pub(crate) fn run(args: ValidateArgs) -> Outcome {
-    let mut specs = args.gaps;
-    if specs.is_empty() {
-        let default = ["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"];
-        specs = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-    }
-    let mut idles = args.idle;
-    if idles.is_empty() {
-        let default = ["host:0", "host:20us", "host:50us", "host:100us", "host:200us", "host:400us"];
-        idles = default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-    }
+    let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
+    let idles =
+        given_or(args.idle, &["host:0", "host:20us", "host:50us", "host:100us", "host:200us", "host:400us"])?;
     for idle in idles.iter().chain([&args.under]) {
         if !matches!(idle, Idle { halts: Halts::InKernel(_), guest: None, poll_control: None }) {
             bail!("`{idle}`: only host polling is predicted here; write host:TIME");

@@ -235,7 +235,10 @@ mod tests {
         let full = event("2026-11-22T03:11:45Z poll_grow ctx 0x5 old 0 new 4000").stamp.unwrap();
         let next = event("2026-11-22T03:11:45.000001Z poll_grow ctx 0x5 old 0 new 4000").stamp.unwrap();
         assert_eq!(next.ns - full.ns, 1_000);
-        assert_eq!(Line::parse("2026-11-22T03:11:45.Z poll_grow ctx 0x5 old 0 new 1"), Line::Unparsable("poll_grow"));
+        assert_eq!(
+            Line::parse("2026-11-22T03:11:45.Z poll_grow ctx 0x5 old 0 new 1"),
+            Line::Unparsable("poll_grow")
+        );
     }
 
     #[test]

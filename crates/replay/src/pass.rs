@@ -1,0 +1,47 @@
+//! One pass over all episodes of a source: what rules would have cost, and the bound beside them.
+
+use crate::bound::ClairvoyantBound;
+use crate::{Bank, Counts, Rule, RuleError, Source, SourceError, Span};
+use dwell_policy::Nanos;
+
+/// What a pass found.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// When the episodes took place.
+    pub span: Span,
+    /// What each rule did, in the order asked for.
+    pub counts: Vec<Counts>,
+    /// What the clairvoyant did, who knows the length of each episode beforehand.
+    pub clairvoyant: Counts,
+}
+
+/// Why a pass came to no end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A rule cannot be replayed.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+}
+
+/// Replays every rule over all episodes. `progress` is told how many episodes were seen since it was last told.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(
+    source: &dyn Source,
+    rules: &[Rule],
+    halt_cost: Nanos,
+    progress: &dyn Fn(u64),
+) -> Result<Replayed, ReplayError> {
+    let mut bank = Bank::new(rules, source.handlers())?;
+    let mut clairvoyant = ClairvoyantBound::new(halt_cost);
+    let span = source.visit(0..u64::MAX, &mut |batch| {
+        bank.feed(batch);
+        clairvoyant.feed(batch);
+        progress(batch.episodes() as u64);
+    })?;
+    Ok(Replayed { span, counts: bank.take(), clairvoyant: clairvoyant.counts() })
+}
