@@ -1,6 +1,6 @@
 //! Every `poll_grow` and `poll_shrink` of a real QEMU, out of the times that it read itself.
 
-use crate::guest::{Options, Qemu, Release, shim};
+use crate::guest::{Options, Qemu, Release, TRACE, shim};
 use crate::say::say;
 use dwell_policy::iothread::{Change, ChangeKind, Era, Params, adjust, classic, weighted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,17 +273,7 @@ fn replay_weighted(turns: &[Turn], params: &Params) -> Tally {
 fn observe(release: Release, iothread: &str, wanted: u64, longest: Duration) -> Result<Vec<Step>, String> {
     let dir = tempfile::tempdir().expect("a folder can be made");
     let library = shim(dir.path())?;
-    let trace = [
-        "-trace",
-        "run_poll_handlers_*",
-        "-trace",
-        "poll_grow",
-        "-trace",
-        "poll_shrink",
-        "-trace",
-        "poll_add",
-    ];
-    let options = Options { iothread, more: &trace, preload: Some(&library), piped: true };
+    let options = Options { iothread, more: &TRACE, preload: Some(&library), piped: true };
     let mut qemu = Qemu::start(release, &options)?;
     let mut all: Vec<(Option<u64>, Step)> = vec![];
     let mut decisions: BTreeMap<u64, u64> = BTreeMap::new();

@@ -176,6 +176,10 @@ impl Drop for Qemu {
     }
 }
 
+/// What makes QEMU trace its decisions and what they rest on.
+pub(crate) const TRACE: [&str; 8] =
+    ["-trace", "run_poll_handlers_*", "-trace", "poll_grow", "-trace", "poll_shrink", "-trace", "poll_add"];
+
 /// Compiles the shim; the error is the cause why that cannot be.
 pub(crate) fn shim(dir: &Path) -> Result<PathBuf, String> {
     let (source, library) = (dir.join("shim.c"), dir.join("shim.so"));

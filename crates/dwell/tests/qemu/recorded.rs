@@ -1,6 +1,6 @@
 //! What a user can record without a shim, QEMU's trace and the waits of its thread, against the rule.
 
-use crate::guest::{Options, Qemu, Release};
+use crate::guest::{Options, Qemu, Release, TRACE};
 use crate::say::say;
 use dwell_capture::{Recorder, Target, Until};
 use dwell_knobs::iothread;
@@ -47,17 +47,7 @@ fn busiest(log: &str) -> Option<u64> {
 
 fn record(release: Release, max_ns: i64) -> Result<(String, ImportSummary), String> {
     let iothread = format!("poll-max-ns={max_ns}");
-    let trace = [
-        "-trace",
-        "run_poll_handlers_*",
-        "-trace",
-        "poll_grow",
-        "-trace",
-        "poll_shrink",
-        "-trace",
-        "poll_add",
-    ];
-    let more: Vec<&str> = trace.into_iter().chain(["-msg", "timestamp=on", "-D", "{dir}/log"]).collect();
+    let more: Vec<&str> = TRACE.into_iter().chain(["-msg", "timestamp=on", "-D", "{dir}/log"]).collect();
     let mut qemu =
         Qemu::booted(release, &Options { iothread: &iothread, more: &more, ..Options::default() })?;
     let mut monitor = Monitor::connect(&qemu.monitor(), Limits::default()).expect("QEMU has a monitor");
