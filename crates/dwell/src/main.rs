@@ -3,7 +3,6 @@
 mod calibration;
 mod command;
 mod failure;
-mod knob_lines;
 mod model;
 mod output;
 mod paint;

@@ -375,3 +375,38 @@ fn a_qemu_log_is_imported_judged_and_compared() {
     let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
     assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
 }
+
+#[test]
+fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
+    let folder = Folder::new();
+    let (out, file) = (folder.text("plan.toml"), recording("guest-memcached_poisson10k.parquet"));
+    let tuned =
+        json(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--plan", &out, "--format", "json"]);
+    let text = std::fs::read_to_string(&out).expect("the plan is there");
+    let plan = dwell_knobs::plan::Plan::from_toml(&text).expect("the plan can be read");
+    let row = |role: &str| {
+        tuned["rows"].as_array().unwrap().iter().find(|row| row["role"] == role).unwrap().clone()
+    };
+    assert_eq!(plan.effect.recommended.halts_per_s, row("recommended")["halts_per_s"].as_f64().unwrap());
+    assert_eq!(
+        plan.effect.present.cpu_burnt_ns_per_s,
+        row("present")["cpu_burnt_ns_per_s"].as_f64().unwrap()
+    );
+    assert_eq!(plan.recording.bytes, Some(std::fs::metadata(&file).unwrap().len()));
+    assert_eq!(plan.recording.episodes, 60_000);
+    assert!(!plan.writes.is_empty());
+    for write in &plan.writes {
+        assert_eq!(row("present")["setting"][&write.knob], write.from);
+        assert_eq!(row("recommended")["setting"][&write.knob], write.to);
+    }
+
+    let (none, file) = (folder.text("none.toml"), recording("guest-redis_c1.parquet"));
+    let output = dwell(&["tune", &file, "--layer", "host", "--plan", &none]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing to plan"));
+    assert!(!Path::new(&none).exists());
+
+    let event = recording("event-mix.parquet");
+    let refusal = refused_in_one_line(&["tune", &event, "--layer", "iothread", "--plan", &none]);
+    assert!(refusal.contains("--qmp SOCKET --iothread ID"), "{refusal}");
+}

@@ -1,13 +1,15 @@
 //! `dwell tune`
 
+mod plan;
+
 use crate::command::replay::values;
 use crate::failure::{Answer, Outcome};
-use crate::knob_lines::{self, Lines};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
 use crate::whence::{Whence, WhenceArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
+use dwell_knobs::lines::{self, Lines};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_replay::tune::{Advice, Candidate, Goal, Interval, Role, Row, Task, Verdict, WORTH_A_CHANGE, tune};
@@ -20,7 +22,8 @@ use std::collections::BTreeMap;
 ///
 /// Prints first what could be gained at all, then what the present setting, the recommended one and the bounds cost on
 /// the second half of the recording; the recommendation is chosen on the first half. If it does not hold on the second,
-/// or gains less than the noise, the advice is to leave things as they are. Nothing on the machine is changed.
+/// or gains less than the noise, the advice is to leave things as they are. Nothing on the machine is changed; what is
+/// advised can be written into a plan, which `dwell apply` carries out.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell tune recordings/guest-memcached_poisson10k.parquet --layer host --halt-cost 20us\n  \
@@ -41,6 +44,8 @@ pub(crate) struct Args {
     /// less CPU and halts less than one of these
     #[arg(long)]
     front: bool,
+    #[command(flatten)]
+    plan: plan::PlanArgs,
     /// Exit with 1 if the advice is to leave the setting as it is
     #[arg(long)]
     exit_code: bool,
@@ -135,6 +140,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let Whose::One(layer) = model.whose else {
         bail!("tune searches one layer's rule at a time; --layer is host, guest or iothread");
     };
+    let target = args.plan.target(layer)?;
+    let facts = args.plan.facts(&file, &reader)?;
     let (present, told) = model.present(&metadata);
     let present = present[0];
     let goal = match (args.max_cpu, args.max_halts_per_s) {
@@ -173,6 +180,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Csv => output::csv(&tuned.front.as_deref().map_or_else(|| table(&tuned), front_table))?,
         Format::Table => print(&tuned, &model)?,
     }
+    if let Some(facts) = facts {
+        let told = plan::Told { tuned: &tuned, model: &model, metadata: &metadata, present, told, target };
+        args.plan.write(&told, &advice, facts)?;
+    }
     let negative = args.exit_code && !advice.verdict.is_change();
     Ok(if negative { Answer::No } else { Answer::Yes })
 }
@@ -205,10 +216,7 @@ fn describe(
         clairvoyant_cost_ns_per_s: cost(Role::Clairvoyant),
         gain_ns_per_s: cost(Role::Present) - cost(Role::Clairvoyant),
     };
-    let recommended = match advice.row(Role::Recommended).rule {
-        Some(Rule::Layer(setting)) if advice.verdict.is_change() => Some(setting),
-        _ => None,
-    };
+    let recommended = recommended(advice);
     Tuned {
         file,
         layer: model.whose.name(),
@@ -229,7 +237,15 @@ fn describe(
         says_whence: false,
         rows: advice.rows.iter().map(|row| row_json(row, advice, model)).collect(),
         front: None,
-        lines: recommended.map_or_else(Vec::new, |setting| knob_lines::of(&setting, present)),
+        lines: recommended.map_or_else(Vec::new, |setting| lines::of(&setting, present)),
+    }
+}
+
+/// The setting to change to, if that is the advice.
+fn recommended(advice: &Advice) -> Option<Setting> {
+    match advice.row(Role::Recommended).rule {
+        Some(Rule::Layer(setting)) if advice.verdict.is_change() => Some(setting),
+        _ => None,
     }
 }
 

@@ -1,17 +1,18 @@
-//! The exact lines that would put a setting in force. Nothing here is run: dwell does not change the machine.
+//! The exact lines that put a setting in force and keep it, for those who would rather type them. Nothing here is run.
 
+use crate::knob::{Knob, Module, Reach, capability};
+use crate::plan::{self, Write};
 use dwell_policy::Layer;
-use dwell_policy::param::{Setting, Unit};
-use dwell_policy::{host, param};
+use dwell_policy::param::Setting;
 use serde::Serialize;
 
 /// Lines under a heading.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Lines {
+pub struct Lines {
     /// What they do and where they are to be typed.
-    pub(crate) about: String,
+    pub about: String,
     /// The lines.
-    pub(crate) lines: Vec<String>,
+    pub lines: Vec<String>,
 }
 
 fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
@@ -19,7 +20,7 @@ fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
 }
 
 /// How to set it now and how to keep it, from `present`.
-pub(crate) fn of(setting: &Setting, present: &Setting) -> Vec<Lines> {
+pub fn of(setting: &Setting, present: &Setting) -> Vec<Lines> {
     match setting.layer() {
         Layer::Host => kvm(setting),
         Layer::Guest => haltpoll(setting, present),
@@ -28,84 +29,70 @@ pub(crate) fn of(setting: &Setting, present: &Setting) -> Vec<Lines> {
     }
 }
 
-/// The value as the kernel's parameter files take it.
-fn value(param: &param::Param, value: i64) -> String {
-    match (param.unit, value) {
-        (Unit::Switch, 0) => "N".to_owned(),
-        (Unit::Switch, _) => "Y".to_owned(),
-        _ => value.to_string(),
-    }
+/// One of these for each parameter.
+fn each(setting: &Setting, line: impl Fn(Knob, i64) -> String) -> Vec<String> {
+    setting.iter().map(|(param, value)| line(Knob { param }, value)).collect()
 }
 
-fn sysfs(setting: &Setting) -> impl Iterator<Item = String> {
-    setting.iter().map(|(param, v)| format!("echo {} > {}/{}", value(param, v), param.home, param.name))
+/// The line of /etc/modprobe.d that loads a module with these values.
+pub fn module_options(module: Module, setting: &Setting) -> String {
+    format!("options {} {}", module.name(), each(setting, Knob::option).join(" "))
 }
 
-fn module_options(module: &str, setting: &Setting) -> String {
-    let options: Vec<String> =
-        setting.iter().map(|(param, v)| format!("{}={}", param.name, value(param, v))).collect();
-    format!("options {module} {}", options.join(" "))
-}
-
-fn kernel_command_line(module: &str, setting: &Setting) -> String {
-    let options: Vec<String> =
-        setting.iter().map(|(param, v)| format!("{module}.{}={}", param.name, value(param, v))).collect();
-    options.join(" ")
+/// What to add to the kernel's command line, where the module is built in.
+pub fn kernel_command_line(module: Module, setting: &Setting) -> String {
+    each(setting, |knob, value| format!("{}.{}", module.name(), knob.option(value))).join(" ")
 }
 
 fn kvm(setting: &Setting) -> Vec<Lines> {
-    let copied = host::Era::of(setting.version())
-        .is_ok_and(|era| era.max_source() == host::MaxSource::CopiedAtCreation);
-    let now = if copied {
-        "now, on the host, as root (this kernel copies halt_poll_ns when a VM is created: running VMs keep the old one)"
-    } else {
-        "now, on the host, as root, for all VMs without an override of their own"
+    let reach = Knob::find("halt_poll_ns").map(|knob| knob.reach(setting.version()));
+    let now = match reach {
+        Some(Reach::NewVms) => {
+            "now, on the host, as root (this kernel copies halt_poll_ns when a VM is created: running VMs keep the old one)"
+        }
+        _ => "now, on the host, as root, for all VMs without an override of their own",
     };
     vec![
-        lines(now, sysfs(setting)),
-        lines("over a reboot, in /etc/modprobe.d/dwell.conf", [module_options("kvm", setting)]),
+        lines(now, each(setting, Knob::echo)),
+        lines("over a reboot, in /etc/modprobe.d/dwell.conf", [module_options(Module::Kvm, setting)]),
         lines(
             "for one VM only, by its VMM, instead of halt_poll_ns (the other three have no per-VM form)",
-            [format!(
-                "KVM_ENABLE_CAP: cap=KVM_CAP_HALT_POLL (182) args[0]={}",
-                setting.get("halt_poll_ns").unwrap_or(0)
-            )],
+            [capability::call(setting.get("halt_poll_ns").unwrap_or(0))],
         ),
     ]
 }
 
 fn haltpoll(setting: &Setting, present: &Setting) -> Vec<Lines> {
-    let get = |s: &Setting, name: &str| s.get(name).unwrap_or(0);
     let mut all = vec![];
-    // A limit that has grown stays where shrinking is forbidden or where nothing is longer than the new maximum.
-    let lowered = get(setting, "guest_halt_poll_ns") < get(present, "guest_halt_poll_ns");
-    if lowered && get(setting, "guest_halt_poll_allow_shrink") == 0 {
-        let home = param::GUEST[0].home;
+    let writes = plan::writes(present, setting, None);
+    if let Some(last) = writes.iter().position(|write| write.then_wait_ms > 0) {
         all.push(lines(
             "first, in the guest, as root: let the limits that have grown come down, and wait a second",
-            [
-                format!("echo 0 > {home}/guest_halt_poll_shrink"),
-                format!("echo 1000 > {home}/guest_halt_poll_ns"),
-                format!("echo Y > {home}/guest_halt_poll_allow_shrink"),
-                "sleep 1".to_owned(),
-            ],
+            writes.iter().take(last + 1).flat_map(shell),
         ));
     }
-    all.push(lines("now, in the guest, as root", sysfs(setting)));
+    all.push(lines("now, in the guest, as root", each(setting, Knob::echo)));
     all.push(lines(
         "over a reboot, where haltpoll is built in (the usual case): on the guest's kernel command line",
-        [kernel_command_line("haltpoll", setting)],
+        [kernel_command_line(Module::Haltpoll, setting)],
     ));
     all.push(lines(
         "over a reboot, where it is a module: in /etc/modprobe.d/dwell.conf",
-        [module_options("haltpoll", setting)],
+        [module_options(Module::Haltpoll, setting)],
     ));
     all
 }
 
+/// A write as a shell does it.
+fn shell(write: &Write) -> Vec<String> {
+    let echo = Knob::find(&write.knob).map(|knob| knob.echo(write.to));
+    let wait = (write.then_wait_ms > 0).then(|| format!("sleep {}", write.then_wait_ms.div_ceil(1_000)));
+    echo.into_iter().chain(wait).collect()
+}
+
 fn iothread(setting: &Setting) -> Vec<Lines> {
     let values: Vec<(&str, i64)> = setting.iter().map(|(param, value)| (param.name, value)).collect();
-    let persistence = dwell_knobs::iothread::persistence("ID", &values);
+    let persistence = crate::iothread::persistence("ID", &values);
     vec![
         lines(
             "now, over QMP, ID being the iothread's id (each write resets QEMU's adaptive state)",

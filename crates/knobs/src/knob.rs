@@ -1,0 +1,246 @@
+//! One table of all knobs: what each is called and means, where it lives, whom it reaches and how it is kept.
+//!
+//! Names, units, ranges, defaults and versions are those of [`dwell_policy::param`]; here stands what a machine adds to
+//! them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one comes from it.
+
+use crate::place::Place;
+use dwell_policy::Layer;
+use dwell_policy::host::{Era, MaxSource};
+use dwell_policy::param::{self, Param, Unit};
+use dwell_policy::version::Version;
+
+/// A parameter of a rule that can be set on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knob {
+    /// Name, layer, unit, range, defaults by version, meaning of 0.
+    pub param: &'static Param,
+}
+
+/// The I/O thread that is meant, where a knob is a property of one.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IothreadTarget {
+    /// UNIX socket of QEMU's monitor.
+    pub socket: String,
+    /// Id of the iothread object.
+    pub id: String,
+    /// The domain's name, if libvirt runs it; needed only to keep values over a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
+/// The kernel module that a knob is a parameter of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Module {
+    /// `kvm`: built in or loaded, on the host.
+    Kvm,
+    /// `haltpoll`, the cpuidle governor: nearly always built in, in the guest.
+    Haltpoll,
+}
+
+impl Module {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Module::Kvm => "kvm",
+            Module::Haltpoll => "haltpoll",
+        }
+    }
+}
+
+/// What a write reaches, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// Every vCPU at its next halt, those of running VMs included.
+    NextHalt,
+    /// As [`Reach::NextHalt`], except for VMs whose VMM has set `KVM_CAP_HALT_POLL`.
+    NextHaltUnlessCap,
+    /// VMs that are created from now on; running ones keep what there was.
+    NewVms,
+    /// vCPUs that are created from now on.
+    NewVcpus,
+    /// Every CPU of this guest at its next halt.
+    NextIdle,
+    /// Every timer that is armed from now on.
+    NextTimer,
+    /// The running thread at once, which forgets what it has learnt.
+    RunningThread,
+}
+
+impl Reach {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Reach::NextHalt => "every vCPU at its next halt, running VMs included",
+            Reach::NextHaltUnlessCap => {
+                "every vCPU at its next halt, running VMs included, except VMs whose VMM has set KVM_CAP_HALT_POLL"
+            }
+            Reach::NewVms => {
+                "VMs that are created from now on (5.8 to 6.0 copy halt_poll_ns then); running VMs keep what they have"
+            }
+            Reach::NewVcpus => "vCPUs that are created from now on",
+            Reach::NextIdle => "every CPU of this guest at its next halt",
+            Reach::NextTimer => "every timer that is armed from now on, running VMs included",
+            Reach::RunningThread => {
+                "the running thread at once; any write makes QEMU forget what it has learnt"
+            }
+        }
+    }
+}
+
+impl Knob {
+    /// Every knob, in the order in which they are listed.
+    pub fn all() -> impl Iterator<Item = Knob> {
+        Layer::ALL.into_iter().flat_map(param::table).map(|param| Knob { param })
+    }
+
+    /// The knob of this name, `_` and `-` alike; `None` if there is none.
+    pub fn find(name: &str) -> Option<Knob> {
+        Layer::ALL.into_iter().find_map(|layer| Knob::of_layer(layer, name))
+    }
+
+    /// The knob of this name in a layer.
+    pub fn of_layer(layer: Layer, name: &str) -> Option<Knob> {
+        let index = param::index_of(layer, name)?;
+        param::table(layer).get(index).map(|param| Knob { param })
+    }
+
+    /// The module it is a parameter of; `None` for properties of I/O threads.
+    pub const fn module(self) -> Option<Module> {
+        match self.param.layer {
+            Layer::Host | Layer::Timer => Some(Module::Kvm),
+            Layer::Guest => Some(Module::Haltpoll),
+            Layer::Iothread => None,
+        }
+    }
+
+    /// Where it is on a machine; `None` for a property of an I/O thread of which nobody has said which one is meant.
+    pub fn place(self, iothread: Option<&IothreadTarget>) -> Option<Place> {
+        match (self.module(), iothread) {
+            (Some(_), _) => Some(Place::Parameter(self.path())),
+            (None, Some(target)) => Some(Place::Iothread {
+                socket: target.socket.clone(),
+                id: target.id.clone(),
+                property: self.param.name.to_owned(),
+            }),
+            (None, None) => None,
+        }
+    }
+
+    fn path(self) -> String {
+        format!("{}/{}", self.param.home, self.param.name)
+    }
+
+    /// What a write reaches in this version (of Linux, of QEMU for I/O threads).
+    pub fn reach(self, version: Version) -> Reach {
+        match self.param.layer {
+            Layer::Guest => Reach::NextIdle,
+            Layer::Iothread => Reach::RunningThread,
+            Layer::Timer if self.param.name.starts_with("lapic_timer_advance") => Reach::NewVcpus,
+            Layer::Timer => Reach::NextTimer,
+            // The other three are read at each use in every version.
+            Layer::Host if self.param.name != "halt_poll_ns" => Reach::NextHalt,
+            Layer::Host => match Era::of(version).map(Era::max_source) {
+                Ok(MaxSource::CopiedAtCreation) => Reach::NewVms,
+                Ok(MaxSource::CapElseLive) => Reach::NextHaltUnlessCap,
+                _ => Reach::NextHalt,
+            },
+        }
+    }
+
+    /// A value as the parameter's file takes it: switches are Y and N.
+    pub fn written(self, value: i64) -> String {
+        match (self.param.unit, value) {
+            (Unit::Switch, 0) => "N".to_owned(),
+            (Unit::Switch, 1) => "Y".to_owned(),
+            _ => value.to_string(),
+        }
+    }
+
+    /// The line of a shell that sets a module parameter now.
+    pub fn echo(self, value: i64) -> String {
+        format!("echo {} > {}", self.written(value), self.path())
+    }
+
+    /// `name=value`, as an option of its module.
+    pub fn option(self, value: i64) -> String {
+        format!("{}={}", self.param.name, self.written(value))
+    }
+
+    /// How it is kept over a reboot or a restart, in words.
+    pub const fn kept_by(self) -> &'static str {
+        match self.module() {
+            Some(Module::Kvm) => {
+                "/etc/modprobe.d where kvm is a module, tmpfiles.d (or a oneshot unit of systemd) where it is built in"
+            }
+            Some(Module::Haltpoll) => {
+                "tmpfiles.d (or a oneshot unit of systemd) where haltpoll is built in, /etc/modprobe.d where it is a module"
+            }
+            None => "<poll> in libvirt's <iothreadids>, or -object iothread on QEMU's command line",
+        }
+    }
+}
+
+/// What only the VMM can set: `KVM_CAP_HALT_POLL`, a VM's own longest window in place of `halt_poll_ns`.
+///
+/// It is an ioctl on the file descriptor of the VM, which only the process that made the VM has. It can be set again, never
+/// asked for and never taken back; 0 switches polling off for this VM.
+pub mod capability {
+    /// What it is called.
+    pub const NAME: &str = "KVM_CAP_HALT_POLL";
+    /// Its number.
+    pub const NUMBER: u32 = 182;
+    /// The kernel that has it first.
+    pub const SINCE: (u16, u16) = (5, 8);
+
+    /// What to pass to which VMM.
+    pub const VMMS: [(&str, &str); 4] = [
+        (
+            "QEMU",
+            "has no option for it: set halt_poll_ns for the whole host, or let the guest poll (-cpu …,kvm-poll-control=on)",
+        ),
+        ("libvirt", "has no element for it, since QEMU has no option"),
+        ("Firecracker, Cloud Hypervisor, crosvm", "have no option that dwell knows of"),
+        ("a VMM of your own", "calls KVM_ENABLE_CAP on its VM; with kvm-ioctls, VmFd::enable_cap"),
+    ];
+
+    /// The call that sets it.
+    pub fn call(halt_poll_ns: i64) -> String {
+        format!("KVM_ENABLE_CAP: cap={NAME} ({NUMBER}) args[0]={halt_poll_ns}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_whatever_their_dashes() {
+        assert_eq!(Knob::find("poll_max_ns").unwrap().param.name, "poll-max-ns");
+        assert_eq!(Knob::find("guest-halt-poll-ns").unwrap().param.layer, Layer::Guest);
+        assert_eq!(Knob::find("halt_pol"), None);
+        assert_eq!(Knob::all().count(), 17);
+    }
+
+    #[test]
+    fn a_write_to_halt_poll_ns_reaches_running_vms_except_where_it_is_copied() {
+        let reach =
+            |version: &str| Knob::find("halt_poll_ns").unwrap().reach(Version::parse(version).unwrap());
+        assert_eq!(reach("5.4"), Reach::NextHalt);
+        for copied in ["5.8", "5.10", "5.15", "6.0"] {
+            assert_eq!(reach(copied), Reach::NewVms, "{copied}");
+        }
+        assert_eq!(reach("6.1"), Reach::NextHaltUnlessCap);
+        let shrink = Knob::find("halt_poll_ns_shrink").unwrap();
+        assert_eq!(shrink.reach(Version::new(5, 15)), Reach::NextHalt);
+    }
+
+    #[test]
+    fn switches_are_written_as_the_kernel_prints_them() {
+        let knob = Knob::find("guest_halt_poll_allow_shrink").unwrap();
+        assert_eq!(knob.echo(0), "echo N > /sys/module/haltpoll/parameters/guest_halt_poll_allow_shrink");
+        // -1 of pi_inject_timer means "choose at load".
+        assert_eq!(Knob::find("pi_inject_timer").unwrap().written(-1), "-1");
+    }
+}

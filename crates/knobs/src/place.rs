@@ -1,0 +1,187 @@
+//! Where a value lives on a machine, as one line of text.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Something that has a value and can be given another one.
+///
+/// Paths are those of the machine, without the root below which tests put them. As text:
+///
+/// ```
+/// use dwell_knobs::place::Place;
+/// for text in [
+///     "/sys/module/kvm/parameters/halt_poll_ns",
+///     "qmp:/run/vm.qmp:io0:poll-max-ns",
+///     "libvirt:web 1:iothread2",
+///     "file:/etc/modprobe.d/dwell-1.conf",
+///     "link:/etc/systemd/system/multi-user.target.wants/dwell-1.service",
+/// ] {
+///     assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+/// }
+/// assert!("/etc/passwd".parse::<Place>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Place {
+    /// A parameter of a kernel module: `/sys/module/MODULE/parameters/NAME`.
+    Parameter(String),
+    /// A property of an iothread object of a running QEMU: `qmp:SOCKET:ID:PROPERTY`.
+    Iothread {
+        /// UNIX socket of QEMU's monitor.
+        socket: String,
+        /// Id of the object.
+        id: String,
+        /// Name of the property.
+        property: String,
+    },
+    /// The `<poll>` element of an I/O thread in the configuration that libvirt keeps: `libvirt:DOMAIN:iothreadN`.
+    Libvirt {
+        /// The domain's name.
+        domain: String,
+        /// The number of the I/O thread.
+        number: u32,
+    },
+    /// A configuration file of dwell's own: `file:PATH`.
+    File(String),
+    /// A symbolic link of dwell's own: `link:PATH`.
+    Link(String),
+}
+
+/// Text that names no place that dwell would write to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no place that dwell writes to")]
+pub struct NotAPlace(String);
+
+/// Where parameters of modules are.
+const MODULES: &str = "/sys/module/";
+
+/// The folders in which dwell puts files and links of its own, and how those end.
+const OWN: [(&str, &str); 4] = [
+    ("/etc/modprobe.d/dwell-", ".conf"),
+    ("/etc/tmpfiles.d/dwell-", ".conf"),
+    ("/etc/systemd/system/dwell-", ".service"),
+    ("/etc/systemd/system/multi-user.target.wants/dwell-", ".service"),
+];
+
+impl Place {
+    /// Whether it lives in a running process or the running kernel, and so ends with it.
+    pub const fn is_live(&self) -> bool {
+        matches!(self, Place::Parameter(_) | Place::Iothread { .. })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Parameter(path) => f.write_str(path),
+            Place::Iothread { socket, id, property } => write!(f, "qmp:{socket}:{id}:{property}"),
+            Place::Libvirt { domain, number } => write!(f, "libvirt:{domain}:iothread{number}"),
+            Place::File(path) => write!(f, "file:{path}"),
+            Place::Link(path) => write!(f, "link:{path}"),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = NotAPlace;
+
+    fn from_str(text: &str) -> Result<Place, NotAPlace> {
+        parse(text).ok_or_else(|| NotAPlace(text.chars().take(200).flat_map(char::escape_debug).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<Place> {
+    if text.contains(|c: char| c.is_control()) {
+        return None;
+    }
+    match text.split_once(':') {
+        None => is_parameter(text).then(|| Place::Parameter(text.to_owned())),
+        Some(("qmp", rest)) => {
+            let (rest, property) = rest.rsplit_once(':')?;
+            let (socket, id) = rest.rsplit_once(':')?;
+            let told = !socket.is_empty() && is_name(id) && is_name(property);
+            told.then(|| Place::Iothread {
+                socket: socket.to_owned(),
+                id: id.to_owned(),
+                property: property.to_owned(),
+            })
+        }
+        Some(("libvirt", rest)) => {
+            let (domain, thread) = rest.rsplit_once(':')?;
+            let number = thread.strip_prefix("iothread")?.parse().ok()?;
+            (!domain.is_empty() && !domain.starts_with('-'))
+                .then(|| Place::Libvirt { domain: domain.to_owned(), number })
+        }
+        Some(("file", path)) => is_own(path).then(|| Place::File(path.to_owned())),
+        Some(("link", path)) => is_own(path).then(|| Place::Link(path.to_owned())),
+        Some(_) => None,
+    }
+}
+
+fn is_parameter(path: &str) -> bool {
+    let Some((module, name)) = path.strip_prefix(MODULES).and_then(|rest| rest.split_once("/parameters/"))
+    else {
+        return false;
+    };
+    is_name(module) && is_name(name)
+}
+
+fn is_own(path: &str) -> bool {
+    let named = |(begin, end): (&str, &str)| path.strip_prefix(begin)?.strip_suffix(end);
+    OWN.into_iter().filter_map(named).any(is_name)
+}
+
+/// A name without slashes, colons and leading dots.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+}
+
+impl TryFrom<String> for Place {
+    type Error = NotAPlace;
+
+    fn try_from(text: String) -> Result<Place, NotAPlace> {
+        text.parse()
+    }
+}
+
+impl From<Place> for String {
+    fn from(place: Place) -> String {
+        place.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_places_that_dwell_writes_to_are_places() {
+        for text in [
+            "",
+            "/etc/passwd",
+            "/sys/module/kvm/parameters/../../../../etc/passwd",
+            "/sys/module/../kvm/parameters/x",
+            "/sys/module/kvm/parameters/",
+            "/sys/module/kvm/parameters/a\nb",
+            "file:/etc/shadow",
+            "file:/etc/modprobe.d/dwell-../../x.conf",
+            "file:/etc/modprobe.d/other.conf",
+            "libvirt::iothread1",
+            "libvirt:--all:iothread1",
+            "libvirt:vm:thread1",
+            "qmp::io0:poll-max-ns",
+            "qmp:/run/x:poll-max-ns",
+            "ssh:host",
+        ] {
+            assert!(text.parse::<Place>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sockets_may_have_colons() {
+        let place: Place = "qmp:/run/a:b.qmp:io0:poll-max-ns".parse().unwrap();
+        assert!(matches!(place, Place::Iothread { socket, .. } if socket == "/run/a:b.qmp"));
+    }
+}

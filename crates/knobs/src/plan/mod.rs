@@ -1,0 +1,386 @@
+//! A plan: what is to be written where, what that is expected to bring, and from what that is known.
+//!
+//! `dwell tune --plan` writes one, people read and edit it, `dwell apply` carries it out. It is TOML, one table of each
+//! kind, with the [`FORMAT`] at its head; a field that this version does not know is refused, for who wrote it meant
+//! something by it.
+//!
+//! ```
+//! use dwell_knobs::plan::{self, Plan};
+//! use dwell_policy::{Layer, param::Setting, version::Version};
+//!
+//! let present = Setting::defaults(Layer::Guest, Version::new(6, 18));
+//! let mut wanted = present;
+//! wanted.set("guest_halt_poll_ns", 50_000)?;
+//! let writes = plan::writes(&present, &wanted, None);
+//! assert_eq!(writes.len(), 1);
+//! assert_eq!(writes[0].place.to_string(), "/sys/module/haltpoll/parameters/guest_halt_poll_ns");
+//! assert_eq!((writes[0].from, writes[0].to), (200_000, 50_000));
+//! # Ok::<(), dwell_policy::param::SetError>(())
+//! ```
+
+mod steps;
+
+pub use steps::writes;
+
+use crate::knob::{IothreadTarget, Knob};
+use crate::place::Place;
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The format that this version writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// The most writes that a plan may have.
+const MOST_WRITES: usize = 64;
+/// The longest a plan may wait after a write \[ms\].
+const LONGEST_WAIT_MS: u64 = 10_000;
+
+/// What is to be written where, and what for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Name and version of the program that made it.
+    pub tool: String,
+    /// When it was made \[s since 1970\].
+    pub made_at_unix_s: u64,
+    /// Whose rule it sets.
+    #[serde(with = "layer_name")]
+    pub layer: Layer,
+    /// The version whose rule the prediction is of: of Linux, of QEMU for I/O threads.
+    pub version: String,
+    /// The advice, in words.
+    pub advice: String,
+    /// Whether the recording told the setting that was in force; else `present` is the default.
+    pub present_is_recorded: bool,
+    /// All parameters of the layer as they were while recording, in their own units.
+    pub present: BTreeMap<String, i64>,
+    /// All of them as they are to be.
+    pub recommended: BTreeMap<String, i64>,
+    /// The I/O thread that is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iothread: Option<IothreadTarget>,
+    /// What is expected.
+    pub effect: Effect,
+    /// On what that rests.
+    pub conditions: Conditions,
+    /// Of what it was predicted.
+    pub recording: RecordingFacts,
+    /// The writes, in this order.
+    #[serde(rename = "write")]
+    pub writes: Vec<Write>,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Write {
+    /// The knob.
+    pub knob: String,
+    /// Where it is.
+    pub place: Place,
+    /// What is expected there, in the parameter's own unit; switches are 0 and 1.
+    pub from: i64,
+    /// What is to be there.
+    pub to: i64,
+    /// How long to wait before the next write \[ms\].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub then_wait_ms: u64,
+    /// Why it is written, where that is not plain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a plan is expected to bring, on the part of the recording that had no part in the choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Effect {
+    /// Under the setting that was in force.
+    pub present: Predicted,
+    /// Under the recommended one.
+    pub recommended: Predicted,
+    /// What no policy can do better than.
+    pub clairvoyant: Predicted,
+    /// What is gained.
+    pub gain: Gain,
+}
+
+/// What a replay predicts of one setting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Predicted {
+    /// CPU time polled, in vain or not \[ns/s\], of all idlers together.
+    pub cpu_burnt_ns_per_s: f64,
+    /// Halts a second.
+    pub halts_per_s: f64,
+    /// Episodes that polled.
+    pub polls: u64,
+    /// Of those, the ones whose wake came in time.
+    pub polls_succeeded: u64,
+    /// Latency that halting adds, mean over all episodes \[ns\].
+    pub mean_added_latency_ns: f64,
+    /// The same, at the 99th percentile \[ns\].
+    pub p99_added_latency_ns: u64,
+    /// CPU burnt plus halts at their price \[ns/s\].
+    pub cost_ns_per_s: f64,
+}
+
+/// What is gained, as a share of what the present setting has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gain {
+    /// Of what: `cost`, `halts` or `CPU burnt`.
+    pub of: String,
+    /// 0.2 for a fifth less.
+    pub share: f64,
+    /// Lower limit of the 95 % interval.
+    pub low_95: f64,
+    /// Upper limit of the 95 % interval.
+    pub high_95: f64,
+}
+
+/// On what a prediction rests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conditions {
+    /// What was asked for.
+    pub goal: String,
+    /// What one halt and wake is worth \[ns of CPU time\].
+    pub halt_cost_ns: u64,
+    /// The latency that one halt adds \[ns\].
+    pub wake_latency_ns: u64,
+    /// Kernel release of the machine that was recorded, as `uname -r` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// QEMU release that was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
+    /// CPU model of the machine that was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+}
+
+/// The recording that a plan comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordingFacts {
+    /// Its file, or what stood in for one.
+    pub file: String,
+    /// The size of the file \[bytes\].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The layer that was recorded.
+    #[serde(with = "layer_name")]
+    pub layer: Layer,
+    /// From the first start to the last end \[ns\].
+    pub span_ns: u64,
+    /// The part of it that the effect is predicted on \[ns\].
+    pub judged_span_ns: u64,
+    /// Number of episodes.
+    pub episodes: u64,
+    /// The CPUs, vCPUs or threads that idled.
+    pub idlers: Vec<String>,
+    /// Quantiles of the idle times.
+    pub quantiles: Vec<Quantile>,
+}
+
+/// A quantile of the idle times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantile {
+    /// From 0 to 1.
+    pub quantile: f64,
+    /// \[ns\]
+    pub idle_ns: u64,
+}
+
+/// Why a text is no plan that can be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// It is no TOML, or a field is missing, unknown or of another kind.
+    #[error("it is no plan: {0}")]
+    Syntax(String),
+    /// Another version wrote it.
+    #[error("it has format {found}, this dwell reads {FORMAT}; make it anew with `dwell tune --plan`")]
+    Format {
+        /// Its format.
+        found: i64,
+    },
+    /// The version is none whose rule is known.
+    #[error("version = \"{version}\": {why}")]
+    Version {
+        /// The text.
+        version: String,
+        /// What is known.
+        why: String,
+    },
+    /// A setting names a parameter that the layer does not have, or a value out of its range.
+    #[error("[{table}] {name}: {why}")]
+    Setting {
+        /// `present` or `recommended`.
+        table: &'static str,
+        /// The parameter.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A write does not fit the rest.
+    #[error("[[write]] number {number}, {knob}: {why}")]
+    Write {
+        /// From 1.
+        number: usize,
+        /// Its knob.
+        knob: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// There are too many writes.
+    #[error("it has {0} writes; no plan needs more than {MOST_WRITES}")]
+    TooMany(usize),
+}
+
+impl Plan {
+    /// Reads a plan and checks that it fits together: knobs of its layer, at their places, with values in range.
+    ///
+    /// # Errors
+    /// [`PlanError`], which names the field.
+    pub fn from_toml(text: &str) -> Result<Plan, PlanError> {
+        let syntax = |error: toml::de::Error| PlanError::Syntax(error.to_string().trim_end().to_owned());
+        let head: Head = toml::from_str(text).map_err(syntax)?;
+        if head.format != i64::from(FORMAT) {
+            return Err(PlanError::Format { found: head.format });
+        }
+        let plan: Plan = toml::from_str(text).map_err(syntax)?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// As text.
+    ///
+    /// # Errors
+    /// [`PlanError::Syntax`] for a number that TOML cannot hold.
+    pub fn to_toml(&self) -> Result<String, PlanError> {
+        let body = toml::to_string(self).map_err(|error| PlanError::Syntax(error.to_string()))?;
+        Ok(format!(
+            "# {}\n# Carried out by `dwell apply`, taken back by `dwell revert`.\n{body}",
+            self.advice
+        ))
+    }
+
+    /// The version whose rule the prediction is of.
+    ///
+    /// # Errors
+    /// [`PlanError::Version`] if its rule is not known.
+    pub fn rule_version(&self) -> Result<Version, PlanError> {
+        let wrong = |why: String| PlanError::Version { version: self.version.clone(), why };
+        let version =
+            Version::parse(&self.version).ok_or_else(|| wrong("not a version such as 6.18".to_owned()))?;
+        dwell_policy::param::known_era(self.layer, version).map_err(|unknown| wrong(unknown.to_string()))?;
+        Ok(version)
+    }
+
+    /// The setting that was in force.
+    ///
+    /// # Errors
+    /// [`PlanError`] if it names what the layer does not have.
+    pub fn present_setting(&self) -> Result<Setting, PlanError> {
+        self.setting("present", &self.present)
+    }
+
+    /// The setting that is recommended.
+    ///
+    /// # Errors
+    /// [`PlanError`] if it names what the layer does not have.
+    pub fn recommended_setting(&self) -> Result<Setting, PlanError> {
+        self.setting("recommended", &self.recommended)
+    }
+
+    fn setting(&self, table: &'static str, values: &BTreeMap<String, i64>) -> Result<Setting, PlanError> {
+        let mut setting = Setting::defaults(self.layer, self.rule_version()?);
+        for (name, value) in values {
+            setting.set(name, *value).map_err(|error| PlanError::Setting {
+                table,
+                name: name.clone(),
+                why: error.to_string(),
+            })?;
+        }
+        Ok(setting)
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        let (mut now, wanted) = (self.present_setting()?, self.recommended_setting()?);
+        if self.writes.len() > MOST_WRITES {
+            return Err(PlanError::TooMany(self.writes.len()));
+        }
+        for (index, write) in self.writes.iter().enumerate() {
+            self.check_write(write, &mut now).map_err(|why| PlanError::Write {
+                number: index + 1,
+                knob: write.knob.clone(),
+                why,
+            })?;
+        }
+        match now == wanted {
+            true => Ok(()),
+            false => Err(PlanError::Write {
+                number: self.writes.len(),
+                knob: self.writes.last().map_or_else(String::new, |write| write.knob.clone()),
+                why: format!("after it {now} would be in force, and {wanted} is recommended"),
+            }),
+        }
+    }
+
+    /// `now` is what is in force before the write, and then what is after it.
+    fn check_write(&self, write: &Write, now: &mut Setting) -> Result<(), String> {
+        let knob = Knob::of_layer(self.layer, &write.knob)
+            .ok_or_else(|| format!("no knob of the {} layer", self.layer.name()))?;
+        let place = knob.place(self.iothread.as_ref()).ok_or("[iothread] does not say which one is meant")?;
+        if place != write.place {
+            return Err(format!("its place is {place}, not {}", write.place));
+        }
+        let before = now.get(&write.knob);
+        if before != Some(write.from) {
+            return Err(format!("from = {}, but {} would be there", write.from, shown(before)));
+        }
+        if write.then_wait_ms > LONGEST_WAIT_MS {
+            return Err(format!("then_wait_ms = {} is more than {LONGEST_WAIT_MS}", write.then_wait_ms));
+        }
+        now.set(&write.knob, write.to).map_err(|error| error.to_string())
+    }
+}
+
+fn shown(value: Option<i64>) -> String {
+    value.map_or("nothing".to_owned(), |value| value.to_string())
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: i64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// [`Layer`] by its name.
+pub(crate) mod layer_name {
+    use dwell_policy::Layer;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
+    pub(crate) fn serialize<S: Serializer>(layer: &Layer, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(layer.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Layer, D::Error> {
+        let name = String::deserialize(input)?;
+        Layer::from_name(&name).ok_or_else(|| D::Error::custom(format_args!("there is no layer `{name}`")))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

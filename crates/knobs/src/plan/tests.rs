@@ -1,0 +1,150 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A plan from the defaults of the guest layer to `wanted`.
+pub(crate) fn guest_plan(wanted: &[(&str, i64)]) -> Plan {
+    plan_of(Setting::defaults(Layer::Guest, Version::new(6, 18)), wanted, None)
+}
+
+pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
+    let mut recommended = present;
+    for (name, value) in wanted {
+        recommended.set(name, *value).unwrap();
+    }
+    let values =
+        |setting: &Setting| setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect();
+    let predicted = Predicted {
+        cpu_burnt_ns_per_s: 1.5e6,
+        halts_per_s: 250.25,
+        polls: 10,
+        polls_succeeded: 7,
+        mean_added_latency_ns: 20_000.0,
+        p99_added_latency_ns: 20_000,
+        cost_ns_per_s: 6.5e6,
+    };
+    Plan {
+        format: FORMAT,
+        tool: "dwell 0.1.0".to_owned(),
+        made_at_unix_s: 1_795_000_000,
+        layer: present.layer(),
+        version: present.version().to_string(),
+        advice: "set guest_halt_poll_ns=50000: 12 % less cost".to_owned(),
+        present_is_recorded: true,
+        present: values(&present),
+        recommended: values(&recommended),
+        effect: Effect {
+            present: predicted.clone(),
+            recommended: predicted.clone(),
+            clairvoyant: predicted,
+            gain: Gain { of: "cost".to_owned(), share: 0.12, low_95: 0.08, high_95: 0.16 },
+        },
+        conditions: Conditions {
+            goal: "least cost".to_owned(),
+            halt_cost_ns: 20_000,
+            wake_latency_ns: 20_000,
+            kernel: Some("6.18.44".to_owned()),
+            qemu: None,
+            cpu_model: Some("A \"quoted\" CPU".to_owned()),
+        },
+        recording: RecordingFacts {
+            file: "idle.parquet".to_owned(),
+            bytes: Some(12_345),
+            layer: present.layer(),
+            span_ns: 10_000_000_000,
+            judged_span_ns: 5_000_000_000,
+            episodes: 20,
+            idlers: vec!["cpu0".to_owned()],
+            quantiles: vec![Quantile { quantile: 0.5, idle_ns: 60_000 }],
+        },
+        writes: writes(&present, &recommended, iothread.as_ref()),
+        iothread,
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Plan)) -> String {
+    let mut plan = guest_plan(&[("guest_halt_poll_ns", 50_000)]);
+    change(&mut plan);
+    Plan::from_toml(&plan.to_toml().unwrap()).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let thread = IothreadTarget { socket: "/run/vm.qmp".into(), id: "io0".into(), domain: Some("vm".into()) };
+    let qemu = Setting::defaults(Layer::Iothread, Version::new(7, 2));
+    for plan in [
+        guest_plan(&[("guest_halt_poll_ns", 50_000)]),
+        guest_plan(&[("guest_halt_poll_ns", 20_000), ("guest_halt_poll_allow_shrink", 0)]),
+        plan_of(qemu, &[("poll-max-ns", i64::MAX), ("poll-grow", 3)], Some(thread)),
+    ] {
+        let text = plan.to_toml().unwrap();
+        assert_eq!(Plan::from_toml(&text).unwrap(), plan, "{text}");
+    }
+}
+
+#[test]
+fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
+    assert!(refusal(|plan| plan.format = 2).contains("format 2, this dwell reads 1"));
+    assert!(refusal(|plan| plan.version = "4.19".into()).contains("5.4 to 7.3"));
+    assert!(refusal(|plan| plan.writes[0].to = 1 << 40).contains("number 1, guest_halt_poll_ns"));
+    assert!(refusal(|plan| plan.writes[0].from = 7).contains("from = 7, but 200000 would be there"));
+    assert!(refusal(|plan| plan.writes.clear()).contains("would be in force"));
+    assert!(
+        refusal(|plan| plan.writes[0].knob = "halt_poll_ns".into()).contains("no knob of the guest layer")
+    );
+    let elsewhere = "/sys/module/haltpoll/parameters/other";
+    let error = refusal(|plan| plan.writes[0].place = elsewhere.parse().unwrap());
+    assert!(error.contains("its place is /sys/module/haltpoll/parameters/guest_halt_poll_ns"), "{error}");
+    let error = refusal(|plan| {
+        plan.present.insert("halt_poll".into(), 1);
+    });
+    assert!(error.starts_with("[present] halt_poll: no such parameter"), "{error}");
+}
+
+#[test]
+fn what_is_not_understood_is_refused_and_named() {
+    let text = guest_plan(&[("guest_halt_poll_ns", 50_000)]).to_toml().unwrap();
+    let error = Plan::from_toml(&format!("colour = 1\n{text}")).unwrap_err().to_string();
+    assert!(error.contains("colour"), "{error}");
+    let error = Plan::from_toml(&text.replace("/sys/module", "/etc")).unwrap_err().to_string();
+    assert!(error.contains("no place that dwell writes to"), "{error}");
+    assert!(Plan::from_toml("").unwrap_err().to_string().contains("format"));
+}
+
+#[test]
+fn limits_are_let_down_before_shrinking_is_forbidden() {
+    let plan = guest_plan(&[("guest_halt_poll_ns", 20_000), ("guest_halt_poll_allow_shrink", 0)]);
+    let steps: Vec<(&str, i64, u64)> = plan
+        .writes
+        .iter()
+        .map(|w| (w.knob.trim_start_matches("guest_halt_poll_"), w.to, w.then_wait_ms))
+        .collect();
+    let expected =
+        [("shrink", 0, 0), ("ns", 1_000, 1_000), ("ns", 20_000, 0), ("shrink", 2, 0), ("allow_shrink", 0, 0)];
+    assert_eq!(steps, expected);
+}
+
+proptest! {
+    /// Whatever the two settings: the writes lead from one to the other, never write what is there, and wait only where
+    /// shrinking is forbidden.
+    #[test]
+    fn writes_lead_from_one_setting_to_the_other(
+        a in prop::collection::vec(0i64..4, 5), b in prop::collection::vec(0i64..4, 5)
+    ) {
+        let setting = |values: &[i64]| {
+            let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+            for (param, value) in dwell_policy::param::GUEST.iter().zip(values) {
+                setting.set(param.name, (*value).min(param.max)).unwrap();
+            }
+            setting
+        };
+        let (mut now, wanted) = (setting(&a), setting(&b));
+        let writes = writes(&now, &wanted, None);
+        prop_assert_eq!(writes.iter().any(|w| w.then_wait_ms > 0), steps::is_shrink_trap(&now, &wanted));
+        for write in writes {
+            prop_assert_eq!(now.get(&write.knob), Some(write.from));
+            prop_assert_ne!(write.from, write.to);
+            now.set(&write.knob, write.to).unwrap();
+        }
+        prop_assert_eq!(now, wanted);
+    }
+}
