@@ -35,6 +35,12 @@ impl Interval {
         Interval { low: f64::NEG_INFINITY, value, high: f64::INFINITY }
     }
 
+    /// Lower and upper limit, where both are known.
+    pub fn limits(&self) -> Option<[f64; 2]> {
+        let limits = [self.low, self.high];
+        limits.iter().all(|limit| limit.is_finite()).then_some(limits)
+    }
+
     /// Whether `value` is not outside.
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)

@@ -10,7 +10,7 @@ use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
 use dwell_lab::host::load::Load;
 use dwell_lab::host::thread::Thread;
-use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Interval, Plan, Progress, Turn, Unit};
+use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Plan, Progress, Turn, Unit};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -437,12 +437,12 @@ fn table(benched: &Benched<'_>) -> Table {
             Unit::PerSecond => format!("{value:.0}"),
         };
         // Of too few rounds nothing is known but the value.
-        let known = |i: &Interval| i.low.is_finite() && i.high.is_finite();
-        let interval = row.value.filter(known).map(|i| format!("{} to {}", text(i.low), text(i.high)));
+        let limits = row.value.and_then(|value| value.limits());
+        let interval = limits.map(|[low, high]| format!("{} to {}", text(low), text(high)));
         let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
-        let ratio = row.ratio().map(|ratio| match known(&ratio) {
-            true => format!("{} [{}, {}]", change(ratio.value), change(ratio.low), change(ratio.high)),
-            false => change(ratio.value),
+        let ratio = row.ratio().map(|ratio| match ratio.limits() {
+            Some([low, high]) => format!("{} [{}, {}]", change(ratio.value), change(low), change(high)),
+            None => change(ratio.value),
         });
         let mut cells = vec![
             Cell::Text(row.figure.clone()),

@@ -127,8 +127,9 @@ fn compared(findings: &Findings, shown: &[Shown]) -> Table {
     table
 }
 
-fn ratio(Interval { low, value, high }: Interval) -> String {
-    format!("{value:.3} [{low:.3}, {high:.3}]")
+fn ratio(interval: Interval) -> String {
+    let limits = interval.limits().map_or_else(String::new, |[low, high]| format!(" [{low:.3}, {high:.3}]"));
+    format!("{:.3}{limits}", interval.value)
 }
 
 /// Every figure of every arm, a row each.

@@ -12,7 +12,7 @@ use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{FIGURES, RARE, Verdict, block, figures, median_error, verdicts};
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::idle::{Halts, Idle};
-use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps, Interval, Warning};
+use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps, Warning};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -203,17 +203,19 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
         for Verdict { arm, figure, predicted, measured, error } in verdicts {
             let value =
                 |value: f64| if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) };
-            let Interval { low, high, .. } = *error;
             let text = |text: &str| Cell::Text(text.to_owned());
             let cells = [text(gaps), text(arm), text(figure), value(*predicted), value(*measured)];
             let spread = if for_people {
                 let percent = |share: f64| format!("{:+.1} %", share * 100.0);
                 vec![
                     Cell::Text(percent(error.value)),
-                    Cell::Text(format!("[{}, {}]", percent(low), percent(high))),
+                    error.limits().map_or(Cell::Missing, |limits| {
+                        let [low, high] = limits.map(percent);
+                        Cell::Text(format!("[{low}, {high}]"))
+                    }),
                 ]
             } else {
-                [error.value, low, high].map(Cell::Ratio).into()
+                [error.value, error.low, error.high].map(Cell::Ratio).into()
             };
             table.push(cells.into_iter().chain(spread));
         }
