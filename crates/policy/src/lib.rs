@@ -1,7 +1,8 @@
 //! How long should something with nothing to do poll before it halts?
 //!
 //! This crate holds the rules that Linux and QEMU apply today, exact to the arithmetic and by version,
-//! beside the reference policies they are measured against. It knows of nothing else: no files, no clock,
+//! beside two policies of our own that learn from every episode, and the
+//! reference policies all are measured against. It knows of nothing else: no files, no clock,
 //! no allocation, no floating point. What is replayed, what an event loop runs and what a controller uses
 //! is this code.
 //!
@@ -11,6 +12,8 @@
 //! | host | KVM halt polling | [`host`] |
 //! | timer | KVM local APIC timer delivery | [`timer`] |
 //! | iothread | QEMU adaptive polling | [`iothread`] |
+//! | any | savings: whether polling has been worth it, one integer | [`savings`] |
+//! | any | leader: the window that would have cost least in times like this, 1 KB | [`leader`] |
 //! | any | never, always, fixed window, ski rental, clairvoyant | [`reference`](mod@reference) |
 //!
 //! Terms: an *idler* idles in *episodes*, each from "nothing to do" to the wake event. It polls for a
@@ -18,11 +21,15 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod guest;
 pub mod host;
 pub mod iothread;
+pub mod late;
+pub mod leader;
 pub mod param;
 pub mod reference;
+pub mod savings;
 pub mod timer;
 pub mod version;
 
@@ -83,10 +90,17 @@ impl Outcome<'_> {
 
 /// A rule that decides how long to poll and learns from how the episode ended.
 ///
-/// `window` is asked once at the start of an episode and `observe` told once at its end, in turn.
+/// `window` or `window_after` is asked once at the start of an episode and `observe` told once at its end, in turn.
 pub trait Policy {
     /// How long to poll before halting in the episode that begins now. Zero: halt at once.
     fn window(&mut self) -> Nanos;
-    /// Learns from the episode for which `window` was asked last.
+    /// As [`window`](Policy::window), of an idler that has been busy for so long since its last wake. For policies that
+    /// make no use of it the two are the same.
+    #[inline]
+    fn window_after(&mut self, busy: Nanos) -> Nanos {
+        let _ = busy;
+        self.window()
+    }
+    /// Learns from the episode for which the window was asked last.
     fn observe(&mut self, outcome: Outcome<'_>);
 }

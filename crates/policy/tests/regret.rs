@@ -1,0 +1,177 @@
+//! Nobody makes the learning policies exceed their stated bound: over any consecutive episodes the cost is at most twice
+//! the clairvoyant's plus [`LIMIT`] halts. Random streams, streams by a searcher that climbs, and adversaries that see the
+//! policy's state try; the worst that each found is printed beside the bound.
+
+use dwell_policy::account::LIMIT;
+use dwell_policy::leader::Leader;
+use dwell_policy::reference::Clairvoyant;
+use dwell_policy::savings::Savings;
+use dwell_policy::{Nanos, Outcome, Policy};
+use proptest::prelude::*;
+
+#[path = "../../capture/tests/say/mod.rs"]
+mod say;
+
+use say::say;
+
+/// The price of a halt of the searches; a prime, so that nothing comes out even.
+const K: u64 = 20_011;
+
+/// An episode: how long the idler was busy before, and its length \[ns\].
+type Episode = (u64, u64);
+
+/// What a stream has cost over twice the clairvoyant, in its worst stretch, and both in all \[ns\].
+#[derive(Clone, Copy, Default)]
+struct Regret {
+    since: i128,
+    worst: i128,
+    cost: i128,
+    clairvoyant: i128,
+}
+
+impl Regret {
+    fn add(&mut self, k: u64, window: u64, idle: u64) {
+        let cost = i128::from(if idle <= window { idle } else { window.saturating_add(k) });
+        let clairvoyant = i128::from(Clairvoyant { halt_cost: Nanos(k) }.cost(Nanos(idle)).get());
+        self.cost += cost;
+        self.clairvoyant += clairvoyant;
+        // The stretch that ends here and is worst: with what was before, or without.
+        self.since = self.since.max(0) + cost - 2 * clairvoyant;
+        self.worst = self.worst.max(self.since);
+    }
+
+    fn halts(&self) -> f64 {
+        self.worst as f64 / K as f64
+    }
+}
+
+fn step(policy: &mut impl Policy, k: u64, (busy, idle): Episode, regret: &mut Regret) {
+    let window = policy.window_after(Nanos(busy)).get();
+    policy.observe(Outcome::of(Nanos(idle)));
+    regret.add(k, window, idle);
+}
+
+fn play(mut policy: impl Policy, k: u64, stream: &[Episode]) -> Regret {
+    let mut regret = Regret::default();
+    stream.iter().for_each(|episode| step(&mut policy, k, *episode, &mut regret));
+    regret
+}
+
+/// Lengths that hurt: right after the window, right after the price, nothing, for ever.
+fn lengths(window: u64, k: u64) -> [u64; 8] {
+    [0, 1, window, window + 1, k, k + 1, 2 * k + 1, 100 * k]
+}
+
+/// Chooses each episode, with the policy's state in view, so that the next `depth` lose most against twice the
+/// clairvoyant.
+fn adversary<P: Policy + Clone>(mut policy: P, depth: u32, episodes: u32) -> Regret {
+    let mut regret = Regret::default();
+    for _ in 0..episodes {
+        let (_, episode) = worst(&policy, depth);
+        step(&mut policy, K, episode, &mut regret);
+    }
+    regret
+}
+
+fn worst<P: Policy + Clone>(policy: &P, depth: u32) -> (i128, Episode) {
+    let mut found = (i128::MIN, (0, 0));
+    for busy in [0, K / 2, 5 * K] {
+        let window = policy.clone().window_after(Nanos(busy)).get();
+        for idle in lengths(window, K) {
+            let (mut next, mut one) = (policy.clone(), Regret::default());
+            step(&mut next, K, (busy, idle), &mut one);
+            let later = if depth > 1 { worst(&next, depth - 1).0 } else { 0 };
+            found = found.max((one.since + later, (busy, idle)));
+        }
+    }
+    found
+}
+
+/// First lets the policy be sure of one thing, then sees it.
+fn adversary_after<P: Policy + Clone>(mut policy: P, certainty: Episode, depth: u32) -> Regret {
+    (0..1_000).for_each(|_| step(&mut policy, K, certainty, &mut Regret::default()));
+    adversary(policy, depth, 200)
+}
+
+/// Climbs from stream to stream: what loses more is kept.
+fn climb<P: Policy + Clone>(policy: &P, seed: u64) -> Regret {
+    let mut state = seed;
+    let mut below = move |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut length = move || match below(6) {
+        0 => 1,
+        1 => K,
+        2 => K + 1,
+        3 => 100 * K,
+        _ => below(4 * K),
+    };
+    let mut stream: Vec<Episode> = (0..128).map(|_| (length(), length())).collect();
+    let mut best = play(policy.clone(), K, &stream);
+    for _ in 0..3_000 {
+        let at = usize::try_from(length()).unwrap_or(0) % stream.len();
+        let before = stream[at];
+        stream[at] = (length(), length());
+        let now = play(policy.clone(), K, &stream);
+        if now.worst >= best.worst { best = now } else { stream[at] = before }
+    }
+    best
+}
+
+fn search<P: Policy + Clone>(name: &str, policy: &P) {
+    let certainties = [(0, 1), (0, 3 * K / 4), (0, K + K / 3), (0, 100 * K)];
+    let adversaries = (1..=2).flat_map(|depth| {
+        let after = certainties.map(|certainty| adversary_after(policy.clone(), certainty, depth));
+        after.into_iter().chain([adversary(policy.clone(), depth, 400)])
+    });
+    let seen = adversaries.max_by_key(|regret| regret.worst).unwrap_or_default();
+    let climbed =
+        (1..=4).map(|seed| climb(policy, seed)).max_by_key(|regret| regret.worst).unwrap_or_default();
+    let long = adversary(policy.clone(), 1, 20_000);
+    let ratio = long.cost as f64 / long.clairvoyant as f64;
+    say!(
+        "{name}: worst stretch over twice the clairvoyant: {:.3} halts by an adversary who sees the state, {:.3} by hill \
+         climbing; stated {LIMIT}. 20 000 episodes of the adversary: {ratio:.4} times the clairvoyant; stated 2 and {LIMIT} halts",
+        seen.halts(),
+        climbed.halts(),
+    );
+    // The search is worth something only if it comes close.
+    assert!(seen.halts() > 1.0, "the adversary found nothing");
+    for regret in [seen, climbed, long] {
+        assert!(regret.worst <= i128::from(LIMIT * K), "{}", regret.halts());
+    }
+}
+
+#[test]
+fn searchers_do_not_break_savings() {
+    search("savings", &Savings::new(Nanos(K)));
+}
+
+#[test]
+fn searchers_do_not_break_leader() {
+    search("leader", &Leader::new(Nanos(K)));
+}
+
+/// Streams that are all of a kind for a while, so that there is something to learn, of lengths around a price.
+fn streams() -> impl Strategy<Value = (u64, Vec<Episode>)> {
+    (1u64..1 << 32).prop_flat_map(|k| {
+        let length = prop_oneof![Just(0), Just(1), Just(k), Just(k + 1), 0..4 * k, any::<u64>()];
+        let spell = (length.clone(), length, 1usize..80);
+        let spells = prop::collection::vec(spell, 1..30);
+        let stream = spells.prop_map(|spells| {
+            spells.iter().flat_map(|(busy, idle, times)| vec![(*busy, *idle); *times]).collect()
+        });
+        (Just(k), stream)
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_stream_exceeds_the_bound((k, stream) in streams()) {
+        let price = Nanos(k);
+        for regret in [play(Savings::new(price), k, &stream), play(Leader::new(price), k, &stream)] {
+            prop_assert!(regret.worst <= i128::from(LIMIT) * i128::from(k), "{} halts", regret.worst as f64 / k as f64);
+        }
+    }
+}
