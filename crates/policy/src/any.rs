@@ -3,10 +3,15 @@
 use crate::guest::Haltpoll;
 use crate::host::HaltPoll;
 use crate::iothread::{Aio, Handler};
+use crate::late::Late;
+use crate::leader::Leader;
 use crate::reference::{Always, Fixed, Never, SkiRental};
+use crate::savings::Savings;
 use crate::{Nanos, Outcome, Policy};
 
 /// One of the policies of this crate, by value: it needs no allocation, so it also runs where there is no allocator.
+// The largest takes 1 KB, and there is no allocator to put it elsewhere.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Any {
     /// Halts at once.
@@ -23,6 +28,10 @@ pub enum Any {
     Haltpoll(Haltpoll),
     /// QEMU's adaptive polling with one handler.
     Aio(Aio<[Handler; 1]>),
+    /// Polls as long as that has saved something.
+    Savings(Late<Savings>),
+    /// Follows the window that would have cost least.
+    Leader(Late<Leader>),
 }
 
 impl Policy for Any {
@@ -36,6 +45,17 @@ impl Policy for Any {
             Any::Kvm(policy) => policy.window(),
             Any::Haltpoll(policy) => policy.window(),
             Any::Aio(policy) => policy.window(),
+            Any::Savings(policy) => policy.window(),
+            Any::Leader(policy) => policy.window(),
+        }
+    }
+
+    #[inline]
+    fn window_after(&mut self, busy: Nanos) -> Nanos {
+        match self {
+            // The only one that makes use of it.
+            Any::Leader(policy) => policy.window_after(busy),
+            other => other.window(),
         }
     }
 
@@ -49,6 +69,8 @@ impl Policy for Any {
             Any::Kvm(policy) => policy.observe(outcome),
             Any::Haltpoll(policy) => policy.observe(outcome),
             Any::Aio(policy) => policy.observe(outcome),
+            Any::Savings(policy) => policy.observe(outcome),
+            Any::Leader(policy) => policy.observe(outcome),
         }
     }
 }

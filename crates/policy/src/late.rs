@@ -28,6 +28,11 @@ impl<P> Late<P> {
     pub const fn policy(&self) -> &P {
         &self.policy
     }
+
+    /// The policy itself, for whoever knows when the event came and need not correct anything.
+    pub const fn exact(&mut self) -> &mut P {
+        &mut self.policy
+    }
 }
 
 impl<P: Policy> Policy for Late<P> {

@@ -8,13 +8,16 @@
 //! anything faster. It is open loop: episodes do not change when the policy does.
 //!
 //! The way of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
-//! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source, [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
+//! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
+//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) lays policies side by side.
 
 pub mod bound;
 pub mod engine;
 pub mod grid;
+pub mod outer;
 pub mod random;
 pub mod smooth;
+pub mod study;
 pub mod tune;
 
 mod bank;
@@ -26,5 +29,5 @@ mod source;
 pub use bank::Bank;
 pub use counts::Counts;
 pub use pass::{ReplayError, Replayed, replay};
-pub use rule::{Player, Rule, RuleError};
+pub use rule::{Player, Rule, RuleError, Terms};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};

@@ -1,12 +1,16 @@
 //! A policy with its setting, and the same ready to run.
 
 use crate::counts::Counts;
+use crate::outer::{self, Controlled};
 use crate::source::Run;
 use dwell_policy::guest::{self, Haltpoll};
 use dwell_policy::host::{self, HaltPoll};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
+use dwell_policy::late::Late;
+use dwell_policy::leader::Leader;
 use dwell_policy::param::Setting;
 use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
+use dwell_policy::savings::Savings;
 use dwell_policy::version::UnknownEra;
 use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 
@@ -21,8 +25,19 @@ pub enum Rule {
     Fixed(Nanos),
     /// Polls for as long as a halt is worth.
     SkiRental(Nanos),
+    /// Polls as long as that has saved something.
+    Savings(Terms),
+    /// Follows the window that would have cost least.
+    Leader(Terms),
     /// The rule of a layer in one version: KVM halt polling, the haltpoll governor, or QEMU's adaptive polling.
     Layer(Setting),
+    /// KVM halt polling, its parameters set anew from time to time by a controller outside of the kernel.
+    Controlled {
+        /// The setting that it begins with.
+        host: Setting,
+        /// What the controller has to be told.
+        terms: outer::Terms,
+    },
     /// A guest that polls above a host that polls for the rest of the episode.
     Stacked {
         /// The guest's setting.
@@ -32,6 +47,24 @@ pub enum Rule {
         /// Whether the guest lets the host poll (`MSR_KVM_POLL_CONTROL`); haltpoll switches it off.
         poll_control: bool,
     },
+}
+
+/// What a policy that learns has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What one halt and wake is worth.
+    pub halt_cost: Nanos,
+    /// How much later than its event a halted idler learns of it; zero where the event itself is stamped.
+    ///
+    /// A replay knows the lengths of episodes whatever a rule does in them, and has no use for it.
+    pub wake_latency: Nanos,
+}
+
+impl Terms {
+    /// At this price of a halt, where events are stamped.
+    pub const fn at(halt_cost: Nanos) -> Terms {
+        Terms { halt_cost, wake_latency: Nanos::ZERO }
+    }
 }
 
 /// Why a rule cannot be replayed.
@@ -60,6 +93,8 @@ impl Rule {
             Rule::Always => "always",
             Rule::Fixed(_) => "fixed",
             Rule::SkiRental(_) => "ski-rental",
+            Rule::Savings(_) => "savings",
+            Rule::Leader(_) => "leader",
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
@@ -70,18 +105,27 @@ impl Rule {
                     _ => "aio-weighted",
                 },
             },
+            Rule::Controlled { .. } => "kvm+controller",
             Rule::Stacked { .. } => "haltpoll+kvm",
         }
     }
 
-    /// The parameters and their values; none for the reference policies but their window.
+    /// The parameters and their values; none for the reference policies but their window, and the terms of those that
+    /// learn.
     pub fn values(&self) -> Vec<(&'static str, i64)> {
         match self {
             Rule::Never | Rule::Always => vec![],
             Rule::Fixed(window) | Rule::SkiRental(window) => {
-                vec![("window_ns", i64::try_from(window.get()).unwrap_or(i64::MAX))]
+                vec![("window_ns", whole(*window))]
+            }
+            Rule::Savings(terms) | Rule::Leader(terms) => {
+                vec![("halt_cost_ns", whole(terms.halt_cost)), ("wake_latency_ns", whole(terms.wake_latency))]
             }
             Rule::Layer(setting) => named(setting).collect(),
+            Rule::Controlled { host, terms } => {
+                let terms = [("halt_cost_ns", whole(terms.halt_cost)), ("period_ns", whole(terms.period))];
+                named(host).chain(terms).collect()
+            }
             Rule::Stacked { guest, host, poll_control } => {
                 named(guest).chain(named(host)).chain([("poll_control", i64::from(*poll_control))]).collect()
             }
@@ -93,17 +137,22 @@ impl Rule {
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn start(&self, handlers: usize) -> Result<Player, RuleError> {
-        Ok(Player(match self {
+        let state = match self {
             Rule::Layer(setting) if setting.layer() == Layer::Iothread => {
                 let handlers = vec![Handler::new(Kind::Polled); handlers.max(1)];
                 State::Aio(Box::new(aio_policy(setting, handlers)?))
+            }
+            Rule::Controlled { host, terms } => {
+                let era = host::Era::of(host.version()).map_err(unknown(host))?;
+                State::Controlled(Box::new(Controlled::new(era, host::Params::from(host), *terms)))
             }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
                 guest: guest_policy(guest)?,
                 host: if *poll_control { Some(host_policy(host)?) } else { None },
             },
             rule => State::One(rule.policy()?),
-        }))
+        };
+        Ok(Player { state, ended_ns: None })
     }
 
     /// The policy at the beginning of an idler's life, for a live idler: an event loop has one handler.
@@ -116,15 +165,26 @@ impl Rule {
             Rule::Always => Any::Always(Always),
             Rule::Fixed(window) => Any::Fixed(Fixed(*window)),
             Rule::SkiRental(halt_cost) => Any::SkiRental(SkiRental { halt_cost: *halt_cost }),
+            Rule::Savings(terms) => {
+                Any::Savings(Late::new(Savings::new(terms.halt_cost), terms.wake_latency))
+            }
+            Rule::Leader(terms) => Any::Leader(Late::new(Leader::new(terms.halt_cost), terms.wake_latency)),
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => Any::Kvm(host_policy(setting)?),
                 Layer::Guest => Any::Haltpoll(guest_policy(setting)?),
                 Layer::Iothread => Any::Aio(aio_policy(setting, [Handler::new(Kind::Polled)])?),
                 Layer::Timer => return Err(RuleError::NotReplayable("timer")),
             },
+            Rule::Controlled { .. } => {
+                return Err(RuleError::NotReplayable("controller outside of the kernel"));
+            }
             Rule::Stacked { .. } => return Err(RuleError::NotReplayable("guest above host")),
         })
     }
+}
+
+fn whole(time: Nanos) -> i64 {
+    i64::try_from(time.get()).unwrap_or(i64::MAX)
 }
 
 fn named(setting: &Setting) -> impl Iterator<Item = (&'static str, i64)> {
@@ -156,12 +216,19 @@ fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(
 
 /// A policy in the middle of an idler's life.
 #[derive(Clone, Debug)]
-pub struct Player(State);
+pub struct Player {
+    state: State,
+    /// When the last episode ended \[ns, the recording's clock\]: the idler has been busy since.
+    ended_ns: Option<u64>,
+}
 
+// One player is one idler under one rule; there are few of those that learn.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 enum State {
     One(Any),
     Aio(Box<Aio<Vec<Handler>>>),
+    Controlled(Box<Controlled>),
     Stacked { guest: Haltpoll, host: Option<HaltPoll> },
 }
 
@@ -178,9 +245,16 @@ impl Player {
             counts.count(window.get(), idle.get());
             policy.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
         };
-        match &mut self.0 {
+        match &mut self.state {
             State::One(policy) => one(policy),
             State::Aio(policy) => one(policy.as_mut()),
+            State::Controlled(controlled) => {
+                // Without a clock the idler is never busy: an episode begins when the last has ended.
+                let start = self.ended_ns.unwrap_or(0);
+                let window = controlled.live(start, idle.get());
+                self.ended_ns = Some(start.saturating_add(idle.get()));
+                counts.count(window, idle.get());
+            }
             State::Stacked { guest, host } => {
                 let guest_window = guest.window();
                 let rest = idle.saturating_sub(guest_window);
@@ -202,7 +276,7 @@ impl Player {
 
     /// Lives through the episodes of a run, and counts what it did.
     pub fn play(&mut self, run: &Run) -> Counts {
-        match &mut self.0 {
+        match &mut self.state {
             State::One(Any::Never(policy)) => drive(policy, run),
             State::One(Any::Always(policy)) => drive(policy, run),
             State::One(Any::Fixed(policy)) => drive(policy, run),
@@ -210,7 +284,10 @@ impl Player {
             State::One(Any::Kvm(policy)) => drive(policy, run),
             State::One(Any::Haltpoll(policy)) => drive(policy, run),
             State::One(Any::Aio(policy)) => drive(policy, run),
+            State::One(Any::Savings(policy)) => drive(policy.exact(), run),
+            State::One(Any::Leader(policy)) => drive_after(policy.exact(), run, &mut self.ended_ns),
             State::Aio(policy) => drive_with_handlers(policy.as_mut(), run),
+            State::Controlled(controlled) => drive_controlled(controlled, run),
             State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run),
         }
     }
@@ -221,6 +298,29 @@ fn drive(policy: &mut impl Policy, run: &Run) -> Counts {
     for &idle in &run.idle_ns {
         counts.count(policy.window().get(), idle);
         policy.observe(Outcome::of(Nanos(idle)));
+    }
+    counts
+}
+
+/// Tells the policy how long the idler was busy before each episode.
+fn drive_after(policy: &mut impl Policy, run: &Run, ended_ns: &mut Option<u64>) -> Counts {
+    let mut counts = of_run(run);
+    for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
+        let window = match *ended_ns {
+            Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
+            None => policy.window(),
+        };
+        counts.count(window.get(), idle);
+        policy.observe(Outcome::of(Nanos(idle)));
+        *ended_ns = Some(start.saturating_add(idle));
+    }
+    counts
+}
+
+fn drive_controlled(controlled: &mut Controlled, run: &Run) -> Counts {
+    let mut counts = of_run(run);
+    for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
+        counts.count(controlled.live(start, idle), idle);
     }
     counts
 }
@@ -282,6 +382,12 @@ mod tests {
             Rule::Layer(defaults(Layer::Iothread, 11, 1)),
             Rule::Stacked { guest, host, poll_control: true },
             Rule::Stacked { guest, host, poll_control: false },
+            Rule::Savings(Terms::at(Nanos(20_000))),
+            Rule::Leader(Terms::at(Nanos(20_000))),
+            Rule::Controlled {
+                host,
+                terms: outer::Terms { halt_cost: Nanos(20_000), period: Nanos(1_000_000) },
+            },
         ]
     }
 
@@ -303,6 +409,64 @@ mod tests {
                 prop_assert_eq!(late, counts, "{:?}", rule);
             }
         }
+    }
+
+    /// Polls in the second half of a life of episodes of 12 us, under a policy that is told of them `wake_latency` late
+    /// where it halts.
+    fn polls_when_late(rule: Rule, wake_latency: Nanos) -> u64 {
+        let mut player = rule.start(1).unwrap();
+        let mut polls = || (0..500).map(|_| player.play_late(Nanos(12_000), wake_latency).polls).sum();
+        let _first: u64 = polls();
+        polls()
+    }
+
+    #[test]
+    fn policies_that_learn_need_the_event_or_the_latency_taken_out() {
+        let halt_cost = Nanos(20_000);
+        let told = Terms { halt_cost, wake_latency: Nanos(15_000) };
+        for rule in [Rule::Savings as fn(Terms) -> Rule, Rule::Leader] {
+            // The trap: 12 us look like 27 us, more than a halt is worth, and the policy never finds out.
+            assert_eq!(polls_when_late(rule(Terms::at(halt_cost)), Nanos(15_000)), 0);
+            assert_eq!(polls_when_late(rule(told), Nanos(15_000)), 500);
+            // A quarter of the halt cost off, either way.
+            assert_eq!(polls_when_late(rule(told), Nanos(10_000)), 500);
+            assert_eq!(polls_when_late(rule(told), Nanos(20_000)), 500);
+        }
+    }
+
+    #[test]
+    fn correction_is_left_out_of_a_replay() {
+        let idle_ns: Vec<u64> = (0..2_000).map(|n| [9_000, 31_000, 70_000][n % 3]).collect();
+        let counts = |terms: Terms| {
+            let replayed =
+                crate::replay(&Memory::of_one(&idle_ns), &[Rule::Leader(terms)], terms.halt_cost, &|_| ());
+            replayed.unwrap().counts[0]
+        };
+        let terms = Terms::at(Nanos(20_000));
+        assert_eq!(counts(terms), counts(Terms { wake_latency: Nanos(15_000), ..terms }));
+    }
+
+    #[test]
+    fn leader_is_told_the_busy_time_of_each_idler() {
+        // Two idlers by turns: while one idles, the other is busy. The second idles as long as it was busy, which only its
+        // busy time tells; for the first there is nothing to learn.
+        let mut random = crate::random::SplitMix64::new(1);
+        let mut length = || if random.below(5) < 2 { 200_000 } else { 8_000 };
+        let episodes: Vec<(usize, u64)> =
+            (0..4_000).map(|_| length()).flat_map(|n| [(0, n), (1, n)]).collect();
+        let source = Memory::new(episodes);
+        let halt_cost = Nanos(20_000);
+        let rules = [Rule::Leader(Terms::at(halt_cost)), Rule::Savings(Terms::at(halt_cost))];
+        let replayed = crate::replay(&source, &rules, halt_cost, &|_| ()).unwrap();
+        let ratio = |place: usize| {
+            replayed.counts[place].cost_ns(halt_cost) as f64 / replayed.clairvoyant.cost_ns(halt_cost) as f64
+        };
+        assert!(ratio(0) < 1.35 && ratio(1) > 1.5, "{} {}", ratio(0), ratio(1));
+        // Read in parts, nothing changes.
+        let mut bank = crate::Bank::new(&rules, 0).unwrap();
+        let cuts: Vec<u64> = (0..=40).map(|part| part * 200).collect();
+        source.visit_parts(&cuts, &mut |_, batch| bank.feed(batch)).unwrap();
+        assert_eq!(bank.take(), replayed.counts);
     }
 
     #[test]

@@ -15,7 +15,9 @@ pub struct Batch {
 pub struct Run {
     /// Which idler, from 0.
     pub idler: usize,
-    /// Lengths of its episodes \[ns\].
+    /// When its episodes began \[ns, the recording's clock\].
+    pub start_ns: Vec<u64>,
+    /// Their lengths \[ns\].
     pub idle_ns: Vec<u64>,
     /// Handlers that became ready, one list after the other; see [`Run::ready`].
     ready: Vec<u32>,
@@ -51,6 +53,7 @@ impl Batch {
 
     fn clear(&mut self) {
         for run in &mut self.runs {
+            run.start_ns.clear();
             run.idle_ns.clear();
             run.ready.clear();
             run.ready_ends.clear();
@@ -241,6 +244,7 @@ impl RecordingSource {
             let idle_ns = chunk.idle_ns[row];
             span.add(chunk.start_ns[row], idle_ns);
             let run = batch.run(chunk.idler[row] as usize);
+            run.start_ns.push(chunk.start_ns[row]);
             run.idle_ns.push(idle_ns);
             if with_ready {
                 run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
@@ -311,7 +315,9 @@ impl Source for Memory {
                 batch.clear();
                 for episode in episodes {
                     span.add(episode.start_ns, episode.idle_ns);
-                    batch.run(episode.idler).idle_ns.push(episode.idle_ns);
+                    let run = batch.run(episode.idler);
+                    run.start_ns.push(episode.start_ns);
+                    run.idle_ns.push(episode.idle_ns);
                 }
                 see(number, &batch);
             }

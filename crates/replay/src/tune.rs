@@ -11,7 +11,7 @@ use crate::bank::Bank;
 use crate::bound::{ClairvoyantBound, FixedWindows};
 use crate::counts::Counts;
 use crate::random::SplitMix64;
-use crate::rule::{Rule, RuleError};
+use crate::rule::{Rule, RuleError, Terms};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
@@ -105,6 +105,10 @@ pub enum Role {
     BestInHindsight,
     /// The best fixed window for the second half.
     BestFixedWindow,
+    /// What a better rule would get: polls as long as that has saved something.
+    Savings,
+    /// What a better rule would get: follows the window that would have cost least.
+    Leader,
     /// What no policy can beat.
     Clairvoyant,
 }
@@ -119,6 +123,8 @@ impl Role {
             Role::Recommended => "recommended",
             Role::BestInHindsight => "best in hindsight",
             Role::BestFixedWindow => "best fixed window",
+            Role::Savings => "savings",
+            Role::Leader => "leader",
             Role::Clairvoyant => "clairvoyant",
         }
     }
@@ -236,6 +242,8 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         (Role::Recommended, chosen),
         (Role::BestInHindsight, rule(hindsight)),
         (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
+        (Role::Savings, Rule::Savings(Terms::at(task.halt_cost))),
+        (Role::Leader, Rule::Leader(Terms::at(task.halt_cost))),
     ];
     let judged = Judged::run(task, half, &finalists.map(|(_, rule)| rule))?;
     debug_assert_eq!(judged.total(5), fixed_counts);

@@ -105,6 +105,18 @@ fn bounds_stand_around_every_row() {
 }
 
 #[test]
+fn better_rules_stand_beside_the_best_setting() {
+    // Two short episodes, one long, and so on: every setting of KVM's rule either polls in vain or misses one.
+    let idle: Vec<u64> =
+        around(100_000, 8_000).iter().enumerate().map(|(n, d)| if n % 3 < 2 { d / 16 } else { *d }).collect();
+    let advice = advise(&idle, Goal::LeastCost).unwrap();
+    let cost = |role: Role| advice.row(role).counts.cost_ns(HALT_COST) as f64;
+    assert!(cost(Role::Leader) < 1.03 * cost(Role::Clairvoyant));
+    assert!(cost(Role::Leader) < 0.9 * cost(Role::BestInHindsight));
+    assert!(cost(Role::Savings) < 2.0 * cost(Role::Clairvoyant));
+}
+
+#[test]
 fn too_short_a_recording_is_refused() {
     let few = usize::try_from(MIN_EPISODES).unwrap() - 1;
     assert!(matches!(advise(&around(10_000, few), Goal::LeastCost), Err(TuneError::TooFew(_))));

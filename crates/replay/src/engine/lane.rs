@@ -84,7 +84,9 @@ impl Plan {
                 Layer::Guest => Plan::guest(setting),
                 Layer::Timer | Layer::Iothread => Plan::Scalar,
             },
-            Rule::Stacked { .. } => Plan::Scalar,
+            Rule::Savings(_) | Rule::Leader(_) | Rule::Controlled { .. } | Rule::Stacked { .. } => {
+                Plan::Scalar
+            }
         }
     }
 
