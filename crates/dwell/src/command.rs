@@ -13,5 +13,6 @@ pub(crate) mod man;
 pub(crate) mod params;
 pub(crate) mod record;
 pub(crate) mod replay;
+pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod tune;

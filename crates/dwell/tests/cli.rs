@@ -410,3 +410,77 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     let refusal = refused_in_one_line(&["tune", &event, "--layer", "iothread", "--plan", &none]);
     assert!(refusal.contains("--qmp SOCKET --iothread ID"), "{refusal}");
 }
+
+/// The mean of a policy over all recordings at one price.
+fn mean(at: &Value, policy: &str) -> f64 {
+    let rows = at["summary"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["policy"] == policy).unwrap();
+    row["geometric_mean"].as_f64().unwrap()
+}
+
+#[test]
+fn study_finds_the_leader_near_the_clairvoyant_and_below_what_is_there_today() {
+    let studied = json(&["study", &recording(""), "--format", "json"]);
+    let prices = studied["prices"].as_array().unwrap();
+    assert_eq!(prices.len(), 3);
+    for (at, (halt_cost, limit)) in prices.iter().zip([(5_000, 1.05), (20_000, 1.09), (50_000, 1.11)]) {
+        assert_eq!(at["halt_cost_ns"], halt_cost);
+        let leader = mean(at, "leader");
+        assert!((1.0..=limit).contains(&leader), "{halt_cost}: {leader}");
+        for other in
+            ["never", "kvm", "haltpoll", "ski rental", "savings", "best kvm", "outer 1s", "outer 100ms"]
+        {
+            assert!(leader < mean(at, other), "{halt_cost}: {leader}, {other} {}", mean(at, other));
+        }
+        // At 5 us hardly anything is worth a poll, and one look before each halt is all there is to gain.
+        assert!(leader < mean(at, "best fixed") + 2e-4, "{leader} {}", mean(at, "best fixed"));
+        assert!(mean(at, "savings") < mean(at, "kvm").min(mean(at, "haltpoll")));
+        let worst = at["summary"].as_array().unwrap().iter().find(|row| row["policy"] == "leader").unwrap();
+        assert!(worst["worst"].as_f64().unwrap() < 2.0 && worst["worst_recording"].is_string());
+    }
+}
+
+#[test]
+fn study_says_on_which_recordings_the_leader_was_fitted() {
+    let studied = json(&["study", &recording(""), "--halt-cost", "20us", "--format", "json"]);
+    let recordings = studied["prices"][0]["recordings"].as_array().unwrap();
+    assert_eq!(recordings.len(), 13);
+    for (place, one) in recordings.iter().enumerate() {
+        // The first, the third, and so on, in the order of their names.
+        assert_eq!(one["fitted"], place % 2 == 0, "{one}");
+    }
+    assert!(studied["split"].as_str().unwrap().contains("7 of the 13"));
+}
+
+#[test]
+fn study_names_what_it_cannot_read_and_goes_on() {
+    let folder = Folder::new();
+    std::fs::copy(recording("guest-idle.parquet"), folder.path("a.parquet")).unwrap();
+    folder.write("b.parquet", b"no recording");
+    folder.write("c.txt", b"not looked at");
+    let output = dwell(&["study", &folder.text(""), "--halt-cost", "20us", "--format", "csv"]);
+    assert!(output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("b.parquet") && !stderr.contains("c.txt"), "{stderr}");
+    let text = stdout(&output);
+    assert_eq!(text.lines().count(), 1 + 11, "{text}");
+    std::fs::remove_file(folder.path("a.parquet")).unwrap();
+    assert!(refused(&["study", &folder.text("")]).contains("no recording that can be read"));
+    assert!(refused_in_one_line(&["study", "/nowhere"]).contains("/nowhere"));
+}
+
+#[test]
+fn tune_shows_what_a_better_rule_would_get() {
+    let file = recording("event-pgbench_sel1.parquet");
+    for layer in ["host", "guest", "iothread"] {
+        let tuned = json(&["tune", &file, "--layer", layer, "--halt-cost", "50us", "--format", "json"]);
+        let cost = |role: &str| {
+            let rows = tuned["rows"].as_array().unwrap();
+            rows.iter().find(|row| row["role"] == role).unwrap()["cost_over_clairvoyant"].as_f64().unwrap()
+        };
+        assert!(cost("leader") < cost("best in hindsight"), "{layer}");
+        assert!(cost("leader") < cost("savings") && cost("savings") < cost("best fixed window"), "{layer}");
+    }
+    let told = stdout(&dwell(&["tune", &file, "--layer", "host", "--halt-cost", "50us"]));
+    assert!(told.contains("What a better rule would get: 1.0"), "{told}");
+}

@@ -448,6 +448,21 @@ fn table(tuned: &Tuned) -> Table {
     table
 }
 
+/// What rules that no kernel has yet would have got.
+fn better_rules(tuned: &Tuned) -> String {
+    let over = |role: Role| {
+        let row = tuned.rows.iter().find(|row| row.role == role.name());
+        row.and_then(|row| row.cost_over_clairvoyant).map_or_else(|| "-".to_owned(), ratio)
+    };
+    format!(
+        "What a better rule would get: {} times the clairvoyant (leader) or {} (savings), where the best setting of \
+         today's rule\ngets {} in hindsight. The crate dwell-policy has both; no kernel does.",
+        over(Role::Leader),
+        over(Role::Savings),
+        over(Role::BestInHindsight)
+    )
+}
+
 fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
     let share = |ns_per_s: f64| percent(ns_per_s / 1e9);
     let (first, rest) = match tuned.notes.split_first() {
@@ -478,6 +493,7 @@ fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
     ))?;
     output::text(&table(tuned).to_text())?;
     output::text(&format!("\nAdvice: {}\n", tuned.advice))?;
+    output::text(&format!("\n{}\n", better_rules(tuned)))?;
     if let Some(front) = &tuned.front {
         output::text(&format!(
             "\nNo setting tried burns less CPU and halts less than one of these {}, on the second half:\n\n",

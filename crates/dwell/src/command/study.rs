@@ -1,0 +1,301 @@
+//! `dwell study`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{model, progress, quantity, settings};
+use anyhow::{Context, bail};
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::IdleIncludes;
+use dwell_replay::study::{Entry, FITTED, Priced, Summary, kept, study};
+use dwell_replay::{RecordingSource, Source};
+use dwell_report::{Cell, Column, Table, count, duration};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lay policies side by side over all recordings of a folder: today's defaults, what learns, and what hindsight could do
+///
+/// Prints for each price of a halt what every policy costs on every recording over the clairvoyant, who knows the future
+/// and is 1, with the geometric mean and the worst. `best fixed` is the fixed window and `best kvm` the setting of KVM's
+/// rule that was best for the recording, chosen in hindsight. The leader's parameters were found on some of the bundled
+/// recordings, which are marked with a star; means are given for these and the others apart.
+#[derive(clap::Args)]
+#[command(after_help = "Example: dwell study recordings --halt-cost 5us,20us,50us")]
+pub(crate) struct Args {
+    /// Folder of recordings, *.parquet; other files are passed over, and those that cannot be read are named
+    folder: PathBuf,
+    /// What one halt and wake is worth, in CPU time; several with commas between them
+    #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
+    #[arg(value_parser = quantity::duration)]
+    halt_cost: Vec<Nanos>,
+    /// Version of the kernel whose rules and defaults are taken, 5.4 to 7.3
+    #[arg(long, value_name = "VERSION", default_value = settings::KERNEL)]
+    era: String,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Serialize)]
+struct Studied {
+    folder: String,
+    era: String,
+    split: String,
+    notes: Vec<String>,
+    unreadable: Vec<Unreadable>,
+    prices: Vec<AtPrice>,
+}
+
+#[derive(Serialize)]
+struct Unreadable {
+    file: String,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct AtPrice {
+    halt_cost_ns: u64,
+    recordings: Vec<RecordingJson>,
+    summary: Vec<SummaryJson>,
+    /// The same of the geometric means.
+    outer_keeps: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct RecordingJson {
+    recording: String,
+    layer: &'static str,
+    /// Whether the leader's parameters were chosen on it.
+    fitted: bool,
+    idle_includes: IdleIncludes,
+    episodes: u64,
+    clairvoyant_cost_ns: u128,
+    cost_over_clairvoyant: BTreeMap<&'static str, Option<f64>>,
+    /// What the outer controller, every second, keeps of the leader's gain over KVM's default.
+    outer_keeps: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct SummaryJson {
+    policy: &'static str,
+    in_hindsight: bool,
+    geometric_mean: Option<f64>,
+    geometric_mean_fitted: Option<f64>,
+    geometric_mean_others: Option<f64>,
+    worst: Option<f64>,
+    worst_recording: Option<String>,
+}
+
+/// A recording with what was found.
+struct Found {
+    name: String,
+    layer: Layer,
+    fitted: bool,
+    idle_includes: IdleIncludes,
+    episodes: u64,
+    priced: Vec<Priced>,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let version = settings::parse_version(Layer::Host, &args.era)?;
+    let (mut found, mut unreadable) = (vec![], vec![]);
+    for path in recordings(&args.folder)? {
+        match study_one(&path, version, &args.halt_cost) {
+            Ok(one) => found.push(one),
+            Err(error) => {
+                unreadable.push(Unreadable { file: path.display().to_string(), why: format!("{error:#}") })
+            }
+        }
+    }
+    for Unreadable { file, why } in &unreadable {
+        eprintln!("left out: {file}: {why}");
+    }
+    if found.is_empty() {
+        bail!("{}: holds no recording that can be read (*.parquet)", args.folder.display());
+    }
+    let studied = Studied {
+        folder: args.folder.display().to_string(),
+        era: version.to_string(),
+        split: split(&found),
+        notes: notes(&found),
+        unreadable,
+        prices: (0..).zip(&args.halt_cost).map(|(place, price)| at_price(&found, place, *price)).collect(),
+    };
+    match args.format.format {
+        Format::Json => output::json(&studied)?,
+        Format::Csv => output::csv(&long(&studied))?,
+        Format::Table => print(&studied)?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// The recordings of a folder, in the order of their names.
+fn recordings(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read the folder {}", folder.display()))?;
+    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let mut paths = paths.with_context(|| format!("cannot read the folder {}", folder.display()))?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "parquet"));
+    paths.sort();
+    Ok(paths)
+}
+
+fn study_one(path: &Path, version: Version, prices: &[Nanos]) -> anyhow::Result<Found> {
+    let reader = model::open(path)?;
+    model::refuse_least_lengths(reader.metadata())?;
+    let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
+    let source = RecordingSource::new(reader, false);
+    let bar = progress::episodes(source.episodes(), "replaying");
+    let priced = study(&source, version, prices, &|episodes| bar.inc(episodes));
+    bar.finish_and_clear();
+    let fitted = FITTED.contains(&name.as_str());
+    Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), priced: priced? })
+}
+
+fn split(found: &[Found]) -> String {
+    let fitted = found.iter().filter(|one| one.fitted).count();
+    format!(
+        "the leader's parameters were chosen on the bundled recordings of odd number in the order of their names, {fitted} of \
+         the {} here (*); the other {} had no part in it",
+        found.len(),
+        found.len() - fitted
+    )
+}
+
+fn notes(found: &[Found]) -> Vec<String> {
+    let late = found.iter().filter(|one| one.idle_includes == IdleIncludes::Wake).count();
+    let mut notes = vec![];
+    if late > 0 {
+        notes.push(format!(
+            "the idle times of {late} recordings (†) include the wake-up latency of the halts that were recorded: every \
+             policy and the clairvoyant are given the same lengths, so costs are a little higher than they would be"
+        ));
+    }
+    notes
+}
+
+fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
+    let ratio = |one: &Found, entry: Entry| one.priced[place].ratio(entry);
+    let recording = |one: &Found| RecordingJson {
+        recording: one.name.clone(),
+        layer: one.layer.name(),
+        fitted: one.fitted,
+        idle_includes: one.idle_includes,
+        episodes: one.episodes,
+        clairvoyant_cost_ns: one.priced[place].clairvoyant_ns,
+        cost_over_clairvoyant: Entry::ALL
+            .into_iter()
+            .map(|entry| (entry.name(), ratio(one, entry)))
+            .collect(),
+        outer_keeps: outer_keeps(|entry| ratio(one, entry)),
+    };
+    let summary = |entry: Entry| {
+        let of = |wanted: &dyn Fn(&&Found) -> bool| {
+            Summary::of(found.iter().filter(wanted).filter_map(|one| ratio(one, entry)))
+        };
+        let mean = |summary: Option<Summary>| summary.map(|summary| summary.geometric_mean);
+        let all = of(&|_| true);
+        let is_worst = |one: &&Found| ratio(one, entry) == all.map(|all| all.worst);
+        SummaryJson {
+            policy: entry.name(),
+            in_hindsight: entry.in_hindsight(),
+            geometric_mean: mean(all),
+            geometric_mean_fitted: mean(of(&|one| one.fitted)),
+            geometric_mean_others: mean(of(&|one| !one.fitted)),
+            worst: all.map(|all| all.worst),
+            worst_recording: all.and_then(|_| found.iter().find(is_worst)).map(|one| one.name.clone()),
+        }
+    };
+    let mean = |entry| Summary::of(found.iter().filter_map(|one| ratio(one, entry)));
+    AtPrice {
+        halt_cost_ns: price.get(),
+        recordings: found.iter().map(recording).collect(),
+        summary: Entry::ALL.map(summary).into(),
+        outer_keeps: outer_keeps(|entry| mean(entry).map(|summary| summary.geometric_mean)),
+    }
+}
+
+fn outer_keeps(ratio: impl Fn(Entry) -> Option<f64>) -> Option<f64> {
+    kept(ratio(Entry::Kvm)?, ratio(Entry::Leader)?, ratio(Entry::Outer)?)
+}
+
+const MEAN: &str = "geometric mean";
+
+/// Recordings by policies, and below them the means and the worst.
+fn table(at: &AtPrice) -> Table {
+    let policies = Entry::ALL.map(|entry| Column::number(entry.name(), entry.name()));
+    let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes")];
+    let last = [Column::number("kept by 1s", "outer_keeps")];
+    let mut table = Table::new(head.into_iter().chain(policies).chain(last));
+    for one in &at.recordings {
+        let late = if one.idle_includes == IdleIncludes::Wake { " †" } else { "" };
+        let name = format!("{}{}{late}", one.recording, if one.fitted { " *" } else { "" });
+        let ratios = Entry::ALL.map(|entry| Cell::ratio(one.cost_over_clairvoyant[entry.name()]));
+        let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
+        table.push(first.into_iter().chain(ratios).chain([Cell::share(one.outer_keeps)]));
+    }
+    let mut row = |name: &str, value: &dyn Fn(&SummaryJson) -> Cell| {
+        let cells = at.summary.iter().map(value);
+        let last = if name == MEAN { Cell::share(at.outer_keeps) } else { Cell::Text(String::new()) };
+        let first = [Cell::Text(name.to_owned()), Cell::Text(String::new())];
+        table.push(first.into_iter().chain(cells).chain([last]));
+    };
+    // Means are told apart by their fourth digit.
+    let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
+    row(MEAN, &|of| fine(of.geometric_mean));
+    row("  of those with *", &|of| fine(of.geometric_mean_fitted));
+    row("  of the others", &|of| fine(of.geometric_mean_others));
+    row("worst", &|of| Cell::ratio(of.worst));
+    table
+}
+
+/// A row for each price, recording and policy.
+fn long(studied: &Studied) -> Table {
+    let mut table = Table::new([
+        Column::number("halt cost", "halt_cost_ns"),
+        Column::text("recording", "recording"),
+        Column::text("layer", "layer"),
+        Column::text("fitted", "fitted"),
+        Column::number("episodes", "episodes"),
+        Column::text("policy", "policy"),
+        Column::number("/clairvoyant", "cost_over_clairvoyant"),
+    ]);
+    for at in &studied.prices {
+        for one in &at.recordings {
+            for entry in Entry::ALL {
+                table.push([
+                    Cell::Count(at.halt_cost_ns.into()),
+                    Cell::Text(one.recording.clone()),
+                    Cell::Text(one.layer.to_owned()),
+                    Cell::Text(one.fitted.to_string()),
+                    Cell::Count(one.episodes.into()),
+                    Cell::Text(entry.name().to_owned()),
+                    Cell::ratio(one.cost_over_clairvoyant[entry.name()]),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn print(studied: &Studied) -> anyhow::Result<()> {
+    let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
+    output::text(&format!(
+        "{}: {} episodes of {} recordings through the rules of Linux {}; cost over the clairvoyant\n{}\n",
+        studied.folder,
+        count(episodes.into()),
+        studied.prices[0].recordings.len(),
+        studied.era,
+        studied.split,
+    ))?;
+    for at in &studied.prices {
+        let price = duration(at.halt_cost_ns as f64);
+        output::text(&format!("\nA halt worth {price}:\n\n{}", table(at).to_text()))?;
+    }
+    for note in &studied.notes {
+        output::text(&format!("\nnote: {note}\n"))?;
+    }
+    Ok(())
+}
