@@ -453,6 +453,44 @@ fn study_says_on_which_recordings_the_leader_was_fitted() {
 }
 
 #[test]
+fn study_takes_the_latency_out_of_idle_times_that_include_it_and_of_no_others() {
+    let bound = |latency: &str| {
+        let studied = json(&[
+            "study",
+            &recording(""),
+            "--halt-cost",
+            "20us",
+            "--recorded-latency",
+            latency,
+            "--format",
+            "json",
+        ]);
+        studied["prices"][0]["recordings"].clone()
+    };
+    let (as_recorded, without) = (bound("0"), bound("5us"));
+    for (before, after) in as_recorded.as_array().unwrap().iter().zip(without.as_array().unwrap()) {
+        let [before_ns, after_ns] = [before, after].map(|one| one["clairvoyant_cost_ns"].as_u64().unwrap());
+        let includes = before["idle_includes"] == "wake";
+        assert_eq!(after_ns < before_ns, includes, "{before}");
+        assert!(includes || after_ns == before_ns);
+    }
+}
+
+#[test]
+fn replay_takes_policies_beside_settings() {
+    let file = recording("guest-pipe_exp100us.parquet");
+    let args =
+        ["replay", &file, "--policy", "leader@50us", "--policy", "savings@50us", "--halt-cost", "50us"];
+    let replayed = json(&[&args[..], &["--format", "json"]].concat());
+    let results = replayed["results"].as_array().unwrap();
+    let policies: Vec<&str> = results.iter().map(|result| result["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["never", "always", "haltpoll", "leader", "savings"]);
+    let over = |place: usize| results[place]["cost_over_clairvoyant"].as_f64().unwrap();
+    assert!(over(3) < over(4) && over(4) < over(2), "{results:?}");
+    assert!(refused(&["replay", &file, "--policy", "follower@5us"]).contains("leader@20us"));
+}
+
+#[test]
 fn study_names_what_it_cannot_read_and_goes_on() {
     let folder = Folder::new();
     std::fs::copy(recording("guest-idle.parquet"), folder.path("a.parquet")).unwrap();

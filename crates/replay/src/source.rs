@@ -1,6 +1,7 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
-use dwell_recording::{Chunk, Columns, ReadError, Reader};
+use dwell_policy::Nanos;
+use dwell_recording::{Chunk, Columns, IdleIncludes, ReadError, Reader};
 use std::ops::Range;
 use std::sync::mpsc;
 
@@ -134,12 +135,23 @@ pub struct SourceError(#[from] ReadError);
 pub struct RecordingSource {
     reader: Reader,
     with_handlers: bool,
+    late: Nanos,
 }
 
 impl RecordingSource {
     /// The episodes of a recording; ready handlers are read only if asked for.
     pub fn new(reader: Reader, with_handlers: bool) -> RecordingSource {
-        RecordingSource { reader, with_handlers }
+        RecordingSource { reader, with_handlers, late: Nanos::ZERO }
+    }
+
+    /// The same, the wake-up latency taken out of its idle times where the recording says that they include it
+    /// ([`IdleIncludes::Wake`]): every episode that is not known to have been polled through is so much shorter.
+    #[must_use]
+    pub fn without_latency(mut self, wake_latency: Nanos) -> RecordingSource {
+        if self.reader.metadata().idle_includes == IdleIncludes::Wake {
+            self.late = wake_latency;
+        }
+        self
     }
 
     /// The recording.
@@ -148,8 +160,14 @@ impl RecordingSource {
     }
 
     fn columns(&self) -> Columns {
-        let always = Columns::IDLER | Columns::START_NS | Columns::IDLE_NS;
-        if self.handlers() > 0 { always | Columns::READY } else { always }
+        let mut columns = Columns::IDLER | Columns::START_NS | Columns::IDLE_NS;
+        if self.handlers() > 0 {
+            columns = columns | Columns::READY;
+        }
+        if self.late > Nanos::ZERO {
+            columns = columns | Columns::HALTED;
+        }
+        columns
     }
 }
 
@@ -241,7 +259,9 @@ impl RecordingSource {
         let with_ready = self.handlers() > 0;
         batch.clear();
         for row in rows {
-            let idle_ns = chunk.idle_ns[row];
+            let polled_through = chunk.halted.get(row).is_some_and(|halted| *halted == Some(false));
+            let late = if polled_through { 0 } else { self.late.get() };
+            let idle_ns = chunk.idle_ns[row].saturating_sub(late);
             span.add(chunk.start_ns[row], idle_ns);
             let run = batch.run(chunk.idler[row] as usize);
             run.start_ns.push(chunk.start_ns[row]);

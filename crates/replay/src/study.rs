@@ -164,12 +164,11 @@ pub fn study(
     prices: &[Nanos],
     progress: &dyn Fn(u64),
 ) -> Result<Vec<Priced>, ReplayError> {
-    let rows = |price: &Nanos| Entry::ALL.map(|entry| entry.rule(version, *price));
-    let rules: Vec<[Option<Rule>; Entry::ALL.len()]> = prices.iter().map(rows).collect();
-    let online: Vec<Rule> = rules.iter().flatten().copied().flatten().collect();
-    let grid = grid::settings(Layer::Host, version).into_iter().map(Rule::Layer);
-    let all: Vec<Rule> = online.iter().copied().chain(grid).collect();
-    let mut bank = Bank::new(&all, 0)?;
+    let of_price = |price: &Nanos| Entry::ALL.map(|entry| entry.rule(version, *price));
+    let mut rules: Vec<Rule> = prices.iter().flat_map(of_price).flatten().collect();
+    let online = rules.len();
+    rules.extend(grid::settings(Layer::Host, version).into_iter().map(Rule::Layer));
+    let mut bank = Bank::new(&rules, 0)?;
     let mut windows = FixedWindows::default();
     let mut bounds: Vec<ClairvoyantBound> =
         prices.iter().map(|price| ClairvoyantBound::new(*price)).collect();
@@ -182,19 +181,19 @@ pub fn study(
         progress(batch.episodes() as u64);
     })?;
     let counts = bank.take();
-    let (online, grid) = counts.split_at(online.len());
+    let (online, grid) = counts.split_at(online);
+    // In the order of the rules: price by price, the entries that have one.
     let mut online = online.iter();
-    let priced = |((price, rules), bound): ((&Nanos, [Option<Rule>; _]), &ClairvoyantBound)| {
-        let mut next = |entry: Entry, rule: Option<Rule>| match entry {
-            Entry::BestFixed => windows.best(*price).1.cost_ns(*price),
-            Entry::BestKvm => grid.iter().map(|counts| counts.cost_ns(*price)).min().unwrap_or(0),
-            _ => rule.and(online.next()).map_or(0, |counts: &Counts| counts.cost_ns(*price)),
-        };
-        let mut rules = rules.into_iter();
-        let cost_ns = Entry::ALL.map(|entry| next(entry, rules.next().flatten()));
-        Priced { halt_cost: *price, clairvoyant_ns: bound.counts().cost_ns(*price), cost_ns }
+    let priced = |(price, bound): (&Nanos, &ClairvoyantBound)| {
+        let cost = |counts: &Counts| counts.cost_ns(*price);
+        let cost_ns = Entry::ALL.map(|entry| match entry {
+            Entry::BestFixed => cost(&windows.best(*price).1),
+            Entry::BestKvm => grid.iter().map(cost).min().unwrap_or(0),
+            _ => online.next().map_or(0, cost),
+        });
+        Priced { halt_cost: *price, clairvoyant_ns: cost(&bound.counts()), cost_ns }
     };
-    Ok(prices.iter().zip(rules).zip(&bounds).map(priced).collect())
+    Ok(prices.iter().zip(&bounds).map(priced).collect())
 }
 
 /// Costs by the clairvoyant over several recordings.

@@ -36,6 +36,10 @@ pub(crate) struct Args {
     /// names of both layers are taken.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// A policy to replay beside the settings: never, always, fixed=TIME, ski-rental=TIME, or one that learns,
+    /// savings@TIME or leader@TIME, which is told what a halt is worth; may be given several times
+    #[arg(long, value_name = "POLICY", value_parser = dwell_lab::idle::rule)]
+    policy: Vec<Rule>,
     /// With --layer guest+host: the guest leaves host polling on (as where the host has no poll control); without it the
     /// guest's haltpoll driver has switched it off
     #[arg(long)]
@@ -94,6 +98,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let mut rules = vec![Rule::Never, Rule::Always];
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
+    rules.extend(&args.policy);
 
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
     let Replayed { span, counts, clairvoyant: bound } = progress::replay(&source, &rules, model.halt_cost)?;

@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::duration)]
     halt_cost: Vec<Nanos>,
+    /// How late the recorded halts learnt of their wakes: taken out of the idle times of recordings that include it,
+    /// before anything is replayed; 0 takes them as they are
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
+    recorded_latency: Nanos,
     /// Version of the kernel whose rules and defaults are taken, 5.4 to 7.3
     #[arg(long, value_name = "VERSION", default_value = settings::KERNEL)]
     era: String,
@@ -41,6 +45,7 @@ pub(crate) struct Args {
 struct Studied {
     folder: String,
     era: String,
+    recorded_latency_ns: u64,
     split: String,
     notes: Vec<String>,
     unreadable: Vec<Unreadable>,
@@ -101,7 +106,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let version = settings::parse_version(Layer::Host, &args.era)?;
     let (mut found, mut unreadable) = (vec![], vec![]);
     for path in recordings(&args.folder)? {
-        match study_one(&path, version, &args.halt_cost) {
+        match study_one(&path, version, &args) {
             Ok(one) => found.push(one),
             Err(error) => {
                 unreadable.push(Unreadable { file: path.display().to_string(), why: format!("{error:#}") })
@@ -118,7 +123,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         folder: args.folder.display().to_string(),
         era: version.to_string(),
         split: split(&found),
-        notes: notes(&found),
+        recorded_latency_ns: args.recorded_latency.get(),
+        notes: notes(&found, args.recorded_latency),
         unreadable,
         prices: (0..).zip(&args.halt_cost).map(|(place, price)| at_price(&found, place, *price)).collect(),
     };
@@ -141,14 +147,14 @@ fn recordings(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn study_one(path: &Path, version: Version, prices: &[Nanos]) -> anyhow::Result<Found> {
+fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found> {
     let reader = model::open(path)?;
     model::refuse_least_lengths(reader.metadata())?;
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
-    let source = RecordingSource::new(reader, false);
+    let source = RecordingSource::new(reader, false).without_latency(args.recorded_latency);
     let bar = progress::episodes(source.episodes(), "replaying");
-    let priced = study(&source, version, prices, &|episodes| bar.inc(episodes));
+    let priced = study(&source, version, &args.halt_cost, &|episodes| bar.inc(episodes));
     bar.finish_and_clear();
     let fitted = FITTED.contains(&name.as_str());
     Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), priced: priced? })
@@ -164,16 +170,19 @@ fn split(found: &[Found]) -> String {
     )
 }
 
-fn notes(found: &[Found]) -> Vec<String> {
+fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
     let late = found.iter().filter(|one| one.idle_includes == IdleIncludes::Wake).count();
-    let mut notes = vec![];
-    if late > 0 {
-        notes.push(format!(
-            "the idle times of {late} recordings (†) include the wake-up latency of the halts that were recorded: every \
-             policy and the clairvoyant are given the same lengths, so costs are a little higher than they would be"
-        ));
-    }
-    notes
+    let said = if recorded_latency > Nanos::ZERO {
+        format!("{} of it was taken out", duration(recorded_latency.get() as f64))
+    } else {
+        "they are taken as they are, the same for every policy and the clairvoyant; --recorded-latency takes it out".to_owned()
+    };
+    let of_late = format!(
+        "the idle times of {late} recordings (†) include the wake-up latency of the halts recorded: {said}"
+    );
+    let short = "KVM's rule under the controller begins at its default: the time to the first decision is in the figures, and is \
+                 much of a recording of a few seconds";
+    if late > 0 { vec![of_late, short.to_owned()] } else { vec![short.to_owned()] }
 }
 
 fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
