@@ -174,6 +174,31 @@ fn a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers() {
 }
 
 #[test]
+fn live_policies_are_compared_in_both_places() {
+    const TEST: &str = "live_policies_are_compared_in_both_places";
+    let _alone = alone();
+    let state = tempfile::tempdir().unwrap();
+    let args = ["lab", "policies", "--rounds", "1", "--gaps", "exponential:60us", "--foreign-limit", "100"];
+    let output = experiment(state.path(), &[&args[..], &["--format", "json"]].concat());
+    if cannot(&output) {
+        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+    }
+    let told = json(&output);
+    let campaigns = told["campaigns"].as_array().unwrap();
+    assert_eq!(campaigns.len(), 2);
+    for campaign in campaigns {
+        let rows = campaign["findings"]["rows"].as_array().unwrap();
+        let leader = campaign["leader"].as_str().unwrap();
+        let value = |figure: &str| {
+            let row = rows.iter().find(|row| row["arm"] == leader && row["figure"] == figure).unwrap();
+            row["value"]["value"].as_f64().unwrap()
+        };
+        let cost = value("polled_ns_per_wake") + 20_000.0 * value("halts_per_wake");
+        assert!((value("cost_ns_per_wake") / cost - 1.0).abs() < 1e-6, "{cost}");
+    }
+}
+
+#[test]
 fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
     let state = tempfile::tempdir().unwrap();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/guest-redis_c1.parquet");

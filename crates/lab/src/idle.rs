@@ -5,7 +5,7 @@ use crate::vm::Options;
 use dwell_policy::param::{SetError, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, ParseNanosError};
-use dwell_replay::Rule;
+use dwell_replay::{Rule, Terms};
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,7 +29,8 @@ pub enum Halts {
 /// `no-poll-control` (the guest forbids its host to poll, `MSR_KVM_POLL_CONTROL` = 0).
 ///
 /// POLICY is `never`, `always`, `fixed=NS`, `ski-rental=NS`, or a rule with what differs from its defaults: `kvm`,
-/// `haltpoll`, `aio`, `kvm@5.10,halt_poll_ns=50us`.
+/// `haltpoll`, `aio`, `kvm@5.10,halt_poll_ns=50us`. Policies that learn are told what a halt is worth, and how late they
+/// learn of a wake that they slept through: `savings@20us`, `leader@20us,late=12us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// Who handles its halts.
@@ -50,8 +51,9 @@ pub enum ParseIdleError {
     Part(String),
     /// A policy that is not known.
     #[error(
-        "`{0}` is no policy; write never, always, fixed=20us, ski-rental=20us, kvm, haltpoll or aio, the last three with \
-         NAME=VALUE after commas and @VERSION after their name, such as kvm@5.10,halt_poll_ns=50us"
+        "`{0}` is no policy; write never, always, fixed=20us, ski-rental=20us, savings@20us, leader@20us (with ,late=10us \
+         where a halted idler learns of its wake so late), kvm, haltpoll or aio, the last three with NAME=VALUE after commas \
+         and @VERSION after their name, such as kvm@5.10,halt_poll_ns=50us"
     )]
     Policy(String),
     /// A duration that cannot be read.
@@ -174,6 +176,8 @@ pub fn rule(text: &str) -> Result<Rule, ParseIdleError> {
         "kvm" => Layer::Host,
         "haltpoll" => Layer::Guest,
         "aio" => Layer::Iothread,
+        "savings" => return Ok(Rule::Savings(terms(version, values).ok_or_else(unknown)??)),
+        "leader" => return Ok(Rule::Leader(terms(version, values).ok_or_else(unknown)??)),
         simple => {
             if version.is_some() || values.is_some() {
                 return Err(unknown());
@@ -205,6 +209,17 @@ pub fn rule(text: &str) -> Result<Rule, ParseIdleError> {
     Ok(Rule::Layer(setting))
 }
 
+/// What a policy that learns is told: the price after its name, and `late=`; `None` where it is not told so.
+fn terms(price: Option<&str>, values: Option<&str>) -> Option<Result<Terms, ParseIdleError>> {
+    let late = match values.map(|values| values.split_once('=')) {
+        None => "0",
+        Some(Some((name, late))) if name.trim() == "late" => late.trim(),
+        Some(_) => return None,
+    };
+    let terms = |price: &str| Ok(Terms { halt_cost: duration(price.trim())?, wake_latency: duration(late)? });
+    price.map(terms)
+}
+
 impl fmt::Display for Idle {
     /// As it is parsed; of a rule only what differs from its defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -230,6 +245,13 @@ impl fmt::Display for Written<'_> {
         match self.0 {
             Rule::Fixed(ns) => write!(f, "fixed={}", Typed(*ns)),
             Rule::SkiRental(ns) => write!(f, "ski-rental={}", Typed(*ns)),
+            Rule::Savings(terms) | Rule::Leader(terms) => {
+                write!(f, "{}@{}", self.0.name(), Typed(terms.halt_cost))?;
+                if terms.wake_latency == Nanos::ZERO {
+                    return Ok(());
+                }
+                write!(f, ",late={}", Typed(terms.wake_latency))
+            }
             Rule::Layer(setting) => {
                 let (name, newest) = match setting.layer() {
                     Layer::Host => ("kvm", NEWEST_KERNEL),
@@ -266,6 +288,8 @@ mod tests {
             "guest:haltpoll",
             "guest:aio@7.2",
             "user:kvm@5.10,halt_poll_ns=50000",
+            "user:savings@20us",
+            "guest:leader@20us,late=12us",
         ] {
             let idle: Idle = text.parse().unwrap();
             assert_eq!(idle.to_string(), text);
@@ -288,6 +312,10 @@ mod tests {
             ("guest:never,x=1", "is no policy"),
             ("user:kvm,halt_pol_ns=1", "halt_pol_ns"),
             ("user:kvm@x", "is no version"),
+            ("user:leader", "leader@20us"),
+            ("user:savings@5 minutes", "is no duration"),
+            ("user:leader@20us,early=3us", "late=10us"),
+            ("user:leader@20us,late=soon", "is no duration"),
             ("user:never+host:0", "either in the kernel"),
             ("host:0+host:0", "stand once"),
             ("user:never+no-poll-control", "kernel's polling"),

@@ -36,6 +36,10 @@ fn every_way_to_idle_sees_every_event() {
         "user:never",
         "user:fixed=100us",
         "user:haltpoll",
+        "user:savings@20us,late=10us",
+        "user:leader@20us,late=10us",
+        "guest:savings@20us,late=10us",
+        "guest:leader@20us,late=10us",
         "guest:fixed=20us+user:kvm",
     ] {
         for gaps in ["exponential:60us", "bimodal:1us,150us,0.5"] {
@@ -102,6 +106,24 @@ fn user_space_polls_by_the_policy() {
     let always = run(rig, "user:always", "constant:100us").unwrap();
     assert_eq!((always.user.halts, always.signalled), (0, 0));
     assert_eq!(always.user.polls_succeeded, WAKES as u64);
+}
+
+#[test]
+fn policies_that_learn_find_out_live_what_is_worth_a_poll() {
+    let Some(Alone { rig, .. }) = &rig("policies_that_learn_find_out_live_what_is_worth_a_poll") else {
+        return;
+    };
+    for place in ["user", "guest"] {
+        for policy in ["savings", "leader"] {
+            // At 200 us for a halt every gap of 60 us is worth a poll; at 10 us none of 300 us is.
+            let short = run(rig, &format!("{place}:{policy}@200us,late=15us"), "constant:60us").unwrap();
+            let long = run(rig, &format!("{place}:{policy}@10us,late=8us"), "constant:300us").unwrap();
+            let [short, long] =
+                [short, long].map(|waking| if place == "user" { waking.user } else { waking.guest });
+            assert!(short.polls_succeeded > WAKES as u64 / 2, "{place} {policy}: {short:?}");
+            assert!(long.halts > WAKES as u64 * 9 / 10, "{place} {policy}: {long:?}");
+        }
+    }
 }
 
 #[test]

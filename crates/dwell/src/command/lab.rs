@@ -5,6 +5,7 @@ mod campaign;
 mod doorbell;
 mod findings;
 mod pingpong;
+mod policies;
 mod tallies;
 mod timer;
 mod validate;
@@ -34,6 +35,7 @@ enum Experiment {
     Doorbell(doorbell::DoorbellArgs),
     Validate(Box<validate::ValidateArgs>),
     Calibrate(calibrate::CalibrateArgs),
+    Policies(policies::PoliciesArgs),
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -44,5 +46,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Experiment::Doorbell(args) => doorbell::run(args),
         Experiment::Validate(args) => validate::run(*args),
         Experiment::Calibrate(args) => calibrate::run(args),
+        Experiment::Policies(args) => policies::run(args),
     }
 }

@@ -5,6 +5,7 @@
 pub mod calibrate;
 pub mod doorbell;
 pub mod pingpong;
+pub mod policies;
 pub mod timer;
 pub mod validate;
 pub mod wake;

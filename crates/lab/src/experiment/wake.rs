@@ -79,22 +79,40 @@ pub fn block(
     Ok(told(rig, turn.setting, &waking))
 }
 
-/// The figures of a block. Polls and halts are those of whoever polls: the guest, user space, or the kernel.
-fn told(rig: &Rig, idle: &Idle, waking: &Waking) -> Block {
+/// What whoever polls did in a block: the guest, user space, or the kernel.
+pub(super) struct Polling {
+    polls: u64,
+    succeeded: u64,
+    pub(super) polled_ns: u64,
+    /// `None`: this kernel does not tell.
+    pub(super) halts: Option<u64>,
+}
+
+impl Polling {
+    pub(super) fn of(rig: &Rig, idle: &Idle, waking: &Waking) -> Polling {
+        let of = |idler: &Idling| Polling {
+            polls: idler.polls,
+            succeeded: idler.polls_succeeded,
+            polled_ns: rig.nanos(idler.polled_cycles),
+            halts: Some(idler.halts),
+        };
+        match (&idle.guest, &idle.halts) {
+            (Some(_), _) => of(&waking.guest),
+            (None, Halts::InUserSpace(_)) => of(&waking.user),
+            (None, Halts::InKernel(_)) => Polling {
+                polls: waking.counters.halt_attempted_poll.unwrap_or(0),
+                succeeded: waking.counters.halt_successful_poll.unwrap_or(0),
+                polled_ns: waking.host_polled_ns(),
+                halts: waking.slept(),
+            },
+        }
+    }
+}
+
+/// The figures of a block.
+pub(super) fn told(rig: &Rig, idle: &Idle, waking: &Waking) -> Block {
     let counters = &waking.counters;
-    let of = |idler: &Idling| {
-        (idler.polls, idler.polls_succeeded, rig.nanos(idler.polled_cycles), Some(idler.halts))
-    };
-    let (polls, succeeded, polled, halts) = match (&idle.guest, &idle.halts) {
-        (Some(_), _) => of(&waking.guest),
-        (None, Halts::InUserSpace(_)) => of(&waking.user),
-        (None, Halts::InKernel(_)) => (
-            counters.halt_attempted_poll.unwrap_or(0),
-            counters.halt_successful_poll.unwrap_or(0),
-            waking.host_polled_ns(),
-            waking.slept(),
-        ),
-    };
+    let Polling { polls, succeeded, polled_ns, halts } = Polling::of(rig, idle, waking);
     let mut block = Block::new(waking.latency_ns.clone())
         .figure("cpu_ns_per_wake", waking.per_wake(waking.usage.cpu.get()))
         .figure("cpu_share", waking.usage.cpu.get() as f64 / waking.wall_ns.max(1) as f64)
@@ -104,7 +122,7 @@ fn told(rig: &Rig, idle: &Idle, waking: &Waking) -> Block {
         )
         .figure("polls_per_wake", waking.per_wake(polls))
         .figure("polls_succeeded_per_wake", waking.per_wake(succeeded))
-        .figure("polled_ns_per_wake", waking.per_wake(polled))
+        .figure("polled_ns_per_wake", waking.per_wake(polled_ns))
         .figure("signals_per_wake", waking.per_wake(waking.signalled));
     if let Some(halts) = halts {
         block = block.figure("halts_per_wake", waking.per_wake(halts));

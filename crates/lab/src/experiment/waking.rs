@@ -257,10 +257,17 @@ fn see(rig: &Rig, driven: &Driven, event: u64) -> Result<u64, LabError> {
     }
 }
 
+/// What the VMM's thread knows of its idling.
+struct Mind {
+    policy: Any,
+    /// When it idled last: it has been busy since.
+    ended: Tsc,
+}
+
 /// Where a VMM's thread idles when the halts of its vCPU come to it.
 struct UserBed<'r> {
     rig: &'r Rig,
-    policy: Mutex<Any>,
+    mind: Mutex<Mind>,
     /// 1 while the thread sleeps, or is about to.
     sleeping: AtomicU32,
     /// Whether nobody will post any more.
@@ -272,7 +279,7 @@ impl<'r> UserBed<'r> {
     fn new(policy: Any, rig: &'r Rig) -> UserBed<'r> {
         UserBed {
             rig,
-            policy: Mutex::new(policy),
+            mind: Mutex::new(Mind { policy, ended: Tsc::now() }),
             sleeping: AtomicU32::new(0),
             abandoned: AtomicBool::new(false),
             counters: IdleCounters::default(),
@@ -283,11 +290,12 @@ impl<'r> UserBed<'r> {
     /// not seen.
     fn idle(&self, shared: &Sleeper) -> ControlFlow<()> {
         // Only this thread takes the lock; it keeps the policy where the closure can change it.
-        let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mind = self.mind.lock().unwrap_or_else(PoisonError::into_inner);
+        let Mind { policy, ended } = &mut *mind;
         let seen = shared.seen().0;
         let event = || shared.posted() != seen || self.abandoned.load(Ordering::Relaxed);
         let start = Tsc::now();
-        let window = policy.window();
+        let window = policy.window_after(self.rig.between(*ended, start));
         if window > Nanos::ZERO {
             let mut came = event();
             while !came && self.rig.since(start) < window {
@@ -300,7 +308,9 @@ impl<'r> UserBed<'r> {
             self.counters.halted();
             self.sleep(event);
         }
-        policy.observe(Outcome::of(self.rig.since(start)));
+        *ended = Tsc::now();
+        self.counters.idled(ended.since(start).0);
+        policy.observe(Outcome::of(self.rig.between(start, *ended)));
         if self.abandoned.load(Ordering::Relaxed) {
             ControlFlow::Break(())
         } else {

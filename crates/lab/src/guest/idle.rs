@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub struct Bed {
     /// 1 while the idler watches memory.
     polling: AtomicU32,
-    /// [`EMPTY`], [`BEING_MADE`] or [`MADE`].
+    /// [`EMPTY`], [`BEING_MADE`], [`MADE`] or [`TAKEN`].
     state: AtomicU32,
     /// TSC cycles in 2^20 ns.
     cycles_per_mebi_ns: AtomicU64,
@@ -26,12 +26,14 @@ pub struct Bed {
     counters: IdleCounters,
 }
 
-/// States of a bed: nobody has put a policy there, somebody is about to, one is there for good.
+/// States of a bed: nobody has put a policy there, somebody is about to, one is there, an idler has taken it for good.
 const EMPTY: u32 = 0;
 const BEING_MADE: u32 = 1;
 const MADE: u32 = 2;
+const TAKEN: u32 = 3;
 
-// SAFETY: `policy` is written once, by who took the state from empty, and read only once it is made; all the rest is atomic.
+// SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from made; all the
+// rest is atomic.
 unsafe impl Sync for Bed {}
 // SAFETY: zero is valid everywhere (the bed is then empty), and a policy points nowhere.
 unsafe impl Shared for Bed {}
@@ -44,6 +46,7 @@ pub(crate) struct IdleCounters {
     polls: AtomicU64,
     polls_succeeded: AtomicU64,
     polled_cycles: AtomicU64,
+    idled_cycles: AtomicU64,
 }
 
 impl IdleCounters {
@@ -55,6 +58,12 @@ impl IdleCounters {
         add(&self.polled_cycles, cycles);
     }
 
+    /// It idled for so long, as its policy was told.
+    #[inline]
+    pub(crate) fn idled(&self, cycles: u64) {
+        add(&self.idled_cycles, cycles);
+    }
+
     /// It halted.
     #[inline]
     pub(crate) fn halted(&self) {
@@ -63,10 +72,11 @@ impl IdleCounters {
 
     /// What it has counted so far.
     pub(crate) fn read(&self) -> Idling {
-        let IdleCounters { halts, polls, polls_succeeded, polled_cycles } = self;
-        let [halts, polls, polls_succeeded, polled_cycles] =
-            [halts, polls, polls_succeeded, polled_cycles].map(|counter| counter.load(Ordering::Relaxed));
-        Idling { halts, polls, polls_succeeded, polled_cycles }
+        let IdleCounters { halts, polls, polls_succeeded, polled_cycles, idled_cycles } = self;
+        let [halts, polls, polls_succeeded, polled_cycles, idled_cycles] =
+            [halts, polls, polls_succeeded, polled_cycles, idled_cycles]
+                .map(|counter| counter.load(Ordering::Relaxed));
+        Idling { halts, polls, polls_succeeded, polled_cycles, idled_cycles }
     }
 }
 
@@ -87,6 +97,8 @@ pub struct Idling {
     pub polls_succeeded: u64,
     /// Time polled \[TSC cycles\].
     pub polled_cycles: u64,
+    /// Time idled, from the beginning of each episode until the idler knew of its end \[TSC cycles\].
+    pub idled_cycles: u64,
 }
 
 impl std::ops::Sub for Idling {
@@ -98,6 +110,7 @@ impl std::ops::Sub for Idling {
             polls: self.polls - before.polls,
             polls_succeeded: self.polls_succeeded - before.polls_succeeded,
             polled_cycles: self.polled_cycles - before.polled_cycles,
+            idled_cycles: self.idled_cycles - before.idled_cycles,
         }
     }
 }
@@ -132,21 +145,24 @@ impl Bed {
 /// A guest CPU that idles in a bed.
 pub struct Idler<'b> {
     bed: &'b Bed,
-    policy: Any,
+    /// Stays in the bed: a guest has no libc that could copy it.
+    policy: Option<&'b mut Any>,
     cycles_per_mebi_ns: u64,
+    /// When it idled last, by the time-stamp counter: it has been busy since.
+    ended: u64,
 }
 
 impl<'b> Idler<'b> {
-    /// Lies down in the bed, with the policy that was put there; without one it never polls.
+    /// Lies down in the bed, with the policy that was put there; without one, or where another idler has it, it never polls.
     #[inline]
     pub fn new(bed: &'b Bed) -> Idler<'b> {
-        let policy = if bed.state.load(Ordering::Acquire) != MADE {
-            Any::default()
-        } else {
-            // SAFETY: it was written before the state and is not written again; policies have no destructor.
-            unsafe { std::ptr::read((*bed.policy.get()).as_ptr()) }
-        };
-        Idler { bed, policy, cycles_per_mebi_ns: bed.cycles_per_mebi_ns.load(Ordering::Relaxed) }
+        let taken = bed.state.compare_exchange(MADE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        let policy = taken.is_ok().then(|| {
+            // SAFETY: it was written before the state said so; the exchange succeeds once, and nobody else comes here after.
+            unsafe { (*bed.policy.get()).assume_init_mut() }
+        });
+        let cycles_per_mebi_ns = bed.cycles_per_mebi_ns.load(Ordering::Relaxed);
+        Idler { bed, policy, cycles_per_mebi_ns, ended: tsc() }
     }
 
     /// Idles until there is an event: polls for the window of its policy, then halts.
@@ -154,7 +170,8 @@ impl<'b> Idler<'b> {
     pub fn idle(&mut self, event: impl Fn() -> bool) {
         let counters = &self.bed.counters;
         let start = tsc();
-        let window = self.policy.window();
+        let busy = self.nanos(start - self.ended);
+        let window = self.policy.as_mut().map_or(Nanos::ZERO, |policy| policy.window_after(busy));
         if window > Nanos::ZERO {
             let limit = self.cycles(window);
             self.bed.polling.store(1, Ordering::Relaxed);
@@ -172,7 +189,12 @@ impl<'b> Idler<'b> {
             counters.halted();
             halt();
         }
-        self.policy.observe(Outcome::of(self.nanos(tsc() - start)));
+        self.ended = tsc();
+        counters.idled(self.ended - start);
+        let idle = self.nanos(self.ended - start);
+        if let Some(policy) = &mut self.policy {
+            policy.observe(Outcome::of(idle));
+        }
     }
 
     /// Halts until the next interrupt, whatever has happened: how an event that always comes with its interrupt is

@@ -83,7 +83,7 @@ pub(crate) fn notes<T: Serialize>(told: &Told<'_, T>) {
 }
 
 /// The arms in order, each once.
-fn arms(findings: &Findings) -> Vec<&str> {
+pub(crate) fn arms(findings: &Findings) -> Vec<&str> {
     let mut arms: Vec<&str> = vec![];
     for row in &findings.rows {
         if !arms.contains(&row.arm.as_str()) {
@@ -127,7 +127,7 @@ fn compared(findings: &Findings, shown: &[Shown]) -> Table {
     table
 }
 
-fn ratio(interval: Interval) -> String {
+pub(crate) fn ratio(interval: Interval) -> String {
     let limits = interval.limits().map_or_else(String::new, |[low, high]| format!(" [{low:.3}, {high:.3}]"));
     format!("{:.3}{limits}", interval.value)
 }

@@ -21,8 +21,8 @@ use std::fmt::Write;
 #[command(
     after_help = "Ways to idle: host:NS (halts in the kernel, which polls up to NS first), guest:POLICY, user:POLICY\n\
                         (halts handled by the VMM's thread), joined by + ; no-poll-control forbids the host to poll.\n\
-                        POLICY: never, always, fixed=NS, ski-rental=NS, kvm, haltpoll or aio, the last three with\n\
-                        @VERSION and ,NAME=VALUE.\n\n\
+                        POLICY: never, always, fixed=NS, ski-rental=NS, savings@PRICE or leader@PRICE (what a halt is\n\
+                        worth; ,late=TIME), kvm, haltpoll or aio, the last three with @VERSION and ,NAME=VALUE.\n\n\
                         Example:\n  dwell lab wake --gaps exponential:50us --idle host:0 --idle host:200us --idle guest:haltpoll"
 )]
 pub(crate) struct WakeArgs {

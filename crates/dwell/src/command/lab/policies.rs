@@ -1,0 +1,203 @@
+//! `dwell lab policies`
+
+use super::campaign::{Along, BLOCK, CampaignArgs, given_or};
+use super::findings;
+use super::wake::{LONGEST_GAP, mean};
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{quantity, settings};
+use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::policies::{COST, Where, block, figures};
+use dwell_lab::experiment::wake::wakes_of_a_block;
+use dwell_lab::method::{Campaign, Findings, GapSpec, Gaps, Row};
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::Terms;
+use dwell_report::{Cell, Column, Table, duration};
+use serde::Serialize;
+
+/// Run the policies that learn, live, against the kernel's rules at one price of a halt: cost, CPU, halts, latency
+///
+/// Savings and leader decide about the halts of a real vCPU, once in the VMM's thread and once in the guest, by turns with the
+/// rule of today's kernels in the same place, ski rental, never polling, and the kernel itself. Cost is the time polled plus
+/// the halts at their price, both as measured, and is compared with that of today's rule. How late a sleeper learns of its
+/// wake, which the policies have to know, is measured first. Every row is printed.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  dwell lab policies --halt-cost 20us --budget 3min")]
+pub(crate) struct PoliciesArgs {
+    /// What one halt and wake is worth, in CPU time
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    halt_cost: Nanos,
+    /// How long the vCPU is left alone before each wake: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
+    /// recording:FILE (or recording:FILE@IDLER); may be given several times
+    /// [default: exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
+    #[arg(long, value_name = "GAPS")]
+    gaps: Vec<GapSpec>,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Serialize)]
+struct Compared {
+    halt_cost_ns: u64,
+    seed: u64,
+    notes: Vec<String>,
+    late_ns: Vec<Late>,
+    campaigns: Vec<OfGaps>,
+}
+
+/// How late who polls here learns of a wake through which it slept.
+#[derive(Serialize)]
+struct Late {
+    place: &'static str,
+    late_ns: u64,
+}
+
+#[derive(Serialize)]
+struct OfGaps {
+    gaps: String,
+    place: &'static str,
+    /// The arm of the leader.
+    leader: String,
+    wakes_per_block: usize,
+    findings: Findings,
+}
+
+fn name(place: Where) -> &'static str {
+    match place {
+        Where::UserSpace => "user space",
+        Where::Guest => "guest",
+    }
+}
+
+pub(crate) fn run(args: PoliciesArgs) -> Outcome {
+    let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
+    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let version = settings::parse_version(Layer::Host, settings::KERNEL)?;
+    let rig = Rig::open(1)?;
+    let mut along = Along::open()?;
+    let (seed, notes) = (args.campaign.seed(), rig.notes());
+    let share = u32::try_from(gaps.len() * Where::ALL.len()).unwrap_or(1);
+    let (mut late_ns, mut campaigns) = (vec![], vec![]);
+    for place in Where::ALL {
+        let late = place.late(&rig, &along.stop)?;
+        late_ns.push(Late { place: name(place), late_ns: late.get() });
+        let terms = Terms { halt_cost: args.halt_cost, wake_latency: late };
+        for gaps in &gaps {
+            if along.stopped() {
+                break;
+            }
+            along.about(format!("{}, {}", name(place), gaps.spec()));
+            let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
+            let arms = place.arms(version, terms);
+            let campaign = Campaign::new("policies", arms, figures(), args.campaign.plan(share))?;
+            let record = along.run(|load, stop, tell| {
+                let cost = args.halt_cost;
+                campaign.run(load, stop, tell, |turn| block(&rig, gaps, seed, wakes, cost, turn, stop))
+            })?;
+            args.campaign.keep(&record, campaigns.len(), &gaps.spec().to_string(), &notes)?;
+            campaigns.push(OfGaps {
+                gaps: gaps.spec().to_string(),
+                place: name(place),
+                leader: place.leader(terms).to_string(),
+                wakes_per_block: wakes,
+                findings: record.findings(),
+            });
+        }
+    }
+    let compared = Compared { halt_cost_ns: args.halt_cost.get(), seed, notes, late_ns, campaigns };
+    match args.format.format {
+        Format::Json => output::json(&compared)?,
+        Format::Csv => output::csv(&table(&compared))?,
+        Format::Table => print(&compared)?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn table(compared: &Compared) -> Table {
+    let mut table = Table::new([
+        Column::text("gaps", "gaps"),
+        Column::text("arm", "arm"),
+        Column::number("cost/wake", "cost_ns_per_wake"),
+        Column::text("by today's rule, 95 %", "cost_ratio"),
+        Column::number("polled", "polled_ns_per_wake"),
+        Column::number("halts", "halts_per_wake"),
+        Column::number("CPU/wake", "cpu_ns_per_wake"),
+        Column::text("by today's rule", "cpu_ratio"),
+        Column::number("p50", "p50_ns"),
+        Column::text("by today's rule", "p50_ratio"),
+        Column::number("p99", "p99_ns"),
+    ]);
+    for OfGaps { gaps, findings, .. } in &compared.campaigns {
+        for arm in findings::arms(findings) {
+            let value = |figure: &str| findings.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
+            let nanos = |figure: &str| value(figure).map_or(Cell::Missing, Cell::Nanos);
+            let ratio = |figure: &str| {
+                let ratio = findings.row(arm, figure).and_then(Row::ratio);
+                ratio.map_or(Cell::Missing, |ratio| Cell::Text(findings::ratio(ratio)))
+            };
+            table.push([
+                Cell::Text(gaps.clone()),
+                Cell::Text(arm.to_owned()),
+                nanos(COST),
+                ratio(COST),
+                nanos("polled_ns_per_wake"),
+                Cell::ratio(value("halts_per_wake")),
+                nanos("cpu_ns_per_wake"),
+                ratio("cpu_ns_per_wake"),
+                nanos("p50"),
+                ratio("p50"),
+                nanos("p99"),
+            ]);
+        }
+    }
+    table
+}
+
+/// On how many gap distributions the leader costs less than today's rule, the whole interval below 1.
+fn verdict(compared: &Compared, place: Where) -> String {
+    let here: Vec<&OfGaps> = compared.campaigns.iter().filter(|of| of.place == name(place)).collect();
+    let wins = here.iter().filter(|of| {
+        let row = of.findings.row(&of.leader, COST);
+        row.and_then(Row::ratio).is_some_and(|ratio| ratio.high < 1.0)
+    });
+    format!(
+        "{}: leader costs less than today's rule, with the whole interval, on {} of {} distributions of gaps",
+        name(place),
+        wins.count(),
+        here.len()
+    )
+}
+
+fn print(compared: &Compared) -> anyhow::Result<()> {
+    let price = duration(compared.halt_cost_ns as f64);
+    let mut text = format!(
+        "Live policies, per wake; cost is the time polled and {price} for each halt; the last arm of each is today's rule \
+         once more\n\n{}\n",
+        table(compared).to_text()
+    );
+    for place in Where::ALL {
+        text += &format!("{}\n", verdict(compared, place));
+    }
+    output::text(&text)?;
+    for Late { place, late_ns } in &compared.late_ns {
+        eprintln!(
+            "{place}: a sleeper learns of its wake {} late, which is taken out",
+            duration(*late_ns as f64)
+        );
+    }
+    for OfGaps { gaps, place, findings, .. } in &compared.campaigns {
+        eprintln!(
+            "{place}, {gaps}: {} rounds, {} blocks repeated because others took CPU time",
+            findings.rounds, findings.gating.rejected
+        );
+        for warning in &findings.warnings {
+            eprintln!("warning: {place}, {gaps}: {warning}");
+        }
+    }
+    for note in &compared.notes {
+        eprintln!("note: {note}");
+    }
+    Ok(())
+}

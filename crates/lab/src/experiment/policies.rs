@@ -1,0 +1,108 @@
+//! `policies`: the policies that learn, live, against the kernel's rules, all at one price of a halt.
+//!
+//! A live policy is judged as in a replay: by the time that it polled, as it was measured, and its halts, as they were
+//! counted, at the same price for all. CPU time and latency are measured beside and have no price put on them. The rule of a
+//! kernel runs where the policy that it is compared with runs, in the halts of user space or in the guest, since a halt
+//! there costs another CPU time and another latency than one in the kernel; what the kernel itself does is one more arm.
+
+use super::wake::{self, Polling};
+use super::waking::{WARM_UP, wake};
+use super::{LabError, Rig};
+use crate::idle::Idle;
+use crate::method::{Arms, Block, Figure, Gaps, Turn, Unit};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::{Rule, Terms};
+use std::sync::atomic::AtomicBool;
+
+/// The figure by which policies are judged: time polled plus halts at their price, for each wake.
+pub const COST: &str = "cost_ns_per_wake";
+
+/// Who polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// The VMM's thread, which handles the halts.
+    UserSpace,
+    /// The guest, above a kernel that does not poll.
+    Guest,
+}
+
+impl Where {
+    /// Both.
+    pub const ALL: [Where; 2] = [Where::UserSpace, Where::Guest];
+
+    fn idle(self, rule: Rule) -> Idle {
+        match self {
+            Where::UserSpace => Idle::user(rule),
+            Where::Guest => Idle::guest(rule),
+        }
+    }
+
+    /// The rule of today's kernels here, with its defaults in a version.
+    fn rule(self, version: Version) -> Rule {
+        Rule::Layer(Setting::defaults(if self == Where::Guest { Layer::Guest } else { Layer::Host }, version))
+    }
+
+    /// The leader's arm.
+    pub fn leader(self, terms: Terms) -> Idle {
+        self.idle(Rule::Leader(terms))
+    }
+
+    /// The arms: today's rule, which is the baseline, what does not learn, what does, and the kernel itself with its
+    /// default of 200 us.
+    pub fn arms(self, version: Version, terms: Terms) -> Arms<Idle> {
+        let others =
+            [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::Savings(terms), Rule::Leader(terms)];
+        let kernel = (self == Where::UserSpace).then(|| Idle::host(200_000));
+        let others = others.into_iter().map(|rule| self.idle(rule)).chain(kernel);
+        let first = self.idle(self.rule(version));
+        let arms = Arms::new(&first.to_string(), first);
+        others.fold(arms, |arms, idle| arms.arm(&idle.to_string(), idle))
+    }
+
+    /// How late whoever polls here learns of a wake through which it slept: by so much longer its idle times are, as it
+    /// measures them, if it never polls than if it always does.
+    ///
+    /// # Errors
+    /// [`LabError`].
+    pub fn late(self, rig: &Rig, stop: &AtomicBool) -> Result<Nanos, LabError> {
+        const WAKES: usize = 1_000;
+        const GAP: Nanos = Nanos::from_micros(100);
+        let mean = |rule: Rule| -> Result<Nanos, LabError> {
+            let waking = wake(rig, &self.idle(rule), &[GAP; WARM_UP + WAKES], stop)?;
+            let idling = if self == Where::Guest { waking.guest } else { waking.user };
+            Ok(Nanos(rig.nanos(idling.idled_cycles) / waking.wakes().max(1)))
+        };
+        Ok(mean(Rule::Never)?.saturating_sub(mean(Rule::Always)?))
+    }
+}
+
+/// The figures of an arm: those of [`wake`](super::wake), and [`COST`].
+pub fn figures() -> Vec<Figure> {
+    let mut figures = wake::figures();
+    figures.push(Figure::of_block(COST, Unit::Nanos).within(0.05));
+    figures
+}
+
+/// Measures one block, at this price of a halt.
+///
+/// # Errors
+/// [`LabError`].
+pub fn block(
+    rig: &Rig,
+    gaps: &Gaps,
+    seed: u64,
+    wakes: usize,
+    halt_cost: Nanos,
+    turn: &Turn<'_, Idle>,
+    stop: &AtomicBool,
+) -> Result<Block, LabError> {
+    let sequence = gaps.sequence(seed, turn.sequence, WARM_UP + wakes);
+    let waking = wake(rig, turn.setting, &sequence.gaps, stop)?;
+    let polling = Polling::of(rig, turn.setting, &waking);
+    let block = wake::told(rig, turn.setting, &waking);
+    let Some(halts) = polling.halts else { return Ok(block) };
+    let cost = waking.per_wake(polling.polled_ns) + waking.per_wake(halts) * halt_cost.get() as f64;
+    Ok(block.figure(COST, cost))
+}
