@@ -276,40 +276,54 @@ impl Player {
 
     /// Lives through the episodes of a run, and counts what it did.
     pub fn play(&mut self, run: &Run) -> Counts {
+        self.follow(run, |_| ())
+    }
+
+    /// As [`Player::play`], and tells of every episode in order for how long the rule would have polled; a guest and the
+    /// host below it together.
+    pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
-            State::One(Any::Never(policy)) => drive(policy, run),
-            State::One(Any::Always(policy)) => drive(policy, run),
-            State::One(Any::Fixed(policy)) => drive(policy, run),
-            State::One(Any::SkiRental(policy)) => drive(policy, run),
-            State::One(Any::Kvm(policy)) => drive(policy, run),
-            State::One(Any::Haltpoll(policy)) => drive(policy, run),
-            State::One(Any::Aio(policy)) => drive(policy, run),
-            State::One(Any::Savings(policy)) => drive(policy.exact(), run),
-            State::One(Any::Leader(policy)) => drive_after(policy.exact(), run, &mut self.ended_ns),
-            State::Aio(policy) => drive_with_handlers(policy.as_mut(), run),
-            State::Controlled(controlled) => drive_controlled(controlled, run),
-            State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run),
+            State::One(Any::Never(policy)) => drive(policy, run, see),
+            State::One(Any::Always(policy)) => drive(policy, run, see),
+            State::One(Any::Fixed(policy)) => drive(policy, run, see),
+            State::One(Any::SkiRental(policy)) => drive(policy, run, see),
+            State::One(Any::Kvm(policy)) => drive(policy, run, see),
+            State::One(Any::Haltpoll(policy)) => drive(policy, run, see),
+            State::One(Any::Aio(policy)) => drive(policy, run, see),
+            State::One(Any::Savings(policy)) => drive(policy.exact(), run, see),
+            State::One(Any::Leader(policy)) => drive_after(policy.exact(), run, &mut self.ended_ns, see),
+            State::Aio(policy) => drive_with_handlers(policy.as_mut(), run, see),
+            State::Controlled(controlled) => drive_controlled(controlled, run, see),
+            State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run, see),
         }
     }
 }
 
-fn drive(policy: &mut impl Policy, run: &Run) -> Counts {
+fn drive(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     let mut counts = of_run(run);
     for &idle in &run.idle_ns {
-        counts.count(policy.window().get(), idle);
+        let window = policy.window();
+        see(window);
+        counts.count(window.get(), idle);
         policy.observe(Outcome::of(Nanos(idle)));
     }
     counts
 }
 
 /// Tells the policy how long the idler was busy before each episode.
-fn drive_after(policy: &mut impl Policy, run: &Run, ended_ns: &mut Option<u64>) -> Counts {
+fn drive_after(
+    policy: &mut impl Policy,
+    run: &Run,
+    ended_ns: &mut Option<u64>,
+    mut see: impl FnMut(Nanos),
+) -> Counts {
     let mut counts = of_run(run);
     for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
         let window = match *ended_ns {
             Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
             None => policy.window(),
         };
+        see(window);
         counts.count(window.get(), idle);
         policy.observe(Outcome::of(Nanos(idle)));
         *ended_ns = Some(start.saturating_add(idle));
@@ -317,28 +331,37 @@ fn drive_after(policy: &mut impl Policy, run: &Run, ended_ns: &mut Option<u64>) 
     counts
 }
 
-fn drive_controlled(controlled: &mut Controlled, run: &Run) -> Counts {
+fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     let mut counts = of_run(run);
     for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
-        counts.count(controlled.live(start, idle), idle);
+        let window = controlled.live(start, idle);
+        see(Nanos(window));
+        counts.count(window, idle);
     }
     counts
 }
 
-fn drive_with_handlers(policy: &mut impl Policy, run: &Run) -> Counts {
+fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     if !run.has_ready() {
-        return drive(policy, run);
+        return drive(policy, run, see);
     }
     let mut counts = of_run(run);
     for (episode, &idle) in run.idle_ns.iter().enumerate() {
-        counts.count(policy.window().get(), idle);
+        let window = policy.window();
+        see(window);
+        counts.count(window.get(), idle);
         policy.observe(Outcome { idle: Nanos(idle), ready: run.ready(episode) });
     }
     counts
 }
 
 /// The guest polls first; the host gets the rest of the episode.
-fn drive_stacked(guest: &mut Haltpoll, mut host: Option<&mut HaltPoll>, run: &Run) -> Counts {
+fn drive_stacked(
+    guest: &mut Haltpoll,
+    mut host: Option<&mut HaltPoll>,
+    run: &Run,
+    mut see: impl FnMut(Nanos),
+) -> Counts {
     let mut counts = of_run(run);
     for &idle in &run.idle_ns {
         let guest_window = guest.window().get();
@@ -349,7 +372,9 @@ fn drive_stacked(guest: &mut Haltpoll, mut host: Option<&mut HaltPoll>, run: &Ru
             host_window = host.window().get();
             host.observe(Outcome::of(Nanos(rest)));
         }
-        counts.count(guest_window.saturating_add(host_window), idle);
+        let window = guest_window.saturating_add(host_window);
+        see(Nanos(window));
+        counts.count(window, idle);
         counts.exits += u64::from(rest > 0 && rest <= host_window);
     }
     counts
@@ -467,6 +492,34 @@ mod tests {
         let cuts: Vec<u64> = (0..=40).map(|part| part * 200).collect();
         source.visit_parts(&cuts, &mut |_, batch| bank.feed(batch)).unwrap();
         assert_eq!(bank.take(), replayed.counts);
+    }
+
+    proptest! {
+        #[test]
+        fn windows_that_are_told_are_those_that_are_counted(
+            idle_ns in prop::collection::vec(prop_oneof![0u64..400_000, any::<u64>()], 1..60)
+        ) {
+            for rule in rules() {
+                let (mut followed, mut played) = (rule.start(1).unwrap(), rule.start(1).unwrap());
+                let source = Memory::of_one(&idle_ns);
+                source
+                    .visit(0..source.episodes(), &mut |batch| {
+                        for run in batch.runs() {
+                            let mut windows = vec![];
+                            let counts = followed.follow(run, |window| windows.push(window.get()));
+                            let mut told = of_run(run);
+                            for (&idle, &window) in run.idle_ns.iter().zip(&windows) {
+                                told.count(window, idle);
+                            }
+                            // What a host below catches is an exit without a halt.
+                            told.exits = counts.exits;
+                            assert_eq!(told, counts, "{rule:?}");
+                            assert_eq!(played.play(run), counts, "{rule:?}");
+                        }
+                    })
+                    .unwrap();
+            }
+        }
     }
 
     #[test]
