@@ -1,7 +1,7 @@
 use crate::number;
 
 /// A logarithmic histogram as text: one line for each bucket from the first to the last that holds anything, with its
-/// lower end, number, share and a bar. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.
+/// lower end, number, share, share of it and all before it, and a bar. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.
 pub fn histogram(buckets: &[u64]) -> String {
     const WIDTH: f64 = 40.0;
     let held = |b: &u64| *b > 0;
@@ -11,14 +11,17 @@ pub fn histogram(buckets: &[u64]) -> String {
     let total: u64 = buckets.iter().sum();
     let most = buckets.iter().copied().max().unwrap_or(1);
     let mut text = String::new();
+    let mut so_far = 0;
     for (bucket, &episodes) in buckets.iter().enumerate().take(last + 1).skip(first) {
         let from = if bucket == 0 { 0.0 } else { 2f64.powi(i32::try_from(bucket - 1).unwrap_or(i32::MAX)) };
         let bar = bar(episodes as f64 / most as f64 * WIDTH);
+        so_far += episodes;
         let line = format!(
-            "{:>10}  {:>12}  {:>7}  {bar}",
+            "{:>10}  {:>12}  {:>7}  {:>7}  {bar}",
             number::duration(from),
             number::count(u128::from(episodes)),
             number::percent(episodes as f64 / total as f64),
+            number::percent(so_far as f64 / total as f64),
         );
         text.push_str(line.trim_end());
         text.push('\n');
@@ -44,8 +47,8 @@ mod tests {
         let text = histogram(&[0, 0, 3, 0, 1, 0]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].starts_with("      2 ns             3   75.0 %  █"), "{}", lines[0]);
-        assert_eq!(lines[1], "      4 ns             0   0.00 %");
+        assert!(lines[0].starts_with("      2 ns             3   75.0 %   75.0 %  █"), "{}", lines[0]);
+        assert_eq!(lines[1], "      4 ns             0   0.00 %   75.0 %");
         assert_eq!(histogram(&[0; 8]), "");
     }
 }

@@ -22,19 +22,23 @@ pub(crate) fn run(args: Args) -> Outcome {
     match args.format.format {
         Format::Json => output::json(&summary)?,
         Format::Csv => output::csv(&table(&summary))?,
-        Format::Table => {
-            output::text(&head(&args.file.display().to_string(), &summary))?;
-            output::text(&format!("\n{}", table(&summary).to_text()))?;
-            output::text(&format!(
-                "\n{:>10}  {:>12}  {:>7}\n{}",
-                "idle from",
-                "episodes",
-                "share",
-                histogram(&summary.all.log2_histogram)
-            ))?;
-        }
+        Format::Table => output::text(&words(&args.file.display().to_string(), &summary))?,
     }
     Ok(Answer::Yes)
+}
+
+/// All of it for people.
+pub(crate) fn words(file: &str, summary: &Summary) -> String {
+    format!(
+        "{}\n{}\n{:>10}  {:>12}  {:>7}  {:>7}\n{}",
+        head(file, summary),
+        table(summary).to_text(),
+        "idle from",
+        "episodes",
+        "share",
+        "up to",
+        histogram(&summary.all.log2_histogram)
+    )
 }
 
 fn head(file: &str, summary: &Summary) -> String {
@@ -131,7 +135,7 @@ fn losses(metadata: &Metadata) -> String {
     format!("{events}{by_cpu}{incomplete}")
 }
 
-fn table(summary: &Summary) -> Table {
+pub(crate) fn table(summary: &Summary) -> Table {
     let mut table = Table::new([
         Column::text("idler", "idler"),
         Column::number("episodes", "episodes"),

@@ -34,12 +34,8 @@ pub(crate) struct Args {
     whence: WhenceArgs,
     #[command(flatten)]
     model: ModelArgs,
-    /// Goal: fewest halts while at most this much of one CPU is burnt polling, such as 2% or 0.02
-    #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "max_halts_per_s")]
-    max_cpu: Option<f64>,
-    /// Goal: least CPU burnt with at most so many halts per second
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
-    max_halts_per_s: Option<f64>,
+    #[command(flatten)]
+    goal: GoalArgs,
     /// Print the settings that are best for some price, the Pareto front on the second half: none of those tried burns
     /// less CPU and halts less than one of these
     #[arg(long)]
@@ -53,22 +49,44 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
+/// What a good setting is; without any, the one of least cost.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GoalArgs {
+    /// Goal: fewest halts while at most this much of one CPU is burnt polling, such as 2% or 0.02
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "max_halts_per_s")]
+    max_cpu: Option<f64>,
+    /// Goal: least CPU burnt with at most so many halts per second
+    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    max_halts_per_s: Option<f64>,
+}
+
+impl GoalArgs {
+    pub(crate) fn goal(&self) -> Goal {
+        match (self.max_cpu, self.max_halts_per_s) {
+            (Some(share), _) => Goal::MaxCpu(share),
+            (_, Some(rate)) => Goal::MaxHaltsPerSecond(rate),
+            _ => Goal::LeastCost,
+        }
+    }
+}
+
 /// The halves are called different if the present setting does so many times better on one than on the other.
 const DIFFERENT: f64 = 1.25;
 
+/// The advice with all its figures, as it is printed.
 #[derive(Serialize)]
-struct Tuned {
+pub(crate) struct Tuned {
     file: String,
     layer: &'static str,
     era: String,
     goal: String,
-    halt_cost_ns: u64,
+    pub(crate) halt_cost_ns: u64,
     wake_latency_ns: u64,
     episodes: u64,
     idlers: usize,
     settings_tried: usize,
     fitted_span_ns: u64,
-    judged_span_ns: u64,
+    pub(crate) judged_span_ns: u64,
     upper_bound: UpperBound,
     verdict: &'static str,
     advice: String,
@@ -77,15 +95,15 @@ struct Tuned {
     /// Whether the first note says where the recording comes from, which is told before anything else.
     #[serde(skip)]
     says_whence: bool,
-    rows: Vec<RowJson>,
+    pub(crate) rows: Vec<RowJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    front: Option<Vec<FrontJson>>,
+    pub(crate) front: Option<Vec<FrontJson>>,
     lines: Vec<Lines>,
 }
 
 /// A setting of the Pareto front, on the second half.
 #[derive(Serialize)]
-struct FrontJson {
+pub(crate) struct FrontJson {
     setting: BTreeMap<&'static str, serde_json::Value>,
     cpu_burnt_ns_per_s: f64,
     cpu_burnt_share: f64,
@@ -113,7 +131,7 @@ struct GainJson {
 }
 
 #[derive(Serialize)]
-struct RowJson {
+pub(crate) struct RowJson {
     role: &'static str,
     policy: &'static str,
     setting: BTreeMap<&'static str, serde_json::Value>,
@@ -134,26 +152,58 @@ struct RowJson {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let Whence { reader, file, note: first_note } = args.whence.open()?;
-    let metadata = reader.metadata().clone();
-    model::refuse_least_lengths(&metadata).with_context(|| file.clone())?;
-    let model = Model::of(&args.model, &metadata)?;
-    let Whose::One(layer) = model.whose else {
-        bail!("tune searches one layer's rule at a time; --layer is host, guest or iothread");
-    };
+    let model = Model::of(&args.model, reader.metadata())?;
+    let layer = one_layer(&model)?;
     let target = args.plan.target(layer)?;
     let facts = args.plan.facts(&file, &reader)?;
-    let (present, told) = model.present(&metadata);
-    let present = present[0];
-    let goal = match (args.max_cpu, args.max_halts_per_s) {
-        (Some(share), _) => Goal::MaxCpu(share),
-        (_, Some(rate)) => Goal::MaxHaltsPerSecond(rate),
-        _ => Goal::LeastCost,
-    };
     let source = RecordingSource::new(reader, layer == Layer::Iothread);
+    let (mut tuned, advice) = advise(&file, &source, &model, args.goal.goal())?;
+    tuned.says_whence = first_note.is_some();
+    tuned.notes.splice(..0, first_note);
+    if !args.front {
+        tuned.front = None;
+    }
+    match args.format.format {
+        Format::Json => output::json(&tuned)?,
+        Format::Csv => output::csv(&tuned.front.as_deref().map_or_else(|| table(&tuned), front_table))?,
+        Format::Table => output::text(&(opening(&tuned) + &front_words(&tuned) + &ending(&tuned)))?,
+    }
+    if let Some(facts) = facts {
+        let metadata = source.reader().metadata();
+        let (present, told) = model.present(metadata);
+        let told = plan::Told { tuned: &tuned, model: &model, metadata, present: present[0], told, target };
+        args.plan.write(&told, &advice, facts)?;
+    }
+    let negative = args.exit_code && !advice.verdict.is_change();
+    Ok(if negative { Answer::No } else { Answer::Yes })
+}
+
+/// The layer whose rule is searched.
+pub(crate) fn one_layer(model: &Model) -> anyhow::Result<Layer> {
+    match model.whose {
+        Whose::One(layer) => Ok(layer),
+        Whose::Stacked => {
+            bail!("the rule of one layer is searched at a time; --layer is host, guest or iothread")
+        }
+    }
+}
+
+/// Searches for the best setting of the layer's rule, and says what came of it, the Pareto front with it.
+pub(crate) fn advise(
+    file: &str,
+    source: &RecordingSource,
+    model: &Model,
+    goal: Goal,
+) -> anyhow::Result<(Tuned, Advice)> {
+    let metadata = source.reader().metadata();
+    model::refuse_least_lengths(metadata).with_context(|| file.to_owned())?;
+    let layer = one_layer(model)?;
+    let (present, told) = model.present(metadata);
+    let present = present[0];
     let candidates = grid::settings(layer, model.version);
     let bar = progress::episodes(source.episodes() * 2, "tuning");
     let advice = tune(&Task {
-        source: &source,
+        source,
         present,
         candidates: &candidates,
         goal,
@@ -161,31 +211,16 @@ pub(crate) fn run(args: Args) -> Outcome {
         progress: &|episodes| bar.inc(episodes),
     });
     bar.finish_and_clear();
-    let advice = advice.with_context(|| file.clone())?;
-
-    let says_whence = first_note.is_some();
-    let mut notes: Vec<String> = first_note.into_iter().collect();
+    let advice = advice.with_context(|| file.to_owned())?;
+    let mut notes = vec![];
     if !told {
         notes.push("the recording does not tell the setting in force; `present` is the default".to_owned());
     }
-    notes.extend(model.notes(&metadata));
-    notes.extend(halves_differ(&row_json(advice.row(Role::Present), &advice, &model)));
-    let mut tuned = describe(file, &source, &model, goal, &present, &advice, notes);
-    tuned.says_whence = says_whence;
-    if args.front {
-        tuned.front = Some(front_json(&advice, &model));
-    }
-    match args.format.format {
-        Format::Json => output::json(&tuned)?,
-        Format::Csv => output::csv(&tuned.front.as_deref().map_or_else(|| table(&tuned), front_table))?,
-        Format::Table => print(&tuned, &model)?,
-    }
-    if let Some(facts) = facts {
-        let told = plan::Told { tuned: &tuned, model: &model, metadata: &metadata, present, told, target };
-        args.plan.write(&told, &advice, facts)?;
-    }
-    let negative = args.exit_code && !advice.verdict.is_change();
-    Ok(if negative { Answer::No } else { Answer::Yes })
+    notes.extend(model.notes(metadata));
+    notes.extend(halves_differ(&row_json(advice.row(Role::Present), &advice, model)));
+    let mut tuned = describe(file.to_owned(), source, model, goal, &present, &advice, notes);
+    tuned.front = Some(front_json(&advice, model));
+    Ok((tuned, advice))
 }
 
 fn halves_differ(present: &RowJson) -> Option<String> {
@@ -294,7 +329,7 @@ fn front_json(advice: &Advice, model: &Model) -> Vec<FrontJson> {
 }
 
 /// One column for each parameter.
-fn front_table(front: &[FrontJson]) -> Table {
+pub(crate) fn front_table(front: &[FrontJson]) -> Table {
     let names: Vec<&'static str> =
         front.first().map(|row| row.setting.keys().copied().collect()).unwrap_or_default();
     let fixed = [
@@ -413,7 +448,7 @@ fn differences(row: &RowJson, present: &RowJson) -> String {
     if shown.is_empty() && !row.setting.is_empty() { "as present".to_owned() } else { shown.join(" ") }
 }
 
-fn table(tuned: &Tuned) -> Table {
+pub(crate) fn table(tuned: &Tuned) -> Table {
     let mut table = Table::new([
         Column::text("policy", "role"),
         Column::number("CPU burnt", "cpu_burnt_share"),
@@ -463,13 +498,12 @@ fn better_rules(tuned: &Tuned) -> String {
     )
 }
 
-fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
+/// What could be gained, what each policy costs, and the advice, for people.
+pub(crate) fn opening(tuned: &Tuned) -> String {
     let share = |ns_per_s: f64| percent(ns_per_s / 1e9);
-    let (first, rest) = match tuned.notes.split_first() {
-        Some((first, rest)) if tuned.says_whence => (format!("{first}\n"), rest),
-        _ => (String::new(), tuned.notes.as_slice()),
-    };
-    output::text(&format!(
+    let first = if tuned.says_whence { tuned.notes.first().map(String::as_str) } else { None };
+    let first = first.map_or_else(String::new, |note| format!("{note}\n"));
+    let head = format!(
         "{first}{}: {} episodes of {} idler{}, {} layer, rule of {} {}\n\
          goal: {}\n\n\
          At most {} of a CPU can be gained by any policy: at {} for a halt the present setting costs {},\n\
@@ -480,35 +514,40 @@ fn print(tuned: &Tuned, model: &Model) -> anyhow::Result<()> {
         tuned.idlers,
         if tuned.idlers == 1 { "" } else { "s" },
         tuned.layer,
-        if model.whose == Whose::One(Layer::Iothread) { "QEMU" } else { "Linux" },
+        if tuned.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
         tuned.era,
         tuned.goal,
         share(tuned.upper_bound.gain_ns_per_s.max(0.0)),
-        duration(model.halt_cost.get() as f64),
+        duration(tuned.halt_cost_ns as f64),
         share(tuned.upper_bound.present_cost_ns_per_s),
         share(tuned.upper_bound.clairvoyant_cost_ns_per_s),
         count(tuned.settings_tried as u128),
         duration(tuned.fitted_span_ns as f64),
         duration(tuned.judged_span_ns as f64),
-    ))?;
-    output::text(&table(tuned).to_text())?;
-    output::text(&format!("\nAdvice: {}\n", tuned.advice))?;
-    output::text(&format!("\n{}\n", better_rules(tuned)))?;
-    if let Some(front) = &tuned.front {
-        output::text(&format!(
-            "\nNo setting tried burns less CPU and halts less than one of these {}, on the second half:\n\n",
-            count(front.len() as u128)
-        ))?;
-        output::text(&front_table(front).to_text())?;
-    }
+    );
+    format!("{head}{}\nAdvice: {}\n\n{}\n", table(tuned).to_text(), tuned.advice, better_rules(tuned))
+}
+
+/// The Pareto front for people; nothing where none is wanted.
+fn front_words(tuned: &Tuned) -> String {
+    let Some(front) = &tuned.front else { return String::new() };
+    format!(
+        "\nNo setting tried burns less CPU and halts less than one of these {}, on the second half:\n\n{}",
+        count(front.len() as u128),
+        front_table(front).to_text()
+    )
+}
+
+/// The lines that would set what is advised, and what has to be known, for people.
+pub(crate) fn ending(tuned: &Tuned) -> String {
+    let mut text = String::new();
     for Lines { about, lines } in &tuned.lines {
-        output::text(&format!("\n# {about}\n{}\n", lines.join("\n")))?;
+        text += &format!("\n# {about}\n{}\n", lines.join("\n"));
     }
-    if !rest.is_empty() {
-        output::text("\n")?;
+    let rest = tuned.notes.iter().skip(usize::from(tuned.says_whence));
+    for (number, note) in rest.enumerate() {
+        let before = if number == 0 { "\n" } else { "" };
+        text += &format!("{before}note: {note}\n");
     }
-    for note in rest {
-        output::text(&format!("note: {note}\n"))?;
-    }
-    Ok(())
+    text
 }

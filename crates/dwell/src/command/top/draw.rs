@@ -112,7 +112,7 @@ fn idle_times<'a>(row: &Row, lines: &str, theme: &Theme) -> Paragraph<'a> {
     let mut text = vec![
         Line::from(Span::styled(format!("idle times of {}", printable(&row.idler)), theme.title)),
         Line::from(Span::styled(
-            format!("{:>10}  {:>12}  {:>7}", "from", "episodes", "share"),
+            format!("{:>10}  {:>12}  {:>7}  {:>7}", "from", "episodes", "share", "up to"),
             theme.heading,
         )),
     ];
@@ -178,8 +178,8 @@ web/1                                             100     983 us     983 us    1
 redis                                              10       8 ns       8 ns          -          -          -
 
 idle times of web/0
-      from      episodes    share
-   32.8 us         1 000    100 %  ████████████████████████████████████████
+      from      episodes    share    up to
+   32.8 us         1 000    100 %    100 %  ████████████████████████████████████████
 q quit   up down select an idler   home end the first, the last   left right sort by another column   r reve
 ";
         let drawn = screen(&example(), 108, 10);
