@@ -2,7 +2,10 @@
 //!
 //! A [`Table`] is built once. For a terminal it is aligned and its numbers are rounded, with units beside them; as CSV
 //! it carries the same cells exact, in base units, with the unit in the column's name.
+//!
+//! [`figures`] are what is drawn of a recording, computed once.
 
+pub mod figures;
 mod histogram;
 mod number;
 mod table;

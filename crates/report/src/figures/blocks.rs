@@ -1,0 +1,150 @@
+//! Two recordings side by side, with intervals: each is cut into stretches of time, and the stretches are drawn again and
+//! again with replacement.
+
+use super::recorded::polled_ns;
+use super::timeline::slice_ns;
+use dwell_recording::{Chunk, Contents};
+use dwell_replay::random::SplitMix64;
+use serde::Serialize;
+
+/// Stretches of a recording: as many as `dwell tune` cuts its half into.
+const BLOCKS: u64 = 32;
+
+/// Times that they are drawn.
+const RESAMPLES: usize = 2_000;
+
+/// A stretch of a recording: the sums over the episodes that begin in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Block {
+    /// How long it is \[ns\].
+    pub span_ns: u64,
+    /// Episodes.
+    pub episodes: u64,
+    /// Their lengths \[ns\].
+    pub idle_ns: u128,
+    /// Episodes of which it is known whether the idler halted.
+    pub known: u64,
+    /// Of those, the ones in which it did.
+    pub halts: u64,
+    /// Episodes of which window and end are known.
+    pub polls_known: u64,
+    /// Time polled in those \[ns\].
+    pub polled_ns: u128,
+    /// Episodes whose wake-up latency is known.
+    pub latencies: u64,
+    /// Sum of these latencies \[ns\].
+    pub latency_ns: u128,
+}
+
+pub(super) struct BlocksMaker {
+    first_ns: u64,
+    blocks: Vec<Block>,
+    span_ns: u64,
+}
+
+impl BlocksMaker {
+    pub(super) fn new(contents: &Contents) -> BlocksMaker {
+        let span_ns = slice_ns(contents, BLOCKS);
+        let blocks = (0..BLOCKS).map(|_| Block { span_ns, ..Block::default() }).collect();
+        BlocksMaker { first_ns: contents.first_start_ns.unwrap_or(0), blocks, span_ns }
+    }
+
+    pub(super) fn take(&mut self, chunk: &Chunk, row: usize) {
+        let number = chunk.start_ns[row].saturating_sub(self.first_ns) / self.span_ns;
+        // A damaged recording may claim less time than it holds.
+        let block = &mut self.blocks[usize::try_from(number.min(BLOCKS - 1)).unwrap_or(0)];
+        block.episodes += 1;
+        block.idle_ns += u128::from(chunk.idle_ns[row]);
+        if let Some(halted) = chunk.halted[row] {
+            block.known += 1;
+            block.halts += u64::from(halted);
+        }
+        if let Some(polled_ns) = polled_ns(chunk, row) {
+            block.polls_known += 1;
+            block.polled_ns += u128::from(polled_ns);
+        }
+        if let Some(latency_ns) = chunk.wake_latency_ns[row] {
+            block.latencies += 1;
+            block.latency_ns += u128::from(latency_ns);
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<Block> {
+        self.blocks
+    }
+}
+
+/// A figure before and after.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What it is, with its unit in the name.
+    pub figure: &'static str,
+    /// Before; `None` where it was not recorded.
+    pub before: Option<f64>,
+    /// After.
+    pub after: Option<f64>,
+    /// After by before.
+    pub ratio: Option<Ratio>,
+}
+
+/// A ratio with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The ratio.
+    pub value: f64,
+    /// Lower end.
+    pub low_95: f64,
+    /// Upper end.
+    pub high_95: f64,
+}
+
+/// A sum over another.
+struct Figure {
+    name: &'static str,
+    over: fn(&Block) -> (f64, f64),
+}
+
+const FIGURES: [Figure; 5] = [
+    Figure { name: "episodes_per_s", over: |b| (b.episodes as f64, b.span_ns as f64 / 1e9) },
+    Figure { name: "mean_idle_ns", over: |b| (b.idle_ns as f64, b.episodes as f64) },
+    Figure { name: "halts_per_s", over: |b| (b.halts as f64, when(b.known > 0, b.span_ns as f64 / 1e9)) },
+    Figure {
+        name: "cpu_burnt_ns_per_s",
+        over: |b| (b.polled_ns as f64, when(b.polls_known > 0, b.span_ns as f64 / 1e9)),
+    },
+    Figure { name: "mean_wake_latency_ns", over: |b| (b.latency_ns as f64, b.latencies as f64) },
+];
+
+/// A stretch of which a figure is not known adds nothing to it.
+fn when(known: bool, value: f64) -> f64 {
+    if known { value } else { 0.0 }
+}
+
+/// Every figure of two recordings.
+pub fn compare(before: &[Block], after: &[Block]) -> Vec<Compared> {
+    FIGURES.iter().map(|figure| compared(figure, before, after)).collect()
+}
+
+fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
+    let quotient = |(sum, over): (f64, f64)| (over > 0.0).then(|| sum / over);
+    let parts = |blocks: &[Block]| blocks.iter().map(figure.over).collect::<Vec<_>>();
+    let (a, b) = (parts(before), parts(after));
+    let add = |x: (f64, f64), y: (f64, f64)| (x.0 + y.0, x.1 + y.1);
+    let all = |parts: &[(f64, f64)]| quotient(parts.iter().copied().fold((0.0, 0.0), add));
+    // A fixed seed: the same recordings give the same interval.
+    let mut random = SplitMix64::new(0x6477_656c_6c21);
+    let mut draw = |parts: &[(f64, f64)]| {
+        let mut one = || usize::try_from(random.below(parts.len() as u64)).unwrap_or(0);
+        quotient((0..parts.len()).map(|_| parts[one()]).fold((0.0, 0.0), add))
+    };
+    let by = |before: Option<f64>, after: Option<f64>| Some(after? / before.filter(|&value| value > 0.0)?);
+    let (before, after) = (all(&a), all(&b));
+    let ratio = by(before, after).map(|value| {
+        let mut drawn: Vec<f64> = (0..RESAMPLES).filter_map(|_| by(draw(&a), draw(&b))).collect();
+        drawn.sort_by(f64::total_cmp);
+        let tail = drawn.len() * 25 / 1_000;
+        let end = |at: usize| drawn.get(at).copied().unwrap_or(value);
+        Ratio { value, low_95: end(tail), high_95: end(drawn.len().saturating_sub(1 + tail)) }
+    });
+    Compared { figure: figure.name, before, after, ratio }
+}
