@@ -3,11 +3,13 @@
 //! A [`Table`] is built once. For a terminal it is aligned and its numbers are rounded, with units beside them; as CSV
 //! it carries the same cells exact, in base units, with the unit in the column's name.
 //!
-//! [`figures`] are what is drawn of a recording, computed once.
+//! [`figures`] are what is drawn of a recording, computed once; [`page`] makes one
+//! self-contained page of a report's JSON.
 
 pub mod figures;
 mod histogram;
 mod number;
+pub mod page;
 mod table;
 
 pub use histogram::histogram;

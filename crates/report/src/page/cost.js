@@ -1,0 +1,300 @@
+// What it costs, and what could be gained.
+
+const verdict = (recording) => {
+  const tune = recording.tune;
+  if (!tune) {
+    return element(
+      'section',
+      { class: 'card' },
+      element('h2', {}, 'No advice'),
+      element('p', { class: 'note' }, recording.no_advice),
+    );
+  }
+  const change = tune.verdict === 'change';
+  const gain = Math.max(0, tune.upper_bound.gain_ns_per_s) / 1e9;
+  const tile = (role, value, name) =>
+    element(
+      'div',
+      { class: `tile ${role}` },
+      element('div', { class: 'value' }, value),
+      element('div', { class: 'name' }, name),
+    );
+  const price = span(tune.halt_cost_ns);
+  return element(
+    'section',
+    { class: 'card', id: 'verdict' },
+    element(
+      'div',
+      { class: 'tiles' },
+      tile(
+        'present',
+        percent(tune.upper_bound.present_cost_ns_per_s / 1e9),
+        'of a CPU: what the present setting costs',
+      ),
+      tile(
+        'recommended',
+        change ? percent(costShare(recording, rowOf(recording, 'recommended'))) : 'leave it',
+        change ? 'of a CPU: what the recommended one costs' : 'nothing better is certain',
+      ),
+      tile('bound', percent(tune.upper_bound.clairvoyant_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
+      tile('gain', `${percent(gain)}`, 'of a CPU: the most that can be gained at all'),
+    ),
+    element('p', { class: 'advice' }, `Advice: ${tune.advice}`),
+    element(
+      'p',
+      { class: 'note' },
+      `Cost is CPU time burnt polling plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which had no part in the choice. Goal: ${tune.goal}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
+    ),
+    tune.notes.map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
+    tune.lines.length
+      ? details(
+          'How to set it',
+          element(
+            'div',
+            {},
+            tune.lines.map(({ about, lines }) =>
+              element(
+                'div',
+                {},
+                element('p', { class: 'note' }, about),
+                element('pre', { tabindex: 0 }, lines.join('\n')),
+              ),
+            ),
+          ),
+        )
+      : null,
+  );
+};
+
+const costs = (recording) => {
+  const rows = recording.tune.rows;
+  const halts = (row) => costShare(recording, row) - row.cpu_burnt_share;
+  const chart = new Chart({
+    label: `Cost of every policy in shares of a CPU: ${rows.map((row) => `${row.role} ${percent(costShare(recording, row))}`).join(', ')}`,
+    height: 64 + rows.length * 54,
+    option: ({ narrow }) => {
+      const total = (row) => costShare(recording, row);
+      // What is far off the scale, such as always polling on a quiet machine, ends at the edge; its label has the value.
+      const sorted = rows.map(total).sort((a, b) => b - a);
+      const most = sorted[0] > 3 * sorted[1] ? sorted[1] * 1.25 : undefined;
+      const rich = Object.fromEntries(
+        ['present', 'recommended', 'bound'].map((name) => [
+          name,
+          { color: colour(name), fontWeight: 'bold', lineHeight: 15 },
+        ]),
+      );
+      const style = { present: 'present', recommended: 'recommended', clairvoyant: 'bound' };
+      return {
+        grid: { left: narrow ? 124 : 190, right: 18, top: 8, bottom: 44 },
+        xAxis: axis({
+          type: 'value',
+          max: most,
+          splitNumber: narrow ? 3 : 5,
+          name: 'share of one CPU',
+          nameLocation: 'middle',
+          axisLabel: { formatter: (value) => `${Math.round(value * 1e4) / 1e2} %` },
+        }),
+        yAxis: axis({
+          type: 'category',
+          inverse: true,
+          splitLine: { show: false },
+          data: rows.map((row) => row.role),
+          axisLabel: {
+            hideOverlap: false,
+            interval: 0,
+            color: colour('ink'),
+            lineHeight: 15,
+            rich,
+            formatter: (name, at) => {
+              const words = narrow ? `${name}\n${percent(total(rows[at]))}` : `${name}   ${percent(total(rows[at]))}`;
+              return style[name]
+                ? words
+                    .split('\n')
+                    .map((line) => `{${style[name]}|${line}}`)
+                    .join('\n')
+                : words;
+            },
+          },
+        }),
+        tooltip: {
+          trigger: 'axis',
+          axisPointer: { type: 'shadow' },
+          formatter: ([{ dataIndex }]) => {
+            const row = rows[dataIndex];
+            return tip(`${row.role}: ${percent(total(row))} of a CPU`, [
+              [colour('polling'), `polling ${percent(row.cpu_burnt_share)}`],
+              [colour('idle'), `halts ${percent(halts(row))}: ${rate(row.halts_per_s)} a second`],
+              [null, row.cost_over_clairvoyant === null ? '' : `${fixed(row.cost_over_clairvoyant)} times clairvoyant`],
+              [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
+              [null, settingText(row.setting)],
+            ]);
+          },
+        },
+        series: [
+          {
+            name: 'polling',
+            type: 'bar',
+            stack: 'cost',
+            barWidth: '58%',
+            color: colour('polling'),
+            data: rows.map((row) => row.cpu_burnt_share),
+          },
+          {
+            name: `halts, at ${span(recording.tune.halt_cost_ns)} each`,
+            type: 'bar',
+            stack: 'cost',
+            color: colour('idle'),
+            data: rows.map(halts),
+          },
+        ],
+      };
+    },
+    columns: [
+      ['policy', true],
+      ['cost'],
+      ['/clairvoyant'],
+      ['CPU burnt'],
+      ['polls'],
+      ['success'],
+      ['halts/s'],
+      ['mean latency'],
+      ['setting', true],
+    ],
+    rows: () =>
+      rows.map((row) => [
+        row.role,
+        percent(costShare(recording, row)),
+        row.cost_over_clairvoyant === null ? null : fixed(row.cost_over_clairvoyant),
+        percent(row.cpu_burnt_share),
+        count(row.polls),
+        row.success_share === null ? null : percent(row.success_share),
+        rate(row.halts_per_s),
+        span(row.mean_added_latency_ns),
+        settingText(row.setting),
+      ]),
+  });
+  return card(
+    'What each policy costs',
+    'From never polling to always polling, and what cannot be beaten: the best fixed window, and the clairvoyant, which knows how long each episode will be.',
+    chart.node,
+  );
+};
+
+const pareto = (recording) => {
+  const { rows, front } = recording.tune;
+  const MARKS = {
+    never: 'triangle',
+    always: 'rect',
+    present: 'diamond',
+    recommended: 'circle',
+    'best in hindsight': 'pin',
+    'best fixed window': 'arrow',
+    clairvoyant: 'roundRect',
+  };
+  const at = (row) => [row.cpu_burnt_share, row.halts_per_s, row];
+  const log = (on, point) =>
+    point.map((value, dimension) => (dimension < 2 && on[dimension] ? Math.max(value, dimension ? 0.1 : 1e-6) : value));
+  const chart = new Chart({
+    label: `CPU burnt against halts a second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
+    height: 430,
+    toggles: [
+      { name: 'logX', words: 'Log CPU' },
+      { name: 'logY', words: 'Log halts' },
+    ],
+    option: ({ logX, logY, narrow }) => {
+      const on = [logX, logY];
+      const scaled = rows.map((row) =>
+        log(on, at(row))
+          .slice(0, 2)
+          .map((value, dimension) => (on[dimension] ? Math.log(value) : value)),
+      );
+      const extent = [0, 1].map(
+        (dimension) =>
+          Math.max(...scaled.map((point) => point[dimension])) - Math.min(...scaled.map((point) => point[dimension])) ||
+          1,
+      );
+      const together = (a, b) =>
+        [0, 1].every((dimension) => Math.abs(scaled[a][dimension] - scaled[b][dimension]) < extent[dimension] * 0.04);
+      /** Points that lie together share one label, at the first of them. */
+      const words = (number) => {
+        const near = rows.map((_, other) => other).filter((other) => together(number, other));
+        return near[0] === number ? near.map((other) => rows[other].role).join(',\n') : '';
+      };
+      const middle = Math.max(...scaled.map(([x]) => x)) - extent[0] / 2;
+      return {
+        grid: { left: narrow ? 62 : 70, right: 22, top: 14, bottom: 78 },
+        xAxis: axis({
+          type: logX ? 'log' : 'value',
+          name: 'CPU burnt polling, share of one CPU',
+          nameLocation: 'middle',
+          axisLabel: { formatter: (value) => percent(value).replace(/\.0+ /, ' ') },
+        }),
+        yAxis: axis({
+          type: logY ? 'log' : 'value',
+          name: 'halts a second',
+          nameLocation: 'middle',
+          nameGap: 44,
+          axisLabel: { formatter: (value) => (value >= 1e4 ? `${value / 1e3}k` : String(value)) },
+        }),
+        dataZoom: zooms({ xAxisIndex: 0 }),
+        tooltip: {
+          trigger: 'item',
+          formatter: ({ data, color, seriesName }) => {
+            const row = data[2];
+            return tip(seriesName, [
+              [color, `${percent(row.cpu_burnt_share)} of a CPU burnt polling`],
+              [color, `${rate(row.halts_per_s)} halts a second`],
+              [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
+              [null, settingText(row.setting)],
+            ]);
+          },
+        },
+        series: [
+          {
+            name: 'Pareto front',
+            type: 'line',
+            color: colour('other'),
+            symbol: 'circle',
+            symbolSize: 5,
+            showAllSymbol: true,
+            lineStyle: { width: 1.5 },
+            data: front.map((row) => log(on, at(row))),
+          },
+          ...rows.map((row, number) => ({
+            name: row.role,
+            type: 'scatter',
+            symbol: MARKS[row.role],
+            symbolSize: ['present', 'recommended'].includes(row.role) ? 17 : 12,
+            color: colourOf(row.role),
+            itemStyle: { borderColor: colour('card'), borderWidth: 1.5 },
+            z: row.role === 'recommended' || row.role === 'present' ? 5 : 4,
+            label: {
+              show: !narrow && words(number) !== '',
+              formatter: words(number),
+              position: scaled[number][0] > middle ? 'left' : 'right',
+              color: colour('ink'),
+              fontSize: 11.5,
+              lineHeight: 14,
+              verticalAlign: row.role === 'clairvoyant' ? 'top' : scaled[number][0] > middle ? 'middle' : 'bottom',
+            },
+            data: [log(on, at(row))],
+          })),
+        ],
+      };
+    },
+    columns: [['point', true], ['CPU burnt'], ['halts/s'], ['mean latency'], ['setting', true]],
+    rows: () =>
+      [...rows.map((row) => [row.role, row]), ...front.map((row) => ['front', row])].map(([name, row]) => [
+        name,
+        percent(row.cpu_burnt_share),
+        rate(row.halts_per_s),
+        span(row.mean_added_latency_ns),
+        settingText(row.setting),
+      ]),
+  });
+  return card(
+    'CPU against halts',
+    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only the bounds lie there.',
+    chart.node,
+  );
+};

@@ -1,0 +1,70 @@
+// Elements. All text goes through textContent: names come from recordings that anybody may have written.
+
+const element = (tag, attributes = {}, ...children) => {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === 'on') for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
+    else if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ''));
+  return made;
+};
+const table = (columns, rows, all = false) =>
+  element(
+    'div',
+    { class: all ? 'scroll all' : 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Table' },
+    element(
+      'table',
+      {},
+      element(
+        'thead',
+        {},
+        element(
+          'tr',
+          {},
+          columns.map(([name, words]) => element('th', { scope: 'col', class: words ? 'words' : null }, name)),
+        ),
+      ),
+      element(
+        'tbody',
+        {},
+        rows.map((row) =>
+          element(
+            'tr',
+            {},
+            row.map((cell, at) =>
+              element(
+                'td',
+                { class: columns[at][1] ? 'words' : null },
+                cell === null || cell === undefined ? '-' : String(cell),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+const details = (summary, content) => element('details', {}, element('summary', {}, summary), content);
+const card = (title, note, ...content) =>
+  element(
+    'section',
+    { class: 'card' },
+    element('h2', {}, title),
+    note ? element('p', { class: 'note' }, note) : null,
+    ...content,
+  );
+const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+const ROLE_COLOURS = {
+  present: 'present',
+  recommended: 'recommended',
+  clairvoyant: 'bound',
+  plan: 'recommended',
+  before: 'present',
+  after: 'recommended',
+};
+/** The name of a policy's colour; what it is depends on the theme and is asked for when something is drawn. */
+const inkOf = (name) => ROLE_COLOURS[name] || (name.startsWith('best on') ? 'recommended' : 'other');
+const colourOf = (name) => colour(inkOf(name));
+/** Idlers are not the colours of policies. */
+const IDLERS = ['success', 'wasted', 'bound', 'polling', 'other', 'focus', 'soft', 'good'];
+const MANY = ['recommended', 'present', 'success', 'wasted', 'bound', 'other', 'idle', 'focus'];

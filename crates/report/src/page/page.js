@@ -1,0 +1,98 @@
+// The page.
+
+const heading = (recording) => {
+  const { metadata } = recording.info;
+  return [
+    element('h1', {}, nameOf(recording)),
+    element(
+      'p',
+      { class: 'sub' },
+      [
+        contents(recording),
+        `${metadata.layer} layer`,
+        metadata.kernel && `Linux ${metadata.kernel}`,
+        metadata.qemu && `QEMU ${metadata.qemu}`,
+        metadata.cpu_model,
+      ]
+        .filter(Boolean)
+        .join(' · '),
+    ),
+  ];
+};
+
+const show = (number) => {
+  const recording = report.recordings[number];
+  [...document.getElementById('recordings').children].forEach((button, at) =>
+    button.setAttribute('aria-current', String(at === number)),
+  );
+  charts.splice(0).forEach((chart) => chart.drawn && chart.drawn.dispose());
+  waiting.length = 0;
+  const together = report.time_axis === 'common' ? report.recordings : [recording];
+  const parts = [
+    heading(recording),
+    verdict(recording),
+    report.plan ? plan() : null,
+    report.comparison ? comparison() : null,
+    recording.tune ? element('div', { class: 'pair' }, costs(recording), pareto(recording)) : null,
+    idle(recording),
+    polls(recording),
+    timeline(together),
+    closeup(recording),
+    activity(recording),
+    exits(),
+    measured(),
+    provenance(recording),
+    element(
+      'footer',
+      {},
+      `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`,
+    ),
+  ];
+  main.replaceChildren(...parts.flat(2).filter(Boolean));
+  enqueue([...charts]);
+};
+
+const themeButton = document.getElementById('theme');
+const setTheme = (dark) => {
+  root.dataset.theme = dark ? 'dark' : 'light';
+  themeButton.setAttribute('aria-pressed', String(dark));
+  enqueue([...charts]);
+};
+const preferred = matchMedia('(prefers-color-scheme: dark)');
+preferred.addEventListener('change', (event) => setTheme(event.matches));
+themeButton.addEventListener('click', () => setTheme(root.dataset.theme !== 'dark'));
+document.getElementById('print').addEventListener('click', () => window.print());
+document.getElementById('download').addEventListener('click', () => {
+  const url = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
+  element('a', { href: url, download: 'dwell-report.json' }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+});
+let asked = null;
+addEventListener('resize', () => {
+  clearTimeout(asked);
+  asked = setTimeout(resized, 120);
+});
+let themeBefore = null;
+addEventListener('beforeprint', () => {
+  themeBefore = root.dataset.theme;
+  root.dataset.theme = 'light';
+  // The layout of the paper is not known yet; the style sheet makes this width fit.
+  charts.forEach((chart) => chart.draw(840));
+});
+addEventListener('afterprint', () => {
+  root.dataset.theme = themeBefore;
+  charts.forEach((chart) => chart.draw());
+});
+
+root.dataset.theme = preferred.matches ? 'dark' : 'light';
+themeButton.setAttribute('aria-pressed', String(preferred.matches));
+if (report.recordings.length > 1) {
+  document
+    .getElementById('recordings')
+    .append(
+      ...report.recordings.map((recording, number) =>
+        element('button', { type: 'button', on: { click: () => show(number) } }, nameOf(recording)),
+      ),
+    );
+}
+show(0);

@@ -1,0 +1,256 @@
+// What was promised beside what came: figures with intervals.
+
+/** Dots with whiskers around a line that means "no difference". `rows`: {subject, group, low, value, high, words}. */
+const forest = (rows, { label, zero, name, format, columns, cells }) => {
+  const groups = [...new Set(rows.map((row) => row.group))];
+  const subjects = [...new Set(rows.map((row) => row.subject))];
+  const known = rows
+    .flatMap((row) => [row.low, row.value, row.high])
+    .filter((value) => value !== null && Number.isFinite(value));
+  const [least, most] = [Math.min(zero, ...known), Math.max(zero, ...known)];
+  const pad = (most - least || 1) * 0.06;
+  return new Chart({
+    label,
+    height: 84 + subjects.length * Math.max(30, 13 * groups.length),
+    option: ({ narrow }) => ({
+      grid: { left: narrow ? 132 : 250, right: 18, top: 10, bottom: 72 },
+      xAxis: axis({
+        type: 'value',
+        min: least - pad,
+        max: most + pad,
+        name,
+        nameLocation: 'middle',
+        axisLabel: { formatter: format, showMinLabel: false, showMaxLabel: false },
+      }),
+      yAxis: axis({
+        type: 'value',
+        inverse: true,
+        min: -0.5,
+        max: subjects.length - 0.5,
+        interval: 1,
+        splitLine: { show: false },
+        axisTick: { show: false },
+        axisLabel: {
+          hideOverlap: false,
+          customValues: subjects.map((_, at) => at),
+          width: narrow ? 122 : 238,
+          overflow: narrow ? 'break' : 'truncate',
+          color: colour('ink'),
+          fontSize: narrow ? 10.5 : 12,
+          formatter: (value) => subjects[value] || '',
+        },
+      }),
+      dataZoom: zooms({ xAxisIndex: 0 }),
+      tooltip: {
+        trigger: 'item',
+        formatter: ({ data, color, seriesName }) => {
+          const row = data[2];
+          return row ? tip(`${row.subject}`, [[color, `${seriesName}: ${row.words}`]]) : '';
+        },
+      },
+      series: groups.flatMap((group, number) => {
+        const place = (row) =>
+          subjects.indexOf(row.subject) +
+          (groups.length > 1 ? (number - (groups.length - 1) / 2) * (0.7 / groups.length) : 0);
+        const mine = rows.filter((row) => row.group === group && row.value !== null);
+        const own = colour(MANY[number % MANY.length]);
+        return [
+          {
+            name: group,
+            type: 'scatter',
+            symbolSize: 9,
+            color: own,
+            z: 4,
+            data: mine.map((row) => [row.value, place(row), row]),
+            markLine: number
+              ? undefined
+              : {
+                  silent: true,
+                  symbol: ['none', 'none'],
+                  label: { show: false },
+                  lineStyle: { color: colour('soft'), type: 'dashed' },
+                  data: [{ xAxis: zero }],
+                },
+          },
+          {
+            name: group,
+            silentInLegend: true,
+            silent: true,
+            type: 'line',
+            symbol: 'none',
+            color: own,
+            lineStyle: { width: 2 },
+            connectNulls: false,
+            data: mine.flatMap((row) => [
+              [row.low === null ? least - pad : row.low, place(row)],
+              [row.high === null ? most + pad : row.high, place(row)],
+              [null, null],
+            ]),
+          },
+        ];
+      }),
+    }),
+    columns,
+    rows: () => rows.map(cells),
+  });
+};
+
+const measured = () =>
+  report.measured.length
+    ? report.measured.map((one) => {
+        const signed = (value) => (value === null ? '?' : `${value > 0 ? '+' : ''}${percent(value)}`);
+        const rows = one.rows.map((row) => ({
+          ...row,
+          group: plain(row.figure),
+          low: row.error.low,
+          value: row.error.value,
+          high: row.error.high,
+          words: `predicted ${figure(row.figure, row.predicted)}, measured ${figure(row.figure, row.measured)}: ${signed(row.error.value)} [${signed(row.error.low)}, ${signed(row.error.high)}]`,
+        }));
+        const errors = rows
+          .map((row) => Math.abs(row.value))
+          .filter(Number.isFinite)
+          .sort((a, b) => a - b);
+        const median = errors.length ? errors[errors.length >> 1] : null;
+        const chart = forest(rows, {
+          label: `Error of what was predicted, with 95 % intervals, from ${one.source}`,
+          zero: 0,
+          name: 'predicted by measured, less 1',
+          format: (value) => signed(Math.round(value * 1e4) / 1e4).replace(/\.0+ /, ' '),
+          columns: [
+            ['load and setting', true],
+            ['figure', true],
+            ['predicted'],
+            ['measured'],
+            ['error'],
+            ['95 % interval'],
+          ],
+          cells: (row) => [
+            row.subject,
+            row.group,
+            figure(row.figure, row.predicted),
+            figure(row.figure, row.measured),
+            signed(row.value),
+            `[${signed(row.low)}, ${signed(row.high)}]`,
+          ],
+        });
+        return card(
+          'Predicted beside measured',
+          `${one.source}, ${one.file.split('/').pop()}: the error of each prediction with its 95 % interval; a whisker across the dashed line is no error that could be told from noise.${median === null ? '' : ` Median absolute error ${percent(median)}.`}${one.verdict ? ` Verdict: ${one.verdict}.` : ''}`,
+          chart.node,
+        );
+      })
+    : [
+        card(
+          'Predicted beside measured',
+          'Absent: nothing measured was given. `dwell verify` after a change, or `dwell lab validate` on a machine with KVM, predict and measure; give what they print with --format json as --measured.',
+        ),
+      ];
+
+const comparison = () => {
+  const [before, after] = ['before', 'after'].map((role) =>
+    report.recordings.find((recording) => recording.role === role),
+  );
+  const rows = report.comparison
+    .filter((row) => row.ratio)
+    .map((row) => ({
+      subject: plain(row.figure),
+      group: 'after by before',
+      low: row.ratio.low_95,
+      value: row.ratio.value,
+      high: row.ratio.high_95,
+      row,
+      words: `${figure(row.figure, row.before)} before, ${figure(row.figure, row.after)} after: ${fixed(row.ratio.value)} [${fixed(row.ratio.low_95)}, ${fixed(row.ratio.high_95)}]`,
+    }));
+  const missing = report.comparison.filter((row) => !row.ratio).map((row) => plain(row.figure));
+  const ratios = rows.length
+    ? forest(rows, {
+        label: 'After by before, with 95 % intervals',
+        zero: 1,
+        name: 'after by before',
+        format: (value) => fixed(Math.round(value * 100) / 100),
+        columns: [['figure', true], ['before'], ['after'], ['ratio'], ['95 % interval']],
+        cells: ({ row }) => [
+          plain(row.figure),
+          figure(row.figure, row.before),
+          figure(row.figure, row.after),
+          fixed(row.ratio.value),
+          `[${fixed(row.ratio.low_95)}, ${fixed(row.ratio.high_95)}]`,
+        ],
+      })
+    : null;
+  const line = (recording, name) => ({
+    name,
+    colour: inkOf(name),
+    distribution: recording.figures.idle[0],
+    bold: true,
+  });
+  const window = (recording, name) => ({ name, colour: inkOf(name), windows: recording.figures.policies[0].windows });
+  const idleTimes = idleChart(
+    [line(before, 'before'), line(after, 'after')],
+    [window(before, 'before'), window(after, 'after')],
+    'Idle times before and after',
+  );
+  const lane = (recording, name) =>
+    recordedLane(recording, `${name}, as recorded`)[0] || {
+      ...recording.figures.policies[0],
+      name: `${name}, its setting replayed`,
+      colour: inkOf(name),
+    };
+  const lanes = [lane(before, 'before'), lane(after, 'after')];
+  const ended = lanes.some((one) => one.polls)
+    ? pollsChart(lanes, 'Polls by the time that they took, before and after')
+    : null;
+  return [
+    card(
+      'Before and after',
+      `${[before, after].map((one) => one.file.split('/').pop()).join(' and ')}. Intervals of 95 % by drawing stretches of both recordings again; one that holds 1 is no difference that could be told from noise.${missing.length ? ` Not recorded in both: ${missing.join(', ')}.` : ''}`,
+      ratios ? ratios.node : null,
+    ),
+    card(
+      'Idle times before and after',
+      'Marked are the windows of the setting that was in force in each.',
+      idleTimes.node,
+    ),
+    ended
+      ? card('Where polls end, before and after', 'Poll time against counts, successful and in vain.', ended.node)
+      : null,
+  ];
+};
+
+const plan = () => {
+  const { file, plan: made } = report.plan;
+  const row = (name, one) => [
+    name,
+    percent(one.cost_ns_per_s / 1e9),
+    percent(one.cpu_burnt_ns_per_s / 1e9),
+    rate(one.halts_per_s),
+    span(one.mean_added_latency_ns),
+  ];
+  return card(
+    `The plan: ${file.split('/').pop()}`,
+    `${made.advice}. It promised, of the recording ${made.recording.file}:`,
+    table(
+      [['', true], ['cost'], ['CPU burnt'], ['halts/s'], ['mean latency']],
+      [
+        row('present', made.effect.present),
+        row('plan', made.effect.recommended),
+        row('clairvoyant', made.effect.clairvoyant),
+      ],
+      true,
+    ),
+    details(
+      'What it writes',
+      table(
+        [['knob', true], ['where', true], ['from'], ['to'], ['why', true]],
+        (made.write || []).map((one) => [
+          one.knob,
+          typeof one.place === 'string' ? one.place : JSON.stringify(one.place),
+          one.from,
+          one.to,
+          one.why,
+        ]),
+      ),
+    ),
+  );
+};

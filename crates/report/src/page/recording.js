@@ -1,0 +1,14 @@
+// What a recording has to say.
+
+const layerOf = (recording) => recording.info.metadata.layer;
+const nameOf = (recording) => {
+  const name = recording.file.split('/').pop();
+  return recording.role === 'recording' ? name : `${recording.role}: ${name}`;
+};
+const rowOf = (recording, role) => recording.tune && recording.tune.rows.find((row) => row.role === role);
+const seconds = (recording) => recording.info.span_ns / 1e9;
+const costShare = (recording, row) => row.cost_ns / recording.tune.judged_span_ns;
+const settingText = (setting) =>
+  Object.entries(setting || {})
+    .map(([name, value]) => `${name}=${value}`)
+    .join(' ');
