@@ -20,6 +20,7 @@
 
 pub mod detached;
 pub mod doctor;
+pub mod energy;
 pub mod event;
 pub mod format;
 pub mod guest;

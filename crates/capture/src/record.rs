@@ -1,5 +1,6 @@
 //! Recording: a target, its tracepoints, its episodes, its file.
 
+use crate::energy::{ENERGY, Meter};
 use crate::event::Event;
 use crate::guest::{self, GuestSource};
 use crate::host::HostPairing;
@@ -172,6 +173,7 @@ pub struct Recorder {
     pairing: Box<dyn Pairing>,
     metadata: Metadata,
     watch: Watch,
+    meter: Meter,
     threads: Watched,
 }
 
@@ -227,6 +229,7 @@ impl Recorder {
         let (probes, pairing, idle_includes) = plan(&system, &tracefs, &target)?;
         let trace = Trace::open(&*system, &tracefs, &probes, filter.as_deref())?;
         let watch = Watch::start(&*system, target.layer());
+        let meter = Meter::open(&*system);
         let mut metadata = Metadata::new(target.layer());
         metadata.source.tool = "dwell record".to_owned();
         metadata.source.events = trace.probes().iter().map(|probe| probe.kind.to_string()).collect();
@@ -237,7 +240,7 @@ impl Recorder {
         metadata.cpu_model = cpu_model(&*system);
         metadata.lost.events = Some(0);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
-        Ok(Recorder { system, target, trace, pairing, metadata, watch, threads: watched })
+        Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched })
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -431,6 +434,10 @@ impl Recorder {
         self.metadata.settings = self.watch.changes().to_vec();
         self.metadata.other.extend(self.watch.notes());
         self.metadata.other.extend(self.pairing.notes());
+        let used = self.meter.used(&*self.system);
+        if !used.is_empty() {
+            self.metadata.other.insert(ENERGY.to_owned(), serde_json::json!(used));
+        }
     }
 }
 
