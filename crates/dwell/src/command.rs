@@ -13,6 +13,7 @@ pub(crate) mod man;
 pub(crate) mod params;
 pub(crate) mod record;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod tune;

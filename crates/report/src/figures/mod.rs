@@ -114,7 +114,7 @@ impl Figures {
     /// since it was told last; each is told twice.
     ///
     /// # Errors
-    /// [`FiguresError`]. The source has to give starts ([`RecordingSource::with_starts`]), else there is no timeline.
+    /// [`FiguresError`].
     pub fn of(
         source: &RecordingSource,
         policies: &[Policy],

@@ -41,7 +41,7 @@ fn source(rows: &[Row]) -> RecordingSource {
         writer.push(&episode).unwrap();
     }
     let (_, bytes) = writer.close().unwrap();
-    RecordingSource::new(Reader::from_bytes("test", bytes).unwrap(), false).with_starts()
+    RecordingSource::new(Reader::from_bytes("test", bytes).unwrap(), false)
 }
 
 fn policies() -> Vec<Policy> {

@@ -1,0 +1,143 @@
+//! `dwell report`
+
+mod csv;
+mod gather;
+mod measured;
+mod text;
+
+use crate::command::tune::GoalArgs;
+use crate::failure::{Answer, Outcome};
+use crate::model::ModelArgs;
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use dwell_recording::NewFile;
+use dwell_report::page;
+use gather::{Asked, Report, Role};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// Make one page that shows how the machine idles, what that costs, what could be gained, and whether a change did it
+///
+/// One HTML file with everything in it: charts that can be zoomed, a table of the numbers behind each, the recordings'
+/// provenance, and all figures as JSON to download. It needs no network. The same figures come as text, JSON and CSV with
+/// --format. Long recordings are summarised: the page stays small, whatever the number of episodes.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+        dwell report recordings/guest-mix.parquet -o report.html\n  \
+        dwell report --before monday.parquet --after tuesday.parquet --halt-cost 20us -o change.html\n  \
+        dwell report host.parquet --plan plan.toml -o plan.html\n  \
+        dwell report host.parquet guest.parquet --exits exits.txt --measured validate.json -o report.html")]
+pub(crate) struct Args {
+    /// Recordings in Parquet, as `dwell record` and `dwell import` write them
+    ///
+    /// Those that tell the time of day, as `dwell record` writes them, and overlap are drawn on one axis of time: a guest
+    /// and its host. Others are drawn each from its own start.
+    #[arg(value_name = "FILE", required_unless_present = "before")]
+    files: Vec<PathBuf>,
+    /// The recording before a change; it is laid beside that of --after, with intervals
+    #[arg(long, value_name = "A", requires = "after")]
+    before: Option<PathBuf>,
+    /// The recording after the change
+    #[arg(long, value_name = "B", requires = "before")]
+    after: Option<PathBuf>,
+    /// A plan as `dwell tune --plan` writes it: its setting is drawn in place of the recommended one, its writes and what it
+    /// promised are shown
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<PathBuf>,
+    /// Text of `perf script` with kvm:kvm_exit and kvm:kvm_entry, for the table of exits; may be given several times, as
+    /// for before and after
+    #[arg(long, value_name = "TEXT")]
+    exits: Vec<PathBuf>,
+    /// What was predicted and what was measured, as `dwell verify`, `dwell lab validate` and
+    /// `dwell iothread bench --predict` print with --format json; may be given several times
+    #[arg(long, value_name = "JSON")]
+    measured: Vec<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    goal: GoalArgs,
+    /// Form of the output: a page, words and tables, one JSON object, or one long CSV table; times in ns
+    #[arg(long, value_enum, default_value_t = Form::Html)]
+    format: Form,
+    /// File to write; an existing one is replaced once the new one is complete [default: stdout, which for a page must
+    /// not be a terminal]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Form of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// One self-contained page.
+    Html,
+    /// Words and tables for a terminal.
+    #[value(alias = "table")]
+    Text,
+    /// One JSON object, exact, times in ns.
+    Json,
+    /// Long: one figure a row, exact, times in ns.
+    Csv,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    if args.format == Form::Html && args.output.is_none() && io::stdout().is_terminal() {
+        bail!("a page is nothing for a terminal: name a file with -o report.html, or ask for --format text");
+    }
+    let mut files: Vec<(Role, &Path)> =
+        args.files.iter().map(|file| (Role::Recording, file.as_path())).collect();
+    let pair = args
+        .before
+        .iter()
+        .map(|file| (Role::Before, file))
+        .chain(args.after.iter().map(|f| (Role::After, f)));
+    files.splice(..0, pair.map(|(role, file)| (role, file.as_path())));
+    let report = Report::gather(&Asked {
+        files: &files,
+        plan: args.plan.as_deref(),
+        exits: &args.exits,
+        measured: &args.measured,
+        model: &args.model,
+        goal: args.goal.goal(),
+    })?;
+    let rendered = match args.format {
+        Form::Html => page::page(&title(&report), &json(&report)?).into_bytes(),
+        Form::Json => json(&report)?.into_bytes(),
+        Form::Text => text::words(&report).into_bytes(),
+        Form::Csv => csv::table(&report)?,
+    };
+    match &args.output {
+        Some(path) => {
+            write(path, &rendered).with_context(|| format!("cannot write the report {}", path.display()))?;
+            eprintln!("{}: {} bytes", path.display(), dwell_report::count(rendered.len() as u128));
+        }
+        None => {
+            let mut out = io::stdout().lock();
+            out.write_all(&rendered)?;
+            out.flush()?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    Ok(file.keep()?)
+}
+
+/// The one line of JSON that the page holds and offers as a download, byte for byte.
+fn json(report: &Report) -> anyhow::Result<String> {
+    Ok(page::embeddable(&serde_json::to_string(report)?) + "\n")
+}
+
+fn title(report: &Report) -> String {
+    let name = |file: &str| {
+        Path::new(file).file_name().map_or(file.to_owned(), |name| name.to_string_lossy().into())
+    };
+    let names: Vec<String> = report.recordings.iter().map(|recording| name(&recording.file)).collect();
+    match names.as_slice() {
+        [] => "dwell report".to_owned(),
+        [one] => format!("{one} - dwell report"),
+        [first, rest @ ..] => format!("{first} and {} more - dwell report", rest.len()),
+    }
+}

@@ -1,0 +1,302 @@
+//! All figures of a report, computed once. The four forms are views of this value.
+
+use super::measured::{self, Measured};
+use crate::command::tune::{self, Tuned};
+use crate::model::{self, Model, ModelArgs};
+use crate::progress;
+use anyhow::Context;
+use dwell_knobs::plan::Plan;
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_recording::exits::ExitTable;
+use dwell_recording::import::qemu::REALTIME_OFFSET;
+use dwell_recording::summary::Summary;
+use dwell_recording::{Clock, Contents, Metadata};
+use dwell_replay::tune::{Advice, Goal, Role as RowRole};
+use dwell_replay::{RecordingSource, Rule, Source};
+use dwell_report::figures::{Compared, Figures, Policy, compare};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The version of the JSON; it rises when a field changes its meaning or goes away.
+const FORMAT: u32 = 1;
+
+/// Idlers whose summaries are kept, those with most episodes: a recording may hold thousands of threads.
+const SUMMARISED: usize = 64;
+
+/// What the report is to be about.
+pub(super) struct Asked<'a> {
+    pub(super) files: &'a [(Role, &'a Path)],
+    pub(super) plan: Option<&'a Path>,
+    pub(super) exits: &'a [PathBuf],
+    pub(super) measured: &'a [PathBuf],
+    pub(super) model: &'a ModelArgs,
+    pub(super) goal: Goal,
+}
+
+/// Everything that a report shows.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) format: u32,
+    /// Name and version of the program.
+    pub(super) dwell: &'static str,
+    /// What makes this report again, less the form and the file it goes to.
+    pub(super) command: String,
+    /// Where zero is on the axis of time.
+    pub(super) time_axis: TimeAxis,
+    pub(super) recordings: Vec<Recording>,
+    /// After by before, where both were given.
+    pub(super) comparison: Option<Vec<Compared>>,
+    pub(super) plan: Option<PlanFile>,
+    pub(super) exits: Vec<Exits>,
+    pub(super) measured: Vec<Measured>,
+}
+
+/// What a recording is here for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    Recording,
+    Before,
+    After,
+}
+
+/// Where zero is on the axis of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TimeAxis {
+    /// The time of day tells how the recordings lie to each other; zero is the start of the first.
+    Common,
+    /// Each recording has its own.
+    OwnStart,
+}
+
+/// One recording.
+#[derive(Serialize)]
+pub(super) struct Recording {
+    pub(super) role: Role,
+    pub(super) file: String,
+    /// When it begins on the axis of time \[ns\].
+    pub(super) axis_start_ns: u64,
+    /// What it holds, as `dwell info` tells, of the idlers with most episodes.
+    pub(super) info: Summary,
+    pub(super) summaries_left_out: usize,
+    /// What could be gained and how, as `dwell tune --front` tells.
+    pub(super) tune: Option<Tuned>,
+    /// Why there is no advice.
+    pub(super) no_advice: Option<String>,
+    pub(super) figures: Figures,
+}
+
+/// A plan and where it is.
+#[derive(Serialize)]
+pub(super) struct PlanFile {
+    pub(super) file: String,
+    pub(super) plan: Plan,
+}
+
+/// Why guests left their CPUs.
+#[derive(Serialize)]
+pub(super) struct Exits {
+    pub(super) file: String,
+    #[serde(flatten)]
+    pub(super) table: ExitTable,
+}
+
+impl Report {
+    pub(super) fn gather(asked: &Asked<'_>) -> anyhow::Result<Report> {
+        // Small inputs first: a mistake in them is told before the long work.
+        let exits = asked.exits.iter().map(|path| exits(path)).collect::<anyhow::Result<_>>()?;
+        let measured =
+            asked.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
+        let plan = asked.plan.map(plan).transpose()?;
+        let planned = plan.as_ref().map(|plan| plan.plan.recommended_setting()).transpose()?;
+        let mut recordings = vec![];
+        let mut offsets = vec![];
+        for &(role, path) in asked.files {
+            let reader = model::open(path)?;
+            offsets.push(wall_clock(reader.metadata(), reader.contents()));
+            recordings.push(Recording::gather(role, path, reader, asked, planned.as_ref())?);
+        }
+        let time_axis = lay_on_axis(&mut recordings, &offsets);
+        let of = |role: Role| recordings.iter().find(|recording| recording.role == role);
+        let comparison = match (of(Role::Before), of(Role::After)) {
+            (Some(before), Some(after)) => Some(compare(&before.figures.blocks, &after.figures.blocks)),
+            _ => None,
+        };
+        Ok(Report {
+            format: FORMAT,
+            dwell: env!("CARGO_PKG_VERSION"),
+            command: command(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())),
+            time_axis,
+            recordings,
+            comparison,
+            plan,
+            exits,
+            measured,
+        })
+    }
+}
+
+impl Recording {
+    fn gather(
+        role: Role,
+        path: &Path,
+        reader: dwell_recording::Reader,
+        asked: &Asked<'_>,
+        planned: Option<&Setting>,
+    ) -> anyhow::Result<Recording> {
+        let file = path.display().to_string();
+        let mut info = Summary::of(&reader)?;
+        let model = Model::of(asked.model, reader.metadata())?;
+        let layer = tune::one_layer(&model)?;
+        if let Some(setting) = planned {
+            refuse_other_layer(setting, layer).with_context(|| file.clone())?;
+        }
+        let source = RecordingSource::new(reader, layer == Layer::Iothread);
+        // A recording that is too short for advice still has something to show.
+        let (tune, advice, no_advice) = match tune::advise(&file, &source, &model, asked.goal) {
+            Ok((tuned, advice)) => (Some(tuned), Some(advice), None),
+            Err(why) => (None, None, Some(format!("{why:#}"))),
+        };
+        let mut policies = policies(&model, source.reader().metadata(), advice.as_ref());
+        if let Some(setting) = planned {
+            policies.truncate(1);
+            policies.push(Policy { name: "plan".to_owned(), rule: Rule::Layer(*setting) });
+        }
+        let bar = progress::episodes(source.episodes() * 2, "drawing");
+        let figures = Figures::of(&source, &policies, &|episodes| bar.inc(episodes));
+        bar.finish_and_clear();
+        let summaries_left_out = keep_busiest(&mut info);
+        Ok(Recording {
+            role,
+            axis_start_ns: 0,
+            info,
+            summaries_left_out,
+            tune,
+            no_advice,
+            figures: figures.with_context(|| file.clone())?,
+            file,
+        })
+    }
+}
+
+/// The setting in force, and the one that is recommended; where none is, the one that was best on the first half.
+fn policies(model: &Model, metadata: &Metadata, advice: Option<&Advice>) -> Vec<Policy> {
+    let policy = |name: &str, rule: Rule| Policy { name: name.to_owned(), rule };
+    let Some(advice) = advice else {
+        let (present, _) = model.present(metadata);
+        return present.first().map(|&present| policy("present", Rule::Layer(present))).into_iter().collect();
+    };
+    let rule = |role| advice.row(role).rule;
+    let other =
+        if advice.verdict.is_change() { "recommended" } else { "best on the first half, not advised" };
+    let (present, chosen) = (rule(RowRole::Present), rule(RowRole::Recommended));
+    let mut policies: Vec<Policy> = present.map(|rule| policy("present", rule)).into_iter().collect();
+    policies.extend(chosen.filter(|rule| Some(*rule) != present).map(|rule| policy(other, rule)));
+    policies
+}
+
+/// The setting of a plan says nothing of another layer's rule.
+fn refuse_other_layer(setting: &Setting, layer: Layer) -> anyhow::Result<()> {
+    let (planned, replayed) = (setting.layer().name(), layer.name());
+    anyhow::ensure!(
+        setting.layer() == layer,
+        "the plan sets the {planned} layer and this is replayed through the rule of the {replayed} layer; \
+         --layer {planned} takes the other rule"
+    );
+    Ok(())
+}
+
+fn plan(path: &Path) -> anyhow::Result<PlanFile> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {file}"))?;
+    let plan = Plan::from_toml(&text).with_context(|| file.clone())?;
+    Ok(PlanFile { file, plan })
+}
+
+/// Leaves the idlers with most episodes, in their order; answers how many went.
+fn keep_busiest(info: &mut Summary) -> usize {
+    let mut episodes: Vec<u64> = info.idlers.iter().map(|idler| idler.stats.episodes).collect();
+    episodes.sort_unstable_by(|a, b| b.cmp(a));
+    let all = info.idlers.len();
+    if let Some(&least) = episodes.get(SUMMARISED - 1) {
+        info.idlers.retain(|idler| idler.stats.episodes >= least);
+        info.idlers.truncate(SUMMARISED);
+    }
+    all - info.idlers.len()
+}
+
+fn exits(path: &Path) -> anyhow::Result<Exits> {
+    Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
+}
+
+/// When a recording began and ended by the time of day \[ns since 1970\], where it tells.
+fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> {
+    let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
+    let at = |ns: u64| i128::from(ns) + i128::from(offset);
+    let (first, last) = (contents.first_start_ns?, contents.last_end_ns?);
+    (metadata.clock == Clock::Monotonic).then(|| (at(first), at(last)))
+}
+
+/// Lays recordings that took place at the same time on one axis; all others begin at zero.
+fn lay_on_axis(recordings: &mut [Recording], spans: &[Option<(i128, i128)>]) -> TimeAxis {
+    let Some(starts) = starts_on_axis(spans) else { return TimeAxis::OwnStart };
+    for (recording, start) in recordings.iter_mut().zip(starts) {
+        recording.axis_start_ns = start;
+    }
+    TimeAxis::Common
+}
+
+/// How long after the first each begins \[ns\]; `None` unless there are several, and one moment is within all of them.
+fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
+    let spans: Vec<(i128, i128)> = spans.iter().copied().collect::<Option<_>>()?;
+    let first = spans.iter().map(|span| span.0).min()?;
+    let last_start = spans.iter().map(|span| span.0).max()?;
+    let first_end = spans.iter().map(|span| span.1).min()?;
+    let common = spans.len() > 1 && last_start < first_end;
+    common.then(|| spans.iter().map(|span| u64::try_from(span.0 - first).unwrap_or(0)).collect())
+}
+
+/// The command line less what only says in which form the figures come and to where, so that every form holds the same.
+fn command(words: impl Iterator<Item = String>) -> String {
+    let mut kept = vec!["dwell".to_owned()];
+    let mut words = words;
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--format" | "--output" | "-o" => drop(words.next()),
+            _ if word.starts_with("--format=") || word.starts_with("--output=") => {}
+            _ if word.starts_with("-o") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_the_same_for_every_form() {
+        let kept = |line: &str| command(line.split(' ').map(str::to_owned));
+        let plain = kept("report a.parquet --halt-cost 20us");
+        assert_eq!(plain, "dwell report a.parquet --halt-cost 20us");
+        for line in [
+            "report a.parquet --halt-cost 20us -o x.html",
+            "report --format json a.parquet --halt-cost 20us",
+            "report --format=csv a.parquet --halt-cost 20us --output=x",
+            "report a.parquet -ox.html --halt-cost 20us",
+        ] {
+            assert_eq!(kept(line), plain, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_what_took_place_at_the_same_time_shares_an_axis() {
+        assert_eq!(starts_on_axis(&[Some((100, 200)), Some((130, 400))]), Some(vec![0, 30]));
+        assert_eq!(starts_on_axis(&[Some((100, 200)), Some((230, 400))]), None);
+        assert_eq!(starts_on_axis(&[Some((100, 200)), None]), None);
+        assert_eq!(starts_on_axis(&[Some((100, 200))]), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! What was predicted beside what was measured, out of the JSON of the commands that did both.
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::path::Path;
+
+/// The longest JSON that is read \[bytes\]; those that dwell writes have some kilobytes.
+const LONGEST: u64 = 64 << 20;
+
+/// One file.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Measured {
+    pub(super) file: String,
+    /// The command that wrote it.
+    pub(super) source: &'static str,
+    /// What that command concluded, in its words.
+    pub(super) verdict: Option<String>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One figure.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    /// Under which load and setting.
+    pub(super) subject: String,
+    /// Which, with its unit in the name.
+    pub(super) figure: String,
+    pub(super) predicted: f64,
+    pub(super) measured: f64,
+    /// Predicted by measured, less 1.
+    pub(super) error: Interval,
+}
+
+/// An estimate with its 95 % interval; `None` where a side is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Interval {
+    pub(super) low: Option<f64>,
+    pub(super) value: Option<f64>,
+    pub(super) high: Option<f64>,
+}
+
+/// What the commands write, as far as it is of use here.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Told {
+    Validated { distributions: Vec<OfGaps> },
+    Benched { iothread: String, arms: Vec<Arm>, findings: Findings },
+    Verified { change: serde_json::Value, verdict: String, figures: Vec<Compared> },
+}
+
+#[derive(Deserialize)]
+struct Compared {
+    figure: String,
+    predicted_before: f64,
+    predicted_after: f64,
+    before: Option<Limits>,
+    after: Option<Limits>,
+}
+
+/// As `dwell verify` writes an interval.
+#[derive(Clone, Copy, Deserialize)]
+struct Limits {
+    low_95: Option<f64>,
+    value: f64,
+    high_95: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct OfGaps {
+    gaps: String,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Deserialize)]
+struct Verdict {
+    arm: String,
+    figure: String,
+    predicted: f64,
+    measured: f64,
+    error: Interval,
+}
+
+#[derive(Deserialize)]
+struct Arm {
+    name: String,
+    predicted: Option<Predicted>,
+}
+
+#[derive(Deserialize)]
+struct Predicted {
+    sleeps: f64,
+}
+
+#[derive(Deserialize)]
+struct Findings {
+    rows: Vec<Found>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    arm: String,
+    figure: String,
+    value: Option<Interval>,
+}
+
+/// Reads what a command wrote.
+pub(super) fn read(path: &Path) -> anyhow::Result<Measured> {
+    let file = path.display().to_string();
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|opened| opened.take(LONGEST).read_to_string(&mut text))
+        .with_context(|| format!("cannot read {file}"))?;
+    parse(file, &text)
+}
+
+fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
+    let told = serde_json::from_str(text).with_context(|| {
+        format!(
+            "{file}: none of `dwell verify`, `dwell lab validate` and `dwell iothread bench --predict` writes this with \
+             --format json"
+        )
+    })?;
+    let (source, verdict, rows) = match told {
+        Told::Validated { distributions } => {
+            ("dwell lab validate", None, distributions.into_iter().flat_map(validated).collect())
+        }
+        Told::Benched { iothread, arms, findings } => {
+            ("dwell iothread bench", None, benched(&iothread, &arms, &findings))
+        }
+        Told::Verified { change, verdict, figures } => {
+            ("dwell verify", Some(verdict.replace('_', " ")), verified(&change, figures))
+        }
+    };
+    let measured = Measured { file, source, verdict, rows };
+    if measured.rows.is_empty() {
+        bail!(
+            "{}: nothing was predicted in it; `dwell iothread bench` predicts with --predict",
+            measured.file
+        );
+    }
+    Ok(measured)
+}
+
+fn validated(OfGaps { gaps, verdicts }: OfGaps) -> impl Iterator<Item = Row> {
+    verdicts.into_iter().map(move |Verdict { arm, figure, predicted, measured, error }| Row {
+        subject: format!("{gaps}, {arm}"),
+        figure,
+        predicted,
+        measured,
+        error,
+    })
+}
+
+/// Of the CPU time only what polling adds is predicted, which nobody measured apart; of the sleeps all.
+fn benched(iothread: &str, arms: &[Arm], findings: &Findings) -> Vec<Row> {
+    let row = |arm: &Arm| {
+        let predicted = arm.predicted.as_ref()?.sleeps;
+        let found = |row: &&Found| row.arm == arm.name && row.figure == "sleeps_per_request";
+        let value = findings.rows.iter().find(found)?.value?;
+        Some(Row {
+            subject: format!("{iothread}, {}", arm.name),
+            figure: "sleeps_per_request".to_owned(),
+            predicted,
+            measured: value.value?,
+            error: error(predicted, value),
+        })
+    };
+    arms.iter().filter_map(row).collect()
+}
+
+/// Each figure with the values of before, and with those of after.
+fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
+    let rows = |of: Compared| {
+        let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
+        sides.map(|(side, predicted, measured)| {
+            let Limits { low_95, value, high_95 } = measured?;
+            let interval = Interval { low: low_95, value: Some(value), high: high_95 };
+            Some(Row {
+                subject: format!("change {change}, {side}"),
+                figure: of.figure.clone(),
+                predicted,
+                measured: value,
+                error: error(predicted, interval),
+            })
+        })
+    };
+    figures.into_iter().flat_map(rows).flatten().collect()
+}
+
+/// Predicted by measured, less 1: the more was measured, the less too much was predicted.
+fn error(predicted: f64, measured: Interval) -> Interval {
+    let by = |measured: Option<f64>| measured.filter(|&m| m > 0.0).map(|m| predicted / m - 1.0);
+    Interval { low: by(measured.high), value: by(measured.value), high: by(measured.low) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validate_is_read_row_by_row() {
+        let text = r#"{"recorded_under": "host:1ms", "distributions": [{"gaps": "exponential:100us", "rounds": 9,
+            "verdicts": [{"arm": "host:50us", "figure": "halts", "predicted": 0.6, "measured": 0.5,
+            "error": {"low": null, "value": 0.2, "high": 0.25}}]}]}"#;
+        let measured = parse("v.json".to_owned(), text).unwrap();
+        assert_eq!(measured.source, "dwell lab validate");
+        assert_eq!(measured.rows[0].subject, "exponential:100us, host:50us");
+        assert_eq!(measured.rows[0].error, Interval { low: None, value: Some(0.2), high: Some(0.25) });
+    }
+
+    #[test]
+    fn bench_gives_the_sleeps_of_arms_that_were_predicted() {
+        let text = r#"{"qemu": "11.1", "iothread": "io0", "arms": [{"name": "A"}, {"name": "B", "predicted":
+            {"sleeps": 0.3, "polled_ns": 9.0}}], "findings": {"rows": [{"arm": "B", "figure": "sleeps_per_request",
+            "value": {"low": 0.25, "value": 0.3, "high": 0.4}}, {"arm": "B", "figure": "cpu_ns_per_request", "value": null}]}}"#;
+        let measured = parse("b.json".to_owned(), text).unwrap();
+        let [row] = measured.rows.as_slice() else { panic!("{measured:?}") };
+        let error = row.error;
+        assert!((error.low.unwrap() + 0.25).abs() < 1e-9 && error.value == Some(0.0), "{error:?}");
+        assert!((error.high.unwrap() - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn verify_gives_both_sides_and_its_verdict() {
+        let text = r#"{"change": 3, "verdict": "came_in_part", "rounds": 8, "figures": [{"figure": "halts_per_s",
+            "predicted_before": 100.0, "predicted_after": 300.0, "before": {"low_95": 90.0, "value": 100.0,
+            "high_95": null}, "after": null, "difference": null}]}"#;
+        let measured = parse("v.json".to_owned(), text).unwrap();
+        assert_eq!(measured.verdict.as_deref(), Some("came in part"));
+        let [row] = measured.rows.as_slice() else { panic!("{measured:?}") };
+        assert_eq!(row.subject, "change 3, before");
+        assert_eq!((row.error.low, row.error.value), (None, Some(0.0)));
+        assert!((row.error.high.unwrap() - 1.0 / 9.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_name() {
+        for text in ["", "[]", "{}", r#"{"distributions": []}"#] {
+            let error = format!("{:#}", parse("x.json".to_owned(), text).unwrap_err());
+            assert!(error.contains("x.json") && error.contains("dwell"), "{error}");
+        }
+    }
+}

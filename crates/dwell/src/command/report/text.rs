@@ -1,0 +1,209 @@
+//! The report for a terminal.
+
+use super::gather::{Exits, PlanFile, Recording, Report, Role};
+use super::measured::Measured;
+use crate::command::{info, tune};
+use dwell_capture::energy::ENERGY;
+use dwell_knobs::plan::{Effect, Predicted};
+use dwell_recording::exits::NARROW;
+use dwell_report::figures::{Compared, PolicyFigures};
+use dwell_report::{Cell, Column, Table, percent};
+
+/// All of it.
+pub(super) fn words(report: &Report) -> String {
+    let mut text = String::new();
+    for recording in &report.recordings {
+        text += &of_recording(recording);
+    }
+    if let Some(comparison) = &report.comparison {
+        text += &format!("== after by before\n\n{}\n", compared(comparison).to_text());
+    }
+    if let Some(PlanFile { file, plan }) = &report.plan {
+        let advice = plan.advice.escape_debug();
+        text +=
+            &format!("== plan {}: {advice}\n\n{}\n", file.escape_debug(), promised(&plan.effect).to_text());
+    }
+    for Exits { file, table } in &report.exits {
+        text += &format!("== exits: {}\n\n{}\n", file.escape_debug(), table.render(NARROW));
+    }
+    for measured in &report.measured {
+        let (source, file) = (measured.source, measured.file.escape_debug());
+        text += &format!("== predicted and measured: {source}, {file}\n\n{}\n", beside(measured).to_text());
+        if let Some(verdict) = &measured.verdict {
+            text += &format!("verdict: {}\n\n", verdict.escape_debug());
+        }
+    }
+    text + &format!("made with dwell {}: {}\n", report.dwell, report.command.escape_debug())
+}
+
+fn of_recording(recording: &Recording) -> String {
+    let what = match recording.role {
+        Role::Recording => "",
+        Role::Before => "before: ",
+        Role::After => "after: ",
+    };
+    let mut text = format!("== {what}{}\n\n", recording.file.escape_debug());
+    match (&recording.tune, &recording.no_advice) {
+        (Some(tuned), _) => text += &format!("{}{}\n", tune::opening(tuned), tune::ending(tuned)),
+        (None, why) => {
+            text += &format!("no advice: {}\n\n", why.as_deref().unwrap_or_default().escape_debug())
+        }
+    }
+    text += &format!("{}\n", info::words(&recording.file, &recording.info));
+    if recording.summaries_left_out > 0 {
+        text += &format!("{} more idlers with fewer episodes\n\n", recording.summaries_left_out);
+    }
+    text + &format!(
+        "over the whole recording, as replayed and as recorded:\n\n{}\nenergy: {}\n\n",
+        polls(recording).to_text(),
+        energy(recording)
+    )
+}
+
+/// What the power meters counted.
+fn energy(recording: &Recording) -> String {
+    let zones = recording.info.metadata.other.get(ENERGY).and_then(|zones| zones.as_object());
+    let Some(zones) = zones else { return "absent: no power meter was read while recording".to_owned() };
+    let zone = |(name, uj): (&String, &serde_json::Value)| {
+        format!("{} {:.1} J", name.escape_debug(), uj.as_f64().unwrap_or(f64::NAN) / 1e6)
+    };
+    zones.iter().map(zone).collect::<Vec<_>>().join(", ")
+}
+
+/// Polls and what came of them, by policy.
+fn polls(recording: &Recording) -> Table {
+    let mut table = Table::new([
+        Column::text("policy", "policy"),
+        Column::number("polls", "polls"),
+        Column::number("success", "success_share"),
+        Column::number("polled", "polled_ns"),
+        Column::number("in vain", "wasted_share"),
+        Column::number("halts", "halts"),
+        Column::number("halts/s", "halts_per_s"),
+        Column::number("window p5", "window_p5_ns"),
+        Column::number("p50", "window_p50_ns"),
+        Column::number("p95", "window_p95_ns"),
+        Column::text("setting", "setting"),
+    ]);
+    let seconds = recording.info.span_ns as f64 / 1e9;
+    let rate = |halts: u64| if seconds > 0.0 { Cell::Rounded(halts as f64 / seconds) } else { Cell::Missing };
+    let part = |part: f64, all: f64| Cell::share((all > 0.0).then(|| part / all));
+    let nanos = |ns: u64| Cell::Nanos(ns as f64);
+    for PolicyFigures {
+        policy, setting, polls, polls_succeeded, polled_ns, wasted_ns, halts, windows, ..
+    } in &recording.figures.policies
+    {
+        table.push([
+            Cell::Text(policy.clone()),
+            Cell::Count((*polls).into()),
+            part(*polls_succeeded as f64, *polls as f64),
+            Cell::Nanos(*polled_ns as f64),
+            part(*wasted_ns as f64, *polled_ns as f64),
+            Cell::Count((*halts).into()),
+            rate(*halts),
+            nanos(windows.p5_ns),
+            nanos(windows.p50_ns),
+            nanos(windows.p95_ns),
+            Cell::Text(setting.clone()),
+        ]);
+    }
+    let recorded = &recording.figures.recorded;
+    if recorded.known > 0 {
+        let windows = recorded.windows_known > 0;
+        let ended = &recorded.ends;
+        let known = |cell: Cell| if windows { cell } else { Cell::Missing };
+        table.push([
+            Cell::Text("as recorded".to_owned()),
+            known(Cell::Count(recorded.polls.into())),
+            part(recorded.polls_succeeded as f64, recorded.polls as f64),
+            known(Cell::Nanos(recorded.polled_ns as f64)),
+            part(ended.wasted_ns as f64, recorded.polled_ns as f64),
+            Cell::Count(recorded.halts.into()),
+            rate(recorded.halts),
+            known(nanos(ended.windows.p5_ns)),
+            known(nanos(ended.windows.p50_ns)),
+            known(nanos(ended.windows.p95_ns)),
+        ]);
+    }
+    table
+}
+
+/// What a plan says would come of it.
+fn promised(effect: &Effect) -> Table {
+    let mut table = Table::new([
+        Column::text("policy", "policy"),
+        Column::number("cost", "cost_share"),
+        Column::number("CPU burnt", "cpu_burnt_share"),
+        Column::number("halts/s", "halts_per_s"),
+        Column::number("mean latency", "mean_added_latency_ns"),
+    ]);
+    let rows =
+        [("present", &effect.present), ("plan", &effect.recommended), ("clairvoyant", &effect.clairvoyant)];
+    for (policy, predicted) in rows {
+        let Predicted { cost_ns_per_s, cpu_burnt_ns_per_s, halts_per_s, mean_added_latency_ns, .. } =
+            predicted;
+        table.push([
+            Cell::Text(policy.to_owned()),
+            Cell::Share(cost_ns_per_s / 1e9),
+            Cell::Share(cpu_burnt_ns_per_s / 1e9),
+            Cell::Rounded(*halts_per_s),
+            Cell::Nanos(*mean_added_latency_ns),
+        ]);
+    }
+    table
+}
+
+fn compared(comparison: &[Compared]) -> Table {
+    let mut table = Table::new([
+        Column::text("figure", "figure"),
+        Column::number("before", "before"),
+        Column::number("after", "after"),
+        Column::number("ratio", "ratio"),
+        Column::text("95 % interval", "interval"),
+    ]);
+    for Compared { figure, before, after, ratio } in comparison {
+        let value = |value: Option<f64>| match value {
+            Some(value) if figure.ends_with("_ns") => Cell::Nanos(value),
+            Some(value) => Cell::Rounded(value),
+            None => Cell::Missing,
+        };
+        let interval = |ratio: &dwell_report::figures::Ratio| {
+            format!("[{}, {}]", dwell_report::ratio(ratio.low_95), dwell_report::ratio(ratio.high_95))
+        };
+        table.push([
+            Cell::Text((*figure).to_owned()),
+            value(*before),
+            value(*after),
+            Cell::ratio(ratio.map(|ratio| ratio.value)),
+            ratio.as_ref().map_or(Cell::Missing, |ratio| Cell::Text(interval(ratio))),
+        ]);
+    }
+    table
+}
+
+fn beside(measured: &Measured) -> Table {
+    let mut table = Table::new([
+        Column::text("load and setting", "subject"),
+        Column::text("figure", "figure"),
+        Column::number("predicted", "predicted"),
+        Column::number("measured", "measured"),
+        Column::number("error", "error"),
+        Column::text("95 % interval", "interval"),
+    ]);
+    for row in &measured.rows {
+        let value = |value: f64| match row.figure.ends_with("_ns") {
+            true => Cell::Nanos(value),
+            false => Cell::Ratio(value),
+        };
+        let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), percent);
+        table.push([
+            Cell::Text(row.subject.clone()),
+            Cell::Text(row.figure.clone()),
+            value(row.predicted),
+            value(row.measured),
+            Cell::share(row.error.value),
+            Cell::Text(format!("[{}, {}]", end(row.error.low), end(row.error.high))),
+        ]);
+    }
+    table
+}
