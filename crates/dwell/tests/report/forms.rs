@@ -1,0 +1,134 @@
+//! The same figures in every form, and what is said when something is wrong.
+
+use super::inputs::{Inputs, bundled, done, dwell};
+use serde_json::Value;
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+#[test]
+fn all_forms_hold_the_same_figures() {
+    let file = bundled("guest-memcached_poisson10k.parquet");
+    let args = ["report", &file, "--layer", "host", "--halt-cost", "20us", "--format"];
+    let form = |form: &str| text(done(&[&args[..], &[form]].concat()));
+    let json_text = form("json");
+    let json: Value = serde_json::from_str(&json_text).unwrap();
+    let recording = &json["recordings"][0];
+    assert_eq!(recording["figures"]["idle"][0]["episodes"], 60_000);
+    let present = &recording["figures"]["policies"][0];
+    assert_eq!(present["policy"], "present");
+
+    // As `dwell replay` counts, which reads another way.
+    let replayed: Value = serde_json::from_slice(&done(&[
+        "replay",
+        &file,
+        "--layer",
+        "host",
+        "--halt-cost",
+        "20us",
+        "--format",
+        "json",
+    ]))
+    .unwrap();
+    for figure in ["polls", "polls_succeeded", "polled_ns", "halts"] {
+        assert_eq!(present[figure], replayed["results"][2][figure], "{figure}");
+    }
+    // As `dwell tune` and `dwell info` say.
+    let mut tuned: Value = serde_json::from_slice(&done(&[
+        "tune",
+        &file,
+        "--layer",
+        "host",
+        "--halt-cost",
+        "20us",
+        "--front",
+        "--format",
+        "json",
+    ]))
+    .unwrap();
+    assert_eq!(recording["tune"], tuned.take());
+    let info: Value = serde_json::from_slice(&done(&["info", &file, "--format", "json"])).unwrap();
+    assert_eq!(recording["info"], info);
+
+    let csv = form("csv");
+    assert!(csv.starts_with("recording,figure,value\n"), "{}", &csv[..100]);
+    let halts = format!("{file},figures.policies.0.halts,{}\n", present["halts"]);
+    assert!(csv.contains(&halts), "{halts}");
+    let words = form("text");
+    for wanted in
+        ["At most 47.6 % of a CPU", "Advice: set halt_poll_ns=0", "idle from", "in vain", "energy: absent"]
+    {
+        assert!(words.contains(wanted), "{wanted} in {words}");
+    }
+    assert!(form("html").contains(json_text.trim_end()));
+}
+
+#[test]
+fn before_and_after_are_compared_with_intervals() {
+    let inputs = Inputs::new();
+    let (before, after) = (inputs.host("a", &["vcpu0"], 1), inputs.host("b", &["vcpu0"], 2));
+    let args = ["report", "--before", &before, "--after", &after, "--exits", &inputs.exits()];
+    let json: Value = serde_json::from_slice(&done(&[&args[..], &["--format", "json"]].concat())).unwrap();
+    let of = |figure: &str| {
+        let all = json["comparison"].as_array().unwrap();
+        all.iter().find(|row| row["figure"] == figure).unwrap().clone()
+    };
+    let idle = of("mean_idle_ns");
+    assert!((idle["ratio"]["value"].as_f64().unwrap() - 2.0).abs() < 0.01, "{idle}");
+    assert!(idle["ratio"]["low_95"].as_f64().unwrap() > 1.5, "{idle}");
+    assert!(of("cpu_burnt_ns_per_s")["before"].as_f64().unwrap() > 0.0);
+    assert!(of("mean_wake_latency_ns")["ratio"]["value"].is_number());
+    assert_eq!(json["exits"][0]["rows"][0]["reason"], "HLT");
+    let words = text(done(&[&args[..], &["--format", "text"]].concat()));
+    assert!(words.contains("== after by before") && words.contains("EXTERNAL_INTERRUPT"), "{words}");
+    assert!(words.contains("as recorded"), "{words}");
+}
+
+#[test]
+fn a_plan_is_drawn_in_place_of_the_recommended_setting() {
+    let inputs = Inputs::new();
+    let (file, plan) = (bundled("guest-memcached_poisson10k.parquet"), inputs.text("plan.toml"));
+    done(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--plan", &plan]);
+    let args = ["report", &file, "--plan", &plan, "--format", "json", "--halt-cost", "20us"];
+    let json: Value = serde_json::from_slice(&done(&[&args[..], &["--layer", "host"]].concat())).unwrap();
+    let policies = &json["recordings"][0]["figures"]["policies"];
+    assert_eq!(policies[1]["policy"], "plan");
+    assert_eq!(policies[1]["polls"], 0, "the plan of this recording is not to poll");
+    let other = dwell(&args);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("--layer host takes the other rule"));
+}
+
+#[test]
+fn a_recording_too_short_for_advice_is_drawn_all_the_same() {
+    let inputs = Inputs::new();
+    let table = inputs.write("t.csv", "start_ns,idle_ns\n0,1000\n5000,0\n9000,70000\n");
+    let recording = inputs.text("t.parquet");
+    done(&["import", "csv", &table, "--layer", "guest", "-o", &recording]);
+    let json: Value = serde_json::from_slice(&done(&["report", &recording, "--format", "json"])).unwrap();
+    let drawn = &json["recordings"][0];
+    assert!(drawn["tune"].is_null());
+    assert!(drawn["no_advice"].as_str().unwrap().contains("3 episodes are too few"), "{drawn}");
+    assert_eq!(drawn["figures"]["closeup"]["idle_ns"], serde_json::json!([1000, 0, 70000]));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let inputs = Inputs::new();
+    let file = bundled("guest-idle.parquet");
+    let nonsense = inputs.write("x.json", "{}");
+    for (args, says) in [
+        (vec!["report", "nowhere.parquet"], "nowhere.parquet"),
+        (vec!["report", &file, "--measured", &nonsense], "dwell lab validate"),
+        (vec!["report", &file, "--exits", &nonsense], "no exit"),
+        (vec!["report", &file, "--plan", &nonsense], "no plan"),
+        (vec!["report", &file, "--layer", "guest+host"], "--layer is host, guest or iothread"),
+        (vec!["report", &file, "--format", "json", "-o", "/dev/null/x"], "/dev/null/x"),
+    ] {
+        let output = dwell(&args);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+        assert!(told.contains(says) && told.lines().count() == 1, "{args:?}: {told}");
+    }
+}

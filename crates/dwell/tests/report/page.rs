@@ -1,0 +1,311 @@
+//! The page in a browser.
+
+use super::browser::{Browser, Tab};
+use super::inputs::{HOSTILE, Inputs, bundled, done};
+use super::say::say;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use dwell_policy::Layer;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const DESKTOP: (u32, u32) = (1280, 900);
+const PHONE: (u32, u32) = (360, 740);
+
+/// A browser is a load on a small machine: one at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn browser(test: &str) -> Option<(MutexGuard<'static, ()>, Browser)> {
+    let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let started = Browser::start();
+    if started.is_none() {
+        say!("SKIP no Chromium: {test}");
+    }
+    started.map(|browser| (alone, browser))
+}
+
+/// A report of everything that a report can have.
+fn full(inputs: &Inputs) -> Vec<String> {
+    let before = inputs.host("before", &["vcpu0", "vcpu1"], 1);
+    let after = inputs.host("after", &["vcpu0", "vcpu1"], 2);
+    let guest = bundled("guest-mix.parquet");
+    let words =
+        ["report", &guest, "--before", &before, "--after", &after, "--layer", "host", "--halt-cost", "20us"];
+    let words = words.into_iter().map(str::to_owned);
+    words.chain(["--exits".to_owned(), inputs.exits(), "--measured".to_owned(), inputs.measured()]).collect()
+}
+
+fn make(inputs: &Inputs, args: &[String]) -> PathBuf {
+    let page = inputs.path("report.html");
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    args.extend(["-o", page.to_str().unwrap()]);
+    done(&args);
+    page
+}
+
+fn assert_quiet(tab: &Tab<'_>) {
+    assert!(tab.complaints().is_empty(), "{:#?}", tab.complaints());
+    for address in tab.requests() {
+        assert!(
+            ["file:", "data:", "blob:"].iter().any(|own| address.starts_with(own)),
+            "asked for {address}"
+        );
+    }
+}
+
+/// How many charts there are; each has to have drawn something.
+fn drawn_charts(tab: &mut Tab<'_>) -> usize {
+    let marks = tab.value(
+        "[...document.querySelectorAll('.chart')].map((box) => [box.getAttribute('aria-label'), \
+         box.querySelectorAll('svg path, svg text').length])",
+    );
+    let marks = marks.as_array().unwrap();
+    for mark in marks {
+        assert!(mark[1].as_u64().unwrap() >= 12, "not drawn: {mark}");
+        assert!(
+            mark[0].as_str().is_some_and(|label| label.len() > 10),
+            "no words for who cannot see it: {mark}"
+        );
+    }
+    marks.len()
+}
+
+/// Where in a chart something is, in the viewport: the middle of the data of the first series that shows any.
+const A_VALUE: &str = "(() => {
+    const box = document.querySelectorAll('.chart')[NUMBER];
+    box.scrollIntoView({ block: 'center', behavior: 'instant' });
+    const drawn = echarts.getInstanceByDom(box);
+    const { left, top, width, height } = box.getBoundingClientRect();
+    const { series, xAxis } = drawn.getOption();
+    const upright = (one) => xAxis[one.xAxisIndex || 0].type === 'category';
+    for (const [seriesIndex, one] of series.entries()) {
+        if (one.silent) continue;
+        const data = one.data || [];
+        const order = data.map((_, at) => (at + (data.length >> 1)) % data.length);
+        for (const at of order) {
+            const half = one.type === 'bar' ? data[at] / 2 : data[at];
+            const value = Array.isArray(data[at]) ? data[at].slice(0, 2) : upright(one) ? [at, half] : [half, at];
+            const place = drawn.convertToPixel({ seriesIndex }, value);
+            if (place && place.every(Number.isFinite) && place[0] > 30 && place[1] > 5 && place[0] < width - 5 && place[1] < height - 40)
+                return [left + place[0], top + place[1]];
+        }
+    }
+    return null;
+})()";
+
+const TIP: &str = "[...document.querySelectorAll('.chart')][NUMBER].querySelector('.tip')?.innerText ?? ''";
+
+/// Points at a value of each chart, and reads what is shown.
+fn assert_values_on_hover(tab: &mut Tab<'_>, charts: usize) {
+    for number in 0..charts {
+        let of = |text: &str| text.replace("NUMBER", &number.to_string());
+        let place = tab.value(&of(A_VALUE));
+        let (x, y) = (place[0].as_f64(), place[1].as_f64());
+        let label = tab.text(&of("document.querySelectorAll('.chart')[NUMBER].getAttribute('aria-label')"));
+        let (Some(x), Some(y)) = (x, y) else { panic!("no value to point at: {label}") };
+        tab.point(x - 3.0, y - 1.0);
+        tab.point(x, y);
+        tab.wait(&of("Boolean([...document.querySelectorAll('.chart')][NUMBER].querySelector('.tip'))"));
+        let tip = tab.text(&of(TIP));
+        assert!(tip.chars().any(|c| c.is_ascii_digit()), "{label}: {tip:?}");
+        tab.point(1.0, 1.0);
+    }
+}
+
+#[test]
+fn every_chart_draws_and_tells_its_values_offline_without_an_error() {
+    let Some((_alone, mut browser)) = browser("every chart draws") else { return };
+    let inputs = Inputs::new();
+    let page = make(&inputs, &full(&inputs));
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    let charts = drawn_charts(&mut tab);
+    // Ratios, idle times and polls of the pair; costs, front, idle times, polls, timeline, close-up; exits; measured.
+    assert_eq!(charts, 11);
+    assert_values_on_hover(&mut tab, charts);
+    for number in 0..3 {
+        tab.value(&format!("document.querySelectorAll('nav button')[{number}].click()"));
+        tab.wait("document.documentElement?.dataset.drawn > 0");
+        drawn_charts(&mut tab);
+    }
+    tab.value("document.getElementById('theme').click()");
+    tab.wait("document.documentElement?.dataset.drawn > 0");
+    drawn_charts(&mut tab);
+    assert_quiet(&tab);
+    say!("in Chromium: {charts} charts drawn, each told a value under the pointer");
+}
+
+#[test]
+fn lines_can_be_hidden_axes_made_logarithmic_and_charts_zoomed_by_keys() {
+    let Some((_alone, mut browser)) = browser("legend, axes, zoom") else { return };
+    let inputs = Inputs::new();
+    let words =
+        ["report", &bundled("guest-memcached_poisson10k.parquet"), "--layer", "host", "--halt-cost", "20us"];
+    let page = make(&inputs, &words.map(str::to_owned));
+    let mut tab = browser.tab(DESKTOP, "dark");
+    tab.open(&page);
+    assert_eq!(tab.text("document.documentElement.dataset.theme"), "dark");
+    tab.value(
+        "window.front = [...document.querySelectorAll('.chart')].find((box) => /Pareto/.test(box.getAttribute('aria-label'))); \
+         window.option = () => echarts.getInstanceByDom(front).getOption(); \
+         window.press = (words) => [...front.parentNode.querySelectorAll('button')].find((button) => button.textContent === words).click(); 0",
+    );
+    assert_eq!(tab.text("option().xAxis[0].type"), "value");
+    tab.value("press('Log CPU')");
+    assert_eq!(tab.text("option().xAxis[0].type"), "log");
+    tab.value("press('always')");
+    assert_eq!(tab.value("option().legend[0].selected.always"), false);
+    tab.value("front.focus()");
+    tab.press("+");
+    assert!(tab.value("option().dataZoom[0].end - option().dataZoom[0].start").as_f64().unwrap() < 90.0);
+    tab.press("0");
+    assert_eq!(tab.value("option().dataZoom[0].end - option().dataZoom[0].start"), json!(100));
+    tab.press("ArrowRight");
+    tab.wait("Boolean(front.querySelector('.tip'))");
+    tab.value("front.parentNode.querySelector('summary').click()");
+    tab.wait("front.parentNode.querySelectorAll('tbody tr').length > 20");
+    assert_quiet(&tab);
+}
+
+#[test]
+fn what_is_downloaded_is_what_the_program_prints() {
+    let Some((_alone, mut browser)) = browser("download") else { return };
+    let inputs = Inputs::new();
+    let args = full(&inputs);
+    let page = make(&inputs, &args);
+    let printed = done(&args.iter().map(String::as_str).chain(["--format", "json"]).collect::<Vec<_>>());
+    let mut tab = browser.tab(DESKTOP, "light");
+    let folder = inputs.path("downloads");
+    std::fs::create_dir(&folder).unwrap();
+    let allow = json!({ "behavior": "allow", "downloadPath": folder });
+    tab.ask("Browser.setDownloadBehavior", &allow);
+    tab.open(&page);
+    tab.value("document.getElementById('download').click()");
+    let file = folder.join("dwell-report.json");
+    let began = std::time::Instant::now();
+    while !file.exists() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The name appears when the file is complete.
+    assert!(std::fs::read(&file).expect("it is downloaded") == printed, "the download differs");
+    assert_quiet(&tab);
+}
+
+#[test]
+fn names_out_of_a_hostile_recording_stay_text() {
+    let Some((_alone, mut browser)) = browser("hostile names") else { return };
+    let inputs = Inputs::new();
+    let recording = inputs.host("<b onmouseover=window.harmed=1>", &HOSTILE, 1);
+    let page = make(&inputs, &["report".to_owned(), recording]);
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    let charts = drawn_charts(&mut tab);
+    assert_values_on_hover(&mut tab, charts);
+    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })");
+    assert_eq!(tab.value("window.harmed"), Value::Null);
+    assert_eq!(tab.value("document.querySelectorAll('main img, main script, main b[onmouseover], [onerror], [onload]').length"), json!(0));
+    let shown = tab.text("document.body.textContent");
+    for name in HOSTILE {
+        assert!(shown.contains(name), "{name} is not shown as it is");
+    }
+    assert_quiet(&tab);
+}
+
+#[test]
+fn a_guest_and_its_host_share_one_axis_of_time() {
+    let inputs = Inputs::new();
+    let (guest, host) = (inputs.at("guest", Layer::Guest, 0), inputs.at("its-host", Layer::Host, 30_000_000));
+    let page = make(&inputs, &["report".to_owned(), guest.clone(), host.clone()]);
+    let json: Value = serde_json::from_slice(&done(&["report", &guest, &host, "--format", "json"])).unwrap();
+    assert_eq!(json["time_axis"], "common");
+    let starts = [0, 1].map(|at| json["recordings"][at]["axis_start_ns"].as_u64().unwrap());
+    assert_eq!(starts, [0, 30_000_000]);
+    let Some((_alone, mut browser)) = browser("one axis of time") else { return };
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    let axes = tab.value(
+        "echarts.getInstanceByDom([...document.querySelectorAll('.chart')].find((box) => /over time/.test( \
+         box.getAttribute('aria-label')))).getOption().xAxis.map(({ min, max }) => [min, max])",
+    );
+    let axes = axes.as_array().unwrap();
+    assert_eq!(axes.len(), 4, "windows and idle times of both");
+    assert!(axes.iter().all(|axis| axis == &axes[0] && axis[0] == 0), "{axes:?}");
+    assert!(axes[0][1].as_u64().unwrap() > 125_000_000, "{axes:?}");
+    assert_quiet(&tab);
+}
+
+/// Pictures for people, kept by CI; and on a phone nothing sticks out.
+#[test]
+fn it_fits_a_phone_and_pictures_are_taken() {
+    let Some((_alone, mut browser)) = browser("screenshots") else { return };
+    let inputs = Inputs::new();
+    let change = make(&inputs, &full(&inputs));
+    let kept = inputs.path("change.html");
+    std::fs::rename(change, &kept).unwrap();
+    let words =
+        ["report", &bundled("guest-memcached_poisson10k.parquet"), "--layer", "host", "--halt-cost", "20us"];
+    let plain = make(&inputs, &words.map(str::to_owned));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("report-screenshots");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (name, page) in [("report", &plain), ("change", &kept)] {
+        for (screen, size) in [("desktop", DESKTOP), ("phone", PHONE)] {
+            for theme in ["light", "dark"] {
+                let mut tab = browser.tab(size, theme);
+                tab.open(page);
+                let width = tab.value("document.documentElement.scrollWidth");
+                assert_eq!(width, json!(size.0), "{name} sticks out on a {screen}");
+                let picture = picture(&mut tab);
+                std::fs::write(folder.join(format!("{name}-{screen}-{theme}.png")), picture).unwrap();
+                assert_quiet(&tab);
+            }
+        }
+    }
+    let mut tab = browser.tab(DESKTOP, "dark");
+    tab.open(&plain);
+    let printed = tab.ask("Page.printToPDF", &json!({ "printBackground": true }));
+    let paper = decoded(&printed);
+    assert!(paper.starts_with(b"%PDF"));
+    std::fs::write(folder.join("report.pdf"), paper).unwrap();
+    tab.wait("document.documentElement.dataset.theme === 'dark'");
+    drawn_charts(&mut tab);
+    assert_quiet(&tab);
+    say!("screenshots in {}", folder.display());
+}
+
+/// What is in an answer as Base64.
+fn decoded(answer: &Value) -> Vec<u8> {
+    BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
+}
+
+/// The whole page as PNG.
+fn picture(tab: &mut Tab<'_>) -> Vec<u8> {
+    let size = tab.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].clone();
+    let clip = json!({ "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1 });
+    decoded(&tab.ask("Page.captureScreenshot", &json!({ "captureBeyondViewport": true, "clip": clip })))
+}
+
+/// The page of a long recording, which `.ci/run` makes out of ten million episodes: below 5 MB beside the chart library, and
+/// open within two seconds.
+#[test]
+fn the_page_of_a_long_recording_is_small_and_opens_at_once() {
+    let Some(page) = std::env::var_os("DWELL_LONG_PAGE").map(PathBuf::from) else {
+        say!("SKIP no DWELL_LONG_PAGE: the page of a long recording is small");
+        return;
+    };
+    let Some((_alone, mut browser)) = browser("the page of a long recording") else { return };
+    let bytes = std::fs::metadata(&page).unwrap().len();
+    let library = u64::try_from(dwell_report::page::LIBRARY_BYTES).unwrap();
+    let least = (0..3).map(|_| {
+        let mut tab = browser.tab(DESKTOP, "light");
+        let took = tab.open(&page);
+        drawn_charts(&mut tab);
+        assert_quiet(&tab);
+        took
+    });
+    let least = least.min().unwrap();
+    say!("{bytes} bytes, {library} of them the chart library; opened and drawn in {} ms", least.as_millis());
+    assert!(bytes - library < 5_000_000);
+    assert!(least < Duration::from_secs(2));
+}
