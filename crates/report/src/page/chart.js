@@ -24,7 +24,7 @@ const enqueue = (all) => {
 
 /**
  * A chart with its legend, its toggles and the table of its numbers. `option(state)` gives ECharts' option; `state` has the
- * toggles by name and whether the chart is narrow. `table()` is called when its table is opened.
+ * toggles by name and whether the chart is narrow. `rows()` is called when its table is opened.
  */
 class Chart {
   constructor({ label, height, toggles = [], option, columns, rows }) {
