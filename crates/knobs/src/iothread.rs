@@ -306,13 +306,22 @@ pub fn apply(monitor: &mut Monitor, plan: &Plan) -> Result<(), IothreadError> {
 
 fn set(monitor: &mut Monitor, id: &str, change: &Change) -> Result<(), IothreadError> {
     let Change { property, to, .. } = change;
-    monitor.execute("qom-set", Some(arguments(id, property, Some(*to))))?;
+    put(monitor, id, property, *to)?;
     let kept = get(monitor, id, property)?;
     if kept == *to {
         Ok(())
     } else {
         Err(IothreadError::ReadBack { property: property.clone(), value: *to, kept })
     }
+}
+
+/// Writes one property and does not read it back.
+///
+/// # Errors
+/// [`IothreadError`]; with QEMU's words if there is no such property, or it does not take the value.
+pub fn put(monitor: &mut Monitor, id: &str, property: &str, value: i64) -> Result<(), IothreadError> {
+    monitor.execute("qom-set", Some(arguments(id, property, Some(value))))?;
+    Ok(())
 }
 
 fn answer_error(command: &'static str, wanted: &'static str, got: &Value) -> IothreadError {
@@ -329,6 +338,8 @@ pub struct Persistence {
     pub virsh: String,
     /// With libvirt, at the next start: inside `<iothreadids>`.
     pub xml: String,
+    /// Of that, the element that holds the values.
+    pub poll: String,
     /// On QEMU's command line.
     pub object: String,
 }
@@ -342,6 +353,7 @@ pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
         values.iter().map(|(name, value)| form(name, *value)).collect::<Vec<_>>().join(separator)
     };
     let short = |name: &str| name.trim_start_matches("poll-").trim_end_matches("-ns").to_owned();
+    let poll = format!("<poll {}/>", each(&|n, v| format!("{}='{v}'", short(n)), " "));
     let set = |(name, value): &(&str, i64)| {
         // Written by hand: serde_json would order the names by the alphabet.
         format!(
@@ -355,10 +367,8 @@ pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
             "virsh iothreadset DOMAIN {number} {} --live",
             each(&|n, v| format!("--{n} {v}"), " ")
         ),
-        xml: format!(
-            "<iothread id='{number}'><poll {}/></iothread>",
-            each(&|n, v| format!("{}='{v}'", short(n)), " ")
-        ),
+        xml: format!("<iothread id='{number}'>{poll}</iothread>"),
+        poll,
         object: format!("-object iothread,id={id},{}", each(&|n, v| format!("{n}={v}"), ",")),
     }
 }

@@ -6,17 +6,30 @@
 //! | what | module |
 //! |---|---|
 //! | one table of every knob | [`knob`] |
-//! | the lines that set it by hand | [`lines`] |
 //! | where a value lives, as text | [`place`] |
 //! | what is to be written, and what for | [`plan`] |
+//! | whether a knob can be set here, and whether anything reads it | [`condition`] |
+//! | carrying a plan out and taking it back | [`change`] |
+//! | what was there before, on the disk | [`journal`] |
+//! | how values are kept over a reboot | [`keep`] |
+//! | the lines that set it by hand | [`lines`] |
+//! | the value at a place: read, written, read back | [`value`] |
+//! | the seam of system calls | [`machine`] |
 //! | QEMU's monitor, as a client | [`qmp`] |
 //! | the I/O threads of a QEMU or qemu-storage-daemon | [`iothread`] |
 
 #![forbid(unsafe_code)]
 
+pub mod change;
+pub mod condition;
 pub mod iothread;
+pub mod journal;
+pub mod keep;
 pub mod knob;
+mod libvirt;
 pub mod lines;
+pub mod machine;
 pub mod place;
 pub mod plan;
 pub mod qmp;
+pub mod value;

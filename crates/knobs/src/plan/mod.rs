@@ -313,6 +313,7 @@ impl Plan {
 
     fn check(&self) -> Result<(), PlanError> {
         let (mut now, wanted) = (self.present_setting()?, self.recommended_setting()?);
+        self.check_figures()?;
         if self.writes.len() > MOST_WRITES {
             return Err(PlanError::TooMany(self.writes.len()));
         }
@@ -330,6 +331,20 @@ impl Plan {
                 knob: self.writes.last().map_or_else(String::new, |write| write.knob.clone()),
                 why: format!("after it {now} would be in force, and {wanted} is recommended"),
             }),
+        }
+    }
+
+    /// TOML knows numbers that are none, which nothing else does.
+    fn check_figures(&self) -> Result<(), PlanError> {
+        let Effect { present, recommended, clairvoyant, gain } = &self.effect;
+        let figures =
+            |p: &Predicted| [p.cpu_burnt_ns_per_s, p.halts_per_s, p.mean_added_latency_ns, p.cost_ns_per_s];
+        let effect = [present, recommended, clairvoyant].into_iter().flat_map(figures);
+        let quantiles = self.recording.quantiles.iter().map(|quantile| quantile.quantile);
+        let mut all = effect.chain([gain.share, gain.low_95, gain.high_95]).chain(quantiles);
+        match all.all(f64::is_finite) {
+            true => Ok(()),
+            false => Err(PlanError::Syntax("a figure of [effect] or [recording] is not finite".to_owned())),
         }
     }
 

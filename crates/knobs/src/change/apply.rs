@@ -1,0 +1,194 @@
+//! Carrying out what was checked.
+
+use super::check::Ready;
+use super::{in_state, is_original, is_ours, now_unix_s};
+use crate::journal::{Change, Entry, Journal, JournalError, State};
+use crate::machine::{Machine, boot_id};
+use crate::place::Place;
+use crate::value::{self, ValueError, shown};
+use std::time::Duration;
+
+/// Why a plan was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The journal could not be written before the first write.
+    #[error("nothing was changed")]
+    Journal(#[source] JournalError),
+    /// A write failed, and everything is as it was.
+    #[error("change {id} failed; everything is as it was")]
+    RolledBack {
+        /// The number it had.
+        id: u32,
+        /// Why.
+        source: Box<StepError>,
+    },
+    /// A write failed, and so did putting back.
+    #[error(
+        "change {id} failed, and {} could not be put back; the journal keeps what was there, try `dwell revert {id}`: {}",
+        if .left.len() == 1 { "one value" } else { "some values" },
+        .left.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    Stuck {
+        /// The number it has.
+        id: u32,
+        /// What is not as it was.
+        left: Vec<Unrestored>,
+        /// Why it failed at first.
+        source: Box<StepError>,
+    },
+}
+
+/// What could not be put back.
+#[derive(Debug, thiserror::Error)]
+#[error("{place} was {}: {why}", shown(.original.as_deref()))]
+pub struct Unrestored {
+    /// Where.
+    pub place: Place,
+    /// What was there before.
+    pub original: Option<String>,
+    /// Why it is not there again.
+    pub why: String,
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// Writing or reading back.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// The end could not be put into the journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Somebody else wrote since it was checked.
+    #[error("{place} was {} a moment ago and is {} now: somebody else changes it", shown(.expected.as_deref()), shown(.found.as_deref()))]
+    Meanwhile {
+        /// Where.
+        place: Place,
+        /// What was there.
+        expected: Option<String>,
+        /// What is there.
+        found: Option<String>,
+    },
+}
+
+/// Carries out what was checked, or nothing. `wait` waits between two writes.
+///
+/// # Errors
+/// [`ApplyError`], which says what state the machine is in.
+pub fn apply(
+    journal: &mut Journal<'_>,
+    ready: &Ready,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<Change, ApplyError> {
+    let mut change = begin(journal, ready);
+    journal.save(&change).map_err(ApplyError::Journal)?;
+    let machine = journal.machine();
+    let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
+        let applied = in_state(&change, State::Applied);
+        journal.save(&applied)?;
+        Ok(applied)
+    });
+    done.map_err(|error| roll_back(journal, &change, error))
+}
+
+fn begin(journal: &Journal<'_>, ready: &Ready) -> Change {
+    let now = now_unix_s();
+    Change {
+        id: journal.next_id(),
+        state: State::Unfinished,
+        begun_at_unix_s: now,
+        since_unix_s: now,
+        boot_id: boot_id(journal.machine()),
+        tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
+        kept: ready.kept,
+        entries: ready.entries.clone(),
+        back: ready.back.clone(),
+        plan: ready.plan.clone(),
+        verifying: false,
+        verifications: vec![],
+    }
+}
+
+fn carry_out(
+    machine: &dyn Machine,
+    ready: &Ready,
+    change: &mut Change,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<(), StepError> {
+    for write in &ready.writes {
+        let Some(entry) = change.entries.iter_mut().find(|entry| entry.place == write.place) else {
+            continue;
+        };
+        let expected = Some(write.from.to_string());
+        let text = match crate::knob::Knob::find(&write.knob) {
+            Some(knob) => knob.written(write.to),
+            None => write.to.to_string(),
+        };
+        step(machine, entry, expected.as_deref(), &text)?;
+        if write.then_wait_ms > 0 {
+            wait(Duration::from_millis(write.then_wait_ms));
+        }
+    }
+    for entry in change.entries.iter_mut().filter(|entry| entry.knob.is_none()) {
+        if let (false, Some(text)) = (is_ours(entry, entry.original.as_deref()), entry.applied.clone()) {
+            let original = entry.original.clone();
+            step(machine, entry, original.as_deref(), &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// One write, if what is expected is there. What the kernel made of the value counts as ours from then on.
+fn step(
+    machine: &dyn Machine,
+    entry: &mut Entry,
+    expected: Option<&str>,
+    text: &str,
+) -> Result<(), StepError> {
+    let found = value::read(machine, &entry.place)?;
+    if !value::same(&entry.place, found.as_deref(), expected) {
+        let expected = expected.map(str::to_owned);
+        return Err(StepError::Meanwhile { place: entry.place.clone(), expected, found });
+    }
+    let written = value::write(machine, &entry.place, Some(text));
+    if let Err(ValueError::Clamped { kept: Some(kept), .. }) = &written {
+        entry.between.push(kept.clone());
+    }
+    Ok(written?)
+}
+
+fn roll_back(journal: &mut Journal<'_>, change: &Change, source: StepError) -> ApplyError {
+    // What the kernel made of a value is known only now; where the disk is full it goes without saying.
+    let _ = journal.save(change);
+    let (id, source) = (change.id, Box::new(source));
+    let left: Vec<Unrestored> =
+        change.entries.iter().rev().filter_map(|entry| restore(journal.machine(), entry).err()).collect();
+    if !left.is_empty() {
+        return ApplyError::Stuck { id, left, source };
+    }
+    // Where even this cannot be written, the change stays unfinished, and a later revert finds everything back.
+    let _ = journal.save(&in_state(change, State::RolledBack));
+    ApplyError::RolledBack { id, source }
+}
+
+fn restore(machine: &dyn Machine, entry: &Entry) -> Result<(), Unrestored> {
+    let failed =
+        |why: String| Unrestored { place: entry.place.clone(), original: entry.original.clone(), why };
+    let found = value::read(machine, &entry.place).map_err(|error| failed(error.to_string()))?;
+    if is_original(entry, found.as_deref()) {
+        return tidy(machine, entry).map_err(|error| failed(error.to_string()));
+    }
+    if !is_ours(entry, found.as_deref()) {
+        // Somebody else's, which came in between: theirs to keep.
+        return Ok(());
+    }
+    value::write(machine, &entry.place, entry.original.as_deref()).map_err(|error| failed(error.to_string()))
+}
+
+/// What a write that was cut short may have left beside a file.
+pub(super) fn tidy(machine: &dyn Machine, entry: &Entry) -> Result<(), ValueError> {
+    match (&entry.place, &entry.original) {
+        (Place::File(_) | Place::Link(_), None) => value::write(machine, &entry.place, None),
+        _ => Ok(()),
+    }
+}

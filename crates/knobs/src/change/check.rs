@@ -1,0 +1,377 @@
+//! A plan beside the machine that it is for.
+
+use super::is_ours;
+use crate::condition::{self, Unwritable, Void};
+use crate::journal::{Change, Entry, Id, State};
+use crate::keep::{self, KeepError};
+use crate::knob::Knob;
+use crate::machine::{Machine, kernel_release};
+use crate::place::Place;
+use crate::plan::{self, Plan, PlanError, Write};
+use crate::value::{self, ValueError, shown};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use std::fmt;
+
+/// What the user lets pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permission {
+    /// Another version, other values than the plan expects.
+    pub force: bool,
+    /// Knobs that nothing reads here.
+    pub void: bool,
+}
+
+/// What gets past an obstacle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    /// Nothing.
+    Nothing,
+    /// `--force`.
+    Force,
+    /// `--allow-void`.
+    AllowVoid,
+}
+
+/// What stands between a plan and a machine.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// It is for another version.
+    OtherVersion {
+        /// The layer, which tells whether of Linux or of QEMU.
+        layer: Layer,
+        /// The plan's.
+        plan: String,
+        /// The one here; `None` if it cannot be told.
+        here: Option<String>,
+    },
+    /// A parameter has another value than the plan leads from.
+    OtherValue {
+        /// The parameter.
+        knob: String,
+        /// What the plan expects.
+        expected: i64,
+        /// What is there.
+        found: Option<String>,
+        /// The change of dwell's own that put it there.
+        by: Option<Id>,
+    },
+    /// It is not there.
+    Missing {
+        /// Where it would be.
+        place: Place,
+    },
+    /// The kernel lets nobody write it.
+    ReadOnly {
+        /// Where it is.
+        place: Place,
+        /// How it is set nevertheless.
+        kept_by: &'static str,
+    },
+    /// It cannot be read or opened for writing.
+    Refused(ValueError),
+    /// Nothing reads it here.
+    Void {
+        /// The parameters.
+        knobs: Vec<String>,
+        /// Why.
+        why: Void,
+    },
+    /// It cannot be kept.
+    Keep(KeepError),
+    /// A change was interrupted and not taken back.
+    Unfinished(Id),
+    /// The plan itself.
+    Plan(PlanError),
+}
+
+impl Obstacle {
+    /// What gets past it.
+    pub const fn past(&self) -> Past {
+        match self {
+            Obstacle::OtherVersion { .. } | Obstacle::OtherValue { .. } => Past::Force,
+            Obstacle::Void { .. } => Past::AllowVoid,
+            _ => Past::Nothing,
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::OtherVersion { layer, plan, here } => {
+                let what = if *layer == Layer::Iothread { "QEMU" } else { "Linux" };
+                let here = here.as_deref().unwrap_or("a version that cannot be told");
+                write!(
+                    f,
+                    "the plan was made for {what} {plan}, here runs {here}; its prediction may not hold"
+                )
+            }
+            Obstacle::OtherValue { knob, expected, found, by } => {
+                write!(f, "{knob} is {}, and the plan leads from {expected}", shown(found.as_deref()))?;
+                match by {
+                    Some(id) => write!(f, " (dwell's change {id} set it; `dwell revert {id}` takes it back)"),
+                    None => Ok(()),
+                }
+            }
+            Obstacle::Missing { place } => write!(f, "{place} is not there"),
+            Obstacle::ReadOnly { place, kept_by } => write!(
+                f,
+                "{place} is read-only on this kernel: it can be set only before the module starts, by {kept_by}"
+            ),
+            Obstacle::Refused(error) => error_chain(f, error),
+            Obstacle::Void { knobs, why } => {
+                write!(f, "{} would change nothing: {why}", knobs.join(", "))
+            }
+            Obstacle::Keep(error) => error_chain(f, error),
+            Obstacle::Unfinished(id) => {
+                write!(f, "change {id} was interrupted; take it back first: dwell revert {id}")
+            }
+            Obstacle::Plan(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+fn error_chain(f: &mut fmt::Formatter<'_>, error: &dyn std::error::Error) -> fmt::Result {
+    write!(f, "{error}")?;
+    match error.source() {
+        Some(source) => {
+            f.write_str(": ")?;
+            error_chain(f, source)
+        }
+        None => Ok(()),
+    }
+}
+
+/// A plan that fits this machine, and all that carrying it out takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ready {
+    /// The plan.
+    pub plan: Plan,
+    /// The writes, from what is really there.
+    pub writes: Vec<Write>,
+    /// What is there and what is to be there: the knobs first, then what keeps them.
+    pub entries: Vec<Entry>,
+    /// What leads back, where that takes more than the originals.
+    pub back: Vec<Write>,
+    /// Whether values are kept over a reboot.
+    pub kept: bool,
+    /// What was in the way and let pass, and what else has to be known.
+    pub notes: Vec<String>,
+}
+
+impl Ready {
+    /// Whether everything is as the plan wants it already.
+    pub fn is_nothing(&self) -> bool {
+        self.entries
+            .iter()
+            .all(|entry| value::same(&entry.place, entry.original.as_deref(), entry.applied.as_deref()))
+    }
+}
+
+/// Compares a plan with a machine. Reads only.
+///
+/// # Errors
+/// Everything that is in the way and not permitted.
+pub fn check(
+    machine: &dyn Machine,
+    plan: &Plan,
+    keep: bool,
+    permission: Permission,
+    changes: &[Change],
+) -> Result<Ready, Vec<Obstacle>> {
+    let mut checked = Checked { machine, plan, changes, obstacles: vec![] };
+    let ready = checked.examine(keep);
+    let passes = |obstacle: &Obstacle| match obstacle.past() {
+        Past::Nothing => false,
+        Past::Force => permission.force,
+        Past::AllowVoid => permission.void || permission.force,
+    };
+    let (passed, left): (Vec<_>, Vec<_>) = checked.obstacles.into_iter().partition(passes);
+    match ready {
+        Some(mut ready) if left.is_empty() => {
+            ready.notes.splice(0..0, passed.iter().map(ToString::to_string));
+            Ok(ready)
+        }
+        _ => Err(left),
+    }
+}
+
+struct Checked<'a> {
+    machine: &'a dyn Machine,
+    plan: &'a Plan,
+    changes: &'a [Change],
+    obstacles: Vec<Obstacle>,
+}
+
+impl Checked<'_> {
+    /// `None` where something has to be told that nothing gets past.
+    fn examine(&mut self, keep: bool) -> Option<Ready> {
+        let unfinished = self.changes.iter().filter(|change| change.state == State::Unfinished);
+        self.obstacles.extend(unfinished.map(|change| Obstacle::Unfinished(change.id)));
+        let (present, wanted) =
+            (self.setting(self.plan.present_setting())?, self.setting(self.plan.recommended_setting())?);
+        self.version(present.version());
+        let actual = self.values(&present);
+        let target = self.plan.iothread.as_ref();
+        let (writes, back) = (plan::writes(&actual, &wanted, target), plan::writes(&wanted, &actual, target));
+        // The way back matters only where it is more than the way forth in reverse.
+        let back = if back.iter().any(|write| write.then_wait_ms > 0) { back } else { vec![] };
+        self.writable(&writes);
+        self.void(&writes);
+        let mut entries = self.entries(&writes, &back, &wanted)?;
+        if keep {
+            entries.extend(self.keep(&wanted)?);
+        }
+        let notes = self.notes(&writes, wanted.version());
+        Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, notes })
+    }
+
+    fn setting(&mut self, setting: Result<Setting, PlanError>) -> Option<Setting> {
+        setting.map_err(|error| self.obstacles.push(Obstacle::Plan(error))).ok()
+    }
+
+    /// The version here is the plan's, but for the patch level.
+    fn version(&mut self, of_rule: Version) {
+        let here = match (self.plan.layer, &self.plan.iothread) {
+            (Layer::Iothread, Some(target)) => {
+                self.machine.monitor(&target.socket).ok().map(|monitor| monitor.greeting().version.clone())
+            }
+            _ => kernel_release(self.machine),
+        };
+        let same = |here: Version| (here.major, here.minor) == (of_rule.major, of_rule.minor);
+        if !here.as_deref().and_then(Version::parse).is_some_and(same) {
+            let (layer, plan) = (self.plan.layer, self.plan.version.clone());
+            self.obstacles.push(Obstacle::OtherVersion { layer, plan, here });
+        }
+    }
+
+    /// The setting that is really there, as far as it can be read.
+    fn values(&mut self, present: &Setting) -> Setting {
+        let mut actual = *present;
+        for (param, expected) in present.iter() {
+            let knob = Knob { param };
+            let Some(place) = knob.place(self.plan.iothread.as_ref()) else { continue };
+            let found = match value::read(self.machine, &place) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.obstacles.push(Obstacle::Refused(error));
+                    continue;
+                }
+            };
+            if value::same(&place, found.as_deref(), Some(&expected.to_string())) {
+                continue;
+            }
+            if found.is_none() {
+                self.obstacles.push(Obstacle::Missing { place });
+                continue;
+            }
+            let number = value::number_of(found.as_deref());
+            let taken = number.is_some_and(|number| actual.set(param.name, number).is_ok());
+            let by = self.who_set(&place, found.as_deref());
+            // What is no number of its range cannot be led from, forced or not.
+            self.obstacles.push(match taken {
+                true => Obstacle::OtherValue { knob: param.name.to_owned(), expected, found, by },
+                false => Obstacle::Refused(ValueError::NoNumber { place, found: shown(found.as_deref()) }),
+            });
+        }
+        actual
+    }
+
+    fn who_set(&self, place: &Place, found: Option<&str>) -> Option<Id> {
+        let ours = |change: &&Change| {
+            change.state.is_open()
+                && change.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found))
+        };
+        self.changes.iter().rev().find(ours).map(|change| change.id)
+    }
+
+    fn writable(&mut self, writes: &[Write]) {
+        let mut places: Vec<(&Place, &str)> =
+            writes.iter().map(|write| (&write.place, write.knob.as_str())).collect();
+        places.sort();
+        places.dedup();
+        for (place, name) in places {
+            let place = place.clone();
+            match condition::writable(self.machine, &place) {
+                // That it is missing was told when it was read.
+                Ok(()) | Err(Unwritable::Missing) => {}
+                Err(Unwritable::ReadOnly) => {
+                    let kept_by = Knob::find(name).map_or("its own start", Knob::kept_by);
+                    self.obstacles.push(Obstacle::ReadOnly { place, kept_by });
+                }
+                Err(Unwritable::Refused(source)) => {
+                    self.obstacles.push(Obstacle::Refused(ValueError::Io { what: "write", place, source }));
+                }
+            }
+        }
+    }
+
+    fn void(&mut self, writes: &[Write]) {
+        let mut names: Vec<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let why = |name: &str| condition::void(self.machine, Knob::of_layer(self.plan.layer, name)?);
+        let mut void: Vec<(Vec<String>, Void)> = vec![];
+        for (name, why) in names.into_iter().filter_map(|name| Some((name.to_owned(), why(name)?))) {
+            match void.iter_mut().find(|(_, same)| *same == why) {
+                Some((knobs, _)) => knobs.push(name),
+                None => void.push((vec![name], why)),
+            }
+        }
+        self.obstacles.extend(void.into_iter().map(|(knobs, why)| Obstacle::Void { knobs, why }));
+    }
+
+    /// One for each place that is written on the way there or on the way back.
+    fn entries(&mut self, writes: &[Write], back: &[Write], wanted: &Setting) -> Option<Vec<Entry>> {
+        let mut entries: Vec<Entry> = vec![];
+        for write in writes.iter().chain(back) {
+            if entries.iter().any(|entry| entry.place == write.place) {
+                continue;
+            }
+            let original = match value::read(self.machine, &write.place) {
+                Ok(original) => original,
+                Err(error) => {
+                    self.obstacles.push(Obstacle::Refused(error));
+                    return None;
+                }
+            };
+            let knob = Knob::of_layer(self.plan.layer, &write.knob)?;
+            let all = writes.iter().chain(back).filter(|other| other.place == write.place);
+            let mut between: Vec<String> = all.map(|other| knob.written(other.to)).collect();
+            let applied = wanted.get(&write.knob).map(|value| knob.written(value));
+            between.retain(|text| {
+                let is = |value: &Option<String>| value::same(&write.place, Some(text), value.as_deref());
+                !is(&applied) && !is(&original)
+            });
+            let knob = Some(write.knob.clone());
+            entries.push(Entry { knob, place: write.place.clone(), original, applied, between });
+        }
+        Some(entries)
+    }
+
+    fn keep(&mut self, wanted: &Setting) -> Option<Vec<Entry>> {
+        let id = self.changes.iter().map(|change| change.id).max().unwrap_or(0) + 1;
+        keep::entries(self.machine, id, wanted, self.plan.iothread.as_ref())
+            .map_err(|error| self.obstacles.push(Obstacle::Keep(error)))
+            .ok()
+    }
+
+    fn notes(&self, writes: &[Write], version: Version) -> Vec<String> {
+        let of = |write: &Write| {
+            let knob = Knob::of_layer(self.plan.layer, &write.knob)?;
+            let proviso = condition::proviso(knob, version).map(|why| format!("; {why}"));
+            Some(format!(
+                "{} reaches {}{}",
+                write.knob,
+                knob.reach(version).words(),
+                proviso.unwrap_or_default()
+            ))
+        };
+        let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
+        notes.sort();
+        notes.dedup();
+        notes
+    }
+}

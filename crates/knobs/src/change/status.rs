@@ -1,0 +1,49 @@
+//! What is there of a change now.
+
+use super::{is_original, is_ours};
+use crate::journal::Entry;
+use crate::machine::Machine;
+use crate::value::{self, ValueError};
+use serde::Serialize;
+
+/// How a place stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "standing")]
+pub enum Standing {
+    /// What the change set is in force.
+    InForce,
+    /// A value that the change sets on its way is there: it was interrupted.
+    OnTheWay {
+        /// What is there.
+        found: Option<String>,
+    },
+    /// What was there before is there.
+    Original,
+    /// What it was set in is gone.
+    Gone,
+    /// Somebody else has set it.
+    Foreign {
+        /// What is there.
+        found: Option<String>,
+    },
+}
+
+/// How a place of a change stands.
+///
+/// # Errors
+/// [`ValueError`] if it cannot be read.
+pub fn standing(machine: &dyn Machine, entry: &Entry) -> Result<Standing, ValueError> {
+    let found = value::read(machine, &entry.place)?;
+    let text = found.as_deref();
+    Ok(if value::same(&entry.place, text, entry.applied.as_deref()) {
+        Standing::InForce
+    } else if found.is_none() && entry.place.is_live() {
+        Standing::Gone
+    } else if is_original(entry, text) {
+        Standing::Original
+    } else if is_ours(entry, text) {
+        Standing::OnTheWay { found }
+    } else {
+        Standing::Foreign { found }
+    })
+}

@@ -1,0 +1,370 @@
+//! What was there before: one file for each change, on the disk before the first write.
+//!
+//! # The format
+//! The state directory, `/var/lib/dwell`, holds `lock` and the directory `changes`. There each change has one file, named
+//! after its number: `000001.journal`. Its first line is
+//!
+//! ```text
+//! dwell journal 1 bytes=2345 crc32=89abcdef
+//! ```
+//!
+//! with the [`FORMAT`], and length and CRC-32 of the rest: a [`Change`] as JSON, which people can read. A file is replaced
+//! whole (written beside as `….dwell-new`, synced, renamed, the directory synced), so that a crash leaves the one before or
+//! the one after. One that does not agree with its first line was damaged by something else, and is refused.
+//!
+//! # The life of a change
+//! | state | what it means | then |
+//! |---|---|---|
+//! | `unfinished` | originals are on the disk, any of the writes may have happened | `applied`, or `rolled_back` if one fails |
+//! | `applied` | every write happened and was read back | `reverted` |
+//! | `rolled_back`, `reverted` | everything is as it was | |
+//!
+//! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whatever values of ours are there.
+//! While a change is verified, `verifying` is true and the values of before may be in force.
+//!
+//! # Concurrency
+//! Who writes holds `lock` with flock(2); it is free again when the process ends, however it ends.
+
+use crate::machine::{self, Lock, Machine};
+use crate::place::Place;
+use crate::plan::{Plan, Write};
+use serde::{Deserialize, Serialize};
+use std::io;
+
+/// The format that this version writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// Where the journal is unless somebody says otherwise.
+pub const STATE_DIRECTORY: &str = "/var/lib/dwell";
+
+/// The number of a change.
+pub type Id = u32;
+
+/// One change of a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Its number, from 1.
+    pub id: Id,
+    /// How far it has got.
+    pub state: State,
+    /// When it was begun \[s since 1970\].
+    pub begun_at_unix_s: u64,
+    /// When it got into its state \[s since 1970\].
+    pub since_unix_s: u64,
+    /// The boot during which it was applied; what is not kept ends with it.
+    pub boot_id: Option<String>,
+    /// Name and version of the program that made it.
+    pub tool: String,
+    /// Whether the values are put back over a reboot.
+    pub kept: bool,
+    /// What was there and what was put there, in the order of the first write to each.
+    pub entries: Vec<Entry>,
+    /// What leads back from the state that it applied, where that takes more than the originals in reverse order.
+    pub back: Vec<Write>,
+    /// The plan that it carried out.
+    pub plan: Plan,
+    /// Whether it was being verified, and values of before may be in force.
+    pub verifying: bool,
+    /// What verifying it has shown.
+    pub verifications: Vec<serde_json::Value>,
+}
+
+/// How far a change has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Originals are on the disk; any of the writes may have happened.
+    Unfinished,
+    /// Every write happened and was read back.
+    Applied,
+    /// A write failed, and everything is as it was.
+    RolledBack,
+    /// It was taken back.
+    Reverted,
+}
+
+impl State {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Unfinished => "unfinished",
+            State::Applied => "applied",
+            State::RolledBack => "rolled back",
+            State::Reverted => "reverted",
+        }
+    }
+
+    /// Whether anything of it may still be in force.
+    pub const fn is_open(self) -> bool {
+        matches!(self, State::Unfinished | State::Applied)
+    }
+}
+
+/// One place of a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The knob, if it is one; else a file of dwell's own that keeps values.
+    pub knob: Option<String>,
+    /// Where.
+    pub place: Place,
+    /// What was there, as the place gave it; `None`: nothing.
+    pub original: Option<String>,
+    /// What is to be there.
+    pub applied: Option<String>,
+    /// What is or was there of ours in between.
+    pub between: Vec<String>,
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another process is changing this machine.
+    #[error("another dwell is changing this machine (it holds {path}); wait for it to end, and try again")]
+    Locked {
+        /// The lock.
+        path: String,
+    },
+    /// The system refused.
+    #[error("cannot {what} {path}{}", hint(.source))]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file in the journal is not one of its own.
+    #[error("{path} is not of dwell's journal; move it elsewhere, and try again")]
+    Foreign {
+        /// The file.
+        path: String,
+    },
+    /// A newer or older version wrote it.
+    #[error("{path} has format {found}, this dwell knows {FORMAT}; use the dwell that wrote it")]
+    Format {
+        /// The file.
+        path: String,
+        /// Its format.
+        found: String,
+    },
+    /// Its content is not what was written.
+    #[error(
+        "{path} is damaged: {why}. Nothing was changed. Values that it still shows under `original` can be put back by hand; \
+         move it elsewhere then, and try again"
+    )]
+    Torn {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is no such change.
+    #[error("there is no change {id}; `dwell history` lists those that there are")]
+    NoSuch {
+        /// The number asked for.
+        id: Id,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or name another place with --state-dir",
+        io::ErrorKind::StorageFull => "; free some space, or name another place with --state-dir",
+        io::ErrorKind::ReadOnlyFilesystem => "; mount it for writing, or name another place with --state-dir",
+        _ => "",
+    }
+}
+
+/// The journal of a machine, locked for writing.
+pub struct Journal<'a> {
+    machine: &'a dyn Machine,
+    directory: String,
+    changes: Vec<Change>,
+    _lock: Lock,
+}
+
+impl<'a> Journal<'a> {
+    /// Locks and reads the journal; makes it where there is none.
+    ///
+    /// # Errors
+    /// [`JournalError`] if another process has it, or it is not as it was written.
+    pub fn open(machine: &'a dyn Machine, state_directory: &str) -> Result<Journal<'a>, JournalError> {
+        let directory = folder(state_directory);
+        let failed = |what, path: &str| {
+            let path = path.to_owned();
+            move |source| JournalError::Io { what, path, source }
+        };
+        machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
+        let path = format!("{}/lock", state_directory.trim_end_matches('/'));
+        let lock = machine.lock(&path).map_err(failed("lock", &path))?;
+        let Some(lock) = lock else { return Err(JournalError::Locked { path }) };
+        // The directory itself has to outlast a power failure as well.
+        for path in [state_directory, machine::parent(state_directory)] {
+            machine.sync_directory(path).map_err(failed("sync", path))?;
+        }
+        for name in names(machine, &directory)?.iter().filter(|name| name.ends_with(machine::UNFINISHED)) {
+            let path = format!("{directory}/{name}");
+            machine::take_away(machine, &path).map_err(failed("remove", &path))?;
+        }
+        let changes = read_all(machine, state_directory)?;
+        Ok(Journal { machine, directory, changes, _lock: lock })
+    }
+
+    /// Every change, the oldest first.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The change of this number.
+    ///
+    /// # Errors
+    /// [`JournalError::NoSuch`].
+    pub fn change(&self, id: Id) -> Result<&Change, JournalError> {
+        self.changes.iter().find(|change| change.id == id).ok_or(JournalError::NoSuch { id })
+    }
+
+    /// The number that the next change gets.
+    pub fn next_id(&self) -> Id {
+        self.changes.iter().map(|change| change.id).max().unwrap_or(0) + 1
+    }
+
+    /// The machine whose journal it is.
+    pub fn machine(&self) -> &'a dyn Machine {
+        self.machine
+    }
+
+    /// Puts a change on the disk, in place of what was there under its number.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`]; the disk then holds what it held.
+    pub fn save(&mut self, change: &Change) -> Result<(), JournalError> {
+        let path = format!("{}/{}", self.directory, name(change.id));
+        machine::put(self.machine, &path, &encode(change)).map_err(|source| JournalError::Io {
+            what: "write",
+            path,
+            source,
+        })?;
+        match self.changes.iter_mut().find(|known| known.id == change.id) {
+            Some(known) => *known = change.clone(),
+            None => self.changes.push(change.clone()),
+        }
+        Ok(())
+    }
+}
+
+fn folder(state_directory: &str) -> String {
+    format!("{}/changes", state_directory.trim_end_matches('/'))
+}
+
+fn name(id: Id) -> String {
+    format!("{id:06}.journal")
+}
+
+fn id_of(name: &str) -> Option<Id> {
+    let id = name.strip_suffix(".journal")?.parse().ok()?;
+    (self::name(id) == name && id > 0).then_some(id)
+}
+
+fn names(machine: &dyn Machine, directory: &str) -> Result<Vec<String>, JournalError> {
+    match machine.names(directory) {
+        Ok(names) => Ok(names),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(source) => Err(JournalError::Io { what: "list", path: directory.to_owned(), source }),
+    }
+}
+
+/// Every change of a journal, the oldest first; it is not locked, and nothing is written.
+///
+/// # Errors
+/// [`JournalError`] if it is not as it was written.
+pub fn read_all(machine: &dyn Machine, state_directory: &str) -> Result<Vec<Change>, JournalError> {
+    let directory = folder(state_directory);
+    let mut changes = vec![];
+    for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(machine::UNFINISHED)) {
+        let path = format!("{directory}/{name}");
+        let Some(id) = id_of(name) else { return Err(JournalError::Foreign { path }) };
+        let bytes = machine.read(&path).map_err(|source| JournalError::Io {
+            what: "read",
+            path: path.clone(),
+            source,
+        })?;
+        let change = decode(&bytes).map_err(|wrong| wrong.of(&path))?;
+        if change.id != id {
+            return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
+        }
+        changes.push(change);
+    }
+    Ok(changes)
+}
+
+/// What is wrong with the bytes of a file of the journal.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Undecodable {
+    /// It does not begin as one.
+    Foreign,
+    /// Another version wrote it.
+    Format(String),
+    /// It is not what was written.
+    Torn(String),
+}
+
+impl Undecodable {
+    fn of(self, path: &str) -> JournalError {
+        let path = path.to_owned();
+        match self {
+            Undecodable::Foreign => JournalError::Foreign { path },
+            Undecodable::Format(found) => JournalError::Format { path, found },
+            Undecodable::Torn(why) => JournalError::Torn { path, why },
+        }
+    }
+}
+
+/// The bytes of a file of the journal.
+pub fn encode(change: &Change) -> Vec<u8> {
+    // Of maps with text for keys and of finite numbers, all of which JSON has.
+    let body = serde_json::to_vec_pretty(change).unwrap_or_default();
+    let mut bytes =
+        format!("dwell journal {FORMAT} bytes={} crc32={:08x}\n", body.len(), crc32fast::hash(&body))
+            .into_bytes();
+    bytes.extend(body);
+    bytes
+}
+
+/// The change in the bytes of a file of the journal.
+///
+/// # Errors
+/// [`Undecodable`] if they are not what [`encode`] made.
+pub fn decode(bytes: &[u8]) -> Result<Change, Undecodable> {
+    let Some(rest) = bytes.strip_prefix(b"dwell journal ") else {
+        return Err(match bytes.is_empty() {
+            true => Undecodable::Torn("it is empty".to_owned()),
+            false => Undecodable::Foreign,
+        });
+    };
+    let torn = |why: &str| Undecodable::Torn(why.to_owned());
+    let end = rest.iter().position(|byte| *byte == b'\n').ok_or(torn("its first line has no end"))?;
+    let (head, body) = rest.split_at(end);
+    let body = body.get(1..).unwrap_or_default();
+    let head = String::from_utf8_lossy(head);
+    let mut words = head.split(' ');
+    match words.next() {
+        Some(format) if format == FORMAT.to_string() => {}
+        other => return Err(Undecodable::Format(other.unwrap_or("none").escape_debug().to_string())),
+    }
+    let mut number = |name: &str, radix| {
+        let word = words.next()?.strip_prefix(name)?.strip_prefix('=')?;
+        u64::from_str_radix(word, radix).ok()
+    };
+    let (length, sum) =
+        number("bytes", 10).zip(number("crc32", 16)).ok_or(torn("its first line is not whole"))?;
+    if body.len() as u64 != length {
+        return Err(Undecodable::Torn(format!("it has {} of {length} bytes", body.len())));
+    }
+    if u64::from(crc32fast::hash(body)) != sum {
+        return Err(torn("its bytes are not those that were written"));
+    }
+    serde_json::from_slice(body).map_err(|error| Undecodable::Torn(error.to_string()))
+}

@@ -1,0 +1,112 @@
+//! The configuration that libvirt keeps of a domain: the `<poll>` element of an I/O thread.
+//!
+//! `virsh dumpxml --inactive` is read, the element put in or taken out, and the whole given back to `virsh define`;
+//! everything else stays as it is, to the letter. A running domain keeps what it has until it is started anew.
+
+use crate::machine::Machine;
+use roxmltree::{Document, Node};
+use std::io;
+use std::ops::Range;
+
+/// The `<poll …/>` of an I/O thread as it stands there; `None` if it has none.
+pub(crate) fn poll(machine: &dyn Machine, domain: &str, number: u32) -> io::Result<Option<String>> {
+    let xml = dump(machine, domain)?;
+    let thread = Thread::find(&xml, domain, number)?;
+    Ok(thread.poll.and_then(|range| xml.get(range)).map(str::to_owned))
+}
+
+/// Puts a `<poll …/>` there, or takes away the one that is there.
+pub(crate) fn set_poll(
+    machine: &dyn Machine,
+    domain: &str,
+    number: u32,
+    element: Option<&str>,
+) -> io::Result<()> {
+    let xml = dump(machine, domain)?;
+    let changed = Thread::find(&xml, domain, number)?.with(&xml, element.unwrap_or(""));
+    machine.virsh(&["define", "/dev/stdin"], &changed).map(drop)
+}
+
+fn dump(machine: &dyn Machine, domain: &str) -> io::Result<String> {
+    machine.virsh(&["dumpxml", "--inactive", "--security-info", domain], "")
+}
+
+/// Where an `<iothread>` and its `<poll>` are in the text of a domain.
+struct Thread {
+    range: Range<usize>,
+    number: u32,
+    poll: Option<Range<usize>>,
+    /// Where the content begins, unless the element is `<iothread …/>`.
+    content: Option<usize>,
+}
+
+impl Thread {
+    fn find(xml: &str, domain: &str, number: u32) -> io::Result<Thread> {
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let document = Document::parse(xml)
+            .map_err(|error| wrong(format!("what virsh prints of domain {domain} is no XML: {error}")))?;
+        let is = |node: &Node<'_, '_>, name: &str| node.has_tag_name(name);
+        let ids = document.root_element().children().find(|node| is(node, "iothreadids"));
+        let same = |node: &Node<'_, '_>| {
+            is(node, "iothread") && node.attribute("id").and_then(|id| id.trim().parse().ok()) == Some(number)
+        };
+        let Some(thread) = ids.and_then(|ids| ids.children().find(same)) else {
+            return Err(wrong(format!(
+                "domain {domain} has no <iothread id='{number}'> in its <iothreadids>"
+            )));
+        };
+        Ok(Thread {
+            range: thread.range(),
+            number,
+            poll: thread.children().find(|node| is(node, "poll")).map(|node| node.range()),
+            content: thread.first_child().map(|child| child.range().start),
+        })
+    }
+
+    /// The text with this element in place of the `<poll>` that is there.
+    fn with(&self, xml: &str, element: &str) -> String {
+        let (range, text) = match (&self.poll, self.content) {
+            (Some(poll), _) => (poll.clone(), element.to_owned()),
+            (None, Some(content)) => (content..content, element.to_owned()),
+            (None, None) if element.is_empty() => return xml.to_owned(),
+            (None, None) => {
+                let whole = xml.get(self.range.clone()).unwrap_or_default();
+                let head = whole.strip_suffix("/>").or_else(|| whole.strip_suffix("></iothread>"));
+                let plain = format!("<iothread id='{}'", self.number);
+                (self.range.clone(), format!("{}>{element}</iothread>", head.unwrap_or(&plain)))
+            }
+        };
+        let mut changed = xml.to_owned();
+        changed.replace_range(range, &text);
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL: &str = "<poll max='300000'/>";
+
+    fn changed(xml: &str, number: u32, element: &str) -> String {
+        Thread::find(xml, "vm", number).unwrap().with(xml, element)
+    }
+
+    #[test]
+    fn the_element_is_put_in_and_taken_out_and_the_rest_stays() {
+        let bare = "<domain>\n <iothreads>2</iothreads>\n <iothreadids><iothread id='1'/><iothread id=\"2\" x='y'/></iothreadids>\n</domain>\n";
+        let with = changed(bare, 2, POLL);
+        assert_eq!(with, bare.replace(" x='y'/>", &format!(" x='y'>{POLL}</iothread>")));
+        assert_eq!(changed(&with, 2, ""), bare.replace(" x='y'/>", " x='y'></iothread>"));
+        assert_eq!(changed(&with, 2, "<poll max='1'/>"), with.replace("300000", "1"));
+        assert_eq!(changed(bare, 1, ""), bare);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_there_is_an_error() {
+        for xml in ["<domain/>", "<domain><iothreadids><iothread id='2'/></iothreadids></domain>", "<domain>"]
+        {
+            assert!(Thread::find(xml, "vm", 1).is_err(), "{xml}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The value at a [`Place`]: read, compared, written and read back.
+//!
+//! A value is text, as the place gives it; `None` means that nothing is there.
+
+use crate::iothread::{self, IothreadError};
+use crate::libvirt;
+use crate::machine::{self, Machine};
+use crate::place::Place;
+use crate::qmp::QmpError;
+use std::io;
+
+/// Why a value could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ValueError {
+    /// The system refused.
+    #[error("cannot {what} {place}{}", hint(.source))]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// Where.
+        place: Place,
+        /// Why.
+        source: io::Error,
+    },
+    /// QEMU or its monitor refused.
+    #[error("cannot {what} {place}")]
+    Qemu {
+        /// What was attempted.
+        what: &'static str,
+        /// Where.
+        place: Place,
+        /// Why.
+        source: IothreadError,
+    },
+    /// What is there is no number that the parameter can have.
+    #[error("{place} holds {found}, which is no value that it can have")]
+    NoNumber {
+        /// Where.
+        place: Place,
+        /// What is there.
+        found: String,
+    },
+    /// Somebody else has set it.
+    #[error("{place} holds {found}, which somebody else has set; it is left alone")]
+    Foreign {
+        /// Where.
+        place: Place,
+        /// What is there.
+        found: String,
+    },
+    /// Something else is there after writing than what was written.
+    #[error("{place} took {written} and holds {}: {}", shown(.kept.as_deref()), clamped(.place))]
+    Clamped {
+        /// Where.
+        place: Place,
+        /// What was written.
+        written: String,
+        /// What is there.
+        kept: Option<String>,
+    },
+}
+
+fn clamped(place: &Place) -> &'static str {
+    match place {
+        Place::Iothread { .. } => "QEMU made another value of it",
+        _ => "the kernel made another value of it, or somebody else wrote at the same time",
+    }
+}
+
+/// What to do about it.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root",
+        io::ErrorKind::StorageFull => "; free some space and try again",
+        io::ErrorKind::ReadOnlyFilesystem => "; mount it for writing",
+        _ => "",
+    }
+}
+
+/// A value for people.
+pub fn shown(value: Option<&str>) -> String {
+    match value {
+        None => "nothing".to_owned(),
+        Some(value) => {
+            let line: String = value.trim_end().chars().take(200).flat_map(char::escape_debug).collect();
+            if line.is_empty() { "\"\"".to_owned() } else { line }
+        }
+    }
+}
+
+/// Whether two values mean the same: switches are Y and N, or 1 and 0.
+pub fn same(place: &Place, a: Option<&str>, b: Option<&str>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) if place.is_live() => number(a) == number(b),
+        (a, b) => a == b,
+    }
+}
+
+/// As numbers, where they are.
+fn number(text: &str) -> Result<i64, &str> {
+    match text.trim() {
+        "Y" | "y" => Ok(1),
+        "N" | "n" => Ok(0),
+        other => other.parse().map_err(|_| other),
+    }
+}
+
+/// A value as a number, switches being 0 and 1; `None` if it is none.
+pub fn number_of(value: Option<&str>) -> Option<i64> {
+    number(value?).ok()
+}
+
+/// What is there. A QEMU that has ended has nothing.
+///
+/// # Errors
+/// [`ValueError`] if it cannot be told.
+pub fn read(machine: &dyn Machine, place: &Place) -> Result<Option<String>, ValueError> {
+    let io = |source| ValueError::Io { what: "read", place: place.clone(), source };
+    match place {
+        Place::Parameter(path) => {
+            Ok(there(machine.read(path)).map_err(io)?.map(|bytes| lossy(&bytes).trim().to_owned()))
+        }
+        Place::File(path) => Ok(there(machine.read(path)).map_err(io)?.map(|bytes| lossy(&bytes))),
+        Place::Link(path) => there(machine.target(path)).map_err(io),
+        Place::Libvirt { domain, number } => libvirt::poll(machine, domain, *number).map_err(io),
+        Place::Iothread { socket, id, property } => {
+            let read = || iothread::get(&mut machine.monitor(socket)?, id, property);
+            match read() {
+                Ok(value) => Ok(Some(value.to_string())),
+                Err(IothreadError::Qmp(QmpError::Connect { source, .. })) if has_ended(&source) => Ok(None),
+                Err(source) => Err(ValueError::Qemu { what: "read", place: place.clone(), source }),
+            }
+        }
+    }
+}
+
+/// Nobody serves the socket any more.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Puts a value there, or takes away what is there, and reads it back.
+///
+/// # Errors
+/// [`ValueError`]; after [`ValueError::Clamped`] something is there that nobody asked for.
+pub fn write(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
+    put(machine, place, value)?;
+    let kept = read(machine, place)?;
+    if same(place, kept.as_deref(), value) {
+        return Ok(());
+    }
+    Err(ValueError::Clamped { place: place.clone(), written: shown(value), kept })
+}
+
+fn put(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
+    let io = |source| ValueError::Io { what: "write", place: place.clone(), source };
+    match (place, value) {
+        (Place::Parameter(path), Some(value)) => machine.write(path, value.as_bytes()).map_err(io),
+        (Place::File(path), Some(text)) => {
+            machine.make_directory(machine::parent(path)).map_err(io)?;
+            machine::put(machine, path, text.as_bytes()).map_err(io)
+        }
+        (Place::Link(path), Some(target)) => {
+            machine.make_directory(machine::parent(path)).map_err(io)?;
+            machine.link(target, path).map_err(io)?;
+            machine.sync_directory(machine::parent(path)).map_err(io)
+        }
+        (Place::File(path) | Place::Link(path), None) => {
+            machine::take_away(machine, &machine::unfinished(path)).map_err(io)?;
+            machine::take_away(machine, path).map_err(io)
+        }
+        (Place::Libvirt { domain, number }, value) => {
+            libvirt::set_poll(machine, domain, *number, value).map_err(io)
+        }
+        (Place::Iothread { socket, id, property }, Some(value)) => {
+            let number = value.parse().map_err(|_| io(io::ErrorKind::InvalidInput.into()))?;
+            let set = || iothread::put(&mut machine.monitor(socket)?, id, property, number);
+            set().map_err(|source| ValueError::Qemu { what: "write", place: place.clone(), source })
+        }
+        (Place::Parameter(_) | Place::Iothread { .. }, None) => {
+            Err(io(io::Error::new(io::ErrorKind::InvalidInput, "a parameter cannot be taken away")))
+        }
+    }
+}

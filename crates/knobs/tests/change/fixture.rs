@@ -1,0 +1,167 @@
+//! A machine below a directory, and plans for it. Each test program uses part of it.
+#![allow(dead_code)]
+
+use dwell_knobs::machine::Sysroot;
+use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Gain, Plan, Predicted, RecordingFacts};
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Setting};
+use dwell_policy::version::Version;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
+
+pub(crate) struct Fixture {
+    pub(crate) machine: Sysroot,
+    root: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// A guest whose haltpoll governor decides.
+    pub(crate) fn guest() -> Fixture {
+        let fixture = Fixture::bare("6.18.44", Layer::Guest);
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
+        fixture
+    }
+
+    pub(crate) fn host(kernel: &str) -> Fixture {
+        Fixture::bare(kernel, Layer::Host)
+    }
+
+    fn bare(kernel: &str, layer: Layer) -> Fixture {
+        let root = tempfile::tempdir().unwrap();
+        let fixture = Fixture { machine: Sysroot::at(root.path()), root };
+        fixture.write("/proc/sys/kernel/osrelease", &format!("{kernel}\n"));
+        fixture.write("/proc/sys/kernel/random/boot_id", "8a0d4b7c\n");
+        fixture.write("/usr/bin/systemd-tmpfiles", "");
+        for (param, value) in Setting::defaults(layer, Version::parse(kernel).unwrap()).iter() {
+            let text = match param.unit {
+                param::Unit::Switch => if value == 0 { "N" } else { "Y" }.to_owned(),
+                _ => value.to_string(),
+            };
+            fixture.write(&format!("{}/{}", param.home, param.name), &format!("{text}\n"));
+        }
+        fixture
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.path(path)).ok()
+    }
+
+    pub(crate) fn set(&self, knob: &str, text: &str) {
+        self.write(&format!("{HALTPOLL}/{knob}"), text);
+    }
+
+    pub(crate) fn value(&self, knob: &str) -> String {
+        self.text(&format!("{HALTPOLL}/{knob}")).unwrap().trim().to_owned()
+    }
+
+    pub(crate) fn mode(&self, knob: &str, mode: u32) {
+        fs::set_permissions(self.path(&format!("{HALTPOLL}/{knob}")), fs::Permissions::from_mode(mode))
+            .unwrap();
+    }
+
+    /// Every file but those of the journal, with its text.
+    pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, String> {
+        let mut files = BTreeMap::new();
+        collect(self.root.path(), &mut files);
+        files.retain(|path, _| !path.starts_with(self.path("/var/lib/dwell")));
+        files
+    }
+}
+
+fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = fs::symlink_metadata(&path).unwrap();
+        if kind.is_dir() {
+            collect(&path, files);
+        } else if kind.is_symlink() {
+            files.insert(path, "a link".to_owned());
+        } else {
+            let text = fs::read_to_string(&path).unwrap().trim_end().to_owned();
+            files.insert(path, text);
+        }
+    }
+}
+
+/// From haltpoll's defaults to a shorter window.
+pub(crate) fn guest_plan() -> Plan {
+    let present = Setting::defaults(Layer::Guest, Version::new(6, 18));
+    plan(present, &[("guest_halt_poll_ns", 50_000), ("guest_halt_poll_grow_start", 12_500)])
+}
+
+pub(crate) fn host_plan(version: &str) -> Plan {
+    let present = Setting::defaults(Layer::Host, Version::parse(version).unwrap());
+    plan(present, &[("halt_poll_ns", 50_000)])
+}
+
+/// To a longer window where shrinking is forbidden: the way back is the one with the trap.
+pub(crate) fn trap_plan() -> Plan {
+    let mut present = Setting::defaults(Layer::Guest, Version::new(6, 18));
+    present.set("guest_halt_poll_ns", 20_000).unwrap();
+    present.set("guest_halt_poll_allow_shrink", 0).unwrap();
+    plan(present, &[("guest_halt_poll_ns", 200_000)])
+}
+
+/// From what another plan has set.
+pub(crate) fn plan_from(before: &Plan, wanted: &[(&str, i64)]) -> Plan {
+    plan(before.recommended_setting().unwrap(), wanted)
+}
+
+pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
+    let mut recommended = present;
+    wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
+    let values =
+        |setting: &Setting| setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect();
+    Plan {
+        format: FORMAT,
+        tool: "test".to_owned(),
+        made_at_unix_s: 0,
+        layer: present.layer(),
+        version: present.version().to_string(),
+        advice: String::new(),
+        present_is_recorded: true,
+        present: values(&present),
+        recommended: values(&recommended),
+        iothread: None,
+        effect: Effect {
+            present: Predicted::default(),
+            recommended: Predicted::default(),
+            clairvoyant: Predicted::default(),
+            gain: Gain::default(),
+        },
+        conditions: Conditions {
+            goal: String::new(),
+            halt_cost_ns: 20_000,
+            wake_latency_ns: 20_000,
+            kernel: None,
+            qemu: None,
+            cpu_model: None,
+        },
+        recording: RecordingFacts {
+            file: String::new(),
+            bytes: None,
+            layer: present.layer(),
+            span_ns: 0,
+            judged_span_ns: 0,
+            episodes: 0,
+            idlers: vec![],
+            quantiles: vec![],
+        },
+        writes: plan::writes(&present, &recommended, None),
+    }
+}

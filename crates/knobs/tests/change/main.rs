@@ -1,0 +1,345 @@
+//! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation failing once.
+
+mod faulty;
+mod fixture;
+
+use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Standing, standing};
+use dwell_knobs::journal::{self, Journal, JournalError, State};
+use dwell_knobs::machine::Machine;
+use dwell_knobs::place::Place;
+use dwell_knobs::plan::Plan;
+use faulty::{Fault, Faulty};
+use fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
+use std::time::Duration;
+
+const STATE: &str = "/var/lib/dwell";
+
+fn no_wait(_: Duration) {}
+
+fn ready(machine: &dyn Machine, plan: &Plan, keep: bool) -> Ready {
+    let changes = journal::read_all(machine, STATE).unwrap();
+    change::check(machine, plan, keep, Permission::default(), &changes).unwrap()
+}
+
+/// Checks and applies, as the program does.
+fn apply(machine: &dyn Machine, plan: &Plan, keep: bool) -> Result<u32, ApplyError> {
+    let mut journal = Journal::open(machine, STATE).map_err(ApplyError::Journal)?;
+    // What cannot be checked is not carried out, which the tests count as refused.
+    let Ok(ready) = change::check(machine, plan, keep, Permission::default(), journal.changes()) else {
+        return Ok(0);
+    };
+    change::apply(&mut journal, &ready, &mut no_wait).map(|change| change.id)
+}
+
+fn revert_all(machine: &dyn Machine, force: bool) -> Vec<change::Reverted> {
+    let mut journal = Journal::open(machine, STATE).unwrap();
+    let open: Vec<u32> = journal.changes().iter().rev().filter(|c| c.state.is_open()).map(|c| c.id).collect();
+    open.into_iter().map(|id| change::revert(&mut journal, id, force, &mut no_wait).unwrap()).collect()
+}
+
+fn obstacles(fixture: &Fixture, plan: &Plan, permission: Permission) -> String {
+    let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+    match change::check(&fixture.machine, plan, false, permission, &changes) {
+        Ok(_) => String::new(),
+        Err(obstacles) => obstacles.iter().map(Obstacle::to_string).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+#[test]
+fn what_is_applied_stands_and_is_taken_back() {
+    for keep in [false, true] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        let id = apply(&fixture.machine, &guest_plan(), keep).unwrap();
+        assert_eq!(fixture.value("guest_halt_poll_ns"), "50000");
+        assert_eq!(fixture.value("guest_halt_poll_grow_start"), "12500");
+        let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+        assert_eq!((changes[0].id, changes[0].state), (id, State::Applied));
+        for entry in &changes[0].entries {
+            assert_eq!(standing(&fixture.machine, entry).unwrap(), Standing::InForce);
+        }
+        let conf = fixture.text("/etc/tmpfiles.d/dwell-000001.conf");
+        assert_eq!(conf.is_some(), keep);
+        if let Some(conf) = conf {
+            assert!(conf.contains(&format!("w {HALTPOLL}/guest_halt_poll_ns - - - - 50000\n")), "{conf}");
+            assert!(conf.contains("guest_halt_poll_allow_shrink - - - - Y\n"), "{conf}");
+        }
+        let reverted = revert_all(&fixture.machine, false);
+        assert!(reverted.iter().all(|reverted| reverted.complete), "{reverted:?}");
+        assert_eq!(fixture.snapshot(), before);
+        assert_eq!(journal::read_all(&fixture.machine, STATE).unwrap()[0].state, State::Reverted);
+        assert!(revert_all(&fixture.machine, false).is_empty());
+    }
+}
+
+#[test]
+fn each_module_is_kept_where_it_is_read_at_boot() {
+    let module = Fixture::host("6.18.44");
+    module.write("/sys/module/kvm/initstate", "live\n");
+    apply(&module.machine, &host_plan("6.18"), true).unwrap();
+    let conf = module.text("/etc/modprobe.d/dwell-000001.conf").unwrap();
+    assert!(conf.ends_with("options kvm halt_poll_ns=50000 halt_poll_ns_grow=2 halt_poll_ns_grow_start=10000 halt_poll_ns_shrink=2\n"), "{conf}");
+
+    let unit = Fixture::guest();
+    std::fs::remove_file(unit.path("/usr/bin/systemd-tmpfiles")).unwrap();
+    unit.write("/usr/lib/systemd/systemd", "");
+    let before = unit.snapshot();
+    apply(&unit.machine, &guest_plan(), true).unwrap();
+    let text = unit.text("/etc/systemd/system/dwell-000001.service").unwrap();
+    assert!(
+        text.contains(&format!("ExecStart=/bin/sh -c 'echo 50000 > {HALTPOLL}/guest_halt_poll_ns'\n")),
+        "{text}"
+    );
+    let link = unit.path("/etc/systemd/system/multi-user.target.wants/dwell-000001.service");
+    assert_eq!(std::fs::read_link(&link).unwrap().to_str(), Some("/etc/systemd/system/dwell-000001.service"));
+    revert_all(&unit.machine, false);
+    assert_eq!(unit.snapshot(), before);
+
+    std::fs::remove_file(unit.path("/usr/lib/systemd/systemd")).unwrap();
+    let error = change::check(&unit.machine, &guest_plan(), true, Permission::default(), &[]).unwrap_err();
+    assert!(
+        error[0].to_string().contains("kernel's command line: haltpoll.guest_halt_poll_ns=50000"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn what_cannot_work_here_is_refused_before_anything_is_written() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let refused = |told: &str, permission: Permission| {
+        let all = obstacles(&fixture, &guest_plan(), permission);
+        assert!(all.contains(told), "{told:?} in:\n{all}");
+    };
+    let (none, force) = (Permission::default(), Permission { force: true, void: false });
+    let void = Permission { force: false, void: true };
+
+    fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
+    refused("no cpuidle driver is in use", none);
+    assert_eq!(obstacles(&fixture, &guest_plan(), void), "");
+    fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
+    fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
+    refused("the cpuidle governor in use is menu", none);
+    fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
+
+    fixture.write("/proc/sys/kernel/osrelease", "6.6.1-generic\n");
+    refused("the plan was made for Linux 6.18, here runs 6.6.1-generic", void);
+    assert_eq!(obstacles(&fixture, &guest_plan(), force), "");
+    fixture.write("/proc/sys/kernel/osrelease", "6.18.44\n");
+
+    fixture.set("guest_halt_poll_ns", "100000\n");
+    refused("guest_halt_poll_ns is 100000, and the plan leads from 200000", none);
+    fixture.set("guest_halt_poll_ns", "200000\n");
+    // One that the plan does not write, but that its prediction rests on.
+    fixture.set("guest_halt_poll_allow_shrink", "N\n");
+    refused("guest_halt_poll_allow_shrink is N, and the plan leads from 1", none);
+    fixture.set("guest_halt_poll_allow_shrink", "Y\n");
+    fixture.set("guest_halt_poll_shrink", "much\n");
+    refused("holds much, which is no value that it can have", force);
+    fixture.set("guest_halt_poll_shrink", "2\n");
+
+    fixture.mode("guest_halt_poll_ns", 0o444);
+    refused("is read-only on this kernel", force);
+    fixture.mode("guest_halt_poll_ns", 0o644);
+    let hidden = fixture.path(HALTPOLL);
+    std::fs::rename(&hidden, hidden.with_extension("gone")).unwrap();
+    refused("guest_halt_poll_ns is not there", force);
+    std::fs::rename(hidden.with_extension("gone"), &hidden).unwrap();
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(obstacles(&fixture, &guest_plan(), none), "");
+}
+
+#[test]
+fn forced_over_another_value_the_value_that_was_there_comes_back() {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_ns", "100000\n");
+    let permission = Permission { force: true, void: false };
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    let ready = change::check(&fixture.machine, &guest_plan(), false, permission, journal.changes()).unwrap();
+    assert!(ready.notes[0].contains("is 100000, and the plan leads from 200000"), "{:?}", ready.notes);
+    change::apply(&mut journal, &ready, &mut no_wait).unwrap();
+    drop(journal);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "50000");
+    revert_all(&fixture.machine, false);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "100000");
+}
+
+#[test]
+fn what_somebody_else_has_set_since_is_left_alone_and_named() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
+    fixture.set("guest_halt_poll_ns", "77\n");
+    let reverted = revert_all(&fixture.machine, false);
+    let left: Vec<&Place> = reverted[0]
+        .places
+        .iter()
+        .filter(|(_, _, outcome)| *outcome == Outcome::LeftAlone { found: Some("77".to_owned()), by: None })
+        .map(|(place, _, _)| place)
+        .collect();
+    assert_eq!(
+        left.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [format!("{HALTPOLL}/guest_halt_poll_ns")]
+    );
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "77");
+    // The rest is back, and what kept the values is gone.
+    assert_eq!(fixture.value("guest_halt_poll_grow_start"), "50000");
+    assert_eq!(fixture.text("/etc/tmpfiles.d/dwell-000001.conf"), None);
+    let forced = revert_all(&fixture.machine, true);
+    assert!(forced[0].complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+#[test]
+fn of_two_changes_the_earlier_one_names_the_later() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let second = fixture::plan_from(&guest_plan(), &[("guest_halt_poll_ns", 30_000)]);
+    apply(&fixture.machine, &second, false).unwrap();
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    let first = change::revert(&mut journal, 1, false, &mut no_wait).unwrap();
+    assert!(!first.complete);
+    assert!(
+        first.places.iter().any(|(_, _, outcome)| matches!(outcome, Outcome::LeftAlone { by: Some(2), .. }))
+    );
+    drop(journal);
+    assert!(revert_all(&fixture.machine, false).iter().all(|reverted| reverted.complete));
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+    assert_eq!(fixture.value("guest_halt_poll_grow_start"), "50000");
+}
+
+#[test]
+fn limits_come_down_on_the_way_there_and_on_the_way_back() {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_allow_shrink", "N\n");
+    fixture.set("guest_halt_poll_ns", "20000\n");
+    let before = fixture.snapshot();
+    let trap = fixture::trap_plan();
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    let ready = ready(&fixture.machine, &trap, false);
+    assert!(ready.back.iter().any(|write| write.then_wait_ms == 1_000));
+    change::apply(&mut journal, &ready, &mut |_| panic!("nothing has to come down on the way up")).unwrap();
+    let mut seen = vec![];
+    let mut look = |time: Duration| {
+        seen.push((time, fixture.value("guest_halt_poll_ns"), fixture.value("guest_halt_poll_allow_shrink")));
+    };
+    assert!(change::revert(&mut journal, 1, false, &mut look).unwrap().complete);
+    assert_eq!(seen, [(Duration::from_secs(1), "1000".to_owned(), "Y".to_owned())]);
+    drop(journal);
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn a_value_that_the_kernel_makes_another_of_is_an_error_and_nothing_stays_changed() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let place = format!("{HALTPOLL}/guest_halt_poll_grow_start");
+    let clamping = Faulty::new(&fixture.machine, Fault::Clamp { path: place, to: "4096\n".to_owned() });
+    let error = apply(&clamping, &guest_plan(), true).unwrap_err();
+    let ApplyError::RolledBack { source, .. } = &error else { panic!("{error:?}") };
+    assert!(source.to_string().contains("took 12500 and holds 4096"), "{source}");
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(journal::read_all(&fixture.machine, STATE).unwrap()[0].state, State::RolledBack);
+}
+
+#[test]
+fn two_at_once_are_kept_apart() {
+    let fixture = Fixture::guest();
+    let _first = Journal::open(&fixture.machine, STATE).unwrap();
+    let second = Journal::open(&fixture.machine, STATE);
+    assert!(matches!(second, Err(JournalError::Locked { .. })));
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+#[test]
+fn a_torn_or_foreign_journal_is_refused_with_what_to_do() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let path = fixture.path("/var/lib/dwell/changes/000001.journal");
+    let whole = std::fs::read(&path).unwrap();
+    let told = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        Journal::open(&fixture.machine, STATE).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(told(&whole), "");
+    for length in 0..whole.len() {
+        let error = told(&whole[..length]);
+        assert!(error.contains("move it elsewhere"), "{length}: {error}");
+    }
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    assert!(told(&flipped).contains("not those that were written"));
+    let other = String::from_utf8(whole.clone()).unwrap().replacen("journal 1", "journal 9", 1);
+    assert!(told(other.as_bytes()).contains("has format 9, this dwell knows 1"));
+    assert!(told(b"{}").contains("is not of dwell's journal"));
+    std::fs::write(&path, &whole).unwrap();
+    fixture.write("/var/lib/dwell/changes/notes.txt", "mine");
+    let error = Journal::open(&fixture.machine, STATE).err().unwrap().to_string();
+    assert!(error.contains("notes.txt is not of dwell's journal"), "{error}");
+}
+
+/// Every operation of apply fails once, and then every operation from there on, as a full disk, a file system mounted
+/// read-only and a lost permission do; nothing is ever half-changed, or else the journal leads back.
+#[test]
+fn whichever_operation_fails_nothing_stays_half_changed() {
+    let (mut cases, mut rolled_back, mut stuck) = (0, 0, 0);
+    for keep in [false, true] {
+        let operations = {
+            let fixture = Fixture::guest();
+            let counting = Faulty::new(&fixture.machine, Fault::None);
+            apply(&counting, &guest_plan(), keep).unwrap();
+            counting.operations()
+        };
+        for error in [libc::ENOSPC, libc::EROFS, libc::EPERM] {
+            for number in 0..operations {
+                for fault in [Fault::Once { number, error }, Fault::From { number, error }] {
+                    let fixture = Fixture::guest();
+                    let before = fixture.snapshot();
+                    let outcome = apply(&Faulty::new(&fixture.machine, fault), &guest_plan(), keep);
+                    cases += 1;
+                    match outcome {
+                        Ok(_) | Err(ApplyError::Journal(_)) => {}
+                        Err(ApplyError::RolledBack { .. }) => {
+                            rolled_back += 1;
+                            assert_eq!(fixture.snapshot(), before, "{number} {error}");
+                        }
+                        Err(ApplyError::Stuck { .. }) => {
+                            stuck += 1;
+                            assert!(journal::read_all(&fixture.machine, STATE).unwrap()[0].state.is_open());
+                        }
+                    }
+                    let reverted = revert_all(&fixture.machine, false);
+                    assert!(reverted.iter().all(|reverted| reverted.complete), "{reverted:?}");
+                    assert_eq!(fixture.snapshot(), before, "{number} {error}");
+                }
+            }
+        }
+    }
+    println!(
+        "{cases} failures: {rolled_back} rolled back at once, {stuck} by a later revert, the rest before the first write"
+    );
+    assert!(rolled_back > 100 && stuck > 10);
+}
+
+/// The same for revert: whatever fails, the next revert finishes it.
+#[test]
+fn whichever_operation_of_revert_fails_the_next_revert_finishes_it() {
+    let mut cases = 0;
+    for number in 0.. {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        apply(&fixture.machine, &guest_plan(), true).unwrap();
+        let faulty = Faulty::new(&fixture.machine, Fault::Once { number, error: libc::EIO });
+        let done = Journal::open(&faulty, STATE)
+            .ok()
+            .and_then(|mut journal| change::revert(&mut journal, 1, false, &mut no_wait).ok());
+        let went_well = done.is_some_and(|reverted| reverted.complete);
+        revert_all(&fixture.machine, false);
+        assert_eq!(fixture.snapshot(), before, "{number}");
+        if went_well && faulty.operations() <= number {
+            break;
+        }
+        cases += 1;
+    }
+    println!("{cases} failures of revert, finished by the next one");
+    assert!(cases >= 20, "{cases}");
+}
