@@ -1,10 +1,12 @@
 //! The sub-commands, one file each.
 
+pub(crate) mod apply;
 pub(crate) mod bound;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod exits;
+pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod iothread;
@@ -14,6 +16,8 @@ pub(crate) mod params;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod revert;
+pub(crate) mod status;
 pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod tune;

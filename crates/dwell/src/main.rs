@@ -9,6 +9,7 @@ mod paint;
 mod progress;
 mod quantity;
 mod settings;
+mod state;
 mod whence;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -38,6 +39,10 @@ struct Cli {
 enum Command {
     Record(command::record::Args),
     Tune(command::tune::Args),
+    Apply(command::apply::Args),
+    Status(command::status::Args),
+    Revert(command::revert::Args),
+    History(command::history::Args),
     Replay(command::replay::Args),
     Study(command::study::Args),
     Compare(command::compare::Args),
@@ -64,6 +69,10 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),
+        Command::Apply(args) => command::apply::run(args),
+        Command::Status(args) => command::status::run(args),
+        Command::Revert(args) => command::revert::run(args),
+        Command::History(args) => command::history::run(args),
         Command::Replay(args) => command::replay::run(args),
         Command::Study(args) => command::study::run(args),
         Command::Compare(args) => command::compare::run(args),

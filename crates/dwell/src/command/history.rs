@@ -1,0 +1,55 @@
+//! `dwell history`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::state::{StateArgs, ago, title};
+use dwell_knobs::journal::{self, Change};
+use dwell_report::{Cell, Column, Table};
+
+/// Every change that dwell made here, the oldest first: when, what, and what became of it
+///
+/// Reads only. As JSON each with its plan, its originals and what verifying it has shown.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let machine = args.state.machine()?;
+    let changes = journal::read_all(&machine, &args.state.state_dir)?;
+    match args.format.format {
+        Format::Json => output::json(&changes)?,
+        Format::Csv => output::csv(&table(&changes))?,
+        Format::Table if changes.is_empty() => output::text("dwell has not changed anything here\n")?,
+        Format::Table => output::text(&table(&changes).to_text())?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn table(changes: &[Change]) -> Table {
+    let mut table = Table::new([
+        Column::number("change", "change"),
+        Column::text("state", "state"),
+        Column::text("since", "since_unix_s"),
+        Column::text("layer", "layer"),
+        Column::text("kept", "kept"),
+        Column::text("verified", "verified"),
+        Column::text("what", "what"),
+    ]);
+    for change in changes {
+        let verdict = change.verifications.last().and_then(|last| last["verdict"].as_str());
+        table.push([
+            Cell::Count(change.id.into()),
+            Cell::Text(change.state.name().to_owned()),
+            Cell::Text(ago(change.since_unix_s)),
+            Cell::Text(change.plan.layer.name().to_owned()),
+            Cell::Text(if change.kept { "yes" } else { "no" }.to_owned()),
+            verdict.map_or(Cell::Missing, |verdict| Cell::Text(verdict.to_owned())),
+            Cell::Text(title(change)),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,188 @@
+//! `dwell status`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::state::{StateArgs, ago};
+use dwell_knobs::change::{self, Standing};
+use dwell_knobs::journal::{self, Change, Entry, Id, State};
+use dwell_knobs::machine::{Machine, boot_id};
+use dwell_knobs::place::Place;
+use dwell_knobs::value::shown;
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+
+/// What of dwell's changes is in force, and what became of it
+///
+/// Reads only. Shown are the changes that are not taken back, with what was there before, what was set and what is there now.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Exit with 1 if anything that was set is not in force
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(Serialize)]
+struct Open<'a> {
+    change: Id,
+    state: State,
+    since_unix_s: u64,
+    /// Whether the values are put back over a reboot.
+    kept: bool,
+    /// Whether the machine was started anew since; null if that cannot be told.
+    rebooted: Option<bool>,
+    verifying: bool,
+    places: Vec<Row<'a>>,
+    remark: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    knob: Option<&'a str>,
+    place: &'a Place,
+    original: Option<&'a str>,
+    applied: Option<&'a str>,
+    #[serde(flatten)]
+    standing: Seen,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Seen {
+    Known(Standing),
+    Unreadable { standing: &'static str, why: String },
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    let machine = args.state.machine()?;
+    let changes = journal::read_all(&machine, &args.state.state_dir)?;
+    let now = boot_id(&machine);
+    let open: Vec<Open<'_>> = changes
+        .iter()
+        .filter(|change| change.state.is_open())
+        .map(|change| examine(&machine, change, now.as_deref()))
+        .collect();
+    match args.format.format {
+        Format::Json => output::json(&open)?,
+        Format::Csv => output::csv(&table(&open))?,
+        Format::Table => output::text(&words(&open))?,
+    }
+    let in_force = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::InForce));
+    let all = open.iter().all(|change| change.state == State::Applied && change.places.iter().all(in_force));
+    Ok(if args.exit_code && !all { Answer::No } else { Answer::Yes })
+}
+
+fn examine<'a>(machine: &dyn Machine, change: &'a Change, now: Option<&str>) -> Open<'a> {
+    let row = |entry: &'a Entry| Row {
+        knob: entry.knob.as_deref(),
+        place: &entry.place,
+        original: entry.original.as_deref(),
+        applied: entry.applied.as_deref(),
+        standing: match change::standing(machine, entry) {
+            Ok(standing) => Seen::Known(standing),
+            Err(error) => {
+                Seen::Unreadable { standing: "unreadable", why: format!("{:#}", anyhow::Error::from(error)) }
+            }
+        },
+    };
+    let rebooted = change.boot_id.as_deref().zip(now).map(|(then, now)| then != now);
+    let places: Vec<Row<'a>> = change.entries.iter().map(row).collect();
+    let remark = remark(change, rebooted, &places);
+    Open {
+        change: change.id,
+        state: change.state,
+        since_unix_s: change.since_unix_s,
+        kept: change.kept,
+        rebooted,
+        verifying: change.verifying,
+        places,
+        remark,
+    }
+}
+
+/// What there is to be done about a change.
+fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option<String> {
+    let id = change.id;
+    let live = |row: &&Row<'_>| row.place.is_live();
+    let original = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::Original | Standing::Gone));
+    if change.state == State::Unfinished {
+        return Some(format!("it was interrupted half-way; take it back: dwell revert {id}"));
+    }
+    if change.verifying {
+        return Some(format!(
+            "`dwell verify {id}` was interrupted, and values of before may be in force; verify again, or: dwell revert {id}"
+        ));
+    }
+    if rebooted == Some(true) && !change.kept && places.iter().filter(live).all(original) {
+        return Some("the reboot since has undone it; apply the plan again, or with --persist".to_owned());
+    }
+    None
+}
+
+fn words(open: &[Open<'_>]) -> String {
+    if open.is_empty() {
+        return "nothing that dwell has changed is in force\n".to_owned();
+    }
+    let mut text = table(open).to_text();
+    for change in open {
+        let kept = if change.kept { "kept over a reboot" } else { "until the next boot" };
+        text += &format!(
+            "change {}: {}, {}, {kept}\n",
+            change.change,
+            change.state.name(),
+            ago(change.since_unix_s)
+        );
+        if let Some(remark) = &change.remark {
+            text += &format!("note: change {}: {remark}\n", change.change);
+        }
+    }
+    text
+}
+
+fn table(open: &[Open<'_>]) -> Table {
+    let mut table = Table::new([
+        Column::number("change", "change"),
+        Column::text("knob", "knob"),
+        Column::text("before", "original"),
+        Column::text("set", "applied"),
+        Column::text("now", "standing"),
+        Column::text("place", "place"),
+    ]);
+    for (change, row) in open.iter().flat_map(|change| change.places.iter().map(move |row| (change, row))) {
+        table.push([
+            Cell::Count(change.change.into()),
+            Cell::Text(row.knob.unwrap_or("(keeps it)").to_owned()),
+            Cell::Text(brief(row, row.original)),
+            Cell::Text(brief(row, row.applied)),
+            Cell::Text(row.standing.words()),
+            Cell::Text(row.place.to_string()),
+        ]);
+    }
+    table
+}
+
+/// Texts of files are long.
+fn brief(row: &Row<'_>, value: Option<&str>) -> String {
+    match (row.knob, value) {
+        (None, Some(text)) => format!("{} bytes", text.len()),
+        (_, value) => shown(value),
+    }
+}
+
+impl Seen {
+    fn words(&self) -> String {
+        match self {
+            Seen::Known(Standing::InForce) => "in force".to_owned(),
+            Seen::Known(Standing::Original) => "as before".to_owned(),
+            Seen::Known(Standing::Gone) => "gone".to_owned(),
+            Seen::Known(Standing::OnTheWay { found }) => format!("{}, on the way", shown(found.as_deref())),
+            Seen::Known(Standing::Foreign { found }) => {
+                format!("{}, set by somebody else", shown(found.as_deref()))
+            }
+            Seen::Unreadable { why, .. } => format!("unreadable: {why}"),
+        }
+    }
+}

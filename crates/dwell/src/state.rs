@@ -1,0 +1,58 @@
+//! Which machine is changed, and where its journal is: what all commands that change one have in common.
+
+use anyhow::ensure;
+use dwell_knobs::journal::{Change, STATE_DIRECTORY};
+use dwell_knobs::machine::Sysroot;
+use dwell_report::{count, duration};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// Options that say which machine is meant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StateArgs {
+    /// Take this directory for `/`: another machine's files, or those of a test
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    sysroot: PathBuf,
+    /// Where the journal is, below the sysroot
+    #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY)]
+    pub(crate) state_dir: String,
+}
+
+impl StateArgs {
+    /// The machine.
+    pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
+        ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
+        ensure!(self.state_dir.starts_with('/'), "--state-dir {}: write it from the root on", self.state_dir);
+        Ok(Sysroot::at(&self.sysroot))
+    }
+}
+
+/// Waits between two writes, and says so.
+pub(crate) fn wait(time: Duration) {
+    eprintln!("waiting {} for windows to come down", duration(time.as_nanos() as f64));
+    std::thread::sleep(time);
+}
+
+/// How long ago something was, for people.
+pub(crate) fn ago(unix_s: u64) -> String {
+    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let seconds = now.saturating_sub(unix_s);
+    let of = |number: u64, unit: &str| format!("{} {unit} ago", count(number.into()));
+    match seconds {
+        0..120 => of(seconds, "s"),
+        120..7_200 => of(seconds / 60, "min"),
+        7_200..172_800 => of(seconds / 3_600, "h"),
+        _ => of(seconds / 86_400, "days"),
+    }
+}
+
+/// What a change is called.
+pub(crate) fn title(change: &Change) -> String {
+    let setting: Vec<String> = change
+        .entries
+        .iter()
+        .filter_map(|entry| Some((entry.knob.as_ref()?, entry.applied.as_ref()?)))
+        .map(|(knob, value)| format!("{knob}={value}"))
+        .collect();
+    setting.join(" ")
+}

@@ -1,0 +1,165 @@
+//! The program, killed with SIGKILL at every system call.
+//!
+//! It runs under ptrace, on a machine below a directory. At the n-th stop, which is the entry or the exit of a system call, it
+//! is killed; then another process reverts. This is done for every n until the program comes to its end. The calls of its
+//! start are among them.
+
+use crate::fixture::guest_plan;
+use crate::say::say;
+use crate::{Scene, stderr};
+use dwell_knobs::change::{self, Permission};
+use dwell_knobs::journal::{Journal, STATE_DIRECTORY};
+use dwell_knobs::machine::Sysroot;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How a traced program ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// It was killed at the stop that was asked for.
+    Killed,
+    /// It came to its end before, with this exit code, after so many stops.
+    Exited { code: i32, stops: usize },
+}
+
+/// Runs the program and kills it at its `last` stop, counted from 1.
+fn run(words: &[String], last: usize) -> Result<End, Errno> {
+    // A program that waits to be traced needs no code of its own between fork and exec.
+    let wait = "kill -STOP $$; exec \"$0\" \"$@\"";
+    let child = Command::new("sh")
+        .args(["-c", wait, env!("CARGO_BIN_EXE_dwell")])
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell can be started");
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
+    let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL;
+    if let Err(refused) = ptrace::seize(pid, options) {
+        kill(pid, Signal::SIGKILL)?;
+        waitpid(pid, None)?;
+        return Err(refused);
+    }
+    kill(pid, Signal::SIGCONT)?;
+    follow(pid, last)
+}
+
+fn follow(pid: Pid, last: usize) -> Result<End, Errno> {
+    let (mut started, mut stops, mut killed) = (false, 0, false);
+    loop {
+        let signal = match waitpid(pid, Some(WaitPidFlag::__WALL))? {
+            WaitStatus::Exited(_, code) => return Ok(End::Exited { code, stops }),
+            WaitStatus::Signaled(..) => return Ok(End::Killed),
+            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
+                started = true;
+                None
+            }
+            WaitStatus::PtraceSyscall(_) => {
+                stops += 1;
+                if stops == last {
+                    kill(pid, Signal::SIGKILL)?;
+                    killed = true;
+                }
+                None
+            }
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            _ => None,
+        };
+        let signal = signal.filter(|signal| *signal != Signal::SIGTRAP);
+        let resumed = if started { ptrace::syscall(pid, signal) } else { ptrace::cont(pid, signal) };
+        // Who was killed is no longer there to be resumed.
+        if !killed {
+            resumed?;
+        }
+    }
+}
+
+/// What was applied before, by another process as it were.
+#[derive(Clone, Copy)]
+struct First {
+    keep: bool,
+}
+
+fn apply(machine: &Sysroot, keep: bool) {
+    let mut journal = Journal::open(machine, STATE_DIRECTORY).unwrap();
+    let ready = change::check(machine, &guest_plan(), keep, Permission::default(), &[]).unwrap();
+    change::apply(&mut journal, &ready, &mut |_| ()).unwrap();
+}
+
+/// Kills `words` at every stop, after `first` has run to its end, and reverts. The number of cases; `None` if nothing may be
+/// traced here.
+fn at_every_system_call(first: Option<First>, words: &[&str]) -> Option<usize> {
+    let (next, cases) = (AtomicUsize::new(1), AtomicUsize::new(0));
+    let refused = std::thread::scope(|scope| {
+        let work = || loop {
+            let last = next.fetch_add(1, Ordering::Relaxed);
+            match case(first, words, last) {
+                Ok(true) => cases.fetch_add(1, Ordering::Relaxed),
+                Ok(false) => return None,
+                Err(refused) => return Some(refused),
+            };
+        };
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        workers.map(|worker| worker.join().expect("no case fails")).into_iter().flatten().next()
+    });
+    match refused {
+        Some(Errno::EPERM | Errno::ENOSYS) => None,
+        Some(other) => panic!("tracing: {other}"),
+        None => Some(cases.into_inner()),
+    }
+}
+
+/// Whether there was a stop of this number.
+fn case(first: Option<First>, words: &[&str], last: usize) -> Result<bool, Errno> {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    if let Some(First { keep }) = first {
+        apply(&scene.machine.machine, keep);
+    }
+    let end = run(&scene.words(words), last)?;
+    if let End::Exited { code, stops } = end {
+        assert!(code == 0 && stops < last, "{code} after {stops} stops");
+    }
+    if !scene.machine.path(STATE_DIRECTORY).exists() {
+        // Where there is no journal there is nothing to revert, and nothing may have changed.
+        assert_eq!(scene.machine.snapshot(), before, "killed at stop {last}");
+        return Ok(end == End::Killed);
+    }
+    let output = scene.run(&["revert", "--all"]);
+    assert!(output.status.success(), "killed at stop {last}: {}", stderr(&output));
+    assert_eq!(scene.machine.snapshot(), before, "killed at stop {last}");
+    Ok(end == End::Killed)
+}
+
+#[test]
+fn killed_at_any_system_call_revert_restores_everything() {
+    let (apply, keep, revert) =
+        (&["apply", "PLAN"][..], &["apply", "PLAN", "--persist"][..], &["revert"][..]);
+    let mut all = 0;
+    for (words, first, after) in [
+        (apply, None, ""),
+        (keep, None, ""),
+        (revert, Some(First { keep: false }), " of what was applied"),
+        (revert, Some(First { keep: true }), " of what was applied with --persist"),
+    ] {
+        let Some(cases) = at_every_system_call(first, words) else {
+            say!("SKIP ptrace is not permitted: killed_at_any_system_call_revert_restores_everything");
+            return;
+        };
+        let words = words.join(" ");
+        say!(
+            "killed at each entry and exit of a system call of dwell {words}{after}: {cases} cases, all restored"
+        );
+        assert!(cases > 100, "{cases}");
+        all += cases;
+    }
+    say!("kill -9 in {all} cases: originals restored in all of them");
+}

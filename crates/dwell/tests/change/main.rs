@@ -1,0 +1,238 @@
+//! Changing a machine and taking it back, as a user does it: on machines below a directory, killed at every system call, and
+//! on the haltpoll parameters of this machine.
+
+#[path = "../../../knobs/tests/change/fixture.rs"]
+mod fixture;
+mod killed;
+mod real;
+#[path = "../../../capture/tests/say/mod.rs"]
+mod say;
+
+use dwell_knobs::journal::Journal;
+use dwell_knobs::plan::Plan;
+use fixture::{Fixture, HALTPOLL, guest_plan};
+use say::say;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A machine, a plan for it, and the program.
+pub(crate) struct Scene {
+    pub(crate) machine: Fixture,
+    pub(crate) plan: PathBuf,
+    root: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new(machine: Fixture, plan: &Plan) -> Scene {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.toml");
+        std::fs::write(&path, plan.to_toml().unwrap()).unwrap();
+        let root = machine.path("/").to_str().unwrap().to_owned();
+        Scene { machine, plan: path, root, _folder: folder }
+    }
+
+    pub(crate) fn guest() -> Scene {
+        Scene::new(Fixture::guest(), &guest_plan())
+    }
+
+    /// The words of a command, with the plan in place of `PLAN`.
+    pub(crate) fn words(&self, words: &[&str]) -> Vec<String> {
+        let plan = self.plan.to_str().unwrap();
+        let word = |word: &&str| if *word == "PLAN" { plan } else { word }.to_owned();
+        words.iter().map(word).chain(["--sysroot".to_owned(), self.root.clone()]).collect()
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_dwell")).args(self.words(words)).output().unwrap()
+    }
+
+    fn stdout(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.stdout(&[words, &["--format", "json"]].concat())).unwrap()
+    }
+
+    /// One line on stderr, nothing on stdout, exit code 2.
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
+        assert!(output.stdout.is_empty() && told.lines().count() == 1, "{told}");
+        told
+    }
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_plan_is_shown_carried_out_and_taken_back() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    let shown = scene.stdout(&["apply", "PLAN", "--dry-run", "--persist"]);
+    assert!(shown.contains("guest_halt_poll_ns") && shown.contains("- - - - 50000"), "{shown}");
+    assert_eq!(scene.machine.snapshot(), before);
+    assert!(!scene.machine.path("/var/lib/dwell").exists());
+
+    let applied = scene.json(&["apply", "PLAN", "--persist"]);
+    assert_eq!(applied["change"], 1);
+    assert_eq!(applied["writes"][0]["to"], 50_000);
+    let status = scene.json(&["status", "--exit-code"]);
+    assert_eq!(status[0]["state"], "applied");
+    let places = status[0]["places"].as_array().unwrap();
+    assert!(places.iter().all(|place| place["standing"] == "in_force"), "{status}");
+    assert!(scene.stdout(&["status"]).contains("kept over a reboot"));
+    assert!(scene.stdout(&["apply", "PLAN", "--force"]).contains("nothing was written"));
+
+    let reverted = scene.json(&["revert"]);
+    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "restored"), "{reverted}");
+    assert_eq!(scene.machine.snapshot(), before);
+    assert!(scene.stdout(&["status"]).contains("nothing that dwell has changed is in force"));
+    assert_eq!(scene.json(&["history"])[0]["state"], "reverted");
+    assert!(scene.stdout(&["history"]).contains("guest_halt_poll_ns=50000"));
+    assert_eq!(scene.stdout(&["revert"]), "nothing to take back\n");
+    assert!(scene.refused(&["revert", "7"]).contains("there is no change 7"));
+}
+
+#[test]
+fn another_kernel_or_another_value_is_refused_with_the_difference() {
+    let scene = Scene::guest();
+    scene.machine.write("/proc/sys/kernel/osrelease", "6.6.30\n");
+    scene.machine.set("guest_halt_poll_ns", "100000\n");
+    let before = scene.machine.snapshot();
+    let told = scene.refused(&["apply", "PLAN"]);
+    assert!(told.contains("made for Linux 6.18, here runs 6.6.30"), "{told}");
+    assert!(told.contains("guest_halt_poll_ns is 100000, and the plan leads from 200000"), "{told}");
+    assert!(told.contains("--force"), "{told}");
+    assert_eq!(scene.machine.snapshot(), before);
+    let applied = scene.stdout(&["apply", "PLAN", "--force"]);
+    assert!(applied.contains("note: guest_halt_poll_ns is 100000"), "{applied}");
+    scene.stdout(&["revert"]);
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn what_somebody_else_set_is_named_and_only_force_overwrites_it() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    scene.stdout(&["apply", "PLAN"]);
+    scene.machine.set("guest_halt_poll_ns", "77\n");
+    assert_eq!(scene.run(&["status", "--exit-code"]).status.code(), Some(1));
+    assert!(scene.stdout(&["status"]).contains("77, set by somebody else"));
+    let output = scene.run(&["revert"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = stderr(&output);
+    assert!(told.contains("guest_halt_poll_ns was left alone: somebody else has set it to 77"), "{told}");
+    assert!(told.contains("it was 200000 before change 1") && told.contains("--force"), "{told}");
+    assert_eq!(scene.machine.value("guest_halt_poll_ns"), "77");
+    scene.stdout(&["revert", "1", "--force"]);
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn read_only_and_void_knobs_are_refused_before_anything_is_written() {
+    let scene = Scene::guest();
+    scene.machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
+    let before = scene.machine.snapshot();
+    let told = scene.refused(&["apply", "PLAN"]);
+    assert!(
+        told.contains("would change nothing: no cpuidle driver") && told.contains("--allow-void"),
+        "{told}"
+    );
+    scene.machine.mode("guest_halt_poll_grow_start", 0o444);
+    let told = scene.refused(&["apply", "PLAN", "--force"]);
+    assert!(
+        told.contains("guest_halt_poll_grow_start is read-only") && !told.contains("nevertheless"),
+        "{told}"
+    );
+    assert_eq!(scene.machine.snapshot(), before);
+    assert!(scene.machine.text("/var/lib/dwell/changes/000001.journal").is_none());
+}
+
+#[test]
+fn a_reboot_that_has_undone_a_change_is_told() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    scene.stdout(&["apply", "PLAN"]);
+    scene.machine.set("guest_halt_poll_ns", "200000\n");
+    scene.machine.set("guest_halt_poll_grow_start", "50000\n");
+    scene.machine.write("/proc/sys/kernel/random/boot_id", "another\n");
+    assert!(scene.stdout(&["status"]).contains("the reboot since has undone it"));
+    let reverted = scene.json(&["revert"]);
+    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "already_back"), "{reverted}");
+    scene.machine.write("/proc/sys/kernel/random/boot_id", "8a0d4b7c\n");
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn two_at_once_and_a_damaged_journal_are_told() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    let lock = Journal::open(&scene.machine.machine, "/var/lib/dwell").unwrap();
+    assert!(scene.refused(&["apply", "PLAN"]).contains("another dwell is changing this machine"));
+    assert!(scene.refused(&["revert"]).contains("another dwell is changing this machine"));
+    drop(lock);
+    assert_eq!(scene.machine.snapshot(), before);
+    scene.stdout(&["apply", "PLAN"]);
+    let path = scene.machine.path("/var/lib/dwell/changes/000001.journal");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    for words in [&["apply", "PLAN"][..], &["revert"], &["status"], &["history"]] {
+        let told = scene.refused(words);
+        assert!(told.contains("is damaged") && told.contains("move it elsewhere"), "{told}");
+    }
+    std::fs::write(&path, &whole).unwrap();
+    scene.stdout(&["revert"]);
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+/// A file system of its own over the state directory, in a mount namespace that ends with the program.
+fn over_state(scene: &Scene, mount: &str, words: &[&str]) -> Option<Output> {
+    let state = scene.machine.path("/var/lib/dwell");
+    std::fs::create_dir_all(&state).unwrap();
+    let script = format!("{} || exit 77; shift; exec \"$@\"", mount.replace("DIR", "\"$1\""));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&state).arg(env!("CARGO_BIN_EXE_dwell"));
+    let output = command.args(scene.words(words)).output().ok()?;
+    (output.status.code() != Some(77) && !stderr(&output).contains("unshare:")).then_some(output)
+}
+
+#[test]
+fn a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed() {
+    let full = "mount -t tmpfs -o size=4k tmpfs DIR && { head -c 4096 /dev/zero > DIR/filler; true; }";
+    // The journal has room to begin, but not for what it says at the end.
+    let read_only = "mount --bind DIR DIR && mount -o remount,ro,bind DIR";
+    for (mount, cause) in [(full, "free some space"), (read_only, "mount it for writing")] {
+        let scene = Scene::guest();
+        let before = scene.machine.snapshot();
+        let Some(output) = over_state(&scene, mount, &["apply", "PLAN", "--persist"]) else {
+            say!(
+                "SKIP no mount namespace: a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed"
+            );
+            return;
+        };
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("nothing was changed") && told.contains(cause), "{told}");
+        assert!(told.contains("--state-dir") && told.lines().count() == 1, "{told}");
+        assert_eq!(scene.machine.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_plan_that_is_none_is_refused_in_one_line() {
+    let scene = Scene::guest();
+    std::fs::write(&scene.plan, "format = 1\nlayer = \"guest\"\n").unwrap();
+    let output = scene.run(&["apply", "PLAN"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("it is no plan"), "{}", stderr(&output));
+    assert!(!Path::new(&scene.machine.path("/var/lib/dwell")).exists());
+    assert!(scene.machine.path(HALTPOLL).exists());
+}

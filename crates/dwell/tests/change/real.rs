@@ -1,0 +1,105 @@
+//! The haltpoll parameters of this machine, where they can be written.
+
+use crate::fixture::{self, HALTPOLL};
+use crate::say::say;
+use crate::stderr;
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Setting};
+use dwell_policy::version::Version;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Output};
+
+/// What is there, and is put back at the end whatever happens.
+struct Originals(BTreeMap<&'static str, String>);
+
+impl Originals {
+    fn read() -> Option<Originals> {
+        let read =
+            |param: &'static param::Param| Some((param.name, fs::read_to_string(path(param.name)).ok()?));
+        Some(Originals(param::GUEST.iter().map(read).collect::<Option<_>>()?))
+    }
+
+    fn are_back(&self) -> bool {
+        self.0.iter().all(|(name, value)| fs::read_to_string(path(name)).is_ok_and(|now| now == *value))
+    }
+}
+
+impl Drop for Originals {
+    fn drop(&mut self) {
+        if !self.are_back() {
+            self.0.iter().for_each(|(name, value)| drop(fs::write(path(name), value)));
+        }
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("{HALTPOLL}/{name}")
+}
+
+fn writable() -> bool {
+    param::GUEST.iter().all(|param| fs::OpenOptions::new().write(true).open(path(param.name)).is_ok())
+}
+
+/// The setting in force.
+fn present(originals: &Originals, version: Version) -> Setting {
+    let mut setting = Setting::defaults(Layer::Guest, version);
+    for (name, text) in &originals.0 {
+        let number = match text.trim() {
+            "Y" => 1,
+            "N" => 0,
+            number => number.parse().unwrap(),
+        };
+        setting.set(name, number).unwrap();
+    }
+    setting
+}
+
+#[test]
+fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
+    const NAME: &str = "the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back";
+    let Some(originals) = Originals::read().filter(|_| writable()) else {
+        say!("SKIP haltpoll parameters are not writable: {NAME}");
+        return;
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let Some(version) = Version::parse(&release).filter(|v| param::known_era(Layer::Guest, *v).is_ok())
+    else {
+        say!("SKIP the rule of this kernel is not known: {NAME}");
+        return;
+    };
+    let before = present(&originals, version);
+    let wanted = before.get("guest_halt_poll_ns").unwrap() / 2 + 1_234;
+    let plan = fixture::plan(before, &[("guest_halt_poll_ns", wanted), ("guest_halt_poll_allow_shrink", 1)]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.toml");
+    fs::write(&file, plan.to_toml().unwrap()).unwrap();
+    let (file, state) = (file.to_str().unwrap(), folder.path().join("state"));
+    let dwell = |words: &[&str]| -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        command.args(words).arg("--state-dir").arg(&state).output().unwrap()
+    };
+    let good = |words: &[&str]| -> Value {
+        let output = dwell(&[words, &["--format", "json"]].concat());
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+
+    // Where no cpuidle driver asks the governor, the parameters can be written and do nothing: that takes a word more.
+    let shown = dwell(&["apply", file, "--dry-run"]);
+    let void = !shown.status.success();
+    if void {
+        assert!(stderr(&shown).contains("--allow-void"), "{}", stderr(&shown));
+    }
+    assert!(originals.are_back());
+    let allow: &[&str] = if void { &["--allow-void"] } else { &[] };
+    let applied = good(&[&["apply", file][..], allow].concat());
+    assert_eq!(applied["change"], 1);
+    assert_eq!(fs::read_to_string(path("guest_halt_poll_ns")).unwrap().trim(), wanted.to_string());
+    assert_eq!(good(&["status"])[0]["places"][0]["standing"], "in_force");
+    good(&["revert"]);
+    assert!(originals.are_back());
+    let how = if void { ", where nothing reads them" } else { "" };
+    say!("haltpoll parameters of this machine: applied, read back, reverted{how}; the originals are there");
+}
