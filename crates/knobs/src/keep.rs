@@ -79,6 +79,17 @@ pub fn entries(
     wanted.into_iter().map(entry).collect()
 }
 
+/// What somebody who keeps a value there has to know.
+pub fn proviso(place: &Place) -> Option<&'static str> {
+    match place {
+        Place::File(path) if path.starts_with("/etc/modprobe.d/") => Some(
+            "a module that the initramfs loads reads the initramfs's copy of /etc/modprobe.d; rebuild it",
+        ),
+        Place::Libvirt { .. } => Some("libvirt's configuration counts from the next start of the domain on"),
+        _ => None,
+    }
+}
+
 fn of_module(
     machine: &dyn Machine,
     id: Id,

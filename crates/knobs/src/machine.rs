@@ -134,20 +134,17 @@ impl Machine for Sysroot {
 
     fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).open(self.path(path))?;
-        let mut bytes = bytes.to_vec();
-        if fstatfs(&file)?.f_type != SYSFS {
-            // Copies of parameters are ordinary files, which keep the end of a longer value. It is overwritten in the same
-            // call, so that these files, too, hold the value before or the one after, whenever this process is killed.
-            let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
-            bytes.resize(length.max(bytes.len()), b'\n');
+        if fstatfs(&file)?.f_type == SYSFS {
+            return write_at_once(&mut file, bytes);
         }
-        match file.write(&bytes)? {
-            written if written == bytes.len() => Ok(()),
-            written => Err(io::Error::new(
-                io::ErrorKind::WriteZero,
-                format!("only {written} of {} bytes were taken", bytes.len()),
-            )),
-        }
+        // Copies of parameters are ordinary files, which keep the end of a longer value. Lines without anything overwrite it
+        // in the same call, so that these files, too, hold the value before or the one after, whenever this process is
+        // killed; then they are cut.
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        let mut padded = [bytes, b"\n"].concat();
+        padded.resize(length.max(padded.len()), b'\n');
+        write_at_once(&mut file, &padded)?;
+        file.set_len(bytes.len() as u64 + 1)
     }
 
     fn create(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
@@ -230,6 +227,17 @@ impl Machine for Sysroot {
             return Err(io::Error::other(format!("virsh {} says: {said}", arguments.join(" "))));
         }
         String::from_utf8(output.stdout).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+}
+
+/// The kernel takes a parameter whole or not at all, with one call.
+fn write_at_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    match file.write(bytes)? {
+        written if written == bytes.len() => Ok(()),
+        written => {
+            let told = format!("only {written} of {} bytes were taken", bytes.len());
+            Err(io::Error::new(io::ErrorKind::WriteZero, told))
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub enum ValueError {
         /// Where.
         place: Place,
         /// Why.
-        source: IothreadError,
+        source: Box<IothreadError>,
     },
     /// What is there is no number that the parameter can have.
     #[error("{place} holds {found}, which is no value that it can have")]
@@ -128,7 +128,9 @@ pub fn read(machine: &dyn Machine, place: &Place) -> Result<Option<String>, Valu
             match read() {
                 Ok(value) => Ok(Some(value.to_string())),
                 Err(IothreadError::Qmp(QmpError::Connect { source, .. })) if has_ended(&source) => Ok(None),
-                Err(source) => Err(ValueError::Qemu { what: "read", place: place.clone(), source }),
+                Err(error) => {
+                    Err(ValueError::Qemu { what: "read", place: place.clone(), source: Box::new(error) })
+                }
             }
         }
     }
@@ -189,7 +191,11 @@ fn put(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), 
         (Place::Iothread { socket, id, property }, Some(value)) => {
             let number = value.parse().map_err(|_| io(io::ErrorKind::InvalidInput.into()))?;
             let set = || iothread::put(&mut machine.monitor(socket)?, id, property, number);
-            set().map_err(|source| ValueError::Qemu { what: "write", place: place.clone(), source })
+            set().map_err(|error| ValueError::Qemu {
+                what: "write",
+                place: place.clone(),
+                source: Box::new(error),
+            })
         }
         (Place::Parameter(_) | Place::Iothread { .. }, None) => {
             Err(io(io::Error::new(io::ErrorKind::InvalidInput, "a parameter cannot be taken away")))

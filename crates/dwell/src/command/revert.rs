@@ -5,7 +5,7 @@ use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, wait};
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Outcome as Of, Reverted};
-use dwell_knobs::journal::{Id, Journal};
+use dwell_knobs::journal::{self, Id, Journal};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_report::{Cell, Column, Table};
@@ -43,6 +43,11 @@ struct Row<'a> {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
+    if args.id.is_none() && journal::read_all(&machine, &args.state.state_dir)?.is_empty() {
+        // Without a journal none is made.
+        report(&args, &[])?;
+        return Ok(Answer::Yes);
+    }
     let mut journal = Journal::open(&machine, &args.state.state_dir)?;
     let ids = which(&args, &journal)?;
     let mut done = vec![];

@@ -6,7 +6,7 @@
 
 use crate::fixture::guest_plan;
 use crate::say::say;
-use crate::{Scene, stderr};
+use crate::{FORKS, Scene, start, stderr};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY};
 use dwell_knobs::machine::Sysroot;
@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::process::{Command, Stdio};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How a traced program ended.
@@ -29,17 +30,13 @@ enum End {
 }
 
 /// Runs the program and kills it at its `last` stop, counted from 1.
+#[allow(clippy::zombie_processes)] // It is waited for by its number, until it ends.
 fn run(words: &[String], last: usize) -> Result<End, Errno> {
     // A program that waits to be traced needs no code of its own between fork and exec.
     let wait = "kill -STOP $$; exec \"$0\" \"$@\"";
-    let child = Command::new("sh")
-        .args(["-c", wait, env!("CARGO_BIN_EXE_dwell")])
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a shell can be started");
+    let mut command = Command::new("sh");
+    command.args(["-c", wait, env!("CARGO_BIN_EXE_dwell")]).args(words);
+    let child = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL;
@@ -89,6 +86,7 @@ struct First {
 }
 
 fn apply(machine: &Sysroot, keep: bool) {
+    let _no_forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     let mut journal = Journal::open(machine, STATE_DIRECTORY).unwrap();
     let ready = change::check(machine, &guest_plan(), keep, Permission::default(), &[]).unwrap();
     change::apply(&mut journal, &ready, &mut |_| ()).unwrap();

@@ -8,13 +8,14 @@ mod real;
 #[path = "../../../capture/tests/say/mod.rs"]
 mod say;
 
-use dwell_knobs::journal::Journal;
 use dwell_knobs::plan::Plan;
 use fixture::{Fixture, HALTPOLL, guest_plan};
 use say::say;
 use serde_json::Value;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
 
 /// A machine, a plan for it, and the program.
 pub(crate) struct Scene {
@@ -45,7 +46,7 @@ impl Scene {
     }
 
     pub(crate) fn run(&self, words: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_dwell")).args(self.words(words)).output().unwrap()
+        output(Command::new(env!("CARGO_BIN_EXE_dwell")).args(self.words(words)))
     }
 
     fn stdout(&self, words: &[&str]) -> String {
@@ -66,6 +67,20 @@ impl Scene {
         assert!(output.stdout.is_empty() && told.lines().count() == 1, "{told}");
         told
     }
+}
+
+/// Between fork and exec a child of this process holds its locks. Whoever takes a lock in here writes this, whoever starts a
+/// program reads it.
+pub(crate) static FORKS: RwLock<()> = RwLock::new(());
+
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _no_lock = FORKS.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().expect("the program can be started")
+}
+
+pub(crate) fn output(command: &mut Command) -> Output {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    start(command).wait_with_output().expect("the program ends")
 }
 
 pub(crate) fn stderr(output: &Output) -> String {
@@ -171,16 +186,27 @@ fn a_reboot_that_has_undone_a_change_is_told() {
     assert_eq!(scene.machine.snapshot(), before);
 }
 
+/// Another process that holds the lock until its input ends.
+fn locked_by_another(scene: &Scene) -> Child {
+    let mut command = Command::new("flock");
+    command.arg(scene.machine.path("/var/lib/dwell/lock")).args(["sh", "-c", "echo locked; cat"]);
+    let mut other = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    other.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    other
+}
+
 #[test]
 fn two_at_once_and_a_damaged_journal_are_told() {
     let scene = Scene::guest();
     let before = scene.machine.snapshot();
-    let lock = Journal::open(&scene.machine.machine, "/var/lib/dwell").unwrap();
+    scene.stdout(&["apply", "PLAN"]);
+    let applied = scene.machine.snapshot();
+    let mut other = locked_by_another(&scene);
     assert!(scene.refused(&["apply", "PLAN"]).contains("another dwell is changing this machine"));
     assert!(scene.refused(&["revert"]).contains("another dwell is changing this machine"));
-    drop(lock);
-    assert_eq!(scene.machine.snapshot(), before);
-    scene.stdout(&["apply", "PLAN"]);
+    assert_eq!(scene.machine.snapshot(), applied);
+    drop(other.stdin.take());
+    other.wait().unwrap();
     let path = scene.machine.path("/var/lib/dwell/changes/000001.journal");
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
@@ -200,7 +226,7 @@ fn over_state(scene: &Scene, mount: &str, words: &[&str]) -> Option<Output> {
     let script = format!("{} || exit 77; shift; exec \"$@\"", mount.replace("DIR", "\"$1\""));
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&state).arg(env!("CARGO_BIN_EXE_dwell"));
-    let output = command.args(scene.words(words)).output().ok()?;
+    let output = output(command.args(scene.words(words)));
     (output.status.code() != Some(77) && !stderr(&output).contains("unshare:")).then_some(output)
 }
 

@@ -67,7 +67,7 @@ pub enum Obstacle {
         /// Where it is.
         place: Place,
         /// How it is set nevertheless.
-        kept_by: &'static str,
+        instead: String,
     },
     /// It cannot be read or opened for writing.
     Refused(ValueError),
@@ -116,10 +116,12 @@ impl fmt::Display for Obstacle {
                 }
             }
             Obstacle::Missing { place } => write!(f, "{place} is not there"),
-            Obstacle::ReadOnly { place, kept_by } => write!(
-                f,
-                "{place} is read-only on this kernel: it can be set only before the module starts, by {kept_by}"
-            ),
+            Obstacle::ReadOnly { place, instead } => {
+                write!(
+                    f,
+                    "{place} is read-only on this kernel; it can be set only at the next start, by {instead}"
+                )
+            }
             Obstacle::Refused(error) => error_chain(f, error),
             Obstacle::Void { knobs, why } => {
                 write!(f, "{} would change nothing: {why}", knobs.join(", "))
@@ -221,10 +223,12 @@ impl Checked<'_> {
         self.writable(&writes);
         self.void(&writes);
         let mut entries = self.entries(&writes, &back, &wanted)?;
+        let mut notes = self.notes(&writes, wanted.version());
         if keep {
-            entries.extend(self.keep(&wanted)?);
+            let kept = self.keep(&wanted)?;
+            notes.extend(kept.iter().find_map(|entry| keep::proviso(&entry.place)).map(str::to_owned));
+            entries.extend(kept);
         }
-        let notes = self.notes(&writes, wanted.version());
         Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, notes })
     }
 
@@ -298,13 +302,26 @@ impl Checked<'_> {
                 // That it is missing was told when it was read.
                 Ok(()) | Err(Unwritable::Missing) => {}
                 Err(Unwritable::ReadOnly) => {
-                    let kept_by = Knob::find(name).map_or("its own start", Knob::kept_by);
-                    self.obstacles.push(Obstacle::ReadOnly { place, kept_by });
+                    let instead = self.at_start(name);
+                    self.obstacles.push(Obstacle::ReadOnly { place, instead });
                 }
                 Err(Unwritable::Refused(source)) => {
                     self.obstacles.push(Obstacle::Refused(ValueError::Io { what: "write", place, source }));
                 }
             }
+        }
+    }
+
+    /// How a parameter gets its value when its module starts.
+    fn at_start(&self, name: &str) -> String {
+        let to = self.plan.recommended.get(name).copied().unwrap_or_default();
+        let knob = Knob::of_layer(self.plan.layer, name);
+        let Some((knob, module)) = knob.and_then(|knob| Some((knob, knob.module()?))) else {
+            return "whoever starts it".to_owned();
+        };
+        match condition::is_loaded(self.machine, module) {
+            Some(true) => format!("`options {} {}` in /etc/modprobe.d", module.name(), knob.option(to)),
+            _ => format!("`{}.{}` on the kernel's command line", module.name(), knob.option(to)),
         }
     }
 

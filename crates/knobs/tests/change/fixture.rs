@@ -1,6 +1,7 @@
 //! A machine below a directory, and plans for it. Each test program uses part of it.
 #![allow(dead_code)]
 
+use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::machine::Sysroot;
 use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Gain, Plan, Predicted, RecordingFacts};
 use dwell_policy::Layer;
@@ -32,7 +33,8 @@ impl Fixture {
     }
 
     fn bare(kernel: &str, layer: Layer) -> Fixture {
-        let root = tempfile::tempdir().unwrap();
+        // In memory where that is possible: each change is synced to the disk, and there are thousands.
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let fixture = Fixture { machine: Sysroot::at(root.path()), root };
         fixture.write("/proc/sys/kernel/osrelease", &format!("{kernel}\n"));
         fixture.write("/proc/sys/kernel/random/boot_id", "8a0d4b7c\n");
@@ -92,7 +94,7 @@ fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
         } else if kind.is_symlink() {
             files.insert(path, "a link".to_owned());
         } else {
-            let text = fs::read_to_string(&path).unwrap().trim_end().to_owned();
+            let text = fs::read_to_string(&path).unwrap();
             files.insert(path, text);
         }
     }
@@ -123,6 +125,10 @@ pub(crate) fn plan_from(before: &Plan, wanted: &[(&str, i64)]) -> Plan {
 }
 
 pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
+    plan_for(present, wanted, None)
+}
+
+pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
     let mut recommended = present;
     wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
     let values =
@@ -137,7 +143,6 @@ pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
         present_is_recorded: true,
         present: values(&present),
         recommended: values(&recommended),
-        iothread: None,
         effect: Effect {
             present: Predicted::default(),
             recommended: Predicted::default(),
@@ -162,6 +167,7 @@ pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
             idlers: vec![],
             quantiles: vec![],
         },
-        writes: plan::writes(&present, &recommended, None),
+        writes: plan::writes(&present, &recommended, iothread.as_ref()),
+        iothread,
     }
 }
