@@ -74,31 +74,22 @@ pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<V
 
 fn assign(group: &[Assignment<'_>], base: &[Setting]) -> anyhow::Result<Vec<Setting>> {
     let mut settings = base.to_vec();
-    for assignment in group {
-        let owner = settings.iter_mut().find(|s| param::index_of(s.layer(), assignment.name).is_some());
-        match owner {
-            Some(setting) => assign_one(setting, assignment)?,
-            None => {
-                let known: Vec<&str> =
-                    base.iter().flat_map(|s| s.iter()).map(|(param, _)| param.name).collect();
-                return Err(anyhow!(
-                    "--set {}={}: no such parameter here; there are {}",
-                    assignment.name,
-                    assignment.value,
-                    known.join(", ")
-                ));
-            }
-        }
+    for Assignment { name, value } in group {
+        set(&mut settings, name, value).map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
     }
     Ok(settings)
 }
 
-fn assign_one(setting: &mut Setting, Assignment { name, value }: &Assignment<'_>) -> anyhow::Result<()> {
-    let number = param::index_of(setting.layer(), name)
-        .map(|index| number(&param::table(setting.layer())[index], value))
-        .transpose()
-        .map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
-    setting.set(name, number.unwrap_or(0)).map_err(|why| anyhow!("--set {name}={value}: {why}"))
+/// Gives a parameter the value that was typed, in the setting that has it.
+pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(), String> {
+    let owner = settings.iter_mut().find(|setting| param::index_of(setting.layer(), name).is_some());
+    let Some(setting) = owner else {
+        let known: Vec<&str> = settings.iter().flat_map(Setting::iter).map(|(param, _)| param.name).collect();
+        return Err(format!("no such parameter here; there are {}", known.join(", ")));
+    };
+    let index = param::index_of(setting.layer(), name);
+    let number = index.map(|index| number(&param::table(setting.layer())[index], value)).transpose()?;
+    setting.set(name, number.unwrap_or(0)).map_err(|why| why.to_string())
 }
 
 fn number(param: &param::Param, text: &str) -> Result<i64, String> {

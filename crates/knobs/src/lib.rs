@@ -9,6 +9,7 @@
 //! | where a value lives, as text | [`place`] |
 //! | what is to be written, and what for | [`plan`] |
 //! | whether a knob can be set here, and whether anything reads it | [`condition`] |
+//! | what a value does, and whether another does the same | [`explain`] |
 //! | carrying a plan out and taking it back | [`change`] |
 //! | what was there before, on the disk | [`journal`] |
 //! | how values are kept over a reboot | [`keep`] |
@@ -22,6 +23,7 @@
 
 pub mod change;
 pub mod condition;
+pub mod explain;
 pub mod iothread;
 pub mod journal;
 pub mod keep;

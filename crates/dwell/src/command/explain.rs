@@ -1,0 +1,360 @@
+//! `dwell explain`
+
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::{quantity, settings};
+use anyhow::{Context, anyhow, bail, ensure};
+use dwell_knobs::explain::same::{Sameness, compare};
+use dwell_knobs::explain::{Effect, Explained, explain};
+use dwell_knobs::knob::{Knob, capability};
+use dwell_knobs::machine::{Machine, Sysroot, kernel_release};
+use dwell_knobs::value;
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Param, Setting};
+use dwell_policy::version::Version;
+use dwell_report::{Cell, Column, Table, duration};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What does this value do here: is it read at all, does another one do the same, whom does it reach?
+///
+/// Whether two values act the same is decided by the models of the kernel's and QEMU's rules, for every sequence of halts.
+/// Other parameters are as on this machine, or as you name them; a name that is given again begins another setting, which is
+/// compared with the first. Nothing is written.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  dwell explain guest_halt_poll_ns=2400us guest_halt_poll_grow_start=24ms \
+                  guest_halt_poll_grow_start=2400us\n  dwell explain halt_poll_ns=0 halt_poll_ns_shrink=2 --kernel 5.15\n  \
+                  dwell explain pi_inject_timer=1 KVM_CAP_HALT_POLL=50us"
+)]
+pub(crate) struct Args {
+    /// Parameter, or parameter and value; times take us and ms, as in 200us. With --layer the end of a name is enough:
+    /// grow_start
+    #[arg(required = true, value_name = "KNOB[=VALUE]")]
+    knobs: Vec<String>,
+    /// The layer of names that are not whole: guest, host, timer or iothread
+    #[arg(long, value_parser = layer)]
+    layer: Option<Layer>,
+    /// The kernel whose rules to take, with its defaults for what is not named [default: the running one, with what is set]
+    #[arg(long, value_name = "VERSION")]
+    kernel: Option<String>,
+    /// The QEMU whose rules to take for I/O threads
+    #[arg(long, value_name = "VERSION", default_value = settings::QEMU)]
+    qemu: String,
+    /// Take this directory for `/`: another machine's files, or those of a test
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    sysroot: PathBuf,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    Layer::from_name(text)
+        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
+}
+
+#[derive(Serialize)]
+struct Told {
+    /// What the values that were not named are.
+    base: String,
+    explained: Vec<Explained>,
+    comparisons: Vec<Comparison>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capability: Option<Capability>,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    layer: &'static str,
+    first: String,
+    second: String,
+    #[serde(flatten)]
+    sameness: Sameness,
+}
+
+#[derive(Serialize)]
+struct Capability {
+    name: &'static str,
+    number: u32,
+    only: &'static str,
+    call: Option<String>,
+    vmms: Vec<(&'static str, &'static str)>,
+}
+
+/// Settings of all layers, and which parameters were named in making them.
+#[derive(Clone)]
+struct Group {
+    settings: Vec<Setting>,
+    named: Vec<&'static Param>,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
+    let machine = Sysroot::at(&args.sysroot);
+    let base = Base::of(&args, &machine)?;
+    let (capability, knobs): (Vec<&String>, Vec<&String>) =
+        args.knobs.iter().partition(|text| text.split('=').next() == Some(capability::NAME));
+    let groups = groups(&knobs, &args, &base.settings)?;
+    let here = base.is_here.then_some(&machine as &dyn Machine);
+    let told = Told {
+        explained: groups.iter().flat_map(|group| explain_all(group, here)).collect(),
+        comparisons: comparisons(&groups),
+        capability: capability.last().map(|asked| told_of_capability(asked)).transpose()?,
+        base: base.told,
+    };
+    match args.format.format {
+        Format::Json => output::json(&told)?,
+        Format::Csv => output::csv(&table(&told))?,
+        Format::Table => output::text(&words(&told))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn told_of_capability(asked: &str) -> anyhow::Result<Capability> {
+    let value = asked.split_once('=').map(|(_, value)| quantity::duration(value));
+    let value = value.transpose().map_err(|why| anyhow!("{asked}: {why}"))?;
+    let longest = || anyhow!("{asked}: it takes 32 bits, at most {} ns", u32::MAX);
+    let call = value.map(|ns| u32::try_from(ns.get()).map_err(|_| longest())).transpose()?;
+    Ok(Capability {
+        name: capability::NAME,
+        number: capability::NUMBER,
+        only: "only the VMM can set it, on the VM that it has made; it cannot be read, and not taken back",
+        call: call.map(|ns| capability::call(ns.into())),
+        vmms: capability::VMMS.to_vec(),
+    })
+}
+
+/// The settings that nobody has named, of every layer.
+struct Base {
+    settings: Vec<Setting>,
+    told: String,
+    /// Whether the machine's own state counts.
+    is_here: bool,
+}
+
+impl Base {
+    fn of(args: &Args, machine: &dyn Machine) -> anyhow::Result<Base> {
+        let qemu = version("--qemu", Layer::Iothread, &args.qemu)?;
+        let release = kernel_release(machine).unwrap_or_default();
+        let (kernel, is_here) = match &args.kernel {
+            Some(text) => (version("--kernel", Layer::Host, text)?, false),
+            None => match version("the running kernel", Layer::Host, &release) {
+                Ok(version) => (version, true),
+                Err(error) => return Err(error.context("name a kernel with --kernel")),
+            },
+        };
+        let of = |layer| Setting::defaults(layer, if layer == Layer::Iothread { qemu } else { kernel });
+        let mut settings: Vec<Setting> = Layer::ALL.map(of).to_vec();
+        if is_here {
+            settings.iter_mut().for_each(|setting| read(setting, machine));
+        }
+        let values = if is_here { "what is set here where it can be read" } else { "its defaults" };
+        let told = format!("Linux {kernel}, QEMU {qemu}; not named: {values}");
+        Ok(Base { settings, told, is_here })
+    }
+}
+
+fn version(what: &str, layer: Layer, text: &str) -> anyhow::Result<Version> {
+    let version =
+        Version::parse(text).with_context(|| format!("{what} {text}: not a version such as 6.18"))?;
+    param::known_era(layer, version).map_err(|unknown| anyhow!("{what} {text}: {unknown}"))?;
+    Ok(version)
+}
+
+/// Takes over what is set on the machine.
+fn read(setting: &mut Setting, machine: &dyn Machine) {
+    let params: Vec<&'static Param> = setting.iter().map(|(param, _)| param).collect();
+    for param in params {
+        let place = Knob { param }.place(None);
+        let text = place.and_then(|place| value::read(machine, &place).ok().flatten());
+        if let Some(number) = value::number_of(text.as_deref()) {
+            // What is out of the model's range keeps the default.
+            let _ = setting.set(param.name, number);
+        }
+    }
+}
+
+fn groups(asked: &[&String], args: &Args, base: &[Setting]) -> anyhow::Result<Vec<Group>> {
+    let mut groups = vec![Group { settings: base.to_vec(), named: vec![] }];
+    for text in asked {
+        let (name, value) =
+            text.split_once('=').map_or((text.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
+        let param = resolve(name, args.layer)?;
+        exists(param, base)?;
+        if groups.last().is_some_and(|group| group.named.contains(&param)) {
+            // It differs from the setting before in this only.
+            let settings = groups.last().map_or_else(Vec::new, |group| group.settings.clone());
+            groups.push(Group { settings, named: vec![] });
+        }
+        let Some(group) = groups.last_mut() else { continue };
+        if let Some(value) = value {
+            settings::set(&mut group.settings, param.name, value).map_err(|why| anyhow!("{text}: {why}"))?;
+        }
+        group.named.push(param);
+    }
+    groups.retain(|group| !group.named.is_empty());
+    Ok(groups)
+}
+
+/// A parameter by its name, or by the end of it.
+fn resolve(name: &str, layer: Option<Layer>) -> anyhow::Result<&'static Param> {
+    let plain = |name: &str| name.replace('-', "_");
+    let of_layer = |knob: &Knob| layer.is_none_or(|layer| knob.param.layer == layer);
+    let all: Vec<&'static Param> = Knob::all().filter(of_layer).map(|knob| knob.param).collect();
+    if let Some(param) = all.iter().find(|param| plain(param.name) == plain(name)) {
+        return Ok(param);
+    }
+    let ending = format!("_{}", plain(name));
+    let fits: Vec<&'static Param> =
+        all.iter().copied().filter(|param| plain(param.name).ends_with(&ending)).collect();
+    match fits.as_slice() {
+        [param] => Ok(param),
+        [] => bail!("{name}: no such knob; `dwell params` lists them"),
+        several => {
+            let told: Vec<String> =
+                several.iter().map(|param| format!("{} ({})", param.name, param.layer.name())).collect();
+            bail!("{name} may be {}; write the whole name, or say which with --layer", told.join(" or "))
+        }
+    }
+}
+
+/// A parameter that this version has.
+fn exists(param: &'static Param, base: &[Setting]) -> anyhow::Result<()> {
+    let setting = base.iter().find(|setting| setting.layer() == param.layer);
+    match setting.map(|setting| setting.to_owned().set(param.name, param.min)) {
+        Some(Err(missing)) => Err(anyhow!("{}: {missing}", param.name)),
+        _ => Ok(()),
+    }
+}
+
+fn explain_all<'a>(
+    group: &'a Group,
+    machine: Option<&'a dyn Machine>,
+) -> impl Iterator<Item = Explained> + 'a {
+    group.named.iter().filter_map(move |param| {
+        let setting = group.settings.iter().find(|setting| setting.layer() == param.layer)?;
+        explain(setting, param, machine)
+    })
+}
+
+/// Each further setting beside the first.
+fn comparisons(groups: &[Group]) -> Vec<Comparison> {
+    let Some((first, rest)) = groups.split_first() else { return vec![] };
+    let pair = |other: &Group| {
+        let pairs = first.settings.iter().zip(&other.settings).filter(|(a, b)| a != b);
+        pairs
+            .map(|(a, b)| Comparison {
+                layer: a.layer().name(),
+                first: differing(a, b),
+                second: differing(b, a),
+                sameness: compare(a, b),
+            })
+            .collect::<Vec<_>>()
+    };
+    rest.iter().flat_map(pair).collect()
+}
+
+fn differing(a: &Setting, b: &Setting) -> String {
+    let pairs = a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y);
+    pairs.map(|((param, value), _)| format!("{}={value}", param.name)).collect::<Vec<_>>().join(" ")
+}
+
+fn words(told: &Told) -> String {
+    let mut text = format!("{}\n", told.base);
+    for explained in &told.explained {
+        text += &format!("\n{}\n", in_words(explained));
+    }
+    for comparison in &told.comparisons {
+        let Comparison { first, second, sameness, .. } = comparison;
+        text += &match sameness {
+            Sameness::Same { states } => format!(
+                "\n{first} and {second} are equivalent: the same window after every sequence of halts \
+                 ({states} pairs of states, all visited)\n"
+            ),
+            _ => format!("\n{first} and {second}: {}\n", apart(sameness)),
+        };
+    }
+    if let Some(capability) = &told.capability {
+        text += &format!("\n{} ({}): {}\n", capability.name, capability.number, capability.only);
+        if let Some(call) = &capability.call {
+            text += &format!("  {call}\n");
+        }
+        for (vmm, how) in &capability.vmms {
+            text += &format!("  {vmm} {how}\n");
+        }
+    }
+    text
+}
+
+fn in_words(explained: &Explained) -> String {
+    let Explained { knob, layer, value, about, zero, reaches, kept_by, .. } = explained;
+    let effect = match &explained.effect {
+        Effect::Void { why } => format!("void: {why}"),
+        Effect::NotModelled => "effective, as far as a machine tells".to_owned(),
+        Effect::Effective => "effective".to_owned(),
+    };
+    let mut text = format!("{knob} = {value} ({layer}): {effect}\n  what it does: {about}; 0: {zero}\n");
+    // That a void value acts as all others do is said already.
+    if !explained.same_as.is_empty() && explained.effect == Effect::Effective {
+        let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
+        text += &format!("  acts exactly as {}\n", same.join(", "));
+    }
+    match (&explained.against_default, explained.default) {
+        (Some(sameness), Some(default)) => {
+            text += &format!("  beside the default {default}: {}\n", apart(sameness))
+        }
+        (_, Some(default)) if default == *value => text += "  it is the default\n",
+        _ => {}
+    }
+    text += &format!("  reaches {reaches}\n  kept by {kept_by}\n");
+    explained.notes.iter().for_each(|note| text += &format!("  note: {note}\n"));
+    text.trim_end().to_owned()
+}
+
+/// How two settings differ.
+fn apart(sameness: &Sameness) -> String {
+    let time = |ns: u64| duration(ns as f64);
+    match sameness {
+        Sameness::Same { .. } => "no difference, whatever the halts".to_owned(),
+        Sameness::Undecided { .. } => "whether they differ could not be decided".to_owned(),
+        Sameness::Differ { halts_ns, first_ns, second_ns } => {
+            let halts: Vec<String> = halts_ns.iter().map(|ns| time(*ns)).collect();
+            format!(
+                "they differ, for example after halts of {}: the window is {} and {}",
+                halts.join(", "),
+                time(*first_ns),
+                time(*second_ns)
+            )
+        }
+    }
+}
+
+fn table(told: &Told) -> Table {
+    let mut table = Table::new([
+        Column::text("knob", "knob"),
+        Column::text("layer", "layer"),
+        Column::text("version", "version"),
+        Column::number("value", "value"),
+        Column::text("effect", "effect"),
+        Column::text("same as", "same_as"),
+        Column::text("reaches", "reaches"),
+    ]);
+    for explained in &told.explained {
+        let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
+        let effect = match &explained.effect {
+            Effect::Effective => "effective",
+            Effect::Void { .. } => "void",
+            Effect::NotModelled => "not modelled",
+        };
+        table.push([
+            Cell::Text(explained.knob.to_owned()),
+            Cell::Text(explained.layer.to_owned()),
+            Cell::Text(explained.version.clone()),
+            Cell::Text(explained.value.to_string()),
+            Cell::Text(effect.to_owned()),
+            Cell::Text(same.join(" ")),
+            Cell::Text(explained.reaches.to_owned()),
+        ]);
+    }
+    table
+}

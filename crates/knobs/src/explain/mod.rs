@@ -1,0 +1,219 @@
+//! What a value of a knob does: is it read at all, does another one do the same, and whom does it reach?
+//!
+//! That two values act the same is [decided](same) by the models of the rules; what only a machine tells (is there a
+//! cpuidle driver, is APICv on) is [looked up](crate::condition).
+
+pub mod same;
+
+use crate::condition;
+use crate::knob::{Knob, Reach};
+use crate::machine::Machine;
+use dwell_policy::Layer;
+use dwell_policy::param::{Param, Setting};
+use dwell_policy::version::Version;
+use same::{Sameness, compare};
+use serde::Serialize;
+
+/// What a value does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "effect")]
+pub enum Effect {
+    /// The windows depend on it.
+    Effective,
+    /// Nothing reads it.
+    Void {
+        /// Why.
+        why: String,
+    },
+    /// The rule has no windows whose sameness could be decided.
+    NotModelled,
+}
+
+/// What is known of one value of one knob, beside the other values of its setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    /// The knob.
+    pub knob: &'static str,
+    /// Whose rule it belongs to.
+    pub layer: &'static str,
+    /// Of Linux, or of QEMU for I/O threads.
+    pub version: String,
+    /// The value.
+    pub value: i64,
+    /// The default of this version.
+    pub default: Option<i64>,
+    /// What it does.
+    #[serde(flatten)]
+    pub effect: Effect,
+    /// Other values that act exactly as it does.
+    pub same_as: Vec<i64>,
+    /// How it differs from the default, by the shortest example.
+    pub against_default: Option<Sameness>,
+    /// Whom it reaches.
+    pub reach: Reach,
+    /// The same, in words.
+    pub reaches: &'static str,
+    /// What the knob does.
+    pub about: &'static str,
+    /// What 0 means.
+    pub zero: &'static str,
+    /// How it is kept.
+    pub kept_by: &'static str,
+    /// What else somebody who sets it has to know.
+    pub notes: Vec<String>,
+}
+
+/// Explains the value that `setting` has for a parameter; `None` if its version has no such parameter. `machine` is asked
+/// what reads it there.
+pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Machine>) -> Option<Explained> {
+    let (knob, version) = (Knob { param }, setting.version());
+    // Timers have no windows.
+    let is_modelled = setting.layer() != Layer::Timer;
+    let value = setting.get(param.name)?;
+    let same = |other: &i64| with(setting, param, *other).map(|other| compare(setting, &other));
+    let tried: Vec<(i64, Sameness)> = candidates(setting, param, value)
+        .into_iter()
+        .filter_map(|other| Some((other, same(&other)?)))
+        .collect();
+    let same_as: Vec<i64> =
+        tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
+    let default = param.default_in(version);
+    let effect = match machine.and_then(|machine| condition::void(machine, knob)) {
+        Some(why) => Effect::Void { why: why.to_string() },
+        None if !is_modelled => Effect::NotModelled,
+        None if same_as.len() == tried.len() => Effect::Void { why: void_beside(setting, param) },
+        None => Effect::Effective,
+    };
+    Some(Explained {
+        knob: param.name,
+        layer: param.layer.name(),
+        version: version.to_string(),
+        value,
+        default,
+        effect,
+        same_as,
+        against_default: default
+            .filter(|default| is_modelled && *default != value)
+            .and_then(|default| same(&default)),
+        reach: knob.reach(version),
+        reaches: knob.reach(version).words(),
+        about: param.about,
+        zero: param.zero,
+        kept_by: knob.kept_by(),
+        notes: notes(setting, knob, version, value),
+    })
+}
+
+fn with(setting: &Setting, param: &Param, value: i64) -> Option<Setting> {
+    let mut other = *setting;
+    other.set(param.name, value).ok()?;
+    Some(other)
+}
+
+/// Values that people set, and those at which something changes: the ends of the range, small factors, the default, and
+/// the other values of the setting with their neighbours.
+fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> {
+    let mut all = vec![param.min, 0, 1, 2, 3, param.max];
+    all.extend(param.default_in(setting.version()));
+    all.extend(
+        setting.iter().flat_map(|(_, other)| [other.saturating_sub(1), other, other.saturating_add(1)]),
+    );
+    all.retain(|other| (param.min..=param.max).contains(other) && *other != value);
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// No value that was tried makes a difference: because of which other parameter? One is to blame if with its default in its
+/// place there is a difference.
+fn void_beside(setting: &Setting, param: &'static Param) -> String {
+    let blamed = setting.iter().filter(|(other, _)| *other != param).find(|(other, value)| {
+        let default = other.default_in(setting.version()).filter(|default| default != value);
+        default.and_then(|default| with(setting, other, default)).is_some_and(|other| matters(&other, param))
+    });
+    match blamed {
+        Some((other, value)) => {
+            format!("beside {} = {value} no value makes a difference to any window", other.name)
+        }
+        None => "beside the other values none makes a difference to any window".to_owned(),
+    }
+}
+
+/// Whether any value of a parameter gives other windows than the one that it has.
+fn matters(setting: &Setting, param: &'static Param) -> bool {
+    let value = setting.get(param.name).unwrap_or(0);
+    let others =
+        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
+    others.into_iter().any(|other| matches!(compare(setting, &other), Sameness::Differ { .. }))
+}
+
+fn notes(setting: &Setting, knob: Knob, version: Version, value: i64) -> Vec<String> {
+    let mut notes = vec![];
+    notes.extend(condition::proviso(knob, version).map(str::to_owned));
+    match (knob.param.name, value) {
+        ("guest_halt_poll_allow_shrink", 0) => notes.push(
+            "a limit once grown never comes down, also if guest_halt_poll_ns is lowered later; `dwell apply` lets it down first"
+                .to_owned(),
+        ),
+        ("halt_poll_ns_shrink" | "guest_halt_poll_shrink", 1) => {
+            notes.push("long halts do not shrink the window: it is polled in full before every one".to_owned());
+        }
+        ("pi_inject_timer", -1) => {
+            notes.push("-1 is for the time of loading only; what is written later is on or off".to_owned());
+        }
+        _ => {}
+    }
+    let max = setting.iter().find(|(param, _)| matches!(param.name, "halt_poll_ns" | "guest_halt_poll_ns"));
+    if let (true, Some((param, max))) = (knob.param.name.ends_with("_grow_start"), max)
+        && value > max
+    {
+        notes.push(format!("it lies above {} = {max}, so the first growth gives {max} at once", param.name));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(layer: Layer, version: &str, values: &[(&str, i64)]) -> Explained {
+        let mut setting = Setting::defaults(layer, Version::parse(version).unwrap());
+        values.iter().for_each(|(name, value)| setting.set(name, *value).unwrap());
+        let knob = Knob::find(values.last().unwrap().0).unwrap();
+        explain(&setting, knob.param, None).unwrap()
+    }
+
+    #[test]
+    fn a_void_value_names_what_makes_it_void() {
+        for (values, blamed) in [
+            ([("halt_poll_ns", 0), ("halt_poll_ns_shrink", 4)], "halt_poll_ns = 0"),
+            ([("halt_poll_ns_grow_start", 0), ("halt_poll_ns_shrink", 4)], "halt_poll_ns_grow_start = 0"),
+        ] {
+            let Effect::Void { why } = explained(Layer::Host, "6.18", &values).effect else {
+                panic!("{values:?}")
+            };
+            assert!(why.contains(blamed), "{why}");
+        }
+        let effective = explained(Layer::Host, "6.18", &[("halt_poll_ns_shrink", 4)]);
+        assert_eq!(effective.effect, Effect::Effective);
+        assert!(matches!(effective.against_default, Some(Sameness::Differ { .. })));
+    }
+
+    #[test]
+    fn saps_grow_start_acts_as_the_maximum() {
+        let values = [("guest_halt_poll_ns", 2_400_000), ("guest_halt_poll_grow_start", 24_000_000)];
+        let explained = explained(Layer::Guest, "6.18", &values);
+        assert!(explained.same_as.contains(&2_400_000), "{:?}", explained.same_as);
+        assert!(!explained.same_as.contains(&2_399_999));
+        assert!(explained.notes.iter().any(|note| note.contains("lies above guest_halt_poll_ns = 2400000")));
+    }
+
+    #[test]
+    fn whom_a_write_reaches_depends_on_the_kernel() {
+        let reach = |version| explained(Layer::Host, version, &[("halt_poll_ns", 100_000)]).reach;
+        assert_eq!((reach("5.15"), reach("6.1")), (Reach::NewVms, Reach::NextHaltUnlessCap));
+        let pi = explained(Layer::Timer, "5.18", &[("pi_inject_timer", 1)]);
+        assert!(pi.notes.iter().any(|note| note.contains("MWAIT or HLT")), "{:?}", pi.notes);
+        assert!(explained(Layer::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes.is_empty());
+    }
+}
