@@ -22,3 +22,4 @@ pub(crate) mod status;
 pub(crate) mod study;
 pub(crate) mod top;
 pub(crate) mod tune;
+pub(crate) mod verify;

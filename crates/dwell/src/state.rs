@@ -4,7 +4,7 @@ use anyhow::ensure;
 use dwell_knobs::journal::{Change, STATE_DIRECTORY};
 use dwell_knobs::machine::Sysroot;
 use dwell_report::{count, duration};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Options that say which machine is meant.
@@ -24,6 +24,11 @@ impl StateArgs {
         ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
         ensure!(self.state_dir.starts_with('/'), "--state-dir {}: write it from the root on", self.state_dir);
         Ok(Sysroot::at(&self.sysroot))
+    }
+
+    /// Whether the files are those of the running kernel.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        self.sysroot == Path::new("/")
     }
 }
 

@@ -28,6 +28,7 @@
 use crate::machine::{self, Lock, Machine};
 use crate::place::Place;
 use crate::plan::{Plan, Write};
+use crate::verification::Verification;
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -67,7 +68,7 @@ pub struct Change {
     /// Whether it was being verified, and values of before may be in force.
     pub verifying: bool,
     /// What verifying it has shown.
-    pub verifications: Vec<serde_json::Value>,
+    pub verifications: Vec<Verification>,
 }
 
 /// How far a change has got.

@@ -12,6 +12,7 @@
 //! | what a value does, and whether another does the same | [`explain`] |
 //! | carrying a plan out and taking it back | [`change`] |
 //! | what was there before, on the disk | [`journal`] |
+//! | predicted beside measured | [`verification`] |
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
@@ -35,3 +36,4 @@ pub mod place;
 pub mod plan;
 pub mod qmp;
 pub mod value;
+pub mod verification;

@@ -40,7 +40,7 @@ fn table(changes: &[Change]) -> Table {
         Column::text("what", "what"),
     ]);
     for change in changes {
-        let verdict = change.verifications.last().and_then(|last| last["verdict"].as_str());
+        let verdict = change.verifications.last().map(|last| last.verdict.words());
         table.push([
             Cell::Count(change.id.into()),
             Cell::Text(change.state.name().to_owned()),

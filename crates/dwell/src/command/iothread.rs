@@ -6,6 +6,7 @@ mod set;
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
+use anyhow::Context;
 use clap::Subcommand;
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::{Limits, Monitor};
@@ -103,4 +104,29 @@ fn table(iothreads: &[IoThread]) -> Table {
         table.push([Cell::Text(thread.id.clone()), tid].into_iter().chain(Property::ALL.map(value)));
     }
     table
+}
+
+/// Process and thread, by the kernel's numbers.
+pub(crate) fn kernel_thread(
+    monitor: &Monitor,
+    thread: &IoThread,
+    asked: Option<u32>,
+) -> anyhow::Result<(u32, u32)> {
+    let named = || {
+        let pid = monitor.peer_pid()?;
+        let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        tids.find(|tid| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
+                .is_ok_and(|name| name.trim_end() == comm)
+        })
+    };
+    let tid = asked.or(thread.thread_id).or_else(named);
+    let tid = tid.context("QEMU does not tell the thread of this object; give it with --thread TID")?;
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).with_context(|| {
+        format!("there is no thread {tid} here; is QEMU in another PID namespace? give --thread TID")
+    })?;
+    let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    Ok((pid.context("/proc tells no process of the thread")?, tid))
 }

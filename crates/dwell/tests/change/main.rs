@@ -8,6 +8,7 @@ mod killed;
 mod real;
 #[path = "../../../capture/tests/say/mod.rs"]
 mod say;
+mod verified;
 
 use dwell_knobs::plan::Plan;
 use fixture::{Fixture, HALTPOLL, guest_plan};

@@ -2,7 +2,7 @@
 
 use crate::fixture::{self, HALTPOLL};
 use crate::say::say;
-use crate::stderr;
+use crate::{output, stderr};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
@@ -78,7 +78,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     let (file, state) = (file.to_str().unwrap(), folder.path().join("state"));
     let dwell = |words: &[&str]| -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-        command.args(words).arg("--state-dir").arg(&state).output().unwrap()
+        output(command.args(words).arg("--state-dir").arg(&state))
     };
     let good = |words: &[&str]| -> Value {
         let output = dwell(&[words, &["--format", "json"]].concat());
@@ -98,8 +98,31 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     assert_eq!(applied["change"], 1);
     assert_eq!(fs::read_to_string(path("guest_halt_poll_ns")).unwrap().trim(), wanted.to_string());
     assert_eq!(good(&["status"])[0]["places"][0]["standing"], "in_force");
+    let short = ["--budget", "4s", "--turn", "50ms", "--settle", "10ms"];
+    let verified = dwell(&[&["verify", "1", "--format", "json"][..], &short].concat());
+    let verdict = match verified.status.success() {
+        true => {
+            let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
+            assert!(verified["rounds"].as_u64().unwrap() > 0, "{verified}");
+            assert_eq!(verified["figures"].as_array().unwrap().len(), 3);
+            let verdict = verified["verdict"].as_str().unwrap().to_owned();
+            assert_eq!(verdict == "void", void, "{verified}");
+            assert_eq!(good(&["history"])[0]["verifications"][0]["verdict"], verdict);
+            verdict
+        }
+        false => {
+            let told = stderr(&verified);
+            assert!(told.contains("cannot be verified; nothing was switched"), "{told}");
+            say!("SKIP this machine cannot be recorded: verify in {NAME}");
+            "none".to_owned()
+        }
+    };
+    // Whatever was measured, the values of after are in force.
+    assert_eq!(fs::read_to_string(path("guest_halt_poll_ns")).unwrap().trim(), wanted.to_string());
     good(&["revert"]);
     assert!(originals.are_back());
     let how = if void { ", where nothing reads them" } else { "" };
-    say!("haltpoll parameters of this machine: applied, read back, reverted{how}; the originals are there");
+    say!(
+        "haltpoll parameters of this machine: applied, read back, verified (verdict: {verdict}), reverted{how}; the originals are there"
+    );
 }

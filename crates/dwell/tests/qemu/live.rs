@@ -1,7 +1,12 @@
 //! `dwell iothread` on a running QEMU.
 
+use crate::fixture;
 use crate::guest::{Options, Qemu, Release};
 use crate::say::say;
+use dwell_knobs::knob::IothreadTarget;
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -177,4 +182,61 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("stopped early"));
     assert_eq!(properties(&monitor), before);
     say!("{test}: ended and put back in {:?}", begun.elapsed());
+}
+
+/// A plan for `io0` that promises fewer sleeps.
+fn plan(monitor: &Path, wanted: i64) -> dwell_knobs::plan::Plan {
+    let there = properties(monitor);
+    let listed = json(&["list", "--format", "json"], monitor);
+    let version = Version::parse(listed["qemu"].as_str().unwrap()).unwrap();
+    let mut present = Setting::defaults(Layer::Iothread, version);
+    for (name, value) in there.as_object().unwrap() {
+        present.set(name, value.as_i64().unwrap()).unwrap();
+    }
+    let socket = monitor.to_str().unwrap().to_owned();
+    let target = IothreadTarget { socket, id: "io0".to_owned(), domain: None };
+    let mut plan = fixture::plan_for(present, &[("poll-max-ns", wanted)], Some(target));
+    plan.effect.gain.of = "halts".to_owned();
+    (plan.effect.present.halts_per_s, plan.effect.recommended.halts_per_s) = (2_000.0, 1_000.0);
+    plan
+}
+
+#[test]
+fn verify_tells_a_gain_from_its_opposite_and_takes_that_back() {
+    let _alone = crate::alone();
+    let test = "verify_tells_a_gain_from_its_opposite_and_takes_that_back";
+    let Some(qemu) = booted(Release::Installed, test) else { return };
+    let monitor = qemu.monitor();
+    let folder = tempfile::tempdir().unwrap();
+    let change = |words: &[&str]| -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let command =
+            command.args(words).args(["--format", "json", "--state-dir"]).arg(folder.path().join("state"));
+        let output = command.output().expect("the program can be started");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+    };
+    let apply = |wanted: i64| {
+        let file = folder.path().join("plan.toml");
+        std::fs::write(&file, plan(&monitor, wanted).to_toml().unwrap()).unwrap();
+        change(&["apply", file.to_str().unwrap()]);
+        let verified = change(&["verify", "--budget", "20s", "--turn", "200ms", "--revert-if-worse"]);
+        let sleeps = &verified["figures"][2];
+        say!(
+            "{test}: poll-max-ns={wanted}: {}; sleeps/s {:.0} before, {:.0} after",
+            verified["verdict"],
+            sleeps["before"]["value"].as_f64().unwrap(),
+            sleeps["after"]["value"].as_f64().unwrap()
+        );
+        verified
+    };
+    json(&["set", "io0", "poll-max-ns=0", "--format", "json"], &monitor);
+    let gain = apply(1_000_000);
+    assert!(["came", "came_in_part"].contains(&gain["verdict"].as_str().unwrap()), "{gain}");
+    assert_eq!((&gain["reverted"], &properties(&monitor)["poll-max-ns"]), (&false.into(), &1_000_000.into()));
+    let opposite = apply(0);
+    assert_eq!((&opposite["verdict"], &opposite["reverted"]), (&"worse".into(), &true.into()), "{opposite}");
+    assert_eq!(properties(&monitor)["poll-max-ns"], 1_000_000);
+    change(&["revert", "--all"]);
+    assert_eq!(properties(&monitor)["poll-max-ns"], 0);
 }

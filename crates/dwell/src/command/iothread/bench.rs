@@ -1,7 +1,7 @@
 //! `dwell iothread bench`
 
-use super::MonitorArgs;
 use super::predict::{Predicted, Waits};
+use super::{MonitorArgs, kernel_thread};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, quantity, settings};
@@ -161,27 +161,6 @@ fn name_of(setting: &Setting, present: &Setting) -> String {
 
 fn values_of(setting: &Setting) -> Vec<(String, i64)> {
     setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
-}
-
-/// Process and thread, by the kernel's numbers.
-fn kernel_thread(monitor: &Monitor, thread: &IoThread, asked: Option<u32>) -> anyhow::Result<(u32, u32)> {
-    let named = || {
-        let pid = monitor.peer_pid()?;
-        let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        tids.find(|tid| {
-            std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
-                .is_ok_and(|name| name.trim_end() == comm)
-        })
-    };
-    let tid = asked.or(thread.thread_id).or_else(named);
-    let tid = tid.context("QEMU does not tell the thread of this object; give it with --thread TID")?;
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).with_context(|| {
-        format!("there is no thread {tid} here; is QEMU in another PID namespace? give --thread TID")
-    })?;
-    let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    Ok((pid.context("/proc tells no process of the thread")?, tid))
 }
 
 /// Set by Ctrl-C and by the signals that end programs. However often: what was there has to be put back first.

@@ -1,0 +1,41 @@
+//! `dwell verify`, interrupted.
+
+use crate::say::say;
+use crate::{Scene, start};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Verifying switches back and forth. Killed in between, whatever is there is taken back.
+#[test]
+fn a_verification_that_was_interrupted_is_told_and_taken_back() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    scene.stdout(&["apply", "PLAN"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    let mut child = start(
+        command
+            .args(scene.words(&["verify", "--turn", "20ms", "--settle", "1ms"]))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null()),
+    );
+    let journal = || scene.machine.text("/var/lib/dwell/changes/000001.journal").unwrap();
+    let mut ended = false;
+    while !ended && !journal().contains("\"verifying\": true") {
+        ended = child.try_wait().unwrap().is_some();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if ended {
+        child.wait().unwrap();
+        say!(
+            "SKIP this machine cannot be recorded: a_verification_that_was_interrupted_is_told_and_taken_back"
+        );
+        return;
+    }
+    // Within the first rounds, at whatever side.
+    std::thread::sleep(Duration::from_millis(150));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(scene.stdout(&["status"]).contains("`dwell verify 1` was interrupted"));
+    scene.stdout(&["revert"]);
+    assert_eq!(scene.machine.snapshot(), before);
+}
