@@ -83,6 +83,10 @@ fn read(path: &Path) -> anyhow::Result<Plan> {
 }
 
 fn carry_out(machine: &dyn Machine, plan: &Plan, args: &Args) -> anyhow::Result<(Ready, Option<Id>)> {
+    if !machine.exists(&args.state.state_dir) {
+        // What is refused anyway makes no journal.
+        check(machine, plan, args, &[])?;
+    }
     let mut journal = Journal::open(machine, &args.state.state_dir).context("nothing was changed")?;
     let ready = check(machine, plan, args, journal.changes())?;
     if ready.is_nothing() {

@@ -5,6 +5,7 @@ mod explained;
 #[path = "../../../knobs/tests/change/fixture.rs"]
 mod fixture;
 mod killed;
+mod qemu;
 mod real;
 #[path = "../../../capture/tests/say/mod.rs"]
 mod say;
