@@ -15,7 +15,8 @@
 //!    (hysteresis), its parameters are written.
 //! 3. All numbers are halved: a period counts twice as much as the one before it.
 //!
-//! Nothing is written before [`FEWEST`] episodes are known; until then the rule has the parameters that it began with.
+//! While fewer than [`FEWEST`] episodes are known, nothing is decided and nothing halved; until the first decision the rule
+//! has the parameters that it began with.
 //!
 //! # Limits
 //! Each idler has a controller and parameters of its own here. On a machine `halt_poll_ns` can be set for a VM
@@ -145,13 +146,12 @@ impl Controlled {
         if now < at {
             return;
         }
-        // Periods without an episode count as well; after 64 of them nothing is left of what was.
-        let periods = 1 + (now - at) / self.period;
-        self.decides_at = Some(at.saturating_add(periods.saturating_mul(self.period)));
+        self.decides_at = Some(now.saturating_add(self.period));
+        // What is known of a quiet idler is kept until there is enough of it.
         if self.pairs.all() >= FEWEST {
             self.choose();
+            self.pairs.halve();
         }
-        (0..periods.min(64)).for_each(|_| self.pairs.halve());
     }
 
     fn choose(&mut self) {
@@ -243,8 +243,9 @@ mod tests {
         let mostly = (0..2_000).map(|n| if n % 50 == 0 { 10_501 } else { 9_001 });
         live(&mut controlled, &mut now, mostly);
         assert_eq!(controlled.way, present);
+        // Few in a period, and long: as soon as enough of them are known they are halted through at once.
         live(&mut controlled, &mut now, [300_001; 100]);
-        assert_eq!(controlled.way, Some(Way::Never));
+        assert_eq!(live(&mut controlled, &mut now, [300_001; 10]), 10 * u128::from(K));
         // One short, one long: only polling after a long one would help, which the rule cannot.
         live(&mut controlled, &mut now, [3_001, 300_001].repeat(400));
         let Some(Way::Always(window)) = controlled.way else { panic!("{:?}", controlled.way) };
