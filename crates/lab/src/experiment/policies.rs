@@ -78,7 +78,7 @@ impl Where {
     }
 }
 
-/// The figures of an arm: those of [`wake`](super::wake), and [`COST`].
+/// The figures of an arm: those of [`wake::figures`], and [`COST`].
 pub fn figures() -> Vec<Figure> {
     let mut figures = wake::figures();
     figures.push(Figure::of_block(COST, Unit::Nanos).within(0.05));
