@@ -13,6 +13,12 @@ pub(crate) const KERNEL: &str = "6.18";
 /// The QEMU whose rule is taken where nobody names one.
 pub(crate) const QEMU: &str = "11.1";
 
+/// A layer by its name.
+pub(crate) fn layer(text: &str) -> Result<Layer, String> {
+    Layer::from_name(text)
+        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
+}
+
 /// The version whose rule is to be replayed: as asked, else as recorded, else the newest known.
 pub(crate) fn version(layer: Layer, asked: Option<&str>, metadata: &Metadata) -> anyhow::Result<Version> {
     let recorded = if layer == Layer::Iothread { &metadata.qemu } else { &metadata.kernel };

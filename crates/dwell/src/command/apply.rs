@@ -76,7 +76,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-fn read(path: &Path) -> anyhow::Result<Plan> {
+/// Reads a plan.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     Plan::from_toml(&text).with_context(|| path.display().to_string())

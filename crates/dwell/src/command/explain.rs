@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
     /// The layer of names that are not whole: guest, host, timer or iothread
-    #[arg(long, value_parser = layer)]
+    #[arg(long, value_parser = settings::layer)]
     layer: Option<Layer>,
     /// The kernel whose rules to take, with its defaults for what is not named [default: the running one, with what is set]
     #[arg(long, value_name = "VERSION")]
@@ -46,11 +46,6 @@ pub(crate) struct Args {
     sysroot: PathBuf,
     #[command(flatten)]
     format: FormatArg,
-}
-
-fn layer(text: &str) -> Result<Layer, String> {
-    Layer::from_name(text)
-        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
 }
 
 #[derive(Serialize)]

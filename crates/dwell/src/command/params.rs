@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this layer: guest, host, timer or iothread
-    #[arg(long, value_parser = layer)]
+    #[arg(long, value_parser = settings::layer)]
     layer: Option<Layer>,
     /// The version whose parameters and defaults to list: Linux for guest, host and timer, QEMU for iothread [default:
     /// 6.18 and 11.1]
@@ -21,11 +21,6 @@ pub(crate) struct Args {
     era: Option<String>,
     #[command(flatten)]
     format: FormatArg,
-}
-
-fn layer(text: &str) -> Result<Layer, String> {
-    Layer::from_name(text)
-        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
 }
 
 #[derive(Serialize)]

@@ -175,7 +175,7 @@ const costs = (recording) => {
   });
   return card(
     'What each policy costs',
-    'From never polling to always polling, and what cannot be beaten: the best fixed window, and the clairvoyant, which knows how long each episode will be.',
+    'From never polling to always polling; savings and leader, which learn and which no kernel has; and what cannot be beaten: the clairvoyant, which knows how long each episode will be.',
     chart.node,
   );
 };
@@ -294,7 +294,7 @@ const pareto = (recording) => {
   });
   return card(
     'CPU against halts',
-    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only the bounds lie there.',
+    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only rules that learn and the clairvoyant lie there.',
     chart.node,
   );
 };

@@ -1,6 +1,7 @@
 //! All figures of a report, computed once. The four forms are views of this value.
 
 use super::measured::{self, Measured};
+use crate::command::apply;
 use crate::command::tune::{self, Tuned};
 use crate::model::{self, Model, ModelArgs};
 use crate::progress;
@@ -209,10 +210,7 @@ fn refuse_other_layer(setting: &Setting, layer: Layer) -> anyhow::Result<()> {
 }
 
 fn plan(path: &Path) -> anyhow::Result<PlanFile> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {file}"))?;
-    let plan = Plan::from_toml(&text).with_context(|| file.clone())?;
-    Ok(PlanFile { file, plan })
+    Ok(PlanFile { file: path.display().to_string(), plan: apply::read(path)? })
 }
 
 /// Leaves the idlers with most episodes, in their order; answers how many went.
