@@ -10,6 +10,7 @@ mod progress;
 mod quantity;
 mod settings;
 mod state;
+mod stop;
 mod whence;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

@@ -1,7 +1,6 @@
 //! Where the recording to tune on comes from: a file, this machine, or the program itself.
 
-use crate::command::record::stop_on_ctrl_c;
-use crate::{model, progress, quantity};
+use crate::{model, progress, quantity, stop};
 use anyhow::Context;
 use dwell_policy::Nanos;
 use dwell_recording::Reader;
@@ -59,7 +58,7 @@ impl WhenceArgs {
     }
 
     fn record(&self) -> anyhow::Result<Recorded> {
-        let stop = stop_on_ctrl_c()?;
+        let stop = stop::on_ctrl_c()?;
         let asked = Duration::from_nanos(self.record_for.get());
         let shown = duration(self.record_for.get() as f64);
         eprintln!("no FILE given: recording this machine for {shown}");

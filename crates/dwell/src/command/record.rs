@@ -3,16 +3,13 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress::{self, per_second};
-use crate::quantity;
-use anyhow::Context;
+use crate::{quantity, stop};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
 use dwell_report::{count, duration};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Record how this machine idles, into a file that tune and replay read
@@ -127,7 +124,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
-    let stop = stop_on_ctrl_c()?;
+    let stop = stop::on_ctrl_c()?;
     let recorder = Recorder::open(target, Some(command_line()))?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let mut line = progress::Recording::new(until.duration);
@@ -139,19 +136,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Table | Format::Csv => output::text(&words(&recorded))?,
     }
     Ok(Answer::Yes)
-}
-
-/// Set by the first Ctrl-C; the second ends the program as usual, so that nobody is kept waiting.
-pub(crate) fn stop_on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })
-    .context("cannot prepare for Ctrl-C")?;
-    Ok(stop)
 }
 
 /// As it was typed, for the files that are written.

@@ -5,7 +5,7 @@ mod sides;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, title, wait};
-use crate::{progress, quantity};
+use crate::{progress, quantity, stop};
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Side, Standing};
 use dwell_knobs::condition;
@@ -18,8 +18,7 @@ use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use sides::Sides;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 /// Did it bring what was predicted? Lets the values of before and after take turns, and measures
@@ -66,9 +65,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let change = which(&journal, args.id)?;
     is_ours(&machine, &change)?;
     let sides = Sides::open(&machine, &change)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot prepare for Ctrl-C")?;
+    let stop = stop::patiently()?;
 
     journal.save(&Change { verifying: true, ..change.clone() })?;
     let measured = measure(&args, &machine, &change, sides, &stop);
@@ -149,8 +146,7 @@ fn measure(
         stop,
         &mut |now| {
             if live.due() {
-                let seconds = now.elapsed.as_secs();
-                live.tell(&format!("{seconds} s of {} s, round {}", now.budget.as_secs(), now.round + 1));
+                live.tell(&progress::of_campaign("", now));
             }
         },
         |turn| {

@@ -4,7 +4,7 @@ use super::predict::{Predicted, Waits};
 use super::{MonitorArgs, kernel_thread};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::{progress, quantity, settings};
+use crate::{progress, quantity, settings, stop};
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
@@ -16,8 +16,7 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_report::{Cell, Column, Table, duration, percent};
 use serde::Serialize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Compare settings on a running QEMU under your own load: paired, with intervals; then put back what was there
@@ -95,7 +94,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let qemu = monitor.greeting().version.clone();
     let settings = settings_of(&qemu, &thread, &args.set)?;
     let (pid, tid) = kernel_thread(&monitor, &thread, args.thread)?;
-    let stop = stop_on_signal()?;
+    let stop = stop::patiently()?;
     let mut live = Live {
         monitor,
         before: thread.clone(),
@@ -161,14 +160,6 @@ fn name_of(setting: &Setting, present: &Setting) -> String {
 
 fn values_of(setting: &Setting) -> Vec<(String, i64)> {
     setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
-}
-
-/// Set by Ctrl-C and by the signals that end programs. However often: what was there has to be put back first.
-fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot prepare for Ctrl-C")?;
-    Ok(stop)
 }
 
 /// A running QEMU whose I/O thread is being set.

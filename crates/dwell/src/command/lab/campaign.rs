@@ -1,7 +1,7 @@
 //! What all experiments have in common: how long they run, what they are told and what they tell meanwhile.
 
-use crate::command::record::{command_line, stop_on_ctrl_c};
-use crate::{progress, quantity};
+use crate::command::record::command_line;
+use crate::{progress, quantity, stop};
 use anyhow::Context;
 use dwell_lab::experiment::LabError;
 use dwell_lab::host::Load;
@@ -109,7 +109,7 @@ impl Along {
     /// # Errors
     /// Where the load of the machine cannot be read.
     pub(crate) fn open() -> anyhow::Result<Along> {
-        let stop = stop_on_ctrl_c()?;
+        let stop = stop::on_ctrl_c()?;
         Ok(Along { load: Load::open()?, stop, line: progress::Live::new(), what: String::new() })
     }
 
