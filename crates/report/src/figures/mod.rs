@@ -194,10 +194,16 @@ impl Pass {
     }
 
     fn take(&mut self, run: &Run) {
-        run.idle_ns.iter().for_each(|&idle_ns| self.all.add(idle_ns));
+        let place = self.shown.iter().position(|&idler| idler == run.idler);
+        let mut own = place.map(|place| &mut self.of_shown[place]);
+        for bucket in run.idle_ns.iter().map(|&idle_ns| log::bucket_of(idle_ns)) {
+            self.all.add_to(bucket);
+            if let Some(own) = &mut own {
+                own.add_to(bucket);
+            }
+        }
         self.seats.iter_mut().for_each(|seat| seat.take(run));
-        let Some(place) = self.shown.iter().position(|&idler| idler == run.idler) else { return };
-        run.idle_ns.iter().for_each(|&idle_ns| self.of_shown[place].add(idle_ns));
+        let Some(place) = place else { return };
         let windows: Vec<&[u64]> = self.seats.iter().map(|seat| seat.windows.as_slice()).collect();
         self.timeline.take(place, run, &windows);
         self.closeup.take(run, &windows);

@@ -23,37 +23,29 @@ const timeline = (recordings) => {
       const shown = recordings.map((recording, number) => [recording, step(recording).idlers[chosen[number]].slice]);
       const from = Math.min(...shown.map(([recording, slice]) => offset(recording, slice[0])));
       const to = Math.max(...shown.map(([recording, slice]) => offset(recording, slice[slice.length - 1] + 1)));
+      const heading = (text, top) => ({
+        text,
+        left: 6,
+        top,
+        textStyle: {
+          fontSize: 13,
+          color: colour('ink'),
+          fontWeight: 600,
+          width: narrow ? 300 : 900,
+          overflow: 'truncate',
+        },
+      });
       recordings.forEach((recording, number) => {
         const idler = step(recording).idlers[chosen[number]];
         const top = 4 + number * lane;
         titles.push(
-          {
-            text:
-              recordings.length > 1
-                ? `${layerOf(recording)}: ${nameOf(recording)}, ${idler.idler}`
-                : `windows of ${idler.idler}`,
-            left: 6,
+          heading(
+            recordings.length > 1
+              ? `${layerOf(recording)}: ${nameOf(recording)}, ${idler.idler}`
+              : `windows of ${idler.idler}`,
             top,
-            textStyle: {
-              fontSize: 13,
-              color: colour('ink'),
-              fontWeight: 600,
-              width: narrow ? 300 : 900,
-              overflow: 'truncate',
-            },
-          },
-          {
-            text: 'idle times: one in ten, half, nine in ten are shorter',
-            left: 6,
-            top: top + 30 + upper,
-            textStyle: {
-              fontSize: 13,
-              color: colour('ink'),
-              fontWeight: 600,
-              width: narrow ? 300 : 900,
-              overflow: 'truncate',
-            },
-          },
+          ),
+          heading('idle times: one in ten, half, nine in ten are shorter', top + 30 + upper),
         );
         [
           [top + 24, upper - 6, 'w'],

@@ -1,6 +1,7 @@
 //! What was predicted beside what was measured, out of the JSON of the commands that did both.
 
 use anyhow::{Context, bail};
+use dwell_knobs::verification::Compared;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::Path;
@@ -47,23 +48,6 @@ enum Told {
     Validated { distributions: Vec<OfGaps> },
     Benched { iothread: String, arms: Vec<Arm>, findings: Findings },
     Verified { change: serde_json::Value, verdict: String, figures: Vec<Compared> },
-}
-
-#[derive(Deserialize)]
-struct Compared {
-    figure: String,
-    predicted_before: f64,
-    predicted_after: f64,
-    before: Option<Limits>,
-    after: Option<Limits>,
-}
-
-/// As `dwell verify` writes an interval.
-#[derive(Clone, Copy, Deserialize)]
-struct Limits {
-    low_95: Option<f64>,
-    value: f64,
-    high_95: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -174,13 +158,14 @@ fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
     let rows = |of: Compared| {
         let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
         sides.map(|(side, predicted, measured)| {
-            let Limits { low_95, value, high_95 } = measured?;
-            let interval = Interval { low: low_95, value: Some(value), high: high_95 };
+            let measured = measured?;
+            let interval =
+                Interval { low: measured.low_95, value: Some(measured.value), high: measured.high_95 };
             Some(Row {
                 subject: format!("change {change}, {side}"),
-                figure: of.figure.clone(),
+                figure: of.figure.name().to_owned(),
                 predicted,
-                measured: value,
+                measured: measured.value,
                 error: error(predicted, interval),
             })
         })
