@@ -10,6 +10,8 @@ use anyhow::Context;
 use clap::Subcommand;
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::{Limits, Monitor};
+use dwell_lab::experiment::Usage;
+use dwell_lab::host::thread::Thread;
 use dwell_policy::iothread::Property;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
@@ -104,6 +106,11 @@ fn table(iothreads: &[IoThread]) -> Table {
         table.push([Cell::Text(thread.id.clone()), tid].into_iter().chain(Property::ALL.map(value)));
     }
     table
+}
+
+/// What an I/O thread has used so far.
+pub(crate) fn usage(thread: Thread) -> anyhow::Result<Usage> {
+    Usage::of(thread).context("the I/O thread is gone; did QEMU end?")
 }
 
 /// Process and thread, by the kernel's numbers.

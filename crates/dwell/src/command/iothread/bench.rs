@@ -1,13 +1,14 @@
 //! `dwell iothread bench`
 
 use super::predict::{Predicted, Waits};
-use super::{MonitorArgs, kernel_thread};
+use super::{MonitorArgs, kernel_thread, usage};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, quantity, settings, stop};
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
+use dwell_lab::experiment::Usage;
 use dwell_lab::host::load::Load;
 use dwell_lab::host::thread::Thread;
 use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Plan, Progress, Turn, Unit};
@@ -175,8 +176,7 @@ struct Live {
 /// The counters of a thread and its QEMU at one time.
 struct Reading {
     at: Instant,
-    cpu: Nanos,
-    sleeps: u64,
+    usage: Usage,
     requests: u64,
 }
 
@@ -232,13 +232,7 @@ impl Live {
 
     fn read(&mut self) -> anyhow::Result<Reading> {
         let requests = self.requests()?;
-        let gone = "the I/O thread is gone; did QEMU end?";
-        Ok(Reading {
-            at: Instant::now(),
-            cpu: self.observed.cpu_time().context(gone)?,
-            sleeps: self.observed.switches().context(gone)?.voluntary,
-            requests,
-        })
+        Ok(Reading { at: Instant::now(), usage: usage(self.observed)?, requests })
     }
 
     fn turn(
@@ -253,8 +247,8 @@ impl Live {
         std::thread::sleep(length);
         let end = self.read()?;
         let seconds = end.at.duration_since(begin.at).as_secs_f64();
-        let cpu_ns = end.cpu.saturating_sub(begin.cpu).get() as f64;
-        let sleeps = end.sleeps.saturating_sub(begin.sleeps) as f64;
+        let used = end.usage - begin.usage;
+        let (cpu_ns, sleeps) = (used.cpu.get() as f64, used.switches.voluntary as f64);
         let requests = end.requests.saturating_sub(begin.requests) as f64;
         let block = Block::default()
             .figure(CPU_SHARE, cpu_ns / 1e9 / seconds)

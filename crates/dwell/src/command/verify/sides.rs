@@ -1,7 +1,7 @@
 //! What is measured of one turn: a recording of CPUs or vCPUs, or the counters of a thread.
 
 use super::WAKES;
-use crate::command::iothread::kernel_thread;
+use crate::command::iothread::{kernel_thread, usage};
 use anyhow::Context;
 use dwell_capture::{GuestSource, Recorder, Target, Until};
 use dwell_knobs::iothread;
@@ -104,16 +104,12 @@ fn settled(target: Target) -> anyhow::Result<Target> {
 /// All CPU time of a thread: what polls and what works cannot be told apart from outside, and in the difference work cancels
 /// out.
 fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Result<Block> {
-    let gone = "the I/O thread is gone; did QEMU end?";
-    let read = || {
-        Ok::<_, anyhow::Error>((thread.cpu_time().context(gone)?, thread.switches().context(gone)?.voluntary))
-    };
-    let (begun, (cpu_before, sleeps_before)) = (Instant::now(), read()?);
+    let (begun, before) = (Instant::now(), usage(*thread)?);
     std::thread::sleep(length);
-    let (cpu_after, sleeps_after) = read()?;
+    let used = usage(*thread)? - before;
     let seconds = begun.elapsed().as_secs_f64();
-    let sleeps = sleeps_after.saturating_sub(sleeps_before) as f64 / seconds;
-    let cpu_ns = cpu_after.saturating_sub(cpu_before).get() as f64 / seconds;
+    let sleeps = used.switches.voluntary as f64 / seconds;
+    let cpu_ns = used.cpu.get() as f64 / seconds;
     Ok(Block::default()
         .figure(Figure::CostNsPerS.name(), cpu_ns + sleeps * halt_cost_ns)
         .figure(Figure::CpuBurntNsPerS.name(), cpu_ns)
