@@ -28,7 +28,7 @@ use crate::probe::{Probe, Trace};
 use crate::record::RecordError;
 use crate::system::{System, online_cpus};
 use crate::tracefs::Tracefs;
-use dwell_recording::{IdleIncludes, Wake};
+use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -219,7 +219,7 @@ impl GuestPairing {
         let cpu = self.cpu(number);
         let mut idle = Idle { start_ns: time_ns, halted };
         if let Some(held) = cpu.held.take() {
-            let ran_out = held.idle.halted == Some(false) && held.found.wake == Some(Wake::Unknown);
+            let ran_out = held.idle.halted == Some(false) && held.found.wake == Some(WakeCause::Unknown);
             if ran_out && time_ns.saturating_sub(held.end_ns) <= CONTINUES_NS {
                 idle.start_ns = held.idle.start_ns;
             } else {
@@ -244,13 +244,13 @@ impl GuestPairing {
         let (event_ns, wake) = match (interrupt, waking) {
             (Some((at, interrupt)), Some(waking)) if waking.on_cpu != number => {
                 // The interrupt that another CPU sent follows what made it send.
-                let wake = if waking.time_ns <= at { Wake::Ipi } else { wake_of(interrupt) };
+                let wake = if waking.time_ns <= at { WakeCause::Ipi } else { wake_of(interrupt) };
                 (Some(at.min(waking.time_ns)), wake)
             }
             (Some((at, interrupt)), _) => (Some(at), wake_of(interrupt)),
-            (None, Some(waking)) if waking.on_cpu == number => (Some(waking.time_ns), Wake::Task),
-            (None, Some(waking)) => (Some(waking.time_ns), Wake::Ipi),
-            (None, None) => (None, Wake::Unknown),
+            (None, Some(waking)) if waking.on_cpu == number => (Some(waking.time_ns), WakeCause::Task),
+            (None, Some(waking)) => (Some(waking.time_ns), WakeCause::Ipi),
+            (None, None) => (None, WakeCause::Unknown),
         };
         let episode = Found {
             idler: cpu.idler,
@@ -275,7 +275,7 @@ impl GuestPairing {
                 cpu.interrupt = Some((event.time_ns, interrupt));
             }
         } else if let Some(held) = &mut cpu.held
-            && held.found.wake == Some(Wake::Unknown)
+            && held.found.wake == Some(WakeCause::Unknown)
             && event.time_ns.saturating_sub(held.end_ns) <= SAME_WAKE_NS
         {
             held.found.wake = Some(wake_of(interrupt));
@@ -312,11 +312,11 @@ impl GuestPairing {
     }
 }
 
-const fn wake_of(interrupt: Interrupt) -> Wake {
+const fn wake_of(interrupt: Interrupt) -> WakeCause {
     match interrupt {
-        Interrupt::Timer => Wake::Timer,
-        Interrupt::Ipi => Wake::Ipi,
-        Interrupt::Device => Wake::Irq,
+        Interrupt::Timer => WakeCause::Timer,
+        Interrupt::Ipi => WakeCause::Ipi,
+        Interrupt::Device => WakeCause::Irq,
     }
 }
 
@@ -393,7 +393,7 @@ mod tests {
     const TIMER: What = What::Interrupt(Interrupt::Timer);
     const IPI: What = What::Interrupt(Interrupt::Ipi);
 
-    fn seen(found: &[Found]) -> Vec<(u64, u64, Option<Wake>, Option<u64>)> {
+    fn seen(found: &[Found]) -> Vec<(u64, u64, Option<WakeCause>, Option<u64>)> {
         found.iter().map(|f| (f.start_ns, f.idle_ns, f.wake, f.wake_latency_ns)).collect()
     }
 
@@ -405,7 +405,7 @@ mod tests {
             event(950, 0, What::Waking { woken: 7, target: 0 }),
             event(1000, 0, LEFT),
         ]);
-        assert_eq!(seen(&found), [(100, 800, Some(Wake::Timer), Some(100))]);
+        assert_eq!(seen(&found), [(100, 800, Some(WakeCause::Timer), Some(100))]);
         assert_eq!(found[0].halted, Some(true));
     }
 
@@ -417,7 +417,7 @@ mod tests {
             event(900, 0, IPI),
             event(1000, 0, LEFT),
         ]);
-        assert_eq!(seen(&found), [(100, 600, Some(Wake::Ipi), Some(300))]);
+        assert_eq!(seen(&found), [(100, 600, Some(WakeCause::Ipi), Some(300))]);
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
             event(1000, 0, LEFT),
             event(1200, 0, What::Interrupt(Interrupt::Device)),
         ]);
-        assert_eq!(seen(&found), [(100, 900, Some(Wake::Irq), None)]);
+        assert_eq!(seen(&found), [(100, 900, Some(WakeCause::Irq), None)]);
     }
 
     #[test]
@@ -446,7 +446,10 @@ mod tests {
         ]);
         assert_eq!(
             seen(&found),
-            [(100, 89_900, Some(Wake::Timer), Some(100)), (95_000, 1_000, Some(Wake::Ipi), Some(50))]
+            [
+                (100, 89_900, Some(WakeCause::Timer), Some(100)),
+                (95_000, 1_000, Some(WakeCause::Ipi), Some(50))
+            ]
         );
         assert_eq!((found[0].halted, found[1].halted), (Some(true), Some(false)));
     }
@@ -466,7 +469,7 @@ mod tests {
         ]);
         assert_eq!(
             seen(&found),
-            [(100, 300, Some(Wake::Ipi), Some(100)), (600, 200, Some(Wake::Timer), Some(100))]
+            [(100, 300, Some(WakeCause::Ipi), Some(100)), (600, 200, Some(WakeCause::Timer), Some(100))]
         );
     }
 
@@ -479,7 +482,7 @@ mod tests {
             event(700, 0, idle(1)),
             event(900, 0, LEFT),
         ]);
-        assert_eq!(seen(&found), [(700, 200, Some(Wake::Unknown), None)]);
+        assert_eq!(seen(&found), [(700, 200, Some(WakeCause::Unknown), None)]);
         assert_eq!(pairing.incomplete(), 2);
     }
 

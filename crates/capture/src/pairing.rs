@@ -1,7 +1,7 @@
 //! What recorders share: events in, episodes out, and no knowledge of where either comes from or goes to.
 
 use crate::event::Event;
-use dwell_recording::Wake;
+use dwell_recording::WakeCause;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct Found {
     /// Whether it halted.
     pub halted: Option<bool>,
     /// What ended it.
-    pub wake: Option<Wake>,
+    pub wake: Option<WakeCause>,
     /// From the wake event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,
 }

@@ -12,7 +12,7 @@ use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
 use crate::probe::Probe;
 use crate::system::System;
 use crate::tracefs::Tracefs;
-use dwell_recording::Wake;
+use dwell_recording::WakeCause;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -144,18 +144,18 @@ impl Thread {
 }
 
 /// `io_uring_enter` returns how many requests it took, the others how many are ready.
-fn wake(call: Call, result: i64) -> Wake {
+fn wake(call: Call, result: i64) -> WakeCause {
     const ETIME: i64 = libc::ETIME as i64;
     match (call, result) {
-        (Call::IoUringEnter, 0..) | (_, 1..) => Wake::Io,
-        (_, 0) => Wake::Timer,
-        (Call::IoUringEnter, result) if result == -ETIME => Wake::Timer,
-        _ => Wake::Unknown,
+        (Call::IoUringEnter, 0..) | (_, 1..) => WakeCause::Io,
+        (_, 0) => WakeCause::Timer,
+        (Call::IoUringEnter, result) if result == -ETIME => WakeCause::Timer,
+        _ => WakeCause::Unknown,
     }
 }
 
 impl Tally {
-    fn count(&mut self, patience: Patience, wake: Wake, result: i64) {
+    fn count(&mut self, patience: Patience, wake: WakeCause, result: i64) {
         match patience {
             Patience::None => self.looks += 1,
             _ => self.waits += 1,
@@ -168,8 +168,8 @@ impl Tally {
                 }
             }
         }
-        self.timed_out += u64::from(wake == Wake::Timer && patience != Patience::None);
-        self.failed += u64::from(wake == Wake::Unknown);
+        self.timed_out += u64::from(wake == WakeCause::Timer && patience != Patience::None);
+        self.failed += u64::from(wake == WakeCause::Unknown);
         self.ready += u64::try_from(result).unwrap_or(0);
     }
 
@@ -273,7 +273,7 @@ mod tests {
             event(90, 5, What::Leave { call: Call::Ppoll, result: 0 }),
         ]);
         let seen: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.wake)).collect();
-        assert_eq!(seen, [(10, 20, Some(Wake::Io)), (40, 50, Some(Wake::Timer))]);
+        assert_eq!(seen, [(10, 20, Some(WakeCause::Io)), (40, 50, Some(WakeCause::Timer))]);
         assert_eq!(pairing.idlers(), ["t5/1/5"]);
         let notes = pairing.notes();
         let calls = &notes["dwell.threads"]["t5/1/5"]["calls"];
@@ -285,9 +285,9 @@ mod tests {
 
     #[test]
     fn io_uring_says_how_many_it_took_not_how_many_are_ready() {
-        assert_eq!(wake(Call::IoUringEnter, 0), Wake::Io);
-        assert_eq!(wake(Call::IoUringEnter, -62), Wake::Timer);
-        assert_eq!(wake(Call::Poll, -4), Wake::Unknown);
+        assert_eq!(wake(Call::IoUringEnter, 0), WakeCause::Io);
+        assert_eq!(wake(Call::IoUringEnter, -62), WakeCause::Timer);
+        assert_eq!(wake(Call::Poll, -4), WakeCause::Unknown);
     }
 
     #[test]

@@ -60,10 +60,10 @@ fn counted(policy: &mut dyn Policy, idle: &[u64]) -> Counters {
     }
 }
 
-/// What the replay says of each rule, and of the clairvoyant.
+/// What the replay says of each rule, and of the optimum.
 fn replayed(rules: &[Rule], idle: &[u64], halt_cost: Nanos) -> (Vec<Counts>, u128) {
     let replayed = replay(&Memory::of_one(idle), rules, halt_cost, &|_| ()).expect("known rules, in memory");
-    (replayed.counts, replayed.clairvoyant.cost_ns(halt_cost))
+    (replayed.counts, replayed.optimum.cost_ns(halt_cost))
 }
 
 proptest! {
@@ -77,12 +77,12 @@ proptest! {
     ) {
         let halt_cost = Nanos(k);
         let names: Vec<Rule> = rules(window, max, shrink).into_iter().map(|(rule, _)| rule).collect();
-        let (all, clairvoyant) = replayed(&names, &idle, halt_cost);
+        let (all, optimum) = replayed(&names, &idle, halt_cost);
         for ((_, mut policy), present) in rules(window, max, shrink).into_iter().zip(&all) {
             let bound = Bound::of(&counted(&mut *policy, &idle), halt_cost).expect("everything is counted");
             prop_assert_eq!(bound.cost_ns, present.cost_ns(halt_cost));
             prop_assert_eq!((u128::from(bound.polled_ns), bound.halts), (present.polled_ns, present.halts));
-            prop_assert!(bound.least_cost_ns <= clairvoyant);
+            prop_assert!(bound.least_cost_ns <= optimum);
             for other in &all {
                 prop_assert!(bound.cost_ns.saturating_sub(other.cost_ns(halt_cost)) <= bound.gain_ns);
             }

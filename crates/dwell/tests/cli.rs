@@ -93,7 +93,7 @@ fn replay_counts_by_hand() {
     assert_eq!(replayed["episodes"], 6);
     assert_eq!(replayed["idle_ns"], 793_000);
     assert_eq!(replayed["halt_cost_ns"], 20_000);
-    assert_eq!(replayed["clairvoyant_cost_ns"], 5_000 + 8_000 + 4 * 20_000);
+    assert_eq!(replayed["optimum_cost_ns"], 5_000 + 8_000 + 4 * 20_000);
     let results = replayed["results"].as_array().unwrap();
     let policies: Vec<&str> = results.iter().map(|r| r["policy"].as_str().unwrap()).collect();
     assert_eq!(policies, ["never", "always", "kvm"]);
@@ -105,7 +105,7 @@ fn replay_counts_by_hand() {
     assert_eq!(kvm["polled_ns"], 8_000 + 10_000 + 20_000 + 10_000);
     assert_eq!(kvm["halts"], 5);
     assert_eq!(kvm["cost_ns"], 148_000);
-    let over = kvm["cost_over_clairvoyant"].as_f64().unwrap();
+    let over = kvm["cost_over_optimum"].as_f64().unwrap();
     assert!((over - 148_000.0 / 93_000.0).abs() < 1e-12);
     assert_eq!(kvm["setting"]["halt_poll_ns"], 200_000);
     assert_eq!(kvm["setting"]["halt_poll_ns_shrink"], 2);
@@ -137,17 +137,17 @@ fn every_layer_has_its_rule_and_several_settings_stand_side_by_side() {
 }
 
 #[test]
-fn tune_finds_kvms_defaults_at_four_times_clairvoyant_and_a_setting_near_it() {
+fn tune_finds_kvms_defaults_at_four_times_optimum_and_a_setting_near_it() {
     let file = recording("guest-memcached_poisson10k.parquet");
     let tuned = json(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--format", "json"]);
     let row = |role: &str| {
         let rows = tuned["rows"].as_array().unwrap();
         rows.iter().find(|row| row["role"] == role).unwrap_or_else(|| panic!("no row {role}")).clone()
     };
-    let over = |role: &str| row(role)["cost_over_clairvoyant"].as_f64().unwrap();
+    let over = |role: &str| row(role)["cost_over_optimum"].as_f64().unwrap();
     assert!((3.5..4.5).contains(&over("present")), "{}", over("present"));
     assert!(over("recommended") < 1.15, "{}", over("recommended"));
-    assert_eq!(over("clairvoyant"), 1.0);
+    assert_eq!(over("optimum"), 1.0);
     assert_eq!(tuned["verdict"], "change");
     assert!(tuned["lines"].as_array().unwrap().len() >= 2);
 }
@@ -419,7 +419,7 @@ fn mean(at: &Value, policy: &str) -> f64 {
 }
 
 #[test]
-fn study_finds_the_leader_near_the_clairvoyant_and_below_what_is_there_today() {
+fn study_finds_the_leader_near_the_optimum_and_below_what_is_there_today() {
     let studied = json(&["study", &recording(""), "--format", "json"]);
     let prices = studied["prices"].as_array().unwrap();
     assert_eq!(prices.len(), 3);
@@ -469,7 +469,7 @@ fn study_takes_the_latency_out_of_idle_times_that_include_it_and_of_no_others() 
     };
     let (as_recorded, without) = (bound("0"), bound("5us"));
     for (before, after) in as_recorded.as_array().unwrap().iter().zip(without.as_array().unwrap()) {
-        let [before_ns, after_ns] = [before, after].map(|one| one["clairvoyant_cost_ns"].as_u64().unwrap());
+        let [before_ns, after_ns] = [before, after].map(|one| one["optimum_cost_ns"].as_u64().unwrap());
         let includes = before["idle_includes"] == "wake";
         assert_eq!(after_ns < before_ns, includes, "{before}");
         assert!(includes || after_ns == before_ns);
@@ -485,7 +485,7 @@ fn replay_takes_policies_beside_settings() {
     let results = replayed["results"].as_array().unwrap();
     let policies: Vec<&str> = results.iter().map(|result| result["policy"].as_str().unwrap()).collect();
     assert_eq!(policies, ["never", "always", "haltpoll", "leader", "savings"]);
-    let over = |place: usize| results[place]["cost_over_clairvoyant"].as_f64().unwrap();
+    let over = |place: usize| results[place]["cost_over_optimum"].as_f64().unwrap();
     assert!(over(3) < over(4) && over(4) < over(2), "{results:?}");
     assert!(refused(&["replay", &file, "--policy", "follower@5us"]).contains("leader@20us"));
 }
@@ -515,7 +515,7 @@ fn tune_shows_what_a_better_rule_would_get() {
         let tuned = json(&args);
         let cost = |role: &str| {
             let rows = tuned["rows"].as_array().unwrap();
-            rows.iter().find(|row| row["role"] == role).unwrap()["cost_over_clairvoyant"].as_f64().unwrap()
+            rows.iter().find(|row| row["role"] == role).unwrap()["cost_over_optimum"].as_f64().unwrap()
         };
         assert!(cost("leader") < cost("best in hindsight"), "{layer}");
         assert!(cost("leader") < cost("savings") && cost("savings") < cost("best fixed window"), "{layer}");

@@ -2,8 +2,8 @@
 //!
 //! # The idea
 //! A learner is good on loads that go on as they did and can be led astray by others. The ski-rental rule (poll for *K*,
-//! what a halt is worth, then halt) learns nothing and pays at most twice what the clairvoyant pays, whatever comes.
-//! So a learner gets an *account*: it holds what the learner has saved against twice the clairvoyant's cost, and each
+//! what a halt is worth, then halt) learns nothing and pays at most twice what the optimum pays, whatever comes.
+//! So a learner gets an *account*: it holds what the learner has saved against twice the optimum's cost, and each
 //! window may risk at most half of what is there. A full account lets it do as it likes; an empty one makes it the
 //! ski-rental rule.
 //!
@@ -15,8 +15,8 @@
 //!
 //! # The bound
 //! **Over any consecutive episodes, from the first on or in the middle of a life, the cost is at most twice the
-//! clairvoyant's plus [`LIMIT`] · *K*.** Proof: an episode changes the balance by at most Δ = 2 · min(*d*, *K*) − *c*, so
-//! the costs of a stretch sum up to at most 2 · the clairvoyant's + the balance before it − the balance after it. The
+//! optimum's plus [`LIMIT`] · *K*.** Proof: an episode changes the balance by at most Δ = 2 · min(*d*, *K*) − *c*, so
+//! the costs of a stretch sum up to at most 2 · the optimum's + the balance before it − the balance after it. The
 //! former is at most the limit. The latter is never negative, since Δ ≥ −*r* under any window *w* from *K* − *r* to
 //! *K* + *r*:
 //!

@@ -24,7 +24,7 @@
 //!
 //! # The worst case
 //! The account makes it what [its page](crate::account) proves: over any consecutive episodes the cost is at most twice the
-//! clairvoyant's plus 4*K*, and no policy without a coin can promise less than twice. `tests/regret.rs` searches for streams
+//! optimum's plus 4*K*, and no policy without a coin can promise less than twice. `tests/regret.rs` searches for streams
 //! that break it, with the policy's state in view.
 //!
 //! # What it needs
@@ -283,12 +283,12 @@ mod tests {
         };
         let episodes: Vec<(u64, u64)> =
             (0..4_000).map(|_| if coin() { (3_000, 10_000) } else { (30_000, 300_000) }).collect();
-        let clairvoyant: u64 = episodes.iter().map(|(_, idle)| (*idle).min(K.get())).sum();
+        let optimum: u64 = episodes.iter().map(|(_, idle)| (*idle).min(K.get())).sum();
         let cost = live(&mut Leader::new(K), episodes.iter().copied());
-        assert!(cost as f64 <= 1.05 * clairvoyant as f64, "{cost} {clairvoyant}");
+        assert!(cost as f64 <= 1.05 * optimum as f64, "{cost} {optimum}");
         let mut blind = Leader::new(K);
         let cost = live(&mut blind, episodes.iter().map(|(_, idle)| (0, *idle)));
-        assert!(cost as f64 >= 1.2 * clairvoyant as f64, "{cost} {clairvoyant}");
+        assert!(cost as f64 >= 1.2 * optimum as f64, "{cost} {optimum}");
     }
 
     #[test]

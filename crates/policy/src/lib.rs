@@ -14,9 +14,9 @@
 //! | iothread | QEMU adaptive polling | [`iothread`] |
 //! | any | savings: whether polling has been worth it, one integer | [`savings`] |
 //! | any | leader: the window that would have cost least in times like this, 1 KB | [`leader`] |
-//! | any | never, always, fixed window, ski rental, clairvoyant | [`reference`](mod@reference) |
+//! | any | never, always, fixed window, ski rental, optimum | [`reference`](mod@reference) |
 //!
-//! The policies of our own never cost more than twice the clairvoyant and four halts, whatever comes ([`account`] says why),
+//! The policies of our own never cost more than twice the optimum and four halts, whatever comes ([`account`] says why),
 //! and need lengths without the wake-up latency in them ([`late`] takes it out).
 //!
 //! Terms: an *idler* idles in *episodes*, each from "nothing to do" to the wake event. It polls for a

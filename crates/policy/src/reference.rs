@@ -5,9 +5,9 @@
 //!
 //! * [`Never`] polls nothing and always pays *K*; [`Always`] never halts and always pays *d*;
 //! * [`Fixed`] has one window for all time;
-//! * [`SkiRental`] is the window *K*: whatever comes, it pays at most twice what the clairvoyant pays (buying the skis
+//! * [`SkiRental`] is the window *K*: whatever comes, it pays at most twice what the optimum pays (buying the skis
 //!   when the rent has reached their price), and no rule that knows nothing of the future can promise less;
-//! * [`Clairvoyant`] knows *d* and pays the smaller of *d* and *K*: no policy can do better.
+//! * [`Optimum`] knows *d* and pays the smaller of *d* and *K*: no policy can do better.
 
 use crate::{Nanos, Outcome, Policy};
 
@@ -50,7 +50,7 @@ impl Policy for Fixed {
     fn observe(&mut self, _: Outcome<'_>) {}
 }
 
-/// Polls for as long as a halt is worth, then halts: at most twice the cost of the clairvoyant, whatever happens.
+/// Polls for as long as a halt is worth, then halts: at most twice the cost of the optimum, whatever happens.
 #[derive(Clone, Copy, Debug)]
 pub struct SkiRental {
     /// What one halt and wake is worth.
@@ -68,12 +68,12 @@ impl Policy for SkiRental {
 
 /// Knows how long each episode will be. Not a [`Policy`], since no policy can be: the episode has to be given.
 #[derive(Clone, Copy, Debug)]
-pub struct Clairvoyant {
+pub struct Optimum {
     /// What one halt and wake is worth.
     pub halt_cost: Nanos,
 }
 
-impl Clairvoyant {
+impl Optimum {
     /// The best window for an episode of this length: all of it, or none.
     #[inline]
     pub const fn window(&self, idle: Nanos) -> Nanos {
@@ -98,19 +98,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ski_rental_pays_at_most_twice_the_clairvoyant(idle in 0u64..1 << 40, k in 0u64..1 << 30) {
+        fn ski_rental_pays_at_most_twice_the_optimum(idle in 0u64..1 << 40, k in 0u64..1 << 30) {
             let halt_cost = Nanos(k);
-            let bound = Clairvoyant { halt_cost }.cost(Nanos(idle)).get();
+            let bound = Optimum { halt_cost }.cost(Nanos(idle)).get();
             let window = SkiRental { halt_cost }.window();
             prop_assert!(cost(window, idle, k) <= 2 * bound);
         }
 
         #[test]
-        fn no_window_beats_the_clairvoyant(idle in 0u64..1 << 40, k in 0u64..1 << 30, w in 0u64..1 << 41) {
-            let clairvoyant = Clairvoyant { halt_cost: Nanos(k) };
-            let bound = clairvoyant.cost(Nanos(idle)).get();
+        fn no_window_beats_the_optimum(idle in 0u64..1 << 40, k in 0u64..1 << 30, w in 0u64..1 << 41) {
+            let optimum = Optimum { halt_cost: Nanos(k) };
+            let bound = optimum.cost(Nanos(idle)).get();
             prop_assert!(cost(Nanos(w), idle, k) >= bound);
-            prop_assert_eq!(cost(clairvoyant.window(Nanos(idle)), idle, k), bound);
+            prop_assert_eq!(cost(optimum.window(Nanos(idle)), idle, k), bound);
         }
     }
 }

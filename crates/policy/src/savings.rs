@@ -13,8 +13,8 @@
 //!
 //! # The worst case
 //! The account makes it what [its page](crate::account) proves: over any consecutive episodes the cost is at most twice
-//! the clairvoyant's plus 4*K*. Without it, alternating long and instant episodes make the savings err every time, at three
-//! times the clairvoyant's cost.
+//! the optimum's plus 4*K*. Without it, alternating long and instant episodes make the savings err every time, at three
+//! times the optimum's cost.
 //!
 //! # What it needs
 //! The length up to the wake event, without the wake-up latency ([`Late`](crate::late::Late) takes it out). Not the busy

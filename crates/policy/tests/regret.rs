@@ -1,10 +1,10 @@
 //! Nobody makes the learning policies exceed their stated bound: over any consecutive episodes the cost is at most twice
-//! the clairvoyant's plus [`LIMIT`] halts. Random streams, streams by a searcher that climbs, and adversaries that see the
+//! the optimum's plus [`LIMIT`] halts. Random streams, streams by a searcher that climbs, and adversaries that see the
 //! policy's state try; the worst that each found is printed beside the bound.
 
 use dwell_policy::account::LIMIT;
 use dwell_policy::leader::Leader;
-use dwell_policy::reference::Clairvoyant;
+use dwell_policy::reference::Optimum;
 use dwell_policy::savings::Savings;
 use dwell_policy::{Nanos, Outcome, Policy};
 use proptest::prelude::*;
@@ -20,23 +20,23 @@ const K: u64 = 20_011;
 /// An episode: how long the idler was busy before, and its length \[ns\].
 type Episode = (u64, u64);
 
-/// What a stream has cost over twice the clairvoyant, in its worst stretch, and both in all \[ns\].
+/// What a stream has cost over twice the optimum, in its worst stretch, and both in all \[ns\].
 #[derive(Clone, Copy, Default)]
 struct Regret {
     since: i128,
     worst: i128,
     cost: i128,
-    clairvoyant: i128,
+    optimum: i128,
 }
 
 impl Regret {
     fn add(&mut self, k: u64, window: u64, idle: u64) {
         let cost = i128::from(if idle <= window { idle } else { window.saturating_add(k) });
-        let clairvoyant = i128::from(Clairvoyant { halt_cost: Nanos(k) }.cost(Nanos(idle)).get());
+        let optimum = i128::from(Optimum { halt_cost: Nanos(k) }.cost(Nanos(idle)).get());
         self.cost += cost;
-        self.clairvoyant += clairvoyant;
+        self.optimum += optimum;
         // The stretch that ends here and is worst: with what was before, or without.
-        self.since = self.since.max(0) + cost - 2 * clairvoyant;
+        self.since = self.since.max(0) + cost - 2 * optimum;
         self.worst = self.worst.max(self.since);
     }
 
@@ -63,7 +63,7 @@ fn lengths(window: u64, k: u64) -> [u64; 8] {
 }
 
 /// Chooses each episode, with the policy's state in view, so that the next `depth` lose most against twice the
-/// clairvoyant.
+/// optimum.
 fn adversary<P: Policy + Clone>(mut policy: P, depth: u32, episodes: u32) -> Regret {
     let mut regret = Regret::default();
     for _ in 0..episodes {
@@ -129,10 +129,10 @@ fn search<P: Policy + Clone>(name: &str, policy: &P) {
     let climbed =
         (1..=4).map(|seed| climb(policy, seed)).max_by_key(|regret| regret.worst).unwrap_or_default();
     let long = adversary(policy.clone(), 1, 20_000);
-    let ratio = long.cost as f64 / long.clairvoyant as f64;
+    let ratio = long.cost as f64 / long.optimum as f64;
     say!(
-        "{name}: worst stretch over twice the clairvoyant: {:.3} halts by an adversary who sees the state, {:.3} by hill \
-         climbing; stated {LIMIT}. 20 000 episodes of the adversary: {ratio:.4} times the clairvoyant; stated 2 and {LIMIT} halts",
+        "{name}: worst stretch over twice the optimum: {:.3} halts by an adversary who sees the state, {:.3} by hill \
+         climbing; stated {LIMIT}. 20 000 episodes of the adversary: {ratio:.4} times the optimum; stated 2 and {LIMIT} halts",
         seen.halts(),
         climbed.halts(),
     );

@@ -12,7 +12,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dwell_recording::import::{Input, csv, perf};
-use dwell_recording::{Chunk, Columns, Episode, Layer, Metadata, Packing, Reader, Wake, Writer};
+use dwell_recording::{Chunk, Columns, Episode, Layer, Metadata, Packing, Reader, WakeCause, Writer};
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -90,7 +90,7 @@ fn recording(idlers: &[&str]) -> Reader {
             .push(&Episode {
                 window_ns: Some(200_000),
                 halted: Some(row % 3 == 0),
-                wake: Some(Wake::Task),
+                wake: Some(WakeCause::Task),
                 wake_latency_ns: Some(idle_ns(row) / 16),
                 ..Episode::new(idler, row * 1_100_000, idle_ns(row))
             })

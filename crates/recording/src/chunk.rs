@@ -1,6 +1,6 @@
 //! Episodes in memory, one vector a column.
 
-use crate::episode::Wake;
+use crate::episode::WakeCause;
 
 /// The rows of one row group, as far as they were asked for. It is meant to be used again for the next one.
 ///
@@ -21,7 +21,7 @@ pub struct Chunk {
     /// Whether the idler halted.
     pub halted: Vec<Option<bool>>,
     /// What kind of event ended the episode.
-    pub wake: Vec<Option<Wake>>,
+    pub wake: Vec<Option<WakeCause>>,
     /// From the wake event to the idler running \[ns\].
     pub wake_latency_ns: Vec<Option<u64>>,
     /// Which handlers became ready.

@@ -27,7 +27,7 @@ impl Columns {
     pub const WINDOW_NS: Columns = Columns(1 << 3);
     /// `halted`: boolean.
     pub const HALTED: Columns = Columns(1 << 4);
-    /// `wake`: UTF-8, one of [`Wake::ALL`](crate::Wake::ALL).
+    /// `wake`: UTF-8, one of [`WakeCause::ALL`](crate::Wake::ALL).
     pub const WAKE: Columns = Columns(1 << 5);
     /// `wake_latency_ns`: u64.
     pub const WAKE_LATENCY_NS: Columns = Columns(1 << 6);

@@ -16,7 +16,7 @@ pub struct Episode<'a> {
     /// Whether the idler halted; if not, the wake event came while it polled.
     pub halted: Option<bool>,
     /// What kind of event ended it.
-    pub wake: Option<Wake>,
+    pub wake: Option<WakeCause>,
     /// From the wake event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,
     /// Handlers of an event loop that became ready. `Some(&[])`: known to be none. The names are not empty and
@@ -43,7 +43,7 @@ impl<'a> Episode<'a> {
 /// What kind of event ended an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wake {
+pub enum WakeCause {
     /// An interrupt of a device.
     Irq,
     /// An interrupt of another CPU.
@@ -58,24 +58,31 @@ pub enum Wake {
     Unknown,
 }
 
-impl Wake {
+impl WakeCause {
     /// Every kind, in the order in which they are listed to a user.
-    pub const ALL: [Wake; 6] = [Wake::Irq, Wake::Ipi, Wake::Timer, Wake::Io, Wake::Task, Wake::Unknown];
+    pub const ALL: [WakeCause; 6] = [
+        WakeCause::Irq,
+        WakeCause::Ipi,
+        WakeCause::Timer,
+        WakeCause::Io,
+        WakeCause::Task,
+        WakeCause::Unknown,
+    ];
 
     /// The name used in files.
     pub const fn name(self) -> &'static str {
         match self {
-            Wake::Irq => "irq",
-            Wake::Ipi => "ipi",
-            Wake::Timer => "timer",
-            Wake::Io => "io",
-            Wake::Task => "task",
-            Wake::Unknown => "unknown",
+            WakeCause::Irq => "irq",
+            WakeCause::Ipi => "ipi",
+            WakeCause::Timer => "timer",
+            WakeCause::Io => "io",
+            WakeCause::Task => "task",
+            WakeCause::Unknown => "unknown",
         }
     }
 
     /// The kind of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<Wake> {
-        Wake::ALL.into_iter().find(|wake| wake.name() == name)
+    pub fn from_name(name: &str) -> Option<WakeCause> {
+        WakeCause::ALL.into_iter().find(|wake| wake.name() == name)
     }
 }

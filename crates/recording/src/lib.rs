@@ -56,7 +56,7 @@ pub use chunk::{Chunk, ReadySets};
 pub use columns::Columns;
 pub use contents::{Contents, Idler};
 pub use dwell_policy::Layer;
-pub use episode::{Episode, Wake};
+pub use episode::{Episode, WakeCause};
 pub use metadata::{Clock, CpuLoss, IdleIncludes, Losses, Metadata, SettingValue, SettingsChange, Source};
 pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;

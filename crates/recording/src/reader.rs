@@ -4,7 +4,7 @@ use crate::chunk::Chunk;
 use crate::columns::{COLUMNS, Column, Columns};
 use crate::contents::Contents;
 use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
-use crate::episode::Wake;
+use crate::episode::WakeCause;
 use crate::metadata::Metadata;
 use crate::open::{OpenError, Opened};
 use crate::storage::Storage;
@@ -207,7 +207,7 @@ impl Reader {
             Columns::HALTED => input.flags(rows, scratch, &mut chunk.halted),
             Columns::WAKE => {
                 let mut wakes = Translator::new(|name: &str| {
-                    Wake::from_name(name).ok_or_else(|| format!("`{name}` is no kind of wake event"))
+                    WakeCause::from_name(name).ok_or_else(|| format!("`{name}` is no kind of wake event"))
                 });
                 let wake = &mut chunk.wake;
                 input.texts(rows, scratch, |name| {

@@ -2,7 +2,7 @@
 
 use crate::columns::{COLUMNS, Column, Columns, fields};
 use crate::contents::{Contents, Idler};
-use crate::episode::{Episode, Wake};
+use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
 use crate::table::{properties, schema, write_column};
@@ -376,7 +376,7 @@ struct Rows {
     idle_ns: Vec<i64>,
     window_ns: Optional<i64>,
     halted: Optional<bool>,
-    wake: Optional<Wake>,
+    wake: Optional<WakeCause>,
     wake_latency_ns: Optional<i64>,
     ready: Optional<u32>,
     ready_sets: Vec<ByteArray>,

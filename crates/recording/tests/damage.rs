@@ -1,7 +1,7 @@
 //! What is no recording, or no longer one, is refused with a reason; nothing panics.
 
 use dwell_recording::{
-    Chunk, Columns, Episode, Layer, Metadata, NewFileError, OpenError, Packing, ReadError, Reader, Wake,
+    Chunk, Columns, Episode, Layer, Metadata, NewFileError, OpenError, Packing, ReadError, Reader, WakeCause,
     WriteError, Writer,
 };
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
@@ -20,7 +20,7 @@ fn good() -> Vec<u8> {
             .push(&Episode {
                 window_ns: (start_ns % 3 == 0).then_some(start_ns),
                 halted: Some(start_ns % 2 == 0),
-                wake: Some(Wake::Io),
+                wake: Some(WakeCause::Io),
                 wake_latency_ns: Some(start_ns * 7),
                 ready: Some(&["a", "b"]),
                 ..Episode::new(if start_ns % 5 == 0 { "x" } else { "y" }, start_ns, start_ns * start_ns)

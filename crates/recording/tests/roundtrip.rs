@@ -2,7 +2,7 @@
 
 use dwell_recording::{
     Chunk, Clock, Columns, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, SettingValue,
-    SettingsChange, Wake, WriteError, Writer,
+    SettingsChange, WakeCause, WriteError, Writer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ struct Owned {
     idle_ns: u64,
     window_ns: Option<u64>,
     halted: Option<bool>,
-    wake: Option<Wake>,
+    wake: Option<WakeCause>,
     wake_latency_ns: Option<u64>,
     ready: Option<Vec<String>>,
 }
@@ -37,7 +37,7 @@ fn episode() -> impl Strategy<Value = Owned> {
         number(),
         prop::option::of(number()),
         any::<Option<bool>>(),
-        prop::option::of(prop::sample::select(Wake::ALL.to_vec())),
+        prop::option::of(prop::sample::select(WakeCause::ALL.to_vec())),
         prop::option::of(number()),
         prop::option::of(handlers),
     )

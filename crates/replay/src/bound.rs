@@ -3,19 +3,19 @@
 use crate::counts::Counts;
 use crate::source::Batch;
 use dwell_policy::Nanos;
-use dwell_policy::reference::Clairvoyant;
+use dwell_policy::reference::Optimum;
 
-/// What the clairvoyant does: polls through every episode that is worth less than a halt, halts at once in the others.
+/// What the optimum does: polls through every episode that is worth less than a halt, halts at once in the others.
 #[derive(Clone, Copy, Debug)]
-pub struct ClairvoyantBound {
-    policy: Clairvoyant,
+pub struct OptimumBound {
+    policy: Optimum,
     counts: Counts,
 }
 
-impl ClairvoyantBound {
+impl OptimumBound {
     /// At this price of a halt.
-    pub fn new(halt_cost: Nanos) -> ClairvoyantBound {
-        ClairvoyantBound { policy: Clairvoyant { halt_cost }, counts: Counts::default() }
+    pub fn new(halt_cost: Nanos) -> OptimumBound {
+        OptimumBound { policy: Optimum { halt_cost }, counts: Counts::default() }
     }
 
     /// Takes in episodes.
@@ -158,8 +158,8 @@ mod tests {
         #[test]
         fn best_fixed_window_is_as_good_as_trying_them_all(idle in lengths(), k in 0u64..1 << 20) {
             let mut windows = FixedWindows::default();
-            let mut clairvoyant = ClairvoyantBound::new(Nanos(k));
-            Memory::of_one(&idle).visit(0..u64::MAX, &mut |batch| { windows.feed(batch); clairvoyant.feed(batch) }).unwrap();
+            let mut optimum = OptimumBound::new(Nanos(k));
+            Memory::of_one(&idle).visit(0..u64::MAX, &mut |batch| { windows.feed(batch); optimum.feed(batch) }).unwrap();
             let (window, counts) = windows.best(Nanos(k));
             prop_assert_eq!(counts, fixed(&idle, window));
             let tried = idle.iter().copied().chain([0]).map(|w| fixed(&idle, Nanos(w)).cost_ns(Nanos(k)));
@@ -167,7 +167,7 @@ mod tests {
             let cost = counts.cost_ns(Nanos(k));
             prop_assert!(cost >= least && cost as f64 <= least as f64 * (1.0 + 1.0 / 2048.0) + 1.0);
             let bound: u128 = idle.iter().map(|&d| u128::from(d.min(k))).sum();
-            prop_assert_eq!(clairvoyant.counts().cost_ns(Nanos(k)), bound);
+            prop_assert_eq!(optimum.counts().cost_ns(Nanos(k)), bound);
             prop_assert!(bound <= cost);
         }
     }

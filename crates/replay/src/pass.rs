@@ -1,6 +1,6 @@
 //! One pass over all episodes of a source: what rules would have cost, and the bound beside them.
 
-use crate::bound::ClairvoyantBound;
+use crate::bound::OptimumBound;
 use crate::{Bank, Counts, Rule, RuleError, Source, SourceError, Span};
 use dwell_policy::Nanos;
 
@@ -11,8 +11,8 @@ pub struct Replayed {
     pub span: Span,
     /// What each rule did, in the order asked for.
     pub counts: Vec<Counts>,
-    /// What the clairvoyant did, who knows the length of each episode beforehand.
-    pub clairvoyant: Counts,
+    /// What the optimum did, who knows the length of each episode beforehand.
+    pub optimum: Counts,
 }
 
 /// Why a pass came to no end.
@@ -37,11 +37,11 @@ pub fn replay(
     progress: &dyn Fn(u64),
 ) -> Result<Replayed, ReplayError> {
     let mut bank = Bank::new(rules, source.handlers())?;
-    let mut clairvoyant = ClairvoyantBound::new(halt_cost);
+    let mut optimum = OptimumBound::new(halt_cost);
     let span = source.visit(0..u64::MAX, &mut |batch| {
         bank.feed(batch);
-        clairvoyant.feed(batch);
+        optimum.feed(batch);
         progress(batch.episodes() as u64);
     })?;
-    Ok(Replayed { span, counts: bank.take(), clairvoyant: clairvoyant.counts() })
+    Ok(Replayed { span, counts: bank.take(), optimum: optimum.counts() })
 }

@@ -484,7 +484,7 @@ mod tests {
         let rules = [Rule::Leader(Terms::at(halt_cost)), Rule::Savings(Terms::at(halt_cost))];
         let replayed = crate::replay(&source, &rules, halt_cost, &|_| ()).unwrap();
         let ratio = |place: usize| {
-            replayed.counts[place].cost_ns(halt_cost) as f64 / replayed.clairvoyant.cost_ns(halt_cost) as f64
+            replayed.counts[place].cost_ns(halt_cost) as f64 / replayed.optimum.cost_ns(halt_cost) as f64
         };
         assert!(ratio(0) < 1.35 && ratio(1) > 1.5, "{} {}", ratio(0), ratio(1));
         // Read in parts, nothing changes.

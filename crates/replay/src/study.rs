@@ -1,8 +1,8 @@
-//! Policies side by side over many recordings: what they cost over the clairvoyant.
+//! Policies side by side over many recordings: what they cost over the optimum.
 //!
 //! Every policy lives through the same episodes, open loop, and pays what [`Counts::cost_ns`] says; two rows are what the
 //! best fixed window and the best setting of KVM's rule would have cost, chosen for each recording in hindsight. Over
-//! recordings costs are summed up as the geometric mean of cost by clairvoyant, which weighs each recording the same, and
+//! recordings costs are summed up as the geometric mean of cost by optimum, which weighs each recording the same, and
 //! as the worst of them.
 //!
 //! # What was fitted
@@ -11,7 +11,7 @@
 //! others apart.
 
 use crate::bank::Bank;
-use crate::bound::{ClairvoyantBound, FixedWindows};
+use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::grid;
 use crate::outer;
@@ -131,17 +131,17 @@ fn controlled(version: Version, halt_cost: Nanos, period: Nanos) -> Rule {
 pub struct Priced {
     /// What one halt and wake is worth.
     pub halt_cost: Nanos,
-    /// What the clairvoyant costs \[ns\].
-    pub clairvoyant_ns: u128,
+    /// What the optimum costs \[ns\].
+    pub optimum_ns: u128,
     /// What each of [`Entry::ALL`] costs \[ns\].
     pub cost_ns: [u128; Entry::ALL.len()],
 }
 
 impl Priced {
-    /// What a row costs by the clairvoyant; `None` where that costs nothing.
+    /// What a row costs by the optimum; `None` where that costs nothing.
     pub fn ratio(&self, entry: Entry) -> Option<f64> {
         let place = Entry::ALL.iter().position(|other| *other == entry)?;
-        (self.clairvoyant_ns > 0).then(|| self.cost_ns[place] as f64 / self.clairvoyant_ns as f64)
+        (self.optimum_ns > 0).then(|| self.cost_ns[place] as f64 / self.optimum_ns as f64)
     }
 }
 
@@ -170,8 +170,7 @@ pub fn study(
     rules.extend(grid::settings(Layer::Host, version).into_iter().map(Rule::Layer));
     let mut bank = Bank::new(&rules, 0)?;
     let mut windows = FixedWindows::default();
-    let mut bounds: Vec<ClairvoyantBound> =
-        prices.iter().map(|price| ClairvoyantBound::new(*price)).collect();
+    let mut bounds: Vec<OptimumBound> = prices.iter().map(|price| OptimumBound::new(*price)).collect();
     source.visit(0..u64::MAX, &mut |batch| {
         let bounds = || {
             windows.feed(batch);
@@ -184,19 +183,19 @@ pub fn study(
     let (online, grid) = counts.split_at(online);
     // In the order of the rules: price by price, the entries that have one.
     let mut online = online.iter();
-    let priced = |(price, bound): (&Nanos, &ClairvoyantBound)| {
+    let priced = |(price, bound): (&Nanos, &OptimumBound)| {
         let cost = |counts: &Counts| counts.cost_ns(*price);
         let cost_ns = Entry::ALL.map(|entry| match entry {
             Entry::BestFixed => cost(&windows.best(*price).1),
             Entry::BestKvm => grid.iter().map(cost).min().unwrap_or(0),
             _ => online.next().map_or(0, cost),
         });
-        Priced { halt_cost: *price, clairvoyant_ns: cost(&bound.counts()), cost_ns }
+        Priced { halt_cost: *price, optimum_ns: cost(&bound.counts()), cost_ns }
     };
     Ok(prices.iter().zip(&bounds).map(priced).collect())
 }
 
-/// Costs by the clairvoyant over several recordings.
+/// Costs by the optimum over several recordings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Their geometric mean.
@@ -235,9 +234,9 @@ mod tests {
                 if let Some(rule) = entry.rule(version, price) {
                     let replayed = replay(&source, &[rule], price, &|_| ()).unwrap();
                     assert_eq!(cost_ns, replayed.counts[0].cost_ns(price), "{entry:?}");
-                    assert_eq!(priced.clairvoyant_ns, replayed.clairvoyant.cost_ns(price));
+                    assert_eq!(priced.optimum_ns, replayed.optimum.cost_ns(price));
                 }
-                assert!(cost_ns >= priced.clairvoyant_ns, "{entry:?}");
+                assert!(cost_ns >= priced.optimum_ns, "{entry:?}");
             }
             let cost = |entry| priced.ratio(entry).unwrap();
             assert!(cost(Entry::BestFixed) <= cost(Entry::Never).min(cost(Entry::SkiRental)) * 1.001);

@@ -8,7 +8,7 @@
 //! and again with replacement, and the whole 95 % interval of the gain has to lie above zero.
 
 use crate::bank::Bank;
-use crate::bound::{ClairvoyantBound, FixedWindows};
+use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::random::SplitMix64;
 use crate::rule::{Rule, RuleError, Terms};
@@ -82,7 +82,7 @@ pub const WORTH_A_CHANGE: f64 = 0.01;
 pub struct Row {
     /// Which one.
     pub role: Role,
-    /// The policy; `None` for the clairvoyant, which is none.
+    /// The policy; `None` for the optimum, which is none.
     pub rule: Option<Rule>,
     /// What it did on the second half.
     pub counts: Counts,
@@ -110,7 +110,7 @@ pub enum Role {
     /// What a better rule would get: follows the window that would have cost least.
     Leader,
     /// What no policy can beat.
-    Clairvoyant,
+    Optimum,
 }
 
 impl Role {
@@ -125,7 +125,7 @@ impl Role {
             Role::BestFixedWindow => "best fixed window",
             Role::Savings => "savings",
             Role::Leader => "leader",
-            Role::Clairvoyant => "clairvoyant",
+            Role::Optimum => "optimum",
         }
     }
 }
@@ -257,8 +257,8 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
             fitted: judged.fitted[i],
         })
         .collect();
-    let [fitted, counts] = search.clairvoyant;
-    rows.push(Row { role: Role::Clairvoyant, rule: None, counts, fitted });
+    let [fitted, counts] = search.optimum;
+    rows.push(Row { role: Role::Optimum, rule: None, counts, fitted });
 
     let gain = judged.gain(2, 3, &value);
     let verdict = verdict(task, recommended.is_some(), chosen, &judged, gain);
@@ -341,7 +341,7 @@ struct Search {
     judged: Vec<Counts>,
     fitted_span: Span,
     judged_span: Span,
-    clairvoyant: [Counts; 2],
+    optimum: [Counts; 2],
     windows: FixedWindows,
 }
 
@@ -349,7 +349,7 @@ impl Search {
     fn run(task: &Task<'_>, half: u64) -> Result<Search, TuneError> {
         let rules: Vec<Rule> = task.candidates.iter().copied().map(Rule::Layer).collect();
         let mut bank = Bank::new(&rules, task.source.handlers())?;
-        let mut bounds = [ClairvoyantBound::new(task.halt_cost); 2];
+        let mut bounds = [OptimumBound::new(task.halt_cost); 2];
         let mut windows = FixedWindows::default();
         let mut fitted = vec![];
         let spans = task.source.visit_parts(&[0, half, u64::MAX], &mut |part, batch| {
@@ -366,8 +366,8 @@ impl Search {
             (task.progress)(batch.episodes() as u64);
         })?;
         let (fitted_span, judged_span) = (spans[0], spans[1]);
-        let clairvoyant = bounds.map(|bound| bound.counts());
-        Ok(Search { fitted, judged: bank.take(), fitted_span, judged_span, clairvoyant, windows })
+        let optimum = bounds.map(|bound| bound.counts());
+        Ok(Search { fitted, judged: bank.take(), fitted_span, judged_span, optimum, windows })
     }
 
     /// The candidate of least value within the goal's limit on the first half; of equals the one nearest to the

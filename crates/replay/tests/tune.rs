@@ -97,7 +97,7 @@ fn bounds_stand_around_every_row() {
     let advice = advise(&around(40_000, 8_000), Goal::LeastCost).unwrap();
     let cost = |role: Role| advice.row(role).counts.cost_ns(HALT_COST);
     for row in &advice.rows {
-        assert!(row.counts.cost_ns(HALT_COST) >= cost(Role::Clairvoyant), "{:?}", row.role);
+        assert!(row.counts.cost_ns(HALT_COST) >= cost(Role::Optimum), "{:?}", row.role);
         assert_eq!(row.counts.episodes, 4_000, "{:?}", row.role);
     }
     assert!(cost(Role::BestInHindsight) <= cost(Role::Recommended));
@@ -111,9 +111,9 @@ fn better_rules_stand_beside_the_best_setting() {
         around(100_000, 8_000).iter().enumerate().map(|(n, d)| if n % 3 < 2 { d / 16 } else { *d }).collect();
     let advice = advise(&idle, Goal::LeastCost).unwrap();
     let cost = |role: Role| advice.row(role).counts.cost_ns(HALT_COST) as f64;
-    assert!(cost(Role::Leader) < 1.03 * cost(Role::Clairvoyant));
+    assert!(cost(Role::Leader) < 1.03 * cost(Role::Optimum));
     assert!(cost(Role::Leader) < 0.9 * cost(Role::BestInHindsight));
-    assert!(cost(Role::Savings) < 2.0 * cost(Role::Clairvoyant));
+    assert!(cost(Role::Savings) < 2.0 * cost(Role::Optimum));
 }
 
 #[test]

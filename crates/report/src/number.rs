@@ -37,7 +37,7 @@ pub fn percent(share: f64) -> String {
     format!("{} %", significant(share * 100.0))
 }
 
-/// A ratio such as cost over clairvoyant: `1.08`, `12.3`.
+/// A ratio such as cost over optimum: `1.08`, `12.3`.
 pub fn ratio(ratio: f64) -> String {
     significant(ratio)
 }

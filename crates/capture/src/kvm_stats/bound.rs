@@ -8,7 +8,7 @@
 //!   number of sleeps is the sum of `halt_wait_hist`. Without that histogram the sleeps are at most `halt_exits` -
 //!   `halt_successful_poll`, since every sleep follows an HLT exit of its own that did not end in a successful poll.
 //! * **any policy** pays at least min(*d*, *K*) in each episode: if its window is *d* or more it polls *d*; else it pays
-//!   *w* + *K* ≥ *K*. This holds for a policy that knows the future, too; the clairvoyant pays exactly that.
+//!   *w* + *K* ≥ *K*. This holds for a policy that knows the future, too; the optimum pays exactly that.
 //! * so the **gain** of any setting is at most cost now - Σ min(*d*, *K*), and at most cost now - *L* for any *L* below
 //!   that sum. The rest of this page finds an *L* from what is counted.
 //!
@@ -241,7 +241,7 @@ fn paired(waits: &Lengths, polls: &Lengths, k: u128) -> u128 {
 mod tests {
     use super::*;
     use dwell_policy::host::{BUCKETS, Era, HaltPoll, Params, bucket};
-    use dwell_policy::reference::{Always, Clairvoyant, Fixed, Never, SkiRental};
+    use dwell_policy::reference::{Always, Fixed, Never, Optimum, SkiRental};
     use dwell_policy::{Outcome, Policy};
     use proptest::prelude::*;
 
@@ -294,9 +294,9 @@ mod tests {
         idle.iter().map(pay).sum()
     }
 
-    fn clairvoyant(idle: &[u64], k: u64) -> u128 {
-        let clairvoyant = Clairvoyant { halt_cost: Nanos(k) };
-        idle.iter().map(|&d| u128::from(clairvoyant.cost(Nanos(d)).get())).sum()
+    fn optimum(idle: &[u64], k: u64) -> u128 {
+        let optimum = Optimum { halt_cost: Nanos(k) };
+        idle.iter().map(|&d| u128::from(optimum.cost(Nanos(d)).get())).sum()
     }
 
     fn policies(window: u64, max: u32) -> Vec<Box<dyn Policy>> {
@@ -360,7 +360,7 @@ mod tests {
         /// The claim of this module: whatever policy was in force while counting, no policy beats the bound.
         #[test]
         fn no_policy_beats_the_bound(idle in episodes(), k in 0u64..100_000, window in 0u64..400_000, max in 0u32..400_000) {
-            let least = clairvoyant(&idle, k);
+            let least = optimum(&idle, k);
             for mut present in policies(window, max) {
                 let counters = counted(&mut *present, &idle);
                 let mut again = policies(window, max);

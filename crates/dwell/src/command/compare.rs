@@ -56,7 +56,7 @@ struct Compared {
     span_ns: u64,
     halt_cost_ns: u64,
     wake_latency_ns: u64,
-    clairvoyant_cost_ns: u128,
+    optimum_cost_ns: u128,
     results: Vec<Result>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     best: Vec<Result>,
@@ -81,7 +81,7 @@ struct Result {
     halts_per_episode: f64,
     mean_added_latency_ns: f64,
     cost_ns: u128,
-    cost_over_clairvoyant: Option<f64>,
+    cost_over_optimum: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -144,7 +144,7 @@ fn compare(
     let price = Price {
         halt_cost: args.halt_cost,
         wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
-        bound_ns: replayed.clairvoyant.cost_ns(args.halt_cost),
+        bound_ns: replayed.optimum.cost_ns(args.halt_cost),
         span_ns: replayed.span.ns(),
     };
     let results: Vec<Result> = which
@@ -166,7 +166,7 @@ fn compare(
         span_ns: replayed.span.ns(),
         halt_cost_ns: price.halt_cost.get(),
         wake_latency_ns: price.wake_latency.get(),
-        clairvoyant_cost_ns: price.bound_ns,
+        optimum_cost_ns: price.bound_ns,
         upgrade: upgrade(&results, metadata),
         results,
         best,
@@ -201,7 +201,7 @@ impl Price {
             halts_per_episode: counts.halts as f64 / counts.episodes.max(1) as f64,
             mean_added_latency_ns: counts.mean_latency_ns(self.wake_latency),
             cost_ns,
-            cost_over_clairvoyant: share(cost_ns, self.bound_ns),
+            cost_over_optimum: share(cost_ns, self.bound_ns),
         }
     }
 }
@@ -232,7 +232,7 @@ fn best(
         let price = Price {
             halt_cost: args.halt_cost,
             wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
-            bound_ns: advice.row(Role::Clairvoyant).counts.cost_ns(args.halt_cost),
+            bound_ns: advice.row(Role::Optimum).counts.cost_ns(args.halt_cost),
             span_ns,
         };
         let row = advice.row(Role::Recommended);
@@ -300,7 +300,7 @@ fn table(results: &[Result]) -> Table {
         Column::number("per episode", "halts_per_episode"),
         Column::number("mean latency", "mean_added_latency_ns"),
         Column::number("cost", "cost_ns"),
-        Column::number("/clairvoyant", "cost_over_clairvoyant"),
+        Column::number("/optimum", "cost_over_optimum"),
         Column::text("values", "values"),
     ]);
     for result in results {
@@ -318,7 +318,7 @@ fn table(results: &[Result]) -> Table {
             Cell::Ratio(result.halts_per_episode),
             Cell::Nanos(result.mean_added_latency_ns),
             Cell::Nanos(result.cost_ns as f64),
-            Cell::ratio(result.cost_over_clairvoyant),
+            Cell::ratio(result.cost_over_optimum),
             Cell::Text(values.join(" ")),
         ]);
     }
@@ -346,14 +346,14 @@ fn weights_table(smoothed: &[Weight]) -> Table {
 fn print(compared: &Compared) -> anyhow::Result<()> {
     output::text(&format!(
         "{}: {} episodes of {} idler{} over {}, one sleep worth {}\n\
-         the clairvoyant, which no policy can beat, costs {}\n\n",
+         the optimum, which no policy can beat, costs {}\n\n",
         compared.file,
         count(compared.episodes.into()),
         compared.idlers,
         if compared.idlers == 1 { "" } else { "s" },
         duration(compared.span_ns as f64),
         duration(compared.halt_cost_ns as f64),
-        duration(compared.clairvoyant_cost_ns as f64),
+        duration(compared.optimum_cost_ns as f64),
     ))?;
     output::text(&table(&compared.results).to_text())?;
     if let Some(span_ns) = compared.best_span_ns {

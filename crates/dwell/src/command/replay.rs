@@ -59,7 +59,7 @@ struct Answered {
     idlers: usize,
     span_ns: u64,
     idle_ns: u128,
-    clairvoyant_cost_ns: u128,
+    optimum_cost_ns: u128,
     notes: Vec<String>,
     results: Vec<Replay>,
 }
@@ -75,7 +75,7 @@ struct Replay {
     #[serde(skip_serializing_if = "Option::is_none")]
     exits: Option<u64>,
     cost_ns: u128,
-    cost_over_clairvoyant: Option<f64>,
+    cost_over_optimum: Option<f64>,
     mean_added_latency_ns: f64,
     p99_added_latency_ns: u64,
 }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     rules.extend(&args.policy);
 
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
-    let Replayed { span, counts, clairvoyant: bound } = progress::replay(&source, &rules, model.halt_cost)?;
+    let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
     let bound_ns = bound.cost_ns(model.halt_cost);
     let replayed = Answered {
         file: args.file.display().to_string(),
@@ -113,7 +113,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         idlers: source.idlers(),
         span_ns: span.ns(),
         idle_ns: bound.idle_ns,
-        clairvoyant_cost_ns: bound_ns,
+        optimum_cost_ns: bound_ns,
         notes,
         results: rules
             .iter()
@@ -162,7 +162,7 @@ fn replay(rule: &Rule, counts: &Counts, model: &Model, bound_ns: u128) -> Replay
         halts: counts.halts,
         exits: (model.whose == Whose::Stacked).then_some(counts.exits),
         cost_ns,
-        cost_over_clairvoyant: (bound_ns > 0).then(|| cost_ns as f64 / bound_ns as f64),
+        cost_over_optimum: (bound_ns > 0).then(|| cost_ns as f64 / bound_ns as f64),
         mean_added_latency_ns: counts.mean_latency_ns(model.wake_latency),
         p99_added_latency_ns: counts.p99_latency_ns(model.wake_latency),
     }
@@ -186,7 +186,7 @@ fn table(replayed: &Answered) -> Table {
         Column::number("mean latency", "mean_added_latency_ns"),
         Column::number("p99 latency", "p99_added_latency_ns"),
         Column::number("cost", "cost_ns"),
-        Column::number("/clairvoyant", "cost_over_clairvoyant"),
+        Column::number("/optimum", "cost_over_optimum"),
         Column::text("setting", "setting"),
     ];
     if stacked {
@@ -209,7 +209,7 @@ fn table(replayed: &Answered) -> Table {
             Cell::Nanos(result.mean_added_latency_ns),
             Cell::Nanos(result.p99_added_latency_ns as f64),
             Cell::Nanos(result.cost_ns as f64),
-            Cell::ratio(result.cost_over_clairvoyant),
+            Cell::ratio(result.cost_over_optimum),
             Cell::Text(setting_text(&result.setting)),
         ];
         if stacked {
@@ -224,7 +224,7 @@ fn print(replayed: &Answered) -> anyhow::Result<()> {
     use dwell_report::{count, duration};
     let head = format!(
         "{}: {} episodes of {} idler{} over {}, {} layer, rule of {}, one halt worth {}\n\
-         the clairvoyant, which no policy can beat, costs {}\n\n",
+         the optimum, which no policy can beat, costs {}\n\n",
         replayed.file,
         count(replayed.episodes.into()),
         replayed.idlers,
@@ -233,7 +233,7 @@ fn print(replayed: &Answered) -> anyhow::Result<()> {
         replayed.layer,
         replayed.era,
         duration(replayed.halt_cost_ns as f64),
-        duration(replayed.clairvoyant_cost_ns as f64),
+        duration(replayed.optimum_cost_ns as f64),
     );
     output::text(&head)?;
     output::text(&table(replayed).to_text())?;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Lay policies side by side over all recordings of a folder: today's defaults, what learns, and what hindsight could do
 ///
-/// Prints for each price of a halt what every policy costs on every recording over the clairvoyant, who knows the future
+/// Prints for each price of a halt what every policy costs on every recording over the optimum, who knows the future
 /// and is 1, with the geometric mean and the worst. `best fixed` is the fixed window and `best kvm` the setting of KVM's
 /// rule that was best for the recording, chosen in hindsight. The leader's parameters were found on some of the bundled
 /// recordings, which are marked with a star; means are given for these and the others apart.
@@ -75,8 +75,8 @@ struct RecordingJson {
     fitted: bool,
     idle_includes: IdleIncludes,
     episodes: u64,
-    clairvoyant_cost_ns: u128,
-    cost_over_clairvoyant: BTreeMap<&'static str, Option<f64>>,
+    optimum_cost_ns: u128,
+    cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
     /// What the outer controller, every second, keeps of the leader's gain over KVM's default.
     outer_keeps: Option<f64>,
 }
@@ -175,7 +175,7 @@ fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
     let said = if recorded_latency > Nanos::ZERO {
         format!("{} of it was taken out", duration(recorded_latency.get() as f64))
     } else {
-        "they are taken as they are, the same for every policy and the clairvoyant; --recorded-latency takes it out".to_owned()
+        "they are taken as they are, the same for every policy and the optimum; --recorded-latency takes it out".to_owned()
     };
     let of_late = format!(
         "the idle times of {late} recordings (†) include the wake-up latency of the halts recorded: {said}"
@@ -193,11 +193,8 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         fitted: one.fitted,
         idle_includes: one.idle_includes,
         episodes: one.episodes,
-        clairvoyant_cost_ns: one.priced[place].clairvoyant_ns,
-        cost_over_clairvoyant: Entry::ALL
-            .into_iter()
-            .map(|entry| (entry.name(), ratio(one, entry)))
-            .collect(),
+        optimum_cost_ns: one.priced[place].optimum_ns,
+        cost_over_optimum: Entry::ALL.into_iter().map(|entry| (entry.name(), ratio(one, entry))).collect(),
         outer_keeps: outer_keeps(|entry| ratio(one, entry)),
     };
     let summary = |entry: Entry| {
@@ -241,7 +238,7 @@ fn table(at: &AtPrice) -> Table {
     for one in &at.recordings {
         let late = if one.idle_includes == IdleIncludes::Wake { " †" } else { "" };
         let name = format!("{}{}{late}", one.recording, if one.fitted { " *" } else { "" });
-        let ratios = Entry::ALL.map(|entry| Cell::ratio(one.cost_over_clairvoyant[entry.name()]));
+        let ratios = Entry::ALL.map(|entry| Cell::ratio(one.cost_over_optimum[entry.name()]));
         let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
         table.push(first.into_iter().chain(ratios).chain([Cell::share(one.outer_keeps)]));
     }
@@ -269,7 +266,7 @@ fn long(studied: &Studied) -> Table {
         Column::text("fitted", "fitted"),
         Column::number("episodes", "episodes"),
         Column::text("policy", "policy"),
-        Column::number("/clairvoyant", "cost_over_clairvoyant"),
+        Column::number("/optimum", "cost_over_optimum"),
     ]);
     for at in &studied.prices {
         for one in &at.recordings {
@@ -281,7 +278,7 @@ fn long(studied: &Studied) -> Table {
                     Cell::Text(one.fitted.to_string()),
                     Cell::Count(one.episodes.into()),
                     Cell::Text(entry.name().to_owned()),
-                    Cell::ratio(one.cost_over_clairvoyant[entry.name()]),
+                    Cell::ratio(one.cost_over_optimum[entry.name()]),
                 ]);
             }
         }
@@ -292,7 +289,7 @@ fn long(studied: &Studied) -> Table {
 fn print(studied: &Studied) -> anyhow::Result<()> {
     let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
     output::text(&format!(
-        "{}: {} episodes of {} recordings through the rules of Linux {}; cost over the clairvoyant\n{}\n",
+        "{}: {} episodes of {} recordings through the rules of Linux {}; cost over the optimum\n{}\n",
         studied.folder,
         count(episodes.into()),
         studied.prices[0].recordings.len(),

@@ -114,11 +114,11 @@ pub(crate) struct FrontJson {
     cost_ns: u128,
 }
 
-/// What no policy can exceed: the present cost less the clairvoyant's.
+/// What no policy can exceed: the present cost less the optimum's.
 #[derive(Serialize)]
 struct UpperBound {
     present_cost_ns_per_s: f64,
-    clairvoyant_cost_ns_per_s: f64,
+    optimum_cost_ns_per_s: f64,
     gain_ns_per_s: f64,
 }
 
@@ -146,8 +146,8 @@ pub(crate) struct RowJson {
     mean_added_latency_ns: f64,
     p99_added_latency_ns: u64,
     cost_ns: u128,
-    cost_over_clairvoyant: Option<f64>,
-    fitted_cost_over_clairvoyant: Option<f64>,
+    cost_over_optimum: Option<f64>,
+    fitted_cost_over_optimum: Option<f64>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -224,10 +224,10 @@ pub(crate) fn advise(
 }
 
 fn halves_differ(present: &RowJson) -> Option<String> {
-    let (fitted, judged) = (present.fitted_cost_over_clairvoyant?, present.cost_over_clairvoyant?);
+    let (fitted, judged) = (present.fitted_cost_over_optimum?, present.cost_over_optimum?);
     (fitted > judged * DIFFERENT || judged > fitted * DIFFERENT).then(|| {
         format!(
-            "the halves differ: the present setting costs {} times clairvoyant on the first and {} on the second; \
+            "the halves differ: the present setting costs {} times optimum on the first and {} on the second; \
              a longer recording would tell more",
             ratio(fitted),
             ratio(judged)
@@ -248,8 +248,8 @@ fn describe(
     let cost = |role: Role| per_second(advice.row(role).counts.cost_ns(model.halt_cost));
     let upper_bound = UpperBound {
         present_cost_ns_per_s: cost(Role::Present),
-        clairvoyant_cost_ns_per_s: cost(Role::Clairvoyant),
-        gain_ns_per_s: cost(Role::Present) - cost(Role::Clairvoyant),
+        optimum_cost_ns_per_s: cost(Role::Optimum),
+        gain_ns_per_s: cost(Role::Present) - cost(Role::Optimum),
     };
     let recommended = recommended(advice);
     Tuned {
@@ -286,13 +286,13 @@ fn recommended(advice: &Advice) -> Option<Setting> {
 
 fn row_json(row: &Row, advice: &Advice, model: &Model) -> RowJson {
     let span_s = advice.judged_span_ns.max(1) as f64 / 1e9;
-    let bound = advice.row(Role::Clairvoyant);
+    let bound = advice.row(Role::Optimum);
     let over = |cost: u128, bound: u128| (bound > 0).then(|| cost as f64 / bound as f64);
     let counts = &row.counts;
     let cost_ns = counts.cost_ns(model.halt_cost);
     RowJson {
         role: row.role.name(),
-        policy: row.rule.as_ref().map_or("clairvoyant", Rule::name),
+        policy: row.rule.as_ref().map_or("optimum", Rule::name),
         setting: row.rule.as_ref().map(values).unwrap_or_default(),
         cpu_burnt_ns_per_s: counts.polled_ns as f64 / span_s,
         cpu_burnt_share: counts.polled_ns as f64 / span_s / 1e9,
@@ -305,8 +305,8 @@ fn row_json(row: &Row, advice: &Advice, model: &Model) -> RowJson {
         mean_added_latency_ns: counts.mean_latency_ns(model.wake_latency),
         p99_added_latency_ns: counts.p99_latency_ns(model.wake_latency),
         cost_ns,
-        cost_over_clairvoyant: over(cost_ns, bound.counts.cost_ns(model.halt_cost)),
-        fitted_cost_over_clairvoyant: over(
+        cost_over_optimum: over(cost_ns, bound.counts.cost_ns(model.halt_cost)),
+        fitted_cost_over_optimum: over(
             row.fitted.cost_ns(model.halt_cost),
             bound.fitted.cost_ns(model.halt_cost),
         ),
@@ -411,9 +411,9 @@ fn advice_text(advice: &Advice, model: &Model, goal: Goal) -> String {
             let over = row_json(row, advice, model);
             let shown = |value: Option<f64>| value.map_or("-".to_owned(), ratio);
             format!(
-                "set {recommended}: {interval}; {} times clairvoyant there, {} on the first half, which it was chosen on",
-                shown(over.cost_over_clairvoyant),
-                shown(over.fitted_cost_over_clairvoyant)
+                "set {recommended}: {interval}; {} times optimum there, {} on the first half, which it was chosen on",
+                shown(over.cost_over_optimum),
+                shown(over.fitted_cost_over_optimum)
             )
         }
         Verdict::AlreadyBest => {
@@ -459,8 +459,8 @@ pub(crate) fn table(tuned: &Tuned) -> Table {
         Column::number("mean latency", "mean_added_latency_ns"),
         Column::number("p99 latency", "p99_added_latency_ns"),
         Column::number("cost", "cost_ns"),
-        Column::number("/clairvoyant", "cost_over_clairvoyant"),
-        Column::number("(1st half)", "fitted_cost_over_clairvoyant"),
+        Column::number("/optimum", "cost_over_optimum"),
+        Column::number("(1st half)", "fitted_cost_over_optimum"),
         Column::text("setting", "setting"),
     ]);
     let present = tuned.rows.iter().find(|row| row.role == Role::Present.name());
@@ -475,8 +475,8 @@ pub(crate) fn table(tuned: &Tuned) -> Table {
             Cell::Nanos(row.mean_added_latency_ns),
             Cell::Nanos(row.p99_added_latency_ns as f64),
             Cell::Nanos(row.cost_ns as f64),
-            Cell::ratio(row.cost_over_clairvoyant),
-            Cell::ratio(row.fitted_cost_over_clairvoyant),
+            Cell::ratio(row.cost_over_optimum),
+            Cell::ratio(row.fitted_cost_over_optimum),
             Cell::Text(present.map_or_else(String::new, |present| differences(row, present))),
         ]);
     }
@@ -487,10 +487,10 @@ pub(crate) fn table(tuned: &Tuned) -> Table {
 fn better_rules(tuned: &Tuned) -> String {
     let over = |role: Role| {
         let row = tuned.rows.iter().find(|row| row.role == role.name());
-        row.and_then(|row| row.cost_over_clairvoyant).map_or_else(|| "-".to_owned(), ratio)
+        row.and_then(|row| row.cost_over_optimum).map_or_else(|| "-".to_owned(), ratio)
     };
     format!(
-        "What a better rule would get: {} times the clairvoyant (leader) or {} (savings), where the best setting of \
+        "What a better rule would get: {} times the optimum (leader) or {} (savings), where the best setting of \
          today's rule\ngets {} in hindsight. The crate dwell-policy has both; no kernel does.",
         over(Role::Leader),
         over(Role::Savings),
@@ -507,7 +507,7 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
         "{first}{}: {} episodes of {} idler{}, {} layer, rule of {} {}\n\
          goal: {}\n\n\
          At most {} of a CPU can be gained by any policy: at {} for a halt the present setting costs {},\n\
-         and the clairvoyant, which knows the future, {}.\n\n\
+         and the optimum, which knows the future, {}.\n\n\
          {} settings tried on the first half ({}). On the second half ({}), which had no part in the choice:\n\n",
         tuned.file,
         count(tuned.episodes.into()),
@@ -520,7 +520,7 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
         share(tuned.upper_bound.gain_ns_per_s.max(0.0)),
         duration(tuned.halt_cost_ns as f64),
         share(tuned.upper_bound.present_cost_ns_per_s),
-        share(tuned.upper_bound.clairvoyant_cost_ns_per_s),
+        share(tuned.upper_bound.optimum_cost_ns_per_s),
         count(tuned.settings_tried as u128),
         duration(tuned.fitted_span_ns as f64),
         duration(tuned.judged_span_ns as f64),

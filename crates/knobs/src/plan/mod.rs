@@ -104,7 +104,7 @@ pub struct Effect {
     /// Under the recommended one.
     pub recommended: Predicted,
     /// What no policy can do better than.
-    pub clairvoyant: Predicted,
+    pub optimum: Predicted,
     /// What is gained.
     pub gain: Gain,
 }
@@ -336,10 +336,10 @@ impl Plan {
 
     /// TOML knows numbers that are none, which nothing else does.
     fn check_figures(&self) -> Result<(), PlanError> {
-        let Effect { present, recommended, clairvoyant, gain } = &self.effect;
+        let Effect { present, recommended, optimum, gain } = &self.effect;
         let figures =
             |p: &Predicted| [p.cpu_burnt_ns_per_s, p.halts_per_s, p.mean_added_latency_ns, p.cost_ns_per_s];
-        let effect = [present, recommended, clairvoyant].into_iter().flat_map(figures);
+        let effect = [present, recommended, optimum].into_iter().flat_map(figures);
         let quantiles = self.recording.quantiles.iter().map(|quantile| quantile.quantile);
         let mut all = effect.chain([gain.share, gain.low_95, gain.high_95]).chain(quantiles);
         match all.all(f64::is_finite) {

@@ -35,7 +35,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
         effect: Effect {
             present: predicted.clone(),
             recommended: predicted.clone(),
-            clairvoyant: predicted,
+            optimum: predicted,
             gain: Gain { of: "cost".to_owned(), share: 0.12, low_95: 0.08, high_95: 0.16 },
         },
         conditions: Conditions {

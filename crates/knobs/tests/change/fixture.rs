@@ -146,7 +146,7 @@ pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Optio
         effect: Effect {
             present: Predicted::default(),
             recommended: Predicted::default(),
-            clairvoyant: Predicted::default(),
+            optimum: Predicted::default(),
             gain: Gain::default(),
         },
         conditions: Conditions {

@@ -10,7 +10,7 @@
 
 use super::{ImportSummary, Input, InputError, excerpt};
 use crate::columns::{COLUMNS, Columns};
-use crate::episode::{Episode, Wake};
+use crate::episode::{Episode, WakeCause};
 use crate::writer::{WriteError, Writer};
 use dwell_policy::Layer;
 use std::io::Write;
@@ -359,10 +359,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn wake(&self) -> Result<Option<Wake>, CsvError> {
+    fn wake(&self) -> Result<Option<WakeCause>, CsvError> {
         let Some(name) = self.string()? else { return Ok(None) };
-        let known = || Wake::ALL.map(Wake::name).join(", ");
-        Wake::from_name(name)
+        let known = || WakeCause::ALL.map(WakeCause::name).join(", ");
+        WakeCause::from_name(name)
             .map(Some)
             .ok_or_else(|| self.error(format!("is no kind of wake event; known: {}", known())))
     }

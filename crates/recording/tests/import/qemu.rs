@@ -2,7 +2,7 @@ use super::{Imported, import};
 use dwell_policy::iothread::{Aio, Era, Event, Handler, Kind, Params, Release};
 use dwell_policy::version::Version;
 use dwell_recording::import::qemu::{self, LEAST_LENGTHS, QemuOptions, REALTIME_OFFSET, Sleeps};
-use dwell_recording::{Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, Wake, Writer};
+use dwell_recording::{Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, WakeCause, Writer};
 use proptest::prelude::*;
 
 fn qemu_with(options: QemuOptions, text: impl AsRef<[u8]>) -> Result<Imported, String> {
@@ -25,7 +25,9 @@ fn rule(era: Era) -> Option<(Era, Params)> {
 fn sleeps(offset: u64, waits: &[(u64, u64)]) -> Sleeps {
     let mut writer = Writer::new(vec![], Metadata::new(Layer::Iothread), Packing::default()).unwrap();
     for &(start, length) in waits {
-        writer.push(&Episode { wake: Some(Wake::Io), ..Episode::new("IO io0/1/7", start, length) }).unwrap();
+        writer
+            .push(&Episode { wake: Some(WakeCause::Io), ..Episode::new("IO io0/1/7", start, length) })
+            .unwrap();
     }
     writer.metadata_mut().other.insert(REALTIME_OFFSET.to_owned(), offset.into());
     Sleeps::read("s", &Reader::from_bytes("s", writer.close().unwrap().1).unwrap()).unwrap()

@@ -2,7 +2,7 @@
 
 use super::blocks::{Block, BlocksMaker};
 use super::polls::{Polls, PollsMaker};
-use dwell_recording::{Chunk, Columns, ReadError, Reader, Wake};
+use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ pub(super) fn polled_ns(chunk: &Chunk, row: usize) -> Option<u64> {
 
 impl Recorded {
     fn take(&mut self, chunk: &Chunk, row: usize, ends: &mut PollsMaker) {
-        if let Some(wake) = chunk.wake[row].filter(|&wake| wake != Wake::Unknown) {
+        if let Some(wake) = chunk.wake[row].filter(|&wake| wake != WakeCause::Unknown) {
             *self.wakes.entry(wake.name()).or_default() += 1;
         }
         let Some(halted) = chunk.halted[row] else { return };

@@ -4,7 +4,7 @@ use super::*;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Outcome, Policy as _};
-use dwell_recording::{Episode, Metadata, Packing, Reader, Wake, Writer};
+use dwell_recording::{Episode, Metadata, Packing, Reader, WakeCause, Writer};
 use dwell_replay::random::SplitMix64;
 
 struct Row {
@@ -37,7 +37,7 @@ fn source(rows: &[Row]) -> RecordingSource {
         let mut episode = Episode::new(&name, row.start_ns, row.idle_ns);
         episode.window_ns = row.window_ns;
         episode.halted = row.halted;
-        episode.wake = Some(Wake::Timer);
+        episode.wake = Some(WakeCause::Timer);
         writer.push(&episode).unwrap();
     }
     let (_, bytes) = writer.close().unwrap();

@@ -36,7 +36,7 @@ const verdict = (recording) => {
         change ? percent(costShare(recording, rowOf(recording, 'recommended'))) : 'leave it',
         change ? 'of a CPU: what the recommended one costs' : 'nothing better is certain',
       ),
-      tile('bound', percent(tune.upper_bound.clairvoyant_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
+      tile('bound', percent(tune.upper_bound.optimum_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
       tile('gain', `${percent(gain)}`, 'of a CPU: the most that can be gained at all'),
     ),
     element('p', { class: 'advice' }, `Advice: ${tune.advice}`),
@@ -83,7 +83,7 @@ const costs = (recording) => {
           { color: colour(name), fontWeight: 'bold', lineHeight: 15 },
         ]),
       );
-      const style = { present: 'present', recommended: 'recommended', clairvoyant: 'bound' };
+      const style = { present: 'present', recommended: 'recommended', optimum: 'bound' };
       return {
         grid: { left: narrow ? 124 : 190, right: 18, top: 8, bottom: 44 },
         xAxis: axis({
@@ -124,7 +124,7 @@ const costs = (recording) => {
             return tip(`${row.role}: ${percent(total(row))} of a CPU`, [
               [colour('polling'), `polling ${percent(row.cpu_burnt_share)}`],
               [colour('idle'), `halts ${percent(halts(row))}: ${rate(row.halts_per_s)} a second`],
-              [null, row.cost_over_clairvoyant === null ? '' : `${fixed(row.cost_over_clairvoyant)} times clairvoyant`],
+              [null, row.cost_over_optimum === null ? '' : `${fixed(row.cost_over_optimum)} times optimum`],
               [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
               [null, settingText(row.setting)],
             ]);
@@ -152,7 +152,7 @@ const costs = (recording) => {
     columns: [
       ['policy', true],
       ['cost'],
-      ['/clairvoyant'],
+      ['/optimum'],
       ['CPU burnt'],
       ['polls'],
       ['success'],
@@ -164,7 +164,7 @@ const costs = (recording) => {
       rows.map((row) => [
         row.role,
         percent(costShare(recording, row)),
-        row.cost_over_clairvoyant === null ? null : fixed(row.cost_over_clairvoyant),
+        row.cost_over_optimum === null ? null : fixed(row.cost_over_optimum),
         percent(row.cpu_burnt_share),
         count(row.polls),
         row.success_share === null ? null : percent(row.success_share),
@@ -175,7 +175,7 @@ const costs = (recording) => {
   });
   return card(
     'What each policy costs',
-    'From never polling to always polling; savings and leader, which learn and which no kernel has; and what cannot be beaten: the clairvoyant, which knows how long each episode will be.',
+    'From never polling to always polling; savings and leader, which learn and which no kernel has; and what cannot be beaten: the optimum, which knows how long each episode will be.',
     chart.node,
   );
 };
@@ -189,7 +189,7 @@ const pareto = (recording) => {
     recommended: 'circle',
     'best in hindsight': 'pin',
     'best fixed window': 'arrow',
-    clairvoyant: 'roundRect',
+    optimum: 'roundRect',
   };
   const at = (row) => [row.cpu_burnt_share, row.halts_per_s, row];
   const log = (on, point) =>
@@ -275,7 +275,7 @@ const pareto = (recording) => {
               color: colour('ink'),
               fontSize: 11.5,
               lineHeight: 14,
-              verticalAlign: row.role === 'clairvoyant' ? 'top' : scaled[number][0] > middle ? 'middle' : 'bottom',
+              verticalAlign: row.role === 'optimum' ? 'top' : scaled[number][0] > middle ? 'middle' : 'bottom',
             },
             data: [log(on, at(row))],
           })),
@@ -294,7 +294,7 @@ const pareto = (recording) => {
   });
   return card(
     'CPU against halts',
-    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only rules that learn and the clairvoyant lie there.',
+    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only rules that learn and the optimum lie there.',
     chart.node,
   );
 };

@@ -57,7 +57,7 @@ const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).tr
 const ROLE_COLOURS = {
   present: 'present',
   recommended: 'recommended',
-  clairvoyant: 'bound',
+  optimum: 'bound',
   plan: 'recommended',
   before: 'present',
   after: 'recommended',

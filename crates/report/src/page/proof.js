@@ -235,7 +235,7 @@ const plan = () => {
       [
         row('present', made.effect.present),
         row('plan', made.effect.recommended),
-        row('clairvoyant', made.effect.clairvoyant),
+        row('optimum', made.effect.optimum),
       ],
       true,
     ),

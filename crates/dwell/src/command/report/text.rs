@@ -137,8 +137,7 @@ fn promised(effect: &Effect) -> Table {
         Column::number("halts/s", "halts_per_s"),
         Column::number("mean latency", "mean_added_latency_ns"),
     ]);
-    let rows =
-        [("present", &effect.present), ("plan", &effect.recommended), ("clairvoyant", &effect.clairvoyant)];
+    let rows = [("present", &effect.present), ("plan", &effect.recommended), ("optimum", &effect.optimum)];
     for (policy, predicted) in rows {
         let Predicted { cost_ns_per_s, cpu_burnt_ns_per_s, halts_per_s, mean_added_latency_ns, .. } =
             predicted;

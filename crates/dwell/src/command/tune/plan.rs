@@ -131,7 +131,7 @@ fn plan_of(told: &Told<'_>, wanted: &Setting, facts: RecordingFacts) -> Plan {
         effect: Effect {
             present: predicted(Role::Present),
             recommended: predicted(Role::Recommended),
-            clairvoyant: predicted(Role::Clairvoyant),
+            optimum: predicted(Role::Optimum),
             gain,
         },
         conditions: Conditions {

@@ -8,7 +8,7 @@
 use super::fields::Point;
 use super::line::Event;
 use super::stream::{Done, Sink, Stream};
-use crate::episode::Wake;
+use crate::episode::WakeCause;
 use crate::writer::WriteError;
 use std::collections::{BTreeMap, HashMap};
 
@@ -130,7 +130,7 @@ impl Period {
         match woken_ns {
             Some(woken_ns) if (self.start_ns..=switched_ns).contains(&woken_ns) => Some(Done {
                 idle_ns: woken_ns - self.start_ns,
-                wake: Some(Wake::Task),
+                wake: Some(WakeCause::Task),
                 wake_latency_ns: Some(switched_ns - woken_ns),
                 ..done
             }),

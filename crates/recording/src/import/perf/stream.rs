@@ -1,6 +1,6 @@
 //! The episodes of one idler on their way to the recording.
 
-use crate::episode::{Episode, Wake};
+use crate::episode::{Episode, WakeCause};
 use crate::import::ImportSummary;
 use crate::writer::WriteError;
 
@@ -21,7 +21,7 @@ pub(super) struct Done {
     pub(super) idle_ns: u64,
     pub(super) window_ns: Option<u64>,
     pub(super) halted: Option<bool>,
-    pub(super) wake: Option<Wake>,
+    pub(super) wake: Option<WakeCause>,
     pub(super) wake_latency_ns: Option<u64>,
     /// Whether it began with a poll; where it is known not to have, the idler's window was not in force.
     pub(super) polled: Option<bool>,

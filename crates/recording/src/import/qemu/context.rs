@@ -3,7 +3,7 @@
 use super::judge::{Bounds, Decisions, Verdict, judge};
 use super::line::{Event, What};
 use super::sleeps::Sleep;
-use crate::episode::{Episode, Wake};
+use crate::episode::{Episode, WakeCause};
 use crate::import::ImportSummary;
 use crate::writer::WriteError;
 use dwell_policy::iothread::{Change, ChangeKind, Era, Params};
@@ -179,7 +179,7 @@ impl Context {
         self.turn = Turn { floor_ns: attempt.floor_ns, least_ns, seen: true };
         // Where waits were recorded and there is none, the context was notified before it could sleep.
         let halted = sleep.is_some() || now.sleeps.is_none();
-        let wake = sleep.map_or(Some(Wake::Unknown), |sleep| sleep.wake);
+        let wake = sleep.map_or(Some(WakeCause::Unknown), |sleep| sleep.wake);
         let window_ns = Some(attempt.window_ns);
         let episode = Episode { window_ns, halted: Some(halted), wake, ..Episode::new("", 0, idle_ns) };
         self.write(begin_ns, episode, sink)
@@ -223,7 +223,7 @@ impl Context {
             window_ns: Some(attempt.window_ns),
             halted: Some(false),
             // Without progress it was another thread's notification, or a timer came due.
-            wake: Some(if progress { Wake::Io } else { Wake::Unknown }),
+            wake: Some(if progress { WakeCause::Io } else { WakeCause::Unknown }),
             ..Episode::new("", 0, idle_ns)
         };
         self.write(attempt.begin_ns.unwrap_or(0), episode, sink)

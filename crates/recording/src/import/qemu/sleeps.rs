@@ -3,7 +3,7 @@
 use super::QemuError;
 use crate::chunk::Chunk;
 use crate::columns::Columns;
-use crate::episode::Wake;
+use crate::episode::WakeCause;
 use crate::reader::Reader;
 use dwell_policy::Layer;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct Sleep {
     /// CLOCK_MONOTONIC.
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
-    pub(super) wake: Option<Wake>,
+    pub(super) wake: Option<WakeCause>,
 }
 
 #[derive(Clone, Debug)]
