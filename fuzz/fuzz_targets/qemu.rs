@@ -6,14 +6,14 @@ use dwell_recording::import::qemu::{self, QemuOptions};
 use dwell_recording::import::Input;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
-use dwell_policy::iothread::{Era, Params};
+use dwell_policy::iothread::{Revision, Params};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, data)) = data.split_first() else { return };
-    let era = [None, Some(Era::Global), Some(Era::PerHandler), Some(Era::Weighted)][usize::from(choice & 3)];
+    let revision = [None, Some(Revision::Global), Some(Revision::PerHandler), Some(Revision::Weighted)][usize::from(choice & 3)];
     let options = QemuOptions {
-        rule: era.map(|era| (era, Params::default_for(era))),
+        rule: revision.map(|revision| (revision, Params::default_for(revision))),
         sleeps: None,
         context: (choice & 4 != 0).then_some(0x5),
         skip_unparsable: choice & 8 == 0,

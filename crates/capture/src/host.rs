@@ -18,7 +18,7 @@
 use crate::event::{Event, HLT_EXITS, Kind, What};
 use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
 use crate::probe::Probe;
-use dwell_policy::host::Era;
+use dwell_policy::host::Revision;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -93,12 +93,12 @@ impl Window {
 }
 
 impl HostPairing {
-    /// For a kernel of `era` (`None`: not known, then windows are told only where an event tells them), for the VM of
+    /// For a kernel of `revision` (`None`: not known, then windows are told only where an event tells them), for the VM of
     /// process `only_pid` or for all.
-    pub fn new(era: Option<Era>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
+    pub fn new(revision: Option<Revision>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
         HostPairing {
             names,
-            clamps_at_entry: era.is_none_or(Era::clamps_at_entry),
+            clamps_at_entry: revision.is_none_or(Revision::clamps_at_entry),
             only_pid,
             idlers: Idlers::default(),
             vcpus: ByNumber::default(),
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_vcpu_is_named_by_event_thread_or_process_else_by_tid() {
-        let mut pairing = HostPairing::new(Some(Era::V6_11), None, Box::new(Few));
+        let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
         run(
             &mut pairing,
             &[
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn other_processes_are_left_out() {
-        let mut pairing = HostPairing::new(Some(Era::V6_11), Some(20), Box::new(Few));
+        let mut pairing = HostPairing::new(Some(Revision::V6_11), Some(20), Box::new(Few));
         let found = run(&mut pairing, &[event(10, 11, wakeup(1, true)), event(30, 21, wakeup(20, false))]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].start_ns, found[0].idle_ns, found[0].halted), (10, 20, Some(false)));
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_loss_makes_the_window_unknown() {
-        let mut pairing = HostPairing::new(Some(Era::V6_11), None, Box::new(Few));
+        let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
         let grown = What::HaltPoll { vcpu: 0, grow: false, new: 10_000, old: 20_000 };
         let found = run(
             &mut pairing,
@@ -297,11 +297,11 @@ mod tests {
         fn windows_told_are_windows_in_force(
             halts in prop::collection::vec(0u64..600_000, 1..300),
             max in prop_oneof![Just(0u32), Just(10_000), Just(50_000), Just(200_000), Just(400_000), any::<u32>()],
-            era in prop_oneof![Just(Era::V5_10), Just(Era::V5_17), Just(Era::V6_1), Just(Era::V6_11)],
+            revision in prop_oneof![Just(Revision::V5_10), Just(Revision::V5_17), Just(Revision::V6_1), Just(Revision::V6_11)],
         ) {
-            let knobs = Knobs { cap_ns: Some(max), ..Knobs::of(Params::default_for(era)) };
-            let mut model = Model::new(era);
-            let mut pairing = HostPairing::new(Some(era), None, Box::new(Few));
+            let knobs = Knobs { cap_ns: Some(max), ..Knobs::of(Params::default_for(revision)) };
+            let mut model = Model::new(revision);
+            let mut pairing = HostPairing::new(Some(revision), None, Box::new(Few));
             let (mut time, mut found) = (0, vec![]);
             for ns in halts {
                 time += ns + 1_000;

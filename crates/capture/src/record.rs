@@ -511,10 +511,10 @@ type Plan = (Vec<Probe>, Box<dyn Pairing>, IdleIncludes);
 fn plan(system: &Arc<dyn System>, tracefs: &Tracefs, target: &Target) -> Result<Plan, RecordError> {
     Ok(match target {
         Target::Host { pid, exits } => {
-            let era = kernel_release(&**system)
+            let revision = kernel_release(&**system)
                 .and_then(|release| Version::parse(&release))
-                .and_then(|version| host::Era::of(version).ok());
-            let pairing = HostPairing::new(era, *pid, Box::new(ProcNames::new(system.clone())));
+                .and_then(|version| host::Revision::of(version).ok());
+            let pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
             (crate::host::probes(*exits), Box::new(pairing), IdleIncludes::Wake)
         }
         Target::Guest { source } => guest::plan(&**system, tracefs, *source)?,

@@ -13,7 +13,7 @@ fn rules(window: u64, max: u32, shrink: u32) -> Vec<(Rule, Box<dyn Policy>)> {
     let mut setting = Setting::defaults(Layer::Host, Version::new(6, 18));
     setting.set("halt_poll_ns", max.into()).expect("in range");
     setting.set("halt_poll_ns_shrink", shrink.into()).expect("in range");
-    let kvm = host::HaltPoll::new(host::Era::V6_11, host::Params::from(&setting));
+    let kvm = host::HaltPoll::new(host::Revision::V6_11, host::Params::from(&setting));
     vec![
         (Rule::Never, Box::new(reference::Never)),
         (Rule::Always, Box::new(reference::Always)),

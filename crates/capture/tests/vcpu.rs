@@ -7,7 +7,7 @@ mod say;
 use common::{HaltingVcpu, Numbers, opened};
 use dwell_capture::event::{Event, What};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
-use dwell_policy::host::{Change, Era, Knobs, Params, Vcpu};
+use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
 use say::say;
@@ -66,15 +66,15 @@ fn gaps(shape: &str, numbers: &mut Numbers, count: usize) -> Vec<u64> {
     (0..count).map(|_| gap()).collect()
 }
 
-fn running_era() -> Result<Era, String> {
+fn running_revision() -> Result<Revision, String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").map_err(|e| e.to_string())?;
     let version = Version::parse(&release).ok_or("unknown kernel release")?;
-    Era::of(version).map_err(|error| error.to_string())
+    Revision::of(version).map_err(|error| error.to_string())
 }
 
 /// The module parameters as the recording tells them.
-fn params(reader: &Reader, era: Era) -> Params {
-    let mut params = Params::default_for(era);
+fn params(reader: &Reader, revision: Revision) -> Params {
+    let mut params = Params::default_for(revision);
     let values = reader.metadata().settings.first().expect("settings are recorded").values.clone();
     for (name, value) in values {
         let SettingValue::Number(value) = value else { continue };
@@ -90,9 +90,14 @@ fn params(reader: &Reader, era: Era) -> Params {
     params
 }
 
-fn replay(reader: &Reader, era: Era, cap: u32, traced: &[(u64, bool, Option<Change>)]) -> (Tally, u64) {
-    let knobs = Knobs { cap_ns: Some(cap), ..Knobs::of(params(reader, era)) };
-    let (mut vcpu, mut tally, mut succeeded) = (Vcpu::new(era), Tally::default(), 0);
+fn replay(
+    reader: &Reader,
+    revision: Revision,
+    cap: u32,
+    traced: &[(u64, bool, Option<Change>)],
+) -> (Tally, u64) {
+    let knobs = Knobs { cap_ns: Some(cap), ..Knobs::of(params(reader, revision)) };
+    let (mut vcpu, mut tally, mut succeeded) = (Vcpu::new(revision), Tally::default(), 0);
     let mut chunk = Chunk::default();
     let columns = Columns::START_NS | Columns::IDLE_NS | Columns::WINDOW_NS | Columns::HALTED;
     for group in 0..reader.row_groups() {
@@ -119,8 +124,8 @@ fn replay(reader: &Reader, era: Era, cap: u32, traced: &[(u64, bool, Option<Chan
 #[test]
 fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
     const TEST: &str = "replay_of_a_live_recording_reproduces_every_decision_of_the_kernel";
-    let era = match running_era() {
-        Ok(era) => era,
+    let revision = match running_revision() {
+        Ok(revision) => revision,
         Err(error) => return say!("SKIP {error}: {TEST}"),
     };
     let pid = i32::try_from(std::process::id()).unwrap();
@@ -154,7 +159,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
             assert_eq!(summary.status.lost, 0);
             let reader = Reader::from_bytes("live", bytes).unwrap();
             assert_eq!(reader.metadata().layer, Layer::Host);
-            let (tally, succeeded) = replay(&reader, era, cap, &tap.traced);
+            let (tally, succeeded) = replay(&reader, revision, cap, &tap.traced);
             say!(
                 "{shape:<11} {cap:>7} {:>6} {:>6} {:>12} {:>11} {:>14}/{} {:>9}",
                 tally.wakes,

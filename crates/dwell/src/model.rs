@@ -3,13 +3,14 @@
 
 use crate::calibration;
 use crate::quantity;
-use crate::settings;
+use crate::settings::{self, VersionArgs};
 use anyhow::Context;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::import::qemu::LEAST_LENGTHS;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
+use dwell_replay::Versions;
 use std::path::Path;
 
 /// Options of every command that replays.
@@ -21,12 +22,8 @@ pub(crate) struct ModelArgs {
     /// Any recording can go through any layer's rule.
     #[arg(long, value_parser = Whose::parse, value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
-    /// Version whose rule to replay: of the kernel for host and guest, of QEMU for iothread [default: the recording's,
-    /// else Linux 6.18, QEMU 11.1]
-    ///
-    /// Known are Linux 5.4 to 7.3 and QEMU 2.9 to 11.1. `5.4` is the maintained series, `5.4.0` its first release.
-    #[arg(long, value_name = "VERSION")]
-    pub(crate) era: Option<String>,
+    #[command(flatten)]
+    pub(crate) versions: VersionArgs,
     /// What one halt and wake is worth, in CPU time: exit, wake-up, and the latency at the price you give it
     /// [default: what `dwell lab calibrate` measured, for recordings of the host it measured; else 20us]
     ///
@@ -62,6 +59,14 @@ impl Whose {
         }
     }
 
+    /// The layers whose rules take part, the one that idles first.
+    fn layers(&self) -> &[Layer] {
+        match self {
+            Whose::One(layer) => std::slice::from_ref(layer),
+            Whose::Stacked => &[Layer::Guest, Layer::Host],
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Whose::One(layer) => layer.name(),
@@ -77,6 +82,8 @@ pub(crate) struct Model {
     pub(crate) version: Version,
     pub(crate) halt_cost: Nanos,
     pub(crate) wake_latency: Nanos,
+    /// Whether the version was asked for.
+    version_asked: bool,
     /// Whether the halt cost was measured on the machine of the recording.
     measured: bool,
 }
@@ -92,7 +99,9 @@ impl Model {
             layer => layer,
         };
         let whose = args.layer.unwrap_or(Whose::One(recorded));
-        let layer = if let Whose::One(layer) = whose { layer } else { Layer::Guest };
+        let layers = whose.layers();
+        args.versions.check(layers)?;
+        let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
         let measured = match args.halt_cost {
             Some(_) => None,
             None => calibration::of_machine(metadata)?,
@@ -102,7 +111,13 @@ impl Model {
         let halt_cost = args.halt_cost.or(cost).unwrap_or(HALT_COST);
         Ok(Model {
             whose,
-            version: settings::version(layer, args.era.as_deref(), metadata)?,
+            version,
+            version_asked: if layers[0] == Layer::Iothread {
+                args.versions.qemu
+            } else {
+                args.versions.kernel
+            }
+            .is_some(),
             halt_cost,
             wake_latency: args.wake_latency.or(latency).unwrap_or(halt_cost),
             measured: cost.is_some(),
@@ -111,11 +126,7 @@ impl Model {
 
     /// The settings that the rule has, at their defaults: one, or the guest's and the host's.
     pub(crate) fn defaults(&self) -> Vec<Setting> {
-        let layers: &[Layer] = match &self.whose {
-            Whose::One(layer) => std::slice::from_ref(layer),
-            Whose::Stacked => &[Layer::Guest, Layer::Host],
-        };
-        layers.iter().map(|&layer| Setting::defaults(layer, self.version)).collect()
+        self.whose.layers().iter().map(|&layer| Setting::defaults(layer, self.version)).collect()
     }
 
     /// The settings that were in force, where the recording tells, else the defaults; and whether it told.
@@ -132,14 +143,19 @@ impl Model {
     /// What somebody who reads the figures has to know about how they came to be.
     pub(crate) fn notes(&self, metadata: &Metadata) -> Vec<String> {
         let mut notes = vec![];
-        let here = match self.whose {
-            Whose::One(layer) => layer,
-            Whose::Stacked => Layer::Guest,
-        };
+        let here = self.whose.layers()[0];
         if self.measured {
             notes.push(format!(
                 "a halt is worth {} of CPU time here, as `dwell lab calibrate` measured; --halt-cost takes another price",
                 dwell_report::duration(self.halt_cost.get() as f64)
+            ));
+        }
+        let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
+        if let Some(recorded) = unknown {
+            notes.push(format!(
+                "the rule of the recorded release {} is not known; that of {} is taken",
+                recorded.escape_default(),
+                self.version
             ));
         }
         if metadata.layer != here {

@@ -1,49 +1,70 @@
 //! Versions and settings as people type them.
 
 use crate::quantity;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting, Unit};
 use dwell_policy::version::Version;
 use dwell_recording::{Metadata, SettingValue};
+use dwell_replay::Versions;
 
-/// The kernel whose rules are taken where nobody names one: the newest long-term kernel that the models were
-/// checked against live.
-pub(crate) const KERNEL: &str = "6.18";
-/// The QEMU whose rule is taken where nobody names one.
-pub(crate) const QEMU: &str = "11.1";
+/// Which releases decide the rules and their defaults.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct VersionArgs {
+    /// Kernel whose rules and defaults to take, 5.4 to 7.3 [default: the recording's, else 7.3, the newest known]
+    ///
+    /// For the layers guest, host and timer. `5.4` is the maintained series, `5.4.0` its first release.
+    #[arg(long, value_name = "VERSION", value_parser = kernel)]
+    pub(crate) kernel: Option<Version>,
+    /// QEMU whose rule and defaults to take, 2.9 to 11.1 [default: the recording's, else 11.1, the newest known]
+    ///
+    /// For the layer iothread.
+    #[arg(long, value_name = "VERSION", value_parser = qemu)]
+    pub(crate) qemu: Option<Version>,
+}
+
+impl VersionArgs {
+    /// The releases as asked, else as `otherwise`.
+    pub(crate) fn over(&self, otherwise: Versions) -> Versions {
+        Versions {
+            kernel: self.kernel.unwrap_or(otherwise.kernel),
+            qemu: self.qemu.unwrap_or(otherwise.qemu),
+        }
+    }
+
+    /// Refuses a release that has no effect on the layers in use.
+    pub(crate) fn check(&self, layers: &[Layer]) -> anyhow::Result<()> {
+        let iothread = layers.contains(&Layer::Iothread);
+        let kernel = layers.iter().any(|layer| *layer != Layer::Iothread);
+        ensure!(kernel || self.kernel.is_none(), "--kernel has no effect on layer iothread; use --qemu");
+        ensure!(iothread || self.qemu.is_none(), "--qemu has an effect on layer iothread only; use --kernel");
+        Ok(())
+    }
+}
+
+/// A kernel release whose rules are known.
+pub(crate) fn kernel(text: &str) -> Result<Version, String> {
+    known(Layer::Host, text)
+}
+
+/// A QEMU release whose rule is known.
+pub(crate) fn qemu(text: &str) -> Result<Version, String> {
+    known(Layer::Iothread, text)
+}
+
+fn known(layer: Layer, text: &str) -> Result<Version, String> {
+    let unknown = |version| param::known_version(layer, version).map_err(|unknown| unknown.to_string());
+    match Version::parse(text) {
+        Some(version) => unknown(version).map(|()| version),
+        // The error for something that is no version names the known ones, too.
+        None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
+    }
+}
 
 /// A layer by its name.
 pub(crate) fn layer(text: &str) -> Result<Layer, String> {
     Layer::from_name(text)
         .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
-}
-
-/// The version whose rule is to be replayed: as asked, else as recorded, else the newest known.
-pub(crate) fn version(layer: Layer, asked: Option<&str>, metadata: &Metadata) -> anyhow::Result<Version> {
-    let recorded = if layer == Layer::Iothread { &metadata.qemu } else { &metadata.kernel };
-    let default = if layer == Layer::Iothread { QEMU } else { KERNEL };
-    if let Some(text) = asked {
-        return parse_version(layer, text);
-    }
-    let usable = recorded.as_deref().and_then(|text| parse_version(layer, text).ok());
-    usable.map_or_else(|| parse_version(layer, default), Ok)
-}
-
-/// A version whose rule is known.
-pub(crate) fn parse_version(layer: Layer, text: &str) -> anyhow::Result<Version> {
-    let what = if layer == Layer::Iothread { "QEMU" } else { "kernel" };
-    let parsed =
-        Version::parse(text).ok_or_else(|| anyhow!("--era {text}: not a {what} version such as 6.18"));
-    let known = |version: Version| param::known_era(layer, version).map(|()| version);
-    match parsed {
-        Ok(version) => known(version).map_err(|unknown| anyhow!("--era {text}: {unknown}")),
-        // The error for something that is no version names the known ones, too.
-        Err(error) => Err(match known(Version::new(0, 0)) {
-            Err(unknown) => anyhow!("{error}; known: {}", unknown.known),
-            Ok(_) => error,
-        }),
-    }
 }
 
 /// One `name=value`, the value still as typed.
@@ -180,9 +201,28 @@ mod tests {
 
     #[test]
     fn unknown_versions_name_the_known_ones() {
-        for (layer, text) in [(Layer::Host, "4.19"), (Layer::Guest, "9.9"), (Layer::Host, "new")] {
-            let error = parse_version(layer, text).unwrap_err().to_string();
-            assert!(error.contains("5.4 to 7.3"), "{error}");
+        for text in ["4.19", "9.9", "new"] {
+            assert!(kernel(text).unwrap_err().contains("5.4 to 7.3"), "{text}");
         }
+        assert!(qemu("12.0").unwrap_err().contains("2.9 to 11.1"));
+    }
+
+    #[test]
+    fn help_names_the_newest_versions() {
+        let help =
+            <VersionArgs as clap::Args>::augment_args(clap::Command::new("x")).render_help().to_string();
+        let newest = Versions::NEWEST;
+        assert!(help.contains(&format!("else {}, the newest known", newest.kernel)), "{help}");
+        assert!(help.contains(&format!("else {}, the newest known", newest.qemu)), "{help}");
+    }
+
+    #[test]
+    fn release_without_effect_is_refused() {
+        let asked = VersionArgs { kernel: Some(Version::new(6, 18)), qemu: None };
+        assert!(asked.check(&[Layer::Iothread]).unwrap_err().to_string().contains("use --qemu"));
+        asked.check(&[Layer::Guest, Layer::Host]).unwrap();
+        let asked = VersionArgs { kernel: None, qemu: Some(Version::new(10, 0)) };
+        assert!(asked.check(&[Layer::Host]).unwrap_err().to_string().contains("use --kernel"));
+        asked.check(&[Layer::Iothread]).unwrap();
     }
 }

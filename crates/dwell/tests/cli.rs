@@ -114,17 +114,17 @@ fn replay_counts_by_hand() {
 #[test]
 fn every_layer_has_its_rule_and_several_settings_stand_side_by_side() {
     let file = recording("guest-redis_c1.parquet");
-    for (layer, era, policy) in [
-        ("host", "5.4", "kvm"),
-        ("guest", "6.1", "haltpoll"),
-        ("iothread", "7.2", "aio-global"),
-        ("iothread", "10.0", "aio-per-handler"),
-        ("iothread", "11.1", "aio-weighted"),
-        ("guest+host", "6.18", "haltpoll+kvm"),
+    for (layer, of, version, policy) in [
+        ("host", "--kernel", "5.4", "kvm"),
+        ("guest", "--kernel", "6.1", "haltpoll"),
+        ("iothread", "--qemu", "7.2", "aio-global"),
+        ("iothread", "--qemu", "10.0", "aio-per-handler"),
+        ("iothread", "--qemu", "11.1", "aio-weighted"),
+        ("guest+host", "--kernel", "6.18", "haltpoll+kvm"),
     ] {
-        let replayed = json(&["replay", &file, "--layer", layer, "--era", era, "--format", "json"]);
+        let replayed = json(&["replay", &file, "--layer", layer, of, version, "--format", "json"]);
         assert_eq!(replayed["results"][2]["policy"], policy);
-        assert_eq!(replayed["era"], era);
+        assert_eq!(replayed["version"], version);
     }
     let args = ["replay", &file, "--layer", "host", "--format", "json", "--set", "halt_poll_ns=160000"];
     let more = ["--set", "halt_poll_ns_shrink=2", "--set", "halt_poll_ns=50us,halt_poll_ns_shrink=0"];
@@ -247,12 +247,14 @@ fn bad_tables_are_named_by_line() {
 fn wrong_words_name_the_right_ones() {
     let file = recording("guest-redis_c1.parquet");
     for (args, says) in [
-        (&["--layer", "host", "--era", "4.19"][..], "5.4 to 7.3"),
-        (&["--layer", "iothread", "--era", "12.0"][..], "2.9 to 11.1"),
+        (&["--layer", "host", "--kernel", "4.19"][..], "5.4 to 7.3"),
+        (&["--layer", "iothread", "--qemu", "12.0"][..], "2.9 to 11.1"),
+        (&["--layer", "iothread", "--kernel", "6.18"][..], "use --qemu"),
+        (&["--layer", "host", "--qemu", "10.0"][..], "use --kernel"),
         (&["--layer", "timer"][..], "host, guest, iothread"),
         (&["--layer", "host", "--set", "halt_poll=1"][..], "halt_poll_ns_grow_start"),
         (&["--layer", "host", "--set", "halt_poll_ns=5s"][..], "4294967295"),
-        (&["--layer", "iothread", "--era", "10.0", "--set", "poll-weight=2"][..], "11.1"),
+        (&["--layer", "iothread", "--qemu", "10.0", "--set", "poll-weight=2"][..], "11.1"),
         (&["--halt-cost", "20 parsecs"][..], "200us"),
     ] {
         let stderr = refused(&[&["replay", &file][..], args].concat());
@@ -510,8 +512,8 @@ fn study_names_what_it_cannot_read_and_goes_on() {
 #[test]
 fn tune_shows_what_a_better_rule_would_get() {
     let file = recording("event-pgbench_sel1.parquet");
-    for (layer, era) in [("host", "6.18"), ("iothread", "7.2")] {
-        let args = ["tune", &file, "--layer", layer, "--era", era, "--halt-cost", "50us", "--format", "json"];
+    for (layer, of, version) in [("host", "--kernel", "6.18"), ("iothread", "--qemu", "7.2")] {
+        let args = ["tune", &file, "--layer", layer, of, version, "--halt-cost", "50us", "--format", "json"];
         let tuned = json(&args);
         let cost = |role: &str| {
             let rows = tuned["rows"].as_array().unwrap();

@@ -4,7 +4,7 @@ use crate::knob::{Knob, Module};
 use crate::machine::{self, Machine};
 use crate::place::Place;
 use dwell_policy::Layer;
-use dwell_policy::timer::{Era, PostingPredicate};
+use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
 use serde::Serialize;
 use std::fmt;
@@ -80,7 +80,8 @@ fn apicv(machine: &dyn Machine) -> Option<Void> {
 
 /// What a machine does not tell and somebody who sets this knob has to know.
 pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
-    let merged_2022 = || Era::of(version).is_ok_and(|era| era.posting() == PostingPredicate::Merged2022);
+    let merged_2022 =
+        || Revision::of(version).is_ok_and(|revision| revision.posting() == PostingPredicate::Merged2022);
     match knob.param.name {
         "pi_inject_timer" if merged_2022() => Some(
             "this kernel posts only for VMs that execute MWAIT or HLT themselves (-overcommit cpu-pm=on of QEMU)",

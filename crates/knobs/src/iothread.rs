@@ -8,7 +8,7 @@
 //! `thread-pool-min`, `thread-pool-max`) included; which there are, and which values they take, is QEMU's to say.
 
 use crate::qmp::{Monitor, QmpError};
-use dwell_policy::iothread::{Era, Params, Property};
+use dwell_policy::iothread::{Params, Property, Revision};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl IoThread {
     fn stored(&self, property: &str, value: i64) -> i64 {
         match Property::from_name(property) {
             Some(known) if self.is_weighted() && value == 0 && known != Property::PollMaxNs => {
-                Params::default_for(Era::Weighted).get(known)
+                Params::default_for(Revision::Weighted).get(known)
             }
             _ => value,
         }

@@ -5,7 +5,7 @@
 
 use crate::place::Place;
 use dwell_policy::Layer;
-use dwell_policy::host::{Era, MaxSource};
+use dwell_policy::host::{MaxSource, Revision};
 use dwell_policy::param::{self, Param, Unit};
 use dwell_policy::version::Version;
 
@@ -141,7 +141,7 @@ impl Knob {
             Layer::Timer => Reach::NextTimer,
             // The other three are read at each use in every version.
             Layer::Host if self.param.name != "halt_poll_ns" => Reach::NextHalt,
-            Layer::Host => match Era::of(version).map(Era::max_source) {
+            Layer::Host => match Revision::of(version).map(Revision::max_source) {
                 Ok(MaxSource::CopiedAtCreation) => Reach::NewVms,
                 Ok(MaxSource::CapElseLive) => Reach::NextHaltUnlessCap,
                 _ => Reach::NextHalt,

@@ -3,15 +3,11 @@
 use crate::method::gaps::Typed;
 use crate::vm::Options;
 use dwell_policy::param::{SetError, Setting};
-use dwell_policy::version::Version;
+use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
 use dwell_policy::{Layer, Nanos, ParseNanosError};
 use dwell_replay::{Rule, Terms};
 use std::fmt;
 use std::str::FromStr;
-
-/// The versions that a rule without one means: the newest that the policy crate knows.
-const NEWEST_KERNEL: Version = Version::new(7, 3);
-const NEWEST_QEMU: Version = Version::new(11, 1);
 
 /// Who handles the halt of a vCPU.
 #[derive(Clone, Debug, PartialEq, Eq)]

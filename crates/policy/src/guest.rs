@@ -16,18 +16,18 @@
 //! A halt longer than the limit and at most `guest_halt_poll_ns` grows the limit; a longer one shrinks it, if
 //! `guest_halt_poll_allow_shrink` is set; one within the limit changes nothing.
 //!
-//! [`Haltpoll`] is this rule as a [`Policy`] over continuous time. What differs between kernels stands in [`Era`].
+//! [`Haltpoll`] is this rule as a [`Policy`] over continuous time. What differs between kernels stands in [`Revision`].
 //!
 //! # Limits
 //! The governor may be steered by others: a zero CPU-latency QoS request makes it poll without end and leaves a limit
 //! behind that nobody asked for ([`Cpu::poll`]), and writing any cpuidle state attribute zeroes it ([`Cpu::reset`]).
 
-use crate::version::{UnknownEra, Version};
+use crate::version::{UnknownVersion, Version};
 use crate::{Nanos, Outcome, Policy};
 
 /// The kernel releases that share one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Era {
+pub enum Revision {
     /// 5.4: the time in a halt is known in whole microseconds only.
     V5_4,
     /// 5.5 to 5.10: in nanoseconds.
@@ -43,46 +43,46 @@ pub enum Era {
     V7_2,
 }
 
-/// What [`Era::of`] accepts, for error texts.
+/// What [`Revision::of`] accepts, for error texts.
 pub const KNOWN: &str = "5.4 to 7.3";
 
-impl Era {
-    /// The era of a kernel release.
+impl Revision {
+    /// The revision of a kernel release.
     ///
     /// # Errors
-    /// [`UnknownEra`] before 5.4 and after 7.3, the newest that was read.
-    pub const fn of(version: Version) -> Result<Era, UnknownEra> {
+    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read.
+    pub const fn of(version: Version) -> Result<Revision, UnknownVersion> {
         if !version.at_least(5, 4) || version.at_least(7, 4) {
-            return Err(UnknownEra { of: "kernel", known: KNOWN });
+            return Err(UnknownVersion { of: "kernel", known: KNOWN });
         }
         Ok(match (version.major, version.minor) {
-            (5, 4) => Era::V5_4,
-            (5, 5..=10) => Era::V5_5,
-            (5, _) => Era::V5_11,
-            (6, 0..=8) => Era::V6_0,
-            (6, _) | (7, 0..=1) => Era::V6_9,
-            _ => Era::V7_2,
+            (5, 4) => Revision::V5_4,
+            (5, 5..=10) => Revision::V5_5,
+            (5, _) => Revision::V5_11,
+            (6, 0..=8) => Revision::V6_0,
+            (6, _) | (7, 0..=1) => Revision::V6_9,
+            _ => Revision::V7_2,
         })
     }
 
-    const fn since(self, other: Era) -> bool {
+    const fn since(self, other: Revision) -> bool {
         self as u8 >= other as u8
     }
 
     /// Whether a limit that shrinks below `guest_halt_poll_grow_start` becomes zero.
     pub const fn shrinks_to_zero_below_grow_start(self) -> bool {
-        self.since(Era::V6_9)
+        self.since(Revision::V6_9)
     }
 
     /// Whether the tracepoint `power:guest_halt_poll_ns` exists.
     pub const fn has_tracepoint(self) -> bool {
-        self.since(Era::V6_0)
+        self.since(Revision::V6_0)
     }
 
     /// The time in a halt as the governor sees it: on 5.4 in whole microseconds, at most `INT_MAX` of them.
     #[inline]
     pub const fn residency_ns(self, measured_ns: u64) -> u64 {
-        if self.since(Era::V5_5) {
+        if self.since(Revision::V5_5) {
             return measured_ns;
         }
         const INT_MAX: u64 = i32::MAX as u64;
@@ -93,7 +93,7 @@ impl Era {
     /// The limit that polling without one leaves behind \[ns\]: the target residency of the halt state (1 us) up to
     /// 5.10, a sixteenth of a tick later.
     pub const fn default_poll_time_ns(self, tick_nsec: u64) -> u64 {
-        if self.since(Era::V5_11) { tick_nsec / 16 } else { HALT_TARGET_RESIDENCY_NS }
+        if self.since(Revision::V5_11) { tick_nsec / 16 } else { HALT_TARGET_RESIDENCY_NS }
     }
 }
 
@@ -173,7 +173,7 @@ pub trait Environment {
 /// The governor's state of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    era: Era,
+    revision: Revision,
     poll_limit_ns: u64,
     last: State,
     expired: bool,
@@ -181,13 +181,13 @@ pub struct Cpu {
 
 impl Cpu {
     /// A CPU on which the governor was just enabled.
-    pub const fn new(era: Era) -> Cpu {
-        Cpu { era, poll_limit_ns: 0, last: State::Poll, expired: false }
+    pub const fn new(revision: Revision) -> Cpu {
+        Cpu { revision, poll_limit_ns: 0, last: State::Poll, expired: false }
     }
 
     /// A CPU in the middle of its life: limit \[ns\] and the state that was left last.
-    pub const fn with_state(era: Era, poll_limit_ns: u64, last: State) -> Cpu {
-        Cpu { era, poll_limit_ns, last, expired: false }
+    pub const fn with_state(revision: Revision, poll_limit_ns: u64, last: State) -> Cpu {
+        Cpu { revision, poll_limit_ns, last, expired: false }
     }
 
     /// `poll_limit_ns` \[ns\].
@@ -226,7 +226,7 @@ impl Cpu {
         self.last = state;
         match state {
             State::Poll => None,
-            State::Halt => self.adjust(params, self.era.residency_ns(measured_ns)),
+            State::Halt => self.adjust(params, self.revision.residency_ns(measured_ns)),
         }
     }
 
@@ -251,7 +251,8 @@ impl Cpu {
     #[inline]
     fn shrunk(&self, params: &Params, old: u32) -> u32 {
         let new = old.checked_div(params.guest_halt_poll_shrink).unwrap_or(0);
-        let dropped = self.era.shrinks_to_zero_below_grow_start() && new < params.guest_halt_poll_grow_start;
+        let dropped =
+            self.revision.shrinks_to_zero_below_grow_start() && new < params.guest_halt_poll_grow_start;
         if dropped { 0 } else { new }
     }
 
@@ -281,7 +282,7 @@ impl Cpu {
 
     fn poll_time(&mut self, tick_nsec: u64) -> u64 {
         if self.poll_limit_ns == 0 {
-            self.poll_limit_ns = self.era.default_poll_time_ns(tick_nsec);
+            self.poll_limit_ns = self.revision.default_poll_time_ns(tick_nsec);
         }
         self.poll_limit_ns
     }
@@ -306,8 +307,8 @@ const NO_LATENCY_REQ: i64 = i64::MAX;
 
 impl Haltpoll {
     /// A CPU on which the governor was just enabled.
-    pub const fn new(era: Era, params: Params) -> Haltpoll {
-        Haltpoll { cpu: Cpu::new(era), params, window_ns: 0 }
+    pub const fn new(revision: Revision, params: Params) -> Haltpoll {
+        Haltpoll { cpu: Cpu::new(revision), params, window_ns: 0 }
     }
 
     /// The governor's state.
@@ -345,65 +346,65 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limit_after(era: Era, params: Params, limit: u64, halt_ns: u64) -> u64 {
-        let mut cpu = Cpu::with_state(era, limit, State::Halt);
+    fn limit_after(revision: Revision, params: Params, limit: u64, halt_ns: u64) -> u64 {
+        let mut cpu = Cpu::with_state(revision, limit, State::Halt);
         cpu.reflect(&params, State::Halt, halt_ns);
         cpu.poll_limit_ns()
     }
 
     #[test]
-    fn version_chooses_the_era() {
+    fn version_chooses_the_revision() {
         for (text, expected) in [
-            ("5.4.286", Era::V5_4),
-            ("5.10.223", Era::V5_5),
-            ("5.15", Era::V5_11),
-            ("6.1", Era::V6_0),
-            ("6.8", Era::V6_0),
-            ("6.9", Era::V6_9),
-            ("6.18", Era::V6_9),
-            ("7.1", Era::V6_9),
-            ("7.3.4", Era::V7_2),
+            ("5.4.286", Revision::V5_4),
+            ("5.10.223", Revision::V5_5),
+            ("5.15", Revision::V5_11),
+            ("6.1", Revision::V6_0),
+            ("6.8", Revision::V6_0),
+            ("6.9", Revision::V6_9),
+            ("6.18", Revision::V6_9),
+            ("7.1", Revision::V6_9),
+            ("7.3.4", Revision::V7_2),
         ] {
-            assert_eq!(Era::of(Version::parse(text).unwrap()), Ok(expected), "{text}");
+            assert_eq!(Revision::of(Version::parse(text).unwrap()), Ok(expected), "{text}");
         }
-        assert!(Era::of(Version::new(5, 3)).is_err());
-        assert!(Era::of(Version::new(7, 4)).is_err());
+        assert!(Revision::of(Version::new(5, 3)).is_err());
+        assert!(Revision::of(Version::new(7, 4)).is_err());
     }
 
     #[test]
     fn halt_of_exactly_the_maximum_grows_and_one_more_shrinks() {
         let p = Params::default();
-        assert_eq!(limit_after(Era::V6_9, p, 100_000, 100_000), 100_000);
-        assert_eq!(limit_after(Era::V6_9, p, 100_000, 200_000), 200_000);
-        assert_eq!(limit_after(Era::V6_9, p, 100_000, 200_001), 50_000);
-        assert_eq!(limit_after(Era::V6_9, p, 50_000, 200_001), 0);
-        assert_eq!(limit_after(Era::V6_0, p, 50_000, 200_001), 25_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 100_000, 100_000), 100_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 100_000, 200_000), 200_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 100_000, 200_001), 50_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 50_000, 200_001), 0);
+        assert_eq!(limit_after(Revision::V6_0, p, 50_000, 200_001), 25_000);
     }
 
     #[test]
     fn whole_microseconds_of_5_4_make_a_longer_halt_grow() {
         let p = Params::default();
-        assert_eq!(limit_after(Era::V5_4, p, 50_000, 200_999), 100_000);
-        assert_eq!(limit_after(Era::V5_5, p, 50_000, 200_999), 25_000);
+        assert_eq!(limit_after(Revision::V5_4, p, 50_000, 200_999), 100_000);
+        assert_eq!(limit_after(Revision::V5_5, p, 50_000, 200_999), 25_000);
     }
 
     #[test]
     fn window_once_grown_never_comes_down_without_allow_shrink() {
         let p = Params { guest_halt_poll_allow_shrink: false, ..Params::default() };
-        assert_eq!(limit_after(Era::V6_9, p, 200_000, 1_000_000_000), 200_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 200_000, 1_000_000_000), 200_000);
     }
 
     #[test]
     fn growth_overflow_truncates_to_32_bits() {
         let p = Params { guest_halt_poll_ns: u32::MAX, ..Params::default() };
-        assert_eq!(limit_after(Era::V6_9, p, 3_000_000_000, 3_000_000_001), 1_705_032_704);
-        assert_eq!(limit_after(Era::V6_9, p, 0x8000_0000, 0x8000_0001), 50_000);
+        assert_eq!(limit_after(Revision::V6_9, p, 3_000_000_000, 3_000_000_001), 1_705_032_704);
+        assert_eq!(limit_after(Revision::V6_9, p, 0x8000_0000, 0x8000_0001), 50_000);
     }
 
     #[test]
     fn grow_start_zero_wedges_the_window_at_zero() {
         let p = Params { guest_halt_poll_grow_start: 0, ..Params::default() };
-        assert_eq!(limit_after(Era::V6_9, p, 0, 100), 0);
+        assert_eq!(limit_after(Revision::V6_9, p, 0, 100), 0);
     }
 
     proptest! {
@@ -411,7 +412,7 @@ mod tests {
         #[test]
         fn window_is_the_limit(durations in prop::collection::vec(0u64..1_000_000, 0..200), max in 0u32..400_000) {
             let params = Params { guest_halt_poll_ns: max, ..Params::default() };
-            let mut policy = Haltpoll::new(Era::V6_9, params);
+            let mut policy = Haltpoll::new(Revision::V6_9, params);
             for idle in durations {
                 let limit = policy.cpu().poll_limit_ns();
                 prop_assert_eq!(policy.window(), Nanos(limit));

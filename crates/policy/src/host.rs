@@ -20,7 +20,7 @@
 //! window or at the wake.
 //!
 //! # What differs between versions
-//! [`Era`] lists them. The maximum is read live in 5.4, copied when the VM is created in 5.8 to 6.0, and since 6.1
+//! [`Revision`] lists them. The maximum is read live in 5.4, copied when the VM is created in 5.8 to 6.0, and since 6.1
 //! live again unless the VM has its own (`KVM_CAP_HALT_POLL`). Until 6.0 growth stops at the maximum; since 6.1 it
 //! runs past it and the next halt cuts it.
 //!
@@ -28,12 +28,12 @@
 //! Only x86 is modelled; there every wake is valid, but the invalid kind (s390) is kept since it is part of the rule.
 //! The histograms of 5.15 and 5.16 are not modelled (the specification has none of that time).
 
-use crate::version::{UnknownEra, Version};
+use crate::version::{UnknownVersion, Version};
 use crate::{Nanos, Outcome, Policy};
 
 /// The kernel releases that share one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Era {
+pub enum Revision {
     /// 5.4.0 exactly, and 5.5 to 5.7: maximum read live; a shrunk value may fall below `grow_start`.
     V5_4_0,
     /// 5.4 as maintained (5.4.y): as 5.4.0, but what shrinks below `grow_start` becomes zero.
@@ -54,77 +54,79 @@ pub enum Era {
     V6_11,
 }
 
-/// What [`Era::of`] accepts, for error texts.
+/// What [`Revision::of`] accepts, for error texts.
 pub const KNOWN: &str = "5.4 to 7.3";
 
-impl Era {
-    /// The era of a kernel release.
+impl Revision {
+    /// The revision of a kernel release.
     ///
     /// `5.4` and `5.10` mean the maintained series; their very first releases, which lacked later fixes, are `5.4.0`
     /// and `5.10.0`.
     ///
     /// # Errors
-    /// [`UnknownEra`] before 5.4 and after 7.3, the newest that was read.
-    pub const fn of(version: Version) -> Result<Era, UnknownEra> {
+    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read.
+    pub const fn of(version: Version) -> Result<Revision, UnknownVersion> {
         if !version.at_least(5, 4) || version.at_least(7, 4) {
-            return Err(UnknownEra { of: "kernel", known: KNOWN });
+            return Err(UnknownVersion { of: "kernel", known: KNOWN });
         }
         let first_release = matches!(version.patch, Some(0));
         Ok(match (version.major, version.minor) {
-            (5, 4) if !first_release => Era::V5_4,
-            (5, 4..=7) => Era::V5_4_0,
-            (5, 10) if !first_release => Era::V5_10,
-            (5, 8..=12) => Era::V5_8,
-            (5, 13..=14) => Era::V5_13,
-            (5, 15..=16) => Era::V5_15,
-            (5, _) | (6, 0) => Era::V5_17,
-            (6, 1..=10) => Era::V6_1,
-            _ => Era::V6_11,
+            (5, 4) if !first_release => Revision::V5_4,
+            (5, 4..=7) => Revision::V5_4_0,
+            (5, 10) if !first_release => Revision::V5_10,
+            (5, 8..=12) => Revision::V5_8,
+            (5, 13..=14) => Revision::V5_13,
+            (5, 15..=16) => Revision::V5_15,
+            (5, _) | (6, 0) => Revision::V5_17,
+            (6, 1..=10) => Revision::V6_1,
+            _ => Revision::V6_11,
         })
     }
 
-    const fn since(self, other: Era) -> bool {
+    const fn since(self, other: Revision) -> bool {
         self as u8 >= other as u8
     }
 
     /// Where the maximum comes from.
     pub const fn max_source(self) -> MaxSource {
         match self {
-            Era::V5_4_0 | Era::V5_4 => MaxSource::Live,
-            Era::V5_8 | Era::V5_10 | Era::V5_13 | Era::V5_15 | Era::V5_17 => MaxSource::CopiedAtCreation,
-            Era::V6_1 | Era::V6_11 => MaxSource::CapElseLive,
+            Revision::V5_4_0 | Revision::V5_4 => MaxSource::Live,
+            Revision::V5_8 | Revision::V5_10 | Revision::V5_13 | Revision::V5_15 | Revision::V5_17 => {
+                MaxSource::CopiedAtCreation
+            }
+            Revision::V6_1 | Revision::V6_11 => MaxSource::CapElseLive,
         }
     }
 
     /// Whether the value is cut to the maximum before a halt (then growth runs past the maximum) or when it grows.
     pub const fn clamps_at_entry(self) -> bool {
-        self.since(Era::V6_1)
+        self.since(Revision::V6_1)
     }
 
     /// Whether a value that shrinks below `grow_start` becomes zero.
     pub const fn shrinks_to_zero_below_grow_start(self) -> bool {
-        !matches!(self, Era::V5_4_0 | Era::V5_8 | Era::V5_13)
+        !matches!(self, Revision::V5_4_0 | Revision::V5_8 | Revision::V5_13)
     }
 
     /// Whether a pending reschedule of the polling thread ends the poll.
     pub const fn poll_ends_on_need_resched(self) -> bool {
-        self.since(Era::V5_10)
+        self.since(Revision::V5_10)
     }
 
     /// Whether the polling loop pauses between two tests. It changes what one pass costs, never a decision. The
     /// specification fixes 5.10 (no) and 6.1 (yes).
     pub const fn poll_relaxes(self) -> bool {
-        self.since(Era::V5_15)
+        self.since(Revision::V5_15)
     }
 
     /// Whether start and end of the window come from one clock reading.
     pub const fn one_clock_read_for_start_and_stop(self) -> bool {
-        self.since(Era::V5_17)
+        self.since(Revision::V5_17)
     }
 
     /// Whether statistics count a halt by whether it slept, and only if it polled.
     const fn reconciled_statistics(self) -> bool {
-        self.since(Era::V5_17)
+        self.since(Revision::V5_17)
     }
 }
 
@@ -147,20 +149,20 @@ pub struct Params {
     pub halt_poll_ns: u32,
     /// Factor by which a window grows; 0 never grows.
     pub halt_poll_ns_grow: u32,
-    /// Least window that a growth gives \[ns\], and (most eras) the least that a shrink leaves.
+    /// Least window that a growth gives \[ns\], and (most revisions) the least that a shrink leaves.
     pub halt_poll_ns_grow_start: u32,
     /// Divisor by which a window shrinks; 0 drops it to zero.
     pub halt_poll_ns_shrink: u32,
 }
 
 impl Params {
-    /// x86 defaults of an era (`arch/x86/include/asm/kvm_host.h`, `virt/kvm/kvm_main.c`).
-    pub const fn default_for(era: Era) -> Params {
+    /// x86 defaults of a revision (`arch/x86/include/asm/kvm_host.h`, `virt/kvm/kvm_main.c`).
+    pub const fn default_for(revision: Revision) -> Params {
         Params {
             halt_poll_ns: 200_000,
             halt_poll_ns_grow: 2,
             halt_poll_ns_grow_start: 10_000,
-            halt_poll_ns_shrink: if era.since(Era::V6_11) { 2 } else { 0 },
+            halt_poll_ns_shrink: if revision.since(Revision::V6_11) { 2 } else { 0 },
         }
     }
 }
@@ -170,7 +172,7 @@ impl Params {
 pub struct Knobs {
     /// The module parameters now.
     pub params: Params,
-    /// `halt_poll_ns` when the VM was created \[ns\]; read by the eras of [`MaxSource::CopiedAtCreation`].
+    /// `halt_poll_ns` when the VM was created \[ns\]; read by the revisions of [`MaxSource::CopiedAtCreation`].
     pub at_creation_ns: u32,
     /// What `KVM_CAP_HALT_POLL` set, if it was ever used on this VM \[ns\]. 5.4 has no such capability and ignores it.
     pub cap_ns: Option<u32>,
@@ -186,8 +188,8 @@ impl Knobs {
 
     /// The longest window \[ns\].
     #[inline]
-    pub const fn max_ns(&self, era: Era) -> u32 {
-        match (era.max_source(), self.cap_ns) {
+    pub const fn max_ns(&self, revision: Revision) -> u32 {
+        match (revision.max_source(), self.cap_ns) {
             (MaxSource::Live, _) | (MaxSource::CapElseLive, None) => self.params.halt_poll_ns,
             (MaxSource::CopiedAtCreation, None) => self.at_creation_ns,
             (MaxSource::CopiedAtCreation | MaxSource::CapElseLive, Some(cap)) => cap,
@@ -225,24 +227,24 @@ pub struct Change {
 /// The polling state of one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vcpu {
-    era: Era,
+    revision: Revision,
     halt_poll_ns: u32,
 }
 
 impl Vcpu {
     /// A fresh vCPU: window zero.
-    pub const fn new(era: Era) -> Vcpu {
-        Vcpu::with_halt_poll_ns(era, 0)
+    pub const fn new(revision: Revision) -> Vcpu {
+        Vcpu::with_halt_poll_ns(revision, 0)
     }
 
     /// A vCPU in the middle of its life, with the window as given \[ns\].
-    pub const fn with_halt_poll_ns(era: Era, halt_poll_ns: u32) -> Vcpu {
-        Vcpu { era, halt_poll_ns }
+    pub const fn with_halt_poll_ns(revision: Revision, halt_poll_ns: u32) -> Vcpu {
+        Vcpu { revision, halt_poll_ns }
     }
 
-    /// The era whose rule is followed.
-    pub const fn era(&self) -> Era {
-        self.era
+    /// The revision whose rule is followed.
+    pub const fn revision(&self) -> Revision {
+        self.revision
     }
 
     /// `vcpu->halt_poll_ns` \[ns\].
@@ -250,11 +252,11 @@ impl Vcpu {
         self.halt_poll_ns
     }
 
-    /// The start of a halt: cuts the value where the era does so, and answers the window to poll \[ns\]; 0 is none.
+    /// The start of a halt: cuts the value where the revision does so, and answers the window to poll \[ns\]; 0 is none.
     #[inline]
     pub fn enter(&mut self, knobs: &Knobs) -> u32 {
-        if self.era.clamps_at_entry() {
-            self.halt_poll_ns = self.halt_poll_ns.min(knobs.max_ns(self.era));
+        if self.revision.clamps_at_entry() {
+            self.halt_poll_ns = self.halt_poll_ns.min(knobs.max_ns(self.revision));
         }
         if knobs.poll_control { self.halt_poll_ns } else { 0 }
     }
@@ -266,7 +268,7 @@ impl Vcpu {
         if !knobs.poll_control {
             return None;
         }
-        let max = knobs.max_ns(self.era);
+        let max = knobs.max_ns(self.revision);
         let old = self.halt_poll_ns;
         if !valid_wakeup {
             return Some(self.shrink(&knobs.params));
@@ -291,7 +293,7 @@ impl Vcpu {
         let old = self.halt_poll_ns;
         if params.halt_poll_ns_grow != 0 {
             let grown = old.wrapping_mul(params.halt_poll_ns_grow).max(params.halt_poll_ns_grow_start);
-            self.halt_poll_ns = if self.era.clamps_at_entry() { grown } else { grown.min(max) };
+            self.halt_poll_ns = if self.revision.clamps_at_entry() { grown } else { grown.min(max) };
         }
         Change { grow: true, new: self.halt_poll_ns, old }
     }
@@ -300,7 +302,8 @@ impl Vcpu {
     fn shrink(&mut self, params: &Params) -> Change {
         let old = self.halt_poll_ns;
         let shrunk = old.checked_div(params.halt_poll_ns_shrink).unwrap_or(0);
-        let dropped = self.era.shrinks_to_zero_below_grow_start() && shrunk < params.halt_poll_ns_grow_start;
+        let dropped =
+            self.revision.shrinks_to_zero_below_grow_start() && shrunk < params.halt_poll_ns_grow_start;
         self.halt_poll_ns = if dropped { 0 } else { shrunk };
         Change { grow: false, new: self.halt_poll_ns, old }
     }
@@ -316,19 +319,19 @@ impl Vcpu {
         let mut poll_end = start;
         let mut found_in_loop = false;
         if polls {
-            let from = if self.era.one_clock_read_for_start_and_stop() { start } else { env.clock() };
+            let from = if self.revision.one_clock_read_for_start_and_stop() { start } else { env.clock() };
             let stop = from.wrapping_add(u64::from(window));
             loop {
                 if env.wake_condition() {
                     found_in_loop = true;
                     break;
                 }
-                if self.era.poll_relaxes() {
+                if self.revision.poll_relaxes() {
                     env.relax();
                 }
                 now = env.clock();
                 poll_end = now;
-                let stay = env.alone(self.era.poll_ends_on_need_resched()) && now < stop;
+                let stay = env.alone(self.revision.poll_ends_on_need_resched()) && now < stop;
                 if !stay {
                     break;
                 }
@@ -348,10 +351,10 @@ impl Vcpu {
             poll_ns: poll_end.wrapping_sub(start),
             wait_ns: now.wrapping_sub(poll_end),
         };
-        stats.count(self.era, &measured);
+        stats.count(self.revision, &measured);
         let halt_ns = now.wrapping_sub(start);
         let mut at_exit = env.knobs();
-        if self.era.clamps_at_entry() {
+        if self.revision.clamps_at_entry() {
             // The guest's wish was read once, before the halt; the maximum is read again.
             at_exit.poll_control = at_entry.poll_control;
         }
@@ -369,7 +372,7 @@ pub trait Environment {
     fn wake_condition(&mut self) -> bool;
     /// A pause instruction.
     fn relax(&mut self);
-    /// Whether nothing else wants this core: one task on the run queue, and, if `need_resched` counts in this era, no
+    /// Whether nothing else wants this core: one task on the run queue, and, if `need_resched` counts in this revision, no
     /// reschedule pending.
     fn alone(&mut self, need_resched_counts: bool) -> bool;
     /// Sleeps until [`Environment::wake_condition`] holds; answers whether it slept at all.
@@ -440,19 +443,19 @@ struct Measured {
 }
 
 impl Stats {
-    fn count(&mut self, era: Era, halt: &Measured) {
+    fn count(&mut self, revision: Revision, halt: &Measured) {
         if halt.polls {
             self.halt_attempted_poll += 1;
-            let success = if era.reconciled_statistics() { !halt.waited } else { halt.found_in_loop };
+            let success = if revision.reconciled_statistics() { !halt.waited } else { halt.found_in_loop };
             self.halt_successful_poll += u64::from(success);
             self.halt_poll_invalid += u64::from(success && !halt.valid);
         }
-        let has_times = era.since(Era::V5_8);
-        if has_times && (halt.polls || !era.reconciled_statistics()) {
+        let has_times = revision.since(Revision::V5_8);
+        if has_times && (halt.polls || !revision.reconciled_statistics()) {
             let sum = if halt.waited { &mut self.halt_poll_fail_ns } else { &mut self.halt_poll_success_ns };
             *sum = sum.wrapping_add(halt.poll_ns);
         }
-        if !era.reconciled_statistics() {
+        if !revision.reconciled_statistics() {
             return;
         }
         if halt.polls {
@@ -477,13 +480,13 @@ pub struct HaltPoll {
 
 impl HaltPoll {
     /// A fresh vCPU of a VM that was created under these parameters.
-    pub const fn new(era: Era, params: Params) -> HaltPoll {
-        HaltPoll { vcpu: Vcpu::new(era), knobs: Knobs::of(params) }
+    pub const fn new(revision: Revision, params: Params) -> HaltPoll {
+        HaltPoll { vcpu: Vcpu::new(revision), knobs: Knobs::of(params) }
     }
 
     /// A fresh vCPU under any knobs.
-    pub const fn with_knobs(era: Era, knobs: Knobs) -> HaltPoll {
-        HaltPoll { vcpu: Vcpu::new(era), knobs }
+    pub const fn with_knobs(revision: Revision, knobs: Knobs) -> HaltPoll {
+        HaltPoll { vcpu: Vcpu::new(revision), knobs }
     }
 }
 
@@ -503,70 +506,72 @@ impl Policy for HaltPoll {
 mod tests {
     use super::*;
 
-    fn era(text: &str) -> Era {
-        Era::of(Version::parse(text).unwrap()).unwrap()
+    fn revision(text: &str) -> Revision {
+        Revision::of(Version::parse(text).unwrap()).unwrap()
     }
 
     #[test]
-    fn version_chooses_the_era() {
+    fn version_chooses_the_revision() {
         for (text, expected) in [
-            ("5.4", Era::V5_4),
-            ("5.4.286", Era::V5_4),
-            ("5.4.0-150-generic", Era::V5_4),
-            ("5.4.0", Era::V5_4_0),
-            ("5.7.19", Era::V5_4_0),
-            ("5.8", Era::V5_8),
-            ("5.10.0", Era::V5_8),
-            ("5.10.223", Era::V5_10),
-            ("5.12", Era::V5_8),
-            ("5.14", Era::V5_13),
-            ("5.15", Era::V5_15),
-            ("5.17", Era::V5_17),
-            ("6.0", Era::V5_17),
-            ("6.1", Era::V6_1),
-            ("6.10", Era::V6_1),
-            ("6.11", Era::V6_11),
-            ("6.18", Era::V6_11),
-            ("7.3", Era::V6_11),
+            ("5.4", Revision::V5_4),
+            ("5.4.286", Revision::V5_4),
+            ("5.4.0-150-generic", Revision::V5_4),
+            ("5.4.0", Revision::V5_4_0),
+            ("5.7.19", Revision::V5_4_0),
+            ("5.8", Revision::V5_8),
+            ("5.10.0", Revision::V5_8),
+            ("5.10.223", Revision::V5_10),
+            ("5.12", Revision::V5_8),
+            ("5.14", Revision::V5_13),
+            ("5.15", Revision::V5_15),
+            ("5.17", Revision::V5_17),
+            ("6.0", Revision::V5_17),
+            ("6.1", Revision::V6_1),
+            ("6.10", Revision::V6_1),
+            ("6.11", Revision::V6_11),
+            ("6.18", Revision::V6_11),
+            ("7.3", Revision::V6_11),
         ] {
-            assert_eq!(era(text), expected, "{text}");
+            assert_eq!(revision(text), expected, "{text}");
         }
         for text in ["4.19", "5.3", "7.4", "8.0"] {
-            assert!(Era::of(Version::parse(text).unwrap()).is_err(), "{text}");
+            assert!(Revision::of(Version::parse(text).unwrap()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn growth_runs_past_the_maximum_since_6_1_and_stops_at_it_before() {
-        for (era, after, next_window) in [(Era::V6_1, 320_000, 200_000), (Era::V5_10, 200_000, 200_000)] {
-            let knobs = Knobs::of(Params::default_for(era));
-            let mut vcpu = Vcpu::with_halt_poll_ns(era, 160_000);
+        for (revision, after, next_window) in
+            [(Revision::V6_1, 320_000, 200_000), (Revision::V5_10, 200_000, 200_000)]
+        {
+            let knobs = Knobs::of(Params::default_for(revision));
+            let mut vcpu = Vcpu::with_halt_poll_ns(revision, 160_000);
             let change = vcpu.decide(&knobs, 199_000, true).unwrap();
-            assert_eq!(change, Change { grow: true, new: after, old: 160_000 }, "{era:?}");
-            assert_eq!(vcpu.enter(&knobs), next_window, "{era:?}");
+            assert_eq!(change, Change { grow: true, new: after, old: 160_000 }, "{revision:?}");
+            assert_eq!(vcpu.enter(&knobs), next_window, "{revision:?}");
         }
     }
 
     #[test]
     fn growth_that_overflows_wraps_to_grow_start() {
-        let params = Params { halt_poll_ns: u32::MAX, ..Params::default_for(Era::V6_11) };
-        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 0x8000_0000);
+        let params = Params { halt_poll_ns: u32::MAX, ..Params::default_for(Revision::V6_11) };
+        let mut vcpu = Vcpu::with_halt_poll_ns(Revision::V6_11, 0x8000_0000);
         vcpu.decide(&Knobs::of(params), 0x8000_0001, true);
         assert_eq!(vcpu.halt_poll_ns(), 10_000);
     }
 
     #[test]
     fn halt_as_long_as_the_maximum_neither_grows_nor_shrinks() {
-        let knobs = Knobs::of(Params::default_for(Era::V6_11));
-        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 10_000);
+        let knobs = Knobs::of(Params::default_for(Revision::V6_11));
+        let mut vcpu = Vcpu::with_halt_poll_ns(Revision::V6_11, 10_000);
         assert_eq!(vcpu.decide(&knobs, 200_000, true), None);
         assert_eq!(vcpu.decide(&knobs, 200_001, true), Some(Change { grow: false, new: 0, old: 10_000 }));
     }
 
     #[test]
     fn guest_that_switched_polling_off_freezes_the_value() {
-        let knobs = Knobs { poll_control: false, ..Knobs::of(Params::default_for(Era::V6_11)) };
-        let mut vcpu = Vcpu::with_halt_poll_ns(Era::V6_11, 80_000);
+        let knobs = Knobs { poll_control: false, ..Knobs::of(Params::default_for(Revision::V6_11)) };
+        let mut vcpu = Vcpu::with_halt_poll_ns(Revision::V6_11, 80_000);
         assert_eq!(vcpu.enter(&knobs), 0);
         assert_eq!(vcpu.decide(&knobs, 1_000_000, true), None);
         assert_eq!(vcpu.halt_poll_ns(), 80_000);
@@ -574,15 +579,15 @@ mod tests {
 
     #[test]
     fn module_parameter_does_not_reach_running_vms_between_5_8_and_6_0() {
-        let mut knobs = Knobs::of(Params::default_for(Era::V5_17));
+        let mut knobs = Knobs::of(Params::default_for(Revision::V5_17));
         knobs.params.halt_poll_ns = 0;
-        assert_eq!(knobs.max_ns(Era::V5_17), 200_000);
-        assert_eq!(knobs.max_ns(Era::V6_1), 0);
-        assert_eq!(knobs.max_ns(Era::V5_4), 0);
+        assert_eq!(knobs.max_ns(Revision::V5_17), 200_000);
+        assert_eq!(knobs.max_ns(Revision::V6_1), 0);
+        assert_eq!(knobs.max_ns(Revision::V5_4), 0);
         knobs.cap_ns = Some(5);
-        assert_eq!(knobs.max_ns(Era::V5_17), 5);
-        assert_eq!(knobs.max_ns(Era::V6_1), 5);
-        assert_eq!(knobs.max_ns(Era::V5_4), 0);
+        assert_eq!(knobs.max_ns(Revision::V5_17), 5);
+        assert_eq!(knobs.max_ns(Revision::V6_1), 5);
+        assert_eq!(knobs.max_ns(Revision::V5_4), 0);
     }
 
     #[test]

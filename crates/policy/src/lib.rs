@@ -20,7 +20,8 @@
 //! and need lengths without the wake-up latency in them ([`late`] takes it out).
 //!
 //! Terms: an *idler* idles in *episodes*, each from "nothing to do" to the wake event. It polls for a
-//! *window*, then halts. An *era* is the range of versions that share one exact behaviour.
+//! *window*, then halts. A *revision* of a rule is the range of versions
+//! that share one exact behaviour.
 #![no_std]
 #![forbid(unsafe_code)]
 

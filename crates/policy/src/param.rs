@@ -4,7 +4,7 @@
 //! [`Setting`] is one value for each parameter of a layer, by name; the policies' own parameter structs are made from
 //! it.
 
-use crate::version::{UnknownEra, Version};
+use crate::version::{UnknownVersion, Version};
 use crate::{Layer, guest, host, iothread, timer};
 use core::fmt;
 
@@ -356,12 +356,12 @@ pub fn of_version(layer: Layer, version: Version) -> impl Iterator<Item = &'stat
 /// Checks that a layer's rule is known for a version of the kernel (QEMU for [`Layer::Iothread`]).
 ///
 /// # Errors
-/// [`UnknownEra`], which names the versions that are known.
-pub fn known_era(layer: Layer, version: Version) -> Result<(), UnknownEra> {
+/// [`UnknownVersion`], which names the versions that are known.
+pub fn known_version(layer: Layer, version: Version) -> Result<(), UnknownVersion> {
     match layer {
-        Layer::Guest => guest::Era::of(version).map(|_| ()),
-        Layer::Host => host::Era::of(version).map(|_| ()),
-        Layer::Timer => timer::Era::of(version).map(|_| ()),
+        Layer::Guest => guest::Revision::of(version).map(|_| ()),
+        Layer::Host => host::Revision::of(version).map(|_| ()),
+        Layer::Timer => timer::Revision::of(version).map(|_| ()),
         Layer::Iothread => iothread::Release::new(version).map(|_| ()),
     }
 }
@@ -582,12 +582,12 @@ mod tests {
 
     #[test]
     fn table_and_policies_agree_on_defaults() {
-        for (text, host_era) in
-            [("5.4", host::Era::V5_4), ("6.1", host::Era::V6_1), ("6.18", host::Era::V6_11)]
+        for (text, host_revision) in
+            [("5.4", host::Revision::V5_4), ("6.1", host::Revision::V6_1), ("6.18", host::Revision::V6_11)]
         {
             let version = Version::parse(text).unwrap();
             let host = Setting::defaults(Layer::Host, version);
-            assert_eq!(host::Params::from(&host), host::Params::default_for(host_era), "{text}");
+            assert_eq!(host::Params::from(&host), host::Params::default_for(host_revision), "{text}");
             let guest = Setting::defaults(Layer::Guest, version);
             assert_eq!(guest::Params::from(&guest), guest::Params::default(), "{text}");
         }

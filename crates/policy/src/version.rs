@@ -1,6 +1,11 @@
-//! Release numbers of Linux and QEMU, read from what a machine or a user says of them.
+//! Release numbers of Linux and QEMU, parsed from `uname -r`, `--version` or a command line.
 
 use core::fmt;
+
+/// The newest Linux release whose rules are known.
+pub const NEWEST_KERNEL: Version = Version::new(7, 3);
+/// The newest QEMU release whose rule is known.
+pub const NEWEST_QEMU: Version = Version::new(11, 1);
 
 /// `major.minor[.patch]` of a kernel or QEMU release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,20 +67,20 @@ impl fmt::Display for Version {
 
 /// A release whose behaviour this crate does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownEra {
+pub struct UnknownVersion {
     /// What the versions are of: `kernel` or `QEMU`.
     pub of: &'static str,
     /// The versions that are known, for the user.
     pub known: &'static str,
 }
 
-impl fmt::Display for UnknownEra {
+impl fmt::Display for UnknownVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not a {} version whose rule is known; known: {}", self.of, self.known)
     }
 }
 
-impl core::error::Error for UnknownEra {}
+impl core::error::Error for UnknownVersion {}
 
 #[cfg(test)]
 mod tests {

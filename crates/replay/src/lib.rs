@@ -25,9 +25,11 @@ mod counts;
 mod pass;
 mod rule;
 mod source;
+mod versions;
 
 pub use bank::Bank;
 pub use counts::Counts;
 pub use pass::{ReplayError, Replayed, replay};
 pub use rule::{Player, Rule, RuleError, Terms};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};
+pub use versions::Versions;

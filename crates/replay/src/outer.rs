@@ -23,7 +23,7 @@
 //! (`KVM_CAP_HALT_POLL`), the other parameters for the host only; several vCPUs share what is set. Reading and writing cost
 //! nothing here and take no time.
 
-use dwell_policy::host::{Era, Knobs, Params, Vcpu};
+use dwell_policy::host::{Knobs, Params, Revision, Vcpu};
 use dwell_policy::{Nanos, account};
 
 /// The fewest episodes to decide on.
@@ -119,10 +119,10 @@ pub(crate) struct Controlled {
 
 impl Controlled {
     /// At the beginning of an idler's life, under these parameters.
-    pub(crate) fn new(era: Era, params: Params, terms: Terms) -> Controlled {
+    pub(crate) fn new(revision: Revision, params: Params, terms: Terms) -> Controlled {
         let halt_cost = terms.halt_cost.min(account::MOST).get();
         Controlled {
-            vcpu: Vcpu::new(era),
+            vcpu: Vcpu::new(revision),
             knobs: Knobs::of(params),
             pairs: Pairs::new(halt_cost),
             halt_cost,
@@ -195,8 +195,12 @@ mod tests {
     const K: u64 = 16_000;
 
     fn fresh(period: u64) -> Controlled {
-        let era = Era::V6_11;
-        Controlled::new(era, Params::default_for(era), Terms { halt_cost: Nanos(K), period: Nanos(period) })
+        let revision = Revision::V6_11;
+        Controlled::new(
+            revision,
+            Params::default_for(revision),
+            Terms { halt_cost: Nanos(K), period: Nanos(period) },
+        )
     }
 
     /// Episodes back to back; answers their cost.
@@ -257,14 +261,15 @@ mod tests {
         let (mut controlled, mut now) = (fresh(1_000_000), 0);
         live(&mut controlled, &mut now, [500_001; 60]);
         assert_eq!(controlled.way, None);
-        assert_eq!(controlled.knobs.params, Params::default_for(Era::V6_11));
+        assert_eq!(controlled.knobs.params, Params::default_for(Revision::V6_11));
     }
 
     #[test]
     fn no_price_and_no_clock_is_too_large() {
         for terms in [(u64::MAX, u64::MAX), (u64::MAX, 0), (0, 0)] {
             let terms = Terms { halt_cost: Nanos(terms.0), period: Nanos(terms.1) };
-            let mut controlled = Controlled::new(Era::V6_11, Params::default_for(Era::V6_11), terms);
+            let mut controlled =
+                Controlled::new(Revision::V6_11, Params::default_for(Revision::V6_11), terms);
             for (start, idle) in [(0, u64::MAX), (u64::MAX, u64::MAX), (0, 5), (u64::MAX, 0)].repeat(50) {
                 controlled.live(start, idle);
             }

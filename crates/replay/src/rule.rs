@@ -11,7 +11,7 @@ use dwell_policy::leader::Leader;
 use dwell_policy::param::Setting;
 use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
 use dwell_policy::savings::Savings;
-use dwell_policy::version::UnknownEra;
+use dwell_policy::version::UnknownVersion;
 use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 
 /// A policy with its setting.
@@ -72,11 +72,11 @@ impl Terms {
 pub enum RuleError {
     /// The version of the setting has no known rule.
     #[error("version {version}: {source}")]
-    UnknownEra {
+    UnknownVersion {
         /// The version.
         version: String,
         /// Which ones are known.
-        source: UnknownEra,
+        source: UnknownVersion,
     },
     /// Episodes say nothing about this layer's rule.
     #[error(
@@ -99,9 +99,9 @@ impl Rule {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
                 Layer::Timer => "timer",
-                Layer::Iothread => match iothread::Release::new(setting.version()).map(|r| r.era()) {
-                    Ok(iothread::Era::Global) => "aio-global",
-                    Ok(iothread::Era::PerHandler) => "aio-per-handler",
+                Layer::Iothread => match iothread::Release::new(setting.version()).map(|r| r.revision()) {
+                    Ok(iothread::Revision::Global) => "aio-global",
+                    Ok(iothread::Revision::PerHandler) => "aio-per-handler",
                     _ => "aio-weighted",
                 },
             },
@@ -143,8 +143,8 @@ impl Rule {
                 State::Aio(Box::new(aio_policy(setting, handlers)?))
             }
             Rule::Controlled { host, terms } => {
-                let era = host::Era::of(host.version()).map_err(unknown(host))?;
-                State::Controlled(Box::new(Controlled::new(era, host::Params::from(host), *terms)))
+                let revision = host::Revision::of(host.version()).map_err(unknown(host))?;
+                State::Controlled(Box::new(Controlled::new(revision, host::Params::from(host), *terms)))
             }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
                 guest: guest_policy(guest)?,
@@ -191,19 +191,19 @@ fn named(setting: &Setting) -> impl Iterator<Item = (&'static str, i64)> {
     setting.iter().map(|(param, value)| (param.name, value))
 }
 
-pub(crate) fn unknown(setting: &Setting) -> impl FnOnce(UnknownEra) -> RuleError {
+pub(crate) fn unknown(setting: &Setting) -> impl FnOnce(UnknownVersion) -> RuleError {
     let version = setting.version().to_string();
-    move |source| RuleError::UnknownEra { version, source }
+    move |source| RuleError::UnknownVersion { version, source }
 }
 
 fn host_policy(setting: &Setting) -> Result<HaltPoll, RuleError> {
-    let era = host::Era::of(setting.version()).map_err(unknown(setting))?;
-    Ok(HaltPoll::new(era, host::Params::from(setting)))
+    let revision = host::Revision::of(setting.version()).map_err(unknown(setting))?;
+    Ok(HaltPoll::new(revision, host::Params::from(setting)))
 }
 
 fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
-    let era = guest::Era::of(setting.version()).map_err(unknown(setting))?;
-    Ok(Haltpoll::new(era, guest::Params::from(setting)))
+    let revision = guest::Revision::of(setting.version()).map_err(unknown(setting))?;
+    Ok(Haltpoll::new(revision, guest::Params::from(setting)))
 }
 
 fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(

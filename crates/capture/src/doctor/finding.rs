@@ -6,8 +6,8 @@ use super::param::{self, Value};
 use super::timer::Timer;
 use super::vmm::{Kind, Vmm};
 use super::{KvmDevice, Report};
-use dwell_policy::guest::Era as GuestEra;
-use dwell_policy::host::{Era as HostEra, MaxSource};
+use dwell_policy::guest::Revision as GuestRevision;
+use dwell_policy::host::{MaxSource, Revision as HostRevision};
 use dwell_policy::version::Version;
 use serde::{Serialize, Serializer};
 
@@ -440,7 +440,7 @@ impl Finding {
     pub fn remedy(&self) -> &'static str {
         match self {
             Finding::KernelUnknown { .. } => {
-                "name a version whose rule fits with --era where a command takes it"
+                "give a version whose rule fits with --kernel where a command takes it"
             }
             Finding::ParameterUnreadable { .. } => "look at the file as root",
             Finding::HostMaxCopied { .. } => {
@@ -602,8 +602,8 @@ fn host(host: &Host, version: Option<Version>, findings: &mut Vec<Finding>) {
     }
     let get = |name| param::get(&host.parameters, name);
     let Some(max) = get("halt_poll_ns") else { return };
-    let era = version.and_then(|version| HostEra::of(version).ok());
-    if era.is_some_and(|era| era.max_source() == MaxSource::CopiedAtCreation) {
+    let revision = version.and_then(|version| HostRevision::of(version).ok());
+    if revision.is_some_and(|revision| revision.max_source() == MaxSource::CopiedAtCreation) {
         let vms = host.vms.iter().map(|vm| vm.count).sum();
         findings.push(Finding::HostMaxCopied { vms, halt_poll_ns: max });
     }
@@ -615,7 +615,7 @@ fn host(host: &Host, version: Option<Version>, findings: &mut Vec<Finding>) {
         (Some(0), _) => findings.push(Finding::HostNeverGrows),
         (_, Some(0)) => findings.push(Finding::HostWedgedAtZero),
         (_, Some(grow_start)) if grow_start > max => {
-            let drops_to_zero = era.is_some_and(HostEra::shrinks_to_zero_below_grow_start);
+            let drops_to_zero = revision.is_some_and(HostRevision::shrinks_to_zero_below_grow_start);
             findings.push(Finding::HostGrowStartAboveMax { grow_start, max, drops_to_zero });
         }
         (Some(1), Some(grow_start)) => findings.push(Finding::HostGrowOne { grow_start }),
@@ -688,8 +688,8 @@ fn haltpoll(guest: &Guest, version: Option<Version>, findings: &mut Vec<Finding>
     match (get("guest_halt_poll_grow"), get("guest_halt_poll_grow_start")) {
         (_, Some(0)) => findings.push(Finding::GuestWedgedAtZero),
         (_, Some(grow_start)) if grow_start > max => {
-            let era = version.and_then(|version| GuestEra::of(version).ok());
-            let drops_to_zero = era.is_some_and(GuestEra::shrinks_to_zero_below_grow_start);
+            let revision = version.and_then(|version| GuestRevision::of(version).ok());
+            let drops_to_zero = revision.is_some_and(GuestRevision::shrinks_to_zero_below_grow_start);
             findings.push(Finding::GuestGrowStartAboveMax { grow_start, max, drops_to_zero });
         }
         (Some(grow @ 0..=1), _) => findings.push(Finding::GuestDoesNotGrow { grow }),

@@ -6,7 +6,7 @@ use super::param::{self, Value};
 use super::process::Process;
 use super::root::Root;
 use dwell_policy::Layer;
-use dwell_policy::host::{Era, MaxSource};
+use dwell_policy::host::{MaxSource, Revision};
 use serde::Serialize;
 
 /// What rules halt polling of vCPUs here.
@@ -73,13 +73,13 @@ impl Host {
         kernel: &Kernel,
         processes: &[Process],
     ) -> Host {
-        let era = kernel.version.and_then(|version| Era::of(version).ok());
+        let revision = kernel.version.and_then(|version| Revision::of(version).ok());
         let modules = root.names("/sys/module").unwrap_or_default();
         Host {
             kvm: presence(root, "kvm"),
             vendor: modules.into_iter().filter(|name| name.starts_with("kvm_")).collect(),
             device: machine.kvm_device(),
-            max_source: era.map(|era| max_source(era.max_source())),
+            max_source: revision.map(|revision| max_source(revision.max_source())),
             parameters: param::values(root, Layer::Host, kernel.version),
             vms: processes.iter().filter_map(Vm::of).collect(),
             unseen_processes: processes.iter().filter(|process| process.files.is_none()).count(),

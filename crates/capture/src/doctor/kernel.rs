@@ -42,7 +42,7 @@ impl Kernel {
     pub(super) fn examine(root: &Root) -> Kernel {
         let release = root.text("/proc/sys/kernel/osrelease").ok();
         let version = release.as_deref().and_then(Version::parse);
-        let known = |layer| version.is_some_and(|version| param::known_era(layer, version).is_ok());
+        let known = |layer| version.is_some_and(|version| param::known_version(layer, version).is_ok());
         let line = root.text("/proc/cmdline").unwrap_or_default();
         Kernel {
             release,

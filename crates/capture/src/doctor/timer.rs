@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::param::{self, Value};
 use super::root::Root;
 use dwell_policy::Layer;
-use dwell_policy::timer::{Era, PostingPredicate, pi_inject_timer_at_init};
+use dwell_policy::timer::{PostingPredicate, Revision, pi_inject_timer_at_init};
 use serde::Serialize;
 
 /// What rules the timers of vCPUs.
@@ -32,7 +32,7 @@ pub struct Timer {
 
 impl Timer {
     pub(super) fn examine(root: &Root, kernel: &Kernel) -> Timer {
-        let predicate = kernel.version.and_then(|version| Era::of(version).ok()).map(Era::posting);
+        let predicate = kernel.version.and_then(|version| Revision::of(version).ok()).map(Revision::posting);
         let flag = |path: &str| root.number(path).map(|value| value != 0);
         let cpus = |path: &str| root.text(path).ok().filter(|list| list != "(null)").unwrap_or_default();
         let nohz_full = cpus("/sys/devices/system/cpu/nohz_full");

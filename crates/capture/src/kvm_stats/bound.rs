@@ -240,7 +240,7 @@ fn paired(waits: &Lengths, polls: &Lengths, k: u128) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_policy::host::{BUCKETS, Era, HaltPoll, Params, bucket};
+    use dwell_policy::host::{BUCKETS, HaltPoll, Params, Revision, bucket};
     use dwell_policy::reference::{Always, Fixed, Never, Optimum, SkiRental};
     use dwell_policy::{Outcome, Policy};
     use proptest::prelude::*;
@@ -300,14 +300,14 @@ mod tests {
     }
 
     fn policies(window: u64, max: u32) -> Vec<Box<dyn Policy>> {
-        let params = Params { halt_poll_ns: max, ..Params::default_for(Era::V6_11) };
+        let params = Params { halt_poll_ns: max, ..Params::default_for(Revision::V6_11) };
         vec![
             Box::new(Never),
             Box::new(Always),
             Box::new(Fixed(Nanos(window))),
             Box::new(SkiRental { halt_cost: Nanos(window) }),
-            Box::new(HaltPoll::new(Era::V6_11, params)),
-            Box::new(HaltPoll::new(Era::V5_4, Params { halt_poll_ns_shrink: 0, ..params })),
+            Box::new(HaltPoll::new(Revision::V6_11, params)),
+            Box::new(HaltPoll::new(Revision::V5_4, Params { halt_poll_ns_shrink: 0, ..params })),
         ]
     }
 

@@ -4,7 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{model, progress, quantity, settings};
 use anyhow::Context;
-use dwell_policy::iothread::{Era, Property, Release};
+use dwell_policy::iothread::{Property, Release, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -70,7 +70,7 @@ struct Compared {
 #[derive(Serialize)]
 struct Result {
     qemu: String,
-    era: &'static str,
+    rule: &'static str,
     which: &'static str,
     setting: BTreeMap<&'static str, i64>,
     polled_ns: u128,
@@ -190,7 +190,7 @@ impl Price {
         let share = |of: u128, all: u128| (all > 0).then(|| of as f64 / all as f64);
         Result {
             qemu: setting.version().to_string(),
-            era: Release::new(setting.version()).map_or("", |release| release.era().name()),
+            rule: Release::new(setting.version()).map_or("", |release| release.revision().name()),
             which,
             setting: setting.iter().map(|(param, value)| (param.name, value)).collect(),
             polled_ns: counts.polled_ns,
@@ -255,11 +255,15 @@ fn weight(smoothed: &Smoothed) -> Weight {
 /// From the recorded generation, else the oldest, to the newest, each with its defaults.
 fn upgrade(results: &[Result], metadata: &Metadata) -> String {
     let recorded = metadata.qemu.as_deref().and_then(Version::parse);
-    let era =
-        recorded.and_then(|version| Release::new(version).ok()).map_or(Era::Global, |release| release.era());
-    let defaults = |era: Era| results.iter().find(|r| r.era == era.name() && r.which == "defaults");
-    let (Some(old), Some(new)) = (defaults(era), defaults(Era::Weighted)) else { return String::new() };
-    if era == Era::Weighted {
+    let revision = recorded
+        .and_then(|version| Release::new(version).ok())
+        .map_or(Revision::Global, |release| release.revision());
+    let defaults =
+        |revision: Revision| results.iter().find(|r| r.rule == revision.name() && r.which == "defaults");
+    let (Some(old), Some(new)) = (defaults(revision), defaults(Revision::Weighted)) else {
+        return String::new();
+    };
+    if revision == Revision::Weighted {
         return format!("the recorded QEMU has the rule of {} already", new.qemu);
     }
     let change = |old: f64, new: f64| match old {
@@ -291,7 +295,7 @@ fn notes(metadata: &Metadata, source: &RecordingSource) -> Vec<String> {
 fn table(results: &[Result]) -> Table {
     let mut table = Table::new([
         Column::text("QEMU", "qemu"),
-        Column::text("rule", "era"),
+        Column::text("rule", "rule"),
         Column::text("setting", "which"),
         Column::number("CPU polled", "polled_share"),
         Column::number("polls", "polls"),
@@ -309,7 +313,7 @@ fn table(results: &[Result]) -> Table {
             result.setting.iter().map(|(name, value)| format!("{name}={value}")).collect();
         table.push([
             Cell::Text(result.qemu.clone()),
-            Cell::Text(result.era.to_owned()),
+            Cell::Text(result.rule.to_owned()),
             Cell::Text(result.which.to_owned()),
             Cell::share(result.polled_share),
             Cell::Count(result.polls.into()),

@@ -3,15 +3,15 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{quantity, settings};
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
 use dwell_knobs::machine::{Machine, Sysroot, kernel_release};
 use dwell_knobs::value;
 use dwell_policy::Layer;
-use dwell_policy::param::{self, Param, Setting};
-use dwell_policy::version::Version;
+use dwell_policy::param::{Param, Setting};
+use dwell_policy::version::{NEWEST_QEMU, Version};
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -36,11 +36,11 @@ pub(crate) struct Args {
     #[arg(long, value_parser = settings::layer)]
     layer: Option<Layer>,
     /// The kernel whose rules to take, with its defaults for what is not named [default: the running one, with what is set]
-    #[arg(long, value_name = "VERSION")]
-    kernel: Option<String>,
+    #[arg(long, value_name = "VERSION", value_parser = settings::kernel)]
+    kernel: Option<Version>,
     /// The QEMU whose rules to take for I/O threads
-    #[arg(long, value_name = "VERSION", default_value = settings::QEMU)]
-    qemu: String,
+    #[arg(long, value_name = "VERSION", value_parser = settings::qemu, default_value_t = NEWEST_QEMU)]
+    qemu: Version,
     /// Take this directory for `/`: another machine's files, or those of a test
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
@@ -129,13 +129,13 @@ struct Base {
 
 impl Base {
     fn of(args: &Args, machine: &dyn Machine) -> anyhow::Result<Base> {
-        let qemu = version("--qemu", Layer::Iothread, &args.qemu)?;
+        let qemu = args.qemu;
         let release = kernel_release(machine).unwrap_or_default();
         let (kernel, is_here) = match &args.kernel {
-            Some(text) => (version("--kernel", Layer::Host, text)?, false),
-            None => match version("the running kernel", Layer::Host, &release) {
+            Some(version) => (*version, false),
+            None => match settings::kernel(&release) {
                 Ok(version) => (version, true),
-                Err(error) => return Err(error.context("name a kernel with --kernel")),
+                Err(why) => bail!("the running kernel {release}: {why}; name another with --kernel"),
             },
         };
         let of = |layer| Setting::defaults(layer, if layer == Layer::Iothread { qemu } else { kernel });
@@ -147,13 +147,6 @@ impl Base {
         let told = format!("Linux {kernel}, QEMU {qemu}; not named: {values}");
         Ok(Base { settings, told, is_here })
     }
-}
-
-fn version(what: &str, layer: Layer, text: &str) -> anyhow::Result<Version> {
-    let version =
-        Version::parse(text).with_context(|| format!("{what} {text}: not a version such as 6.18"))?;
-    param::known_era(layer, version).map_err(|unknown| anyhow!("{what} {text}: {unknown}"))?;
-    Ok(version)
 }
 
 /// Takes over what is set on the machine.

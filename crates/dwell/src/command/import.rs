@@ -13,6 +13,7 @@ use dwell_recording::import::perf::PerfOptions;
 use dwell_recording::import::qemu::{Decisions, QemuOptions, Sleeps};
 use dwell_recording::import::{self, ImportSummary, Input};
 use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
+use dwell_replay::Versions;
 use dwell_report::{count, duration, percent};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -192,11 +193,11 @@ impl Qemu {
     fn options(&self, metadata: &Metadata) -> anyhow::Result<QemuOptions> {
         let rule = match &self.common.qemu {
             None => None,
-            Some(_) => {
-                let version = settings::version(Layer::Iothread, self.common.qemu.as_deref(), metadata)?;
+            Some(text) => {
+                let version = settings::qemu(text).map_err(|why| anyhow!("--qemu {text}: {why}"))?;
                 let setting = settings::recorded(Layer::Iothread, version, metadata)
                     .unwrap_or_else(|| Setting::defaults(Layer::Iothread, version));
-                Some((Release::new(version)?.era(), Params::from(&setting)))
+                Some((Release::new(version)?.revision(), Params::from(&setting)))
             }
         };
         let sleeps = match &self.sleeps {
@@ -300,7 +301,7 @@ fn judged(decisions: &Decisions) -> String {
 }
 
 fn in_force(asked: &[String], layer: Layer, metadata: &Metadata) -> anyhow::Result<SettingsChange> {
-    let version = settings::version(layer, None, metadata)?;
+    let version = Versions::of_recording(metadata).of(layer);
     let base = Setting::defaults(layer, version);
     let groups = settings::groups(asked, &[base]).context("--in-force")?;
     let [group] = groups.as_slice() else {

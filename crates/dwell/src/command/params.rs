@@ -5,7 +5,8 @@ use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Param};
-use dwell_policy::version::Version;
+use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
+use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -15,10 +16,12 @@ pub(crate) struct Args {
     /// Only this layer: guest, host, timer or iothread
     #[arg(long, value_parser = settings::layer)]
     layer: Option<Layer>,
-    /// The version whose parameters and defaults to list: Linux for guest, host and timer, QEMU for iothread [default:
-    /// 6.18 and 11.1]
-    #[arg(long, value_name = "VERSION", requires = "layer")]
-    era: Option<String>,
+    /// Kernel whose parameters and defaults to list for guest, host and timer
+    #[arg(long, value_name = "VERSION", value_parser = settings::kernel, default_value_t = NEWEST_KERNEL)]
+    kernel: Version,
+    /// QEMU whose parameters and defaults to list for iothread
+    #[arg(long, value_name = "VERSION", value_parser = settings::qemu, default_value_t = NEWEST_QEMU)]
+    qemu: Version,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -31,7 +34,7 @@ struct Described {
     min: i64,
     max: i64,
     default: i64,
-    era: String,
+    version: String,
     zero: &'static str,
     about: &'static str,
     home: &'static str,
@@ -47,7 +50,7 @@ impl Described {
             min: param.min,
             max: param.max,
             default: param.default_in(version)?,
-            era: version.to_string(),
+            version: version.to_string(),
             zero: param.zero,
             about: param.about,
             home: param.home,
@@ -58,9 +61,9 @@ impl Described {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let mut described = vec![];
+    let versions = Versions { kernel: args.kernel, qemu: args.qemu };
     for layer in Layer::ALL.into_iter().filter(|layer| args.layer.is_none_or(|asked| asked == *layer)) {
-        let newest = if layer == Layer::Iothread { settings::QEMU } else { settings::KERNEL };
-        let version = settings::parse_version(layer, args.era.as_deref().unwrap_or(newest))?;
+        let version = versions.of(layer);
         described.extend(param::of_version(layer, version).filter_map(|param| Described::of(param, version)));
     }
     match args.format.format {
@@ -79,7 +82,7 @@ fn table(described: &[Described], all_columns: bool) -> Table {
         Column::number("least", "min"),
         Column::number("greatest", "max"),
         Column::number("default", "default"),
-        Column::text("version", "era"),
+        Column::text("version", "version"),
         Column::text("what it does", "about"),
         Column::text("0 means", "zero"),
         Column::text("where it lives", "home"),
@@ -98,7 +101,7 @@ fn table(described: &[Described], all_columns: bool) -> Table {
             number(param.min),
             number(param.max),
             number(param.default),
-            text(&param.era),
+            text(&param.version),
             text(param.about),
             text(param.zero),
             text(param.home),

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 /// cost = time polled + halts x halt cost. The state starts as on a fresh vCPU or CPU.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example: dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --era 6.18 \
+    after_help = "Example: dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
                         --set halt_poll_ns=160us --set halt_poll_ns_shrink=2 --set halt_poll_ns=50us"
 )]
 pub(crate) struct Args {
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 struct Answered {
     file: String,
     layer: &'static str,
-    era: String,
+    version: String,
     halt_cost_ns: u64,
     wake_latency_ns: u64,
     episodes: u64,
@@ -106,7 +106,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let replayed = Answered {
         file: args.file.display().to_string(),
         layer: model.whose.name(),
-        era: model.version.to_string(),
+        version: model.version.to_string(),
         halt_cost_ns: model.halt_cost.get(),
         wake_latency_ns: model.wake_latency.get(),
         episodes: bound.episodes,
@@ -231,7 +231,7 @@ fn print(replayed: &Answered) -> anyhow::Result<()> {
         if replayed.idlers == 1 { "" } else { "s" },
         duration(replayed.span_ns as f64),
         replayed.layer,
-        replayed.era,
+        replayed.version,
         duration(replayed.halt_cost_ns as f64),
         duration(replayed.optimum_cost_ns as f64),
     );

@@ -4,7 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{model, progress, quantity, settings};
 use anyhow::{Context, bail};
-use dwell_policy::version::Version;
+use dwell_policy::version::{NEWEST_KERNEL, Version};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
 use dwell_replay::study::{Entry, FITTED, Priced, Summary, kept, study};
@@ -34,9 +34,9 @@ pub(crate) struct Args {
     /// before anything is replayed; 0 takes them as they are
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
     recorded_latency: Nanos,
-    /// Version of the kernel whose rules and defaults are taken, 5.4 to 7.3
-    #[arg(long, value_name = "VERSION", default_value = settings::KERNEL)]
-    era: String,
+    /// Kernel whose rules and defaults to take, 5.4 to 7.3
+    #[arg(long, value_name = "VERSION", value_parser = settings::kernel, default_value_t = NEWEST_KERNEL)]
+    kernel: Version,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Studied {
     folder: String,
-    era: String,
+    kernel: String,
     recorded_latency_ns: u64,
     split: String,
     notes: Vec<String>,
@@ -103,7 +103,7 @@ struct Found {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let version = settings::parse_version(Layer::Host, &args.era)?;
+    let version = args.kernel;
     let (mut found, mut unreadable) = (vec![], vec![]);
     for path in recordings(&args.folder)? {
         match study_one(&path, version, &args) {
@@ -121,7 +121,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let studied = Studied {
         folder: args.folder.display().to_string(),
-        era: version.to_string(),
+        kernel: version.to_string(),
         split: split(&found),
         recorded_latency_ns: args.recorded_latency.get(),
         notes: notes(&found, args.recorded_latency),
@@ -293,7 +293,7 @@ fn print(studied: &Studied) -> anyhow::Result<()> {
         studied.folder,
         count(episodes.into()),
         studied.prices[0].recordings.len(),
-        studied.era,
+        studied.kernel,
         studied.split,
     ))?;
     for at in &studied.prices {

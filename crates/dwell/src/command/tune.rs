@@ -78,7 +78,7 @@ const DIFFERENT: f64 = 1.25;
 pub(crate) struct Tuned {
     file: String,
     layer: &'static str,
-    era: String,
+    version: String,
     goal: String,
     pub(crate) halt_cost_ns: u64,
     wake_latency_ns: u64,
@@ -255,7 +255,7 @@ fn describe(
     Tuned {
         file,
         layer: model.whose.name(),
-        era: model.version.to_string(),
+        version: model.version.to_string(),
         goal: goal_text(goal, model),
         halt_cost_ns: model.halt_cost.get(),
         wake_latency_ns: model.wake_latency.get(),
@@ -515,7 +515,7 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
         if tuned.idlers == 1 { "" } else { "s" },
         tuned.layer,
         if tuned.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        tuned.era,
+        tuned.version,
         tuned.goal,
         share(tuned.upper_bound.gain_ns_per_s.max(0.0)),
         duration(tuned.halt_cost_ns as f64),

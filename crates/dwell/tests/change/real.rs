@@ -64,7 +64,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
         return;
     };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let Some(version) = Version::parse(&release).filter(|v| param::known_era(Layer::Guest, *v).is_ok())
+    let Some(version) = Version::parse(&release).filter(|v| param::known_version(Layer::Guest, *v).is_ok())
     else {
         say!("SKIP the rule of this kernel is not known: {NAME}");
         return;

@@ -2,7 +2,7 @@
 
 use crate::guest::{Options, Qemu, Release, TRACE, shim};
 use crate::say::say;
-use dwell_policy::iothread::{Change, ChangeKind, Era, Params, adjust, classic, weighted};
+use dwell_policy::iothread::{Change, ChangeKind, Params, Revision, adjust, classic, weighted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -294,31 +294,31 @@ fn observe(release: Release, iothread: &str, wanted: u64, longest: Duration) -> 
     Ok(all.into_iter().filter(|(ctx, _)| ctx.is_none() || *ctx == busiest).map(|(_, step)| step).collect())
 }
 
-fn replay(era: Era, turns: &[Turn], params: &Params) -> Tally {
-    match era {
-        Era::Global => replay_global(turns, params),
-        Era::PerHandler => replay_per_handler(turns, params),
-        Era::Weighted => replay_weighted(turns, params),
+fn replay(revision: Revision, turns: &[Turn], params: &Params) -> Tally {
+    match revision {
+        Revision::Global => replay_global(turns, params),
+        Revision::PerHandler => replay_per_handler(turns, params),
+        Revision::Weighted => replay_weighted(turns, params),
     }
 }
 
 fn reproduces(release: Release, test: &str) {
     let _alone = crate::alone();
-    let era = match release.era() {
-        Ok(era) => era,
+    let revision = match release.revision() {
+        Ok(revision) => revision,
         Err(cause) => return say!("SKIP {cause}: {test}"),
     };
-    let defaults = Params::default_for(era);
-    let other = match era {
+    let defaults = Params::default_for(revision);
+    let other = match revision {
         // With a longer maximum smoothed times are kept for longer, and the courses of events are too many to be followed.
-        Era::Weighted => Params { poll_max_ns: 40_000, poll_grow: 3, poll_shrink: 3, poll_weight: 2 },
+        Revision::Weighted => Params { poll_max_ns: 40_000, poll_grow: 3, poll_shrink: 3, poll_weight: 2 },
         _ => Params { poll_max_ns: 1_000_000, poll_grow: 3, poll_shrink: 2, ..defaults },
     };
     for (params, (wanted, longest)) in [defaults, other].into_iter().zip(WANTED.into_iter().zip(LONGEST)) {
         let Params { poll_max_ns, poll_grow, poll_shrink, .. } = params;
         let mut iothread =
             format!("poll-max-ns={poll_max_ns},poll-grow={poll_grow},poll-shrink={poll_shrink}");
-        if era == Era::Weighted {
+        if revision == Revision::Weighted {
             iothread += &format!(",poll-weight={}", params.poll_weight);
         }
         let steps = match observe(release, &iothread, wanted, longest) {
@@ -326,14 +326,14 @@ fn reproduces(release: Release, test: &str) {
             Err(cause) => return say!("SKIP {cause}: {test}"),
         };
         let turns = turns(&steps);
-        let tally = replay(era, &turns, &params);
+        let tally = replay(revision, &turns, &params);
         // A rule that is off has to be noticed, else nothing was shown.
-        let off = match era {
+        let off = match revision {
             // Another weight shows too seldom, since the course of events is looked for.
-            Era::Weighted => Params { poll_grow: params.poll_grow + 1, ..params },
+            Revision::Weighted => Params { poll_grow: params.poll_grow + 1, ..params },
             _ => Params { poll_max_ns: params.poll_max_ns + 8_000, ..params },
         };
-        let noticed = replay(era, &turns, &off).deviations;
+        let noticed = replay(revision, &turns, &off).deviations;
         say!(
             "{test}: {iothread}: {} aio_polls, {} decisions ({} grows), {} attempts, {} deviations ({noticed} of a rule that is off)",
             tally.turns,
@@ -344,10 +344,10 @@ fn reproduces(release: Release, test: &str) {
         );
         // Nothing tells which handlers the weighted rule saw dispatched. A course of events that fits is looked for, and the
         // search is limited: on a busy machine one in some thousand decisions may have none that it finds.
-        let allowed = if era == Era::Weighted { tally.decisions / 1_000 } else { 0 };
+        let allowed = if revision == Revision::Weighted { tally.decisions / 1_000 } else { 0 };
         assert!(tally.deviations <= allowed, "{:?}", tally.first);
         assert!(noticed > 10 * allowed, "a rule that is off deviates {noticed} times");
-        if era == Era::Global && params == defaults {
+        if revision == Revision::Global && params == defaults {
             assert!(tally.decisions >= 10_000, "only {} decisions in {longest:?}", tally.decisions);
         }
         assert!(tally.decisions > 100 && tally.attempts > 100);

@@ -3,7 +3,7 @@
 //! The guest and the newer QEMUs come from `.ci/qemu`, in the folder DWELL_QEMU. Whatever a test does, the QEMU it started
 //! ends with it.
 
-use dwell_policy::iothread::{Era, Release as Rules};
+use dwell_policy::iothread::{Release as Rules, Revision};
 use dwell_policy::version::Version;
 use std::fs::File;
 use std::io::Write;
@@ -56,12 +56,12 @@ impl Release {
 
 impl Release {
     /// The rule of this QEMU, by what it says of its version; or why it cannot be started.
-    pub(crate) fn era(self) -> Result<Era, String> {
+    pub(crate) fn revision(self) -> Result<Revision, String> {
         let output = self.command()?.arg("--version").output().map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
         let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
-        Rules::new(version).map(|rules| rules.era()).map_err(|error| error.to_string())
+        Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
     }
 }
 

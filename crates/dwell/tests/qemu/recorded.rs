@@ -61,11 +61,11 @@ fn record(release: Release, max_ns: i64) -> Result<(String, ImportSummary), Stri
     assert_eq!(recorded.status.lost, 0);
     let reader = Reader::from_bytes("waits", bytes).unwrap();
     let log = within(&std::fs::read_to_string(qemu.file("log")).unwrap(), &reader);
-    let era = Rules::new(Version::parse(&version).unwrap()).unwrap().era();
-    let params = Params { poll_max_ns: max_ns, ..Params::default_for(era) };
+    let revision = Rules::new(Version::parse(&version).unwrap()).unwrap().revision();
+    let params = Params { poll_max_ns: max_ns, ..Params::default_for(revision) };
     let with_thread = log.contains('@');
     let options = QemuOptions {
-        rule: Some((era, params)),
+        rule: Some((revision, params)),
         sleeps: Some(Sleeps::read("waits", &reader).unwrap()),
         context: if with_thread { None } else { busiest(&log) },
         skip_unparsable: false,

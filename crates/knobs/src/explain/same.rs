@@ -59,8 +59,8 @@ pub fn compare(a: &Setting, b: &Setting) -> Sameness {
 /// A rule with its parameters. A state is what it remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    Host(host::Era, host::Knobs),
-    Guest(guest::Era, guest::Params),
+    Host(host::Revision, host::Knobs),
+    Guest(guest::Revision, guest::Params),
     Classic(iothread::Params),
     Weighted(iothread::Params),
 }
@@ -74,13 +74,15 @@ impl Rule {
         match setting.layer() {
             Layer::Host => {
                 let knobs = host::Knobs::of(host::Params::from(setting));
-                Some(Rule::Host(host::Era::of(version).ok()?, knobs))
+                Some(Rule::Host(host::Revision::of(version).ok()?, knobs))
             }
-            Layer::Guest => Some(Rule::Guest(guest::Era::of(version).ok()?, guest::Params::from(setting))),
+            Layer::Guest => {
+                Some(Rule::Guest(guest::Revision::of(version).ok()?, guest::Params::from(setting)))
+            }
             Layer::Iothread => {
-                let era = iothread::Release::new(version).ok()?.era();
-                let params = iothread::Params::from(setting).stored(era);
-                Some(if era == iothread::Era::Weighted {
+                let revision = iothread::Release::new(version).ok()?.revision();
+                let params = iothread::Params::from(setting).stored(revision);
+                Some(if revision == iothread::Revision::Weighted {
                     Rule::Weighted(params)
                 } else {
                     Rule::Classic(params)
@@ -93,8 +95,8 @@ impl Rule {
     /// The window with which the next halt begins \[ns\].
     fn window(&self, (remembered, _): State) -> u64 {
         match self {
-            Rule::Host(era, knobs) => {
-                u64::from(host::Vcpu::with_halt_poll_ns(*era, narrow(remembered)).enter(knobs))
+            Rule::Host(revision, knobs) => {
+                u64::from(host::Vcpu::with_halt_poll_ns(*revision, narrow(remembered)).enter(knobs))
             }
             Rule::Guest(..) | Rule::Weighted(_) => remembered,
             Rule::Classic(params) if params.poll_max_ns == 0 => 0,
@@ -105,14 +107,14 @@ impl Rule {
     /// What it remembers after a halt of this length.
     fn after(&self, (remembered, smoothed): State, halt_ns: u64) -> State {
         match self {
-            Rule::Host(era, knobs) => {
-                let mut vcpu = host::Vcpu::with_halt_poll_ns(*era, narrow(remembered));
+            Rule::Host(revision, knobs) => {
+                let mut vcpu = host::Vcpu::with_halt_poll_ns(*revision, narrow(remembered));
                 vcpu.enter(knobs);
                 vcpu.decide(knobs, halt_ns, true);
                 (u64::from(vcpu.halt_poll_ns()), 0)
             }
-            Rule::Guest(era, params) => {
-                let mut cpu = guest::Cpu::with_state(*era, remembered, guest::State::Halt);
+            Rule::Guest(revision, params) => {
+                let mut cpu = guest::Cpu::with_state(*revision, remembered, guest::State::Halt);
                 cpu.reflect(params, guest::State::Halt, halt_ns);
                 (cpu.poll_limit_ns(), 0)
             }
@@ -133,7 +135,7 @@ impl Rule {
     /// The longest window \[ns\].
     fn max_ns(&self) -> u64 {
         match self {
-            Rule::Host(era, knobs) => u64::from(knobs.max_ns(*era)),
+            Rule::Host(revision, knobs) => u64::from(knobs.max_ns(*revision)),
             Rule::Guest(_, params) => u64::from(params.guest_halt_poll_ns),
             Rule::Classic(params) | Rule::Weighted(params) => params.poll_max_ns.max(0).cast_unsigned(),
         }

@@ -279,7 +279,8 @@ impl Plan {
         let wrong = |why: String| PlanError::Version { version: self.version.clone(), why };
         let version =
             Version::parse(&self.version).ok_or_else(|| wrong("not a version such as 6.18".to_owned()))?;
-        dwell_policy::param::known_era(self.layer, version).map_err(|unknown| wrong(unknown.to_string()))?;
+        dwell_policy::param::known_version(self.layer, version)
+            .map_err(|unknown| wrong(unknown.to_string()))?;
         Ok(version)
     }
 

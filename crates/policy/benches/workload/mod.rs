@@ -48,9 +48,9 @@ pub(crate) trait Measure {
 /// Every policy, the baseline first.
 pub(crate) fn each(measure: &mut impl Measure) {
     measure.measure("baseline: fixed window", Fixed(HALT_COST));
-    let era = host::Era::V6_11;
-    measure.measure("kvm 6.18", HaltPoll::new(era, host::Params::default_for(era)));
-    measure.measure("haltpoll 6.18", Haltpoll::new(guest::Era::V6_9, guest::Params::default()));
+    let revision = host::Revision::V6_11;
+    measure.measure("kvm 6.18", HaltPoll::new(revision, host::Params::default_for(revision)));
+    measure.measure("haltpoll 6.18", Haltpoll::new(guest::Revision::V6_9, guest::Params::default()));
     measure.measure("savings", Savings::new(HALT_COST));
     measure.measure("leader", Leader::new(HALT_COST));
 }

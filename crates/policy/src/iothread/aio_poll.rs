@@ -2,7 +2,7 @@
 
 use super::context::Block;
 use super::handler::{PollList, at, at_mut};
-use super::{Aio, Era, Event, Handler, Kind};
+use super::{Aio, Event, Handler, Kind, Revision};
 
 /// After this long without an event a handler leaves the poll list (ns), if the monitor can see its file descriptor
 /// from user space. QEMU, `util/aio-posix.c`, since 5.0.
@@ -180,7 +180,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
             if self.finds_work(env, h) {
                 *timeout = 0;
                 let Some(node) = at_mut(self.handlers.as_mut(), h) else { continue };
-                if self.release.era != Era::Weighted {
+                if self.release.revision != Revision::Weighted {
                     node.timestamp = start.wrapping_add(IDLE_REMOVAL_NS);
                 }
                 progress |= node.kind != Kind::Notifier;
@@ -209,7 +209,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         while let Some(h) = next {
             next = PollList::after(self.handlers.as_ref(), h);
             let Some(node) = at_mut(self.handlers.as_mut(), h) else { continue };
-            if !idles_too_long(node, self.release.era, t) {
+            if !idles_too_long(node, self.release.revision, t) {
                 continue;
             }
             node.timestamp = 0;
@@ -309,17 +309,17 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     }
 }
 
-/// Whether a handler has been without events for too long at time `t`. Before the weighted era the time begins to
+/// Whether a handler has been without events for too long at time `t`. Before the weighted revision the time begins to
 /// run when this is first asked, or with each success of polling.
-fn idles_too_long(node: &mut Handler, era: Era, t: i64) -> bool {
+fn idles_too_long(node: &mut Handler, revision: Revision, t: i64) -> bool {
     let later = |time: i64| time.wrapping_add(IDLE_REMOVAL_NS);
-    match era {
-        Era::Weighted => !node.poll_ready && t >= later(node.timestamp),
-        Era::Global | Era::PerHandler if node.timestamp == 0 => {
+    match revision {
+        Revision::Weighted => !node.poll_ready && t >= later(node.timestamp),
+        Revision::Global | Revision::PerHandler if node.timestamp == 0 => {
             node.timestamp = later(t);
             false
         }
-        Era::Global | Era::PerHandler => t >= node.timestamp,
+        Revision::Global | Revision::PerHandler => t >= node.timestamp,
     }
 }
 
@@ -542,7 +542,7 @@ mod tests {
                 let mut env = Script::new(monitor);
                 let mut aio = polling(version, VIRTIO, &mut env);
                 env.timeout = 20_000;
-                aio.aio_poll(&mut env, true); // before the weighted era, the time begins to run here
+                aio.aio_poll(&mut env, true); // before the weighted revision, the time begins to run here
                 assert!(aio.handlers().iter().all(Handler::in_poll));
                 env.now += IDLE_REMOVAL_NS;
                 env.has_work[0] = true;
@@ -632,7 +632,7 @@ mod tests {
     fn with_polling_off_handlers_join_the_list_before_11_1_only() {
         for (version, joins) in [((9, 2), true), ((11, 0), true), ((11, 1), false)] {
             let release = Release::new(Version::new(version.0, version.1)).unwrap();
-            let params = Params { poll_max_ns: 0, ..Params::default_for(release.era()) };
+            let params = Params { poll_max_ns: 0, ..Params::default_for(release.revision()) };
             let mut aio = Aio::new(release, params, VIRTIO.map(Handler::new));
             let mut env = Script::new(Monitor::Poll);
             env.fd_ready = std::vec![0];

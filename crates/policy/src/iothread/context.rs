@@ -1,7 +1,7 @@
 //! One context, and how it adapts.
 
 use super::handler::{PollList, ReadyList, at_mut};
-use super::{Change, Era, Handler, Kind, Params, Release, adjust, classic, weighted};
+use super::{Change, Handler, Kind, Params, Release, Revision, adjust, classic, weighted};
 use crate::{Nanos, Outcome, Policy};
 
 /// What a context tells of itself: QEMU's trace events.
@@ -9,7 +9,7 @@ use crate::{Nanos, Outcome, Policy};
 pub enum Event {
     /// `poll_grow` or `poll_shrink`.
     Adapted {
-        /// Whose polling time: a handler's in the per-handler era, the context's (`None`) in the others.
+        /// Whose polling time: a handler's in the per-handler revision, the context's (`None`) in the others.
         handler: Option<u32>,
         /// What changed.
         change: Change,
@@ -52,7 +52,7 @@ pub(super) struct Block {
 pub struct Aio<H> {
     pub(super) release: Release,
     pub(super) params: Params,
-    /// The context's polling time (ns); stays 0 in the per-handler era.
+    /// The context's polling time (ns); stays 0 in the per-handler revision.
     poll_ns: i64,
     /// Whether the context is in poll mode: notifications are off.
     pub(super) started: bool,
@@ -76,7 +76,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         }
         Aio {
             release,
-            params: params.stored(release.era),
+            params: params.stored(release.revision),
             poll_ns: 0,
             started: false,
             unpollable,
@@ -111,16 +111,16 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// overflow, which means one round.
     #[inline]
     pub fn effective(&self) -> i64 {
-        match self.release.era {
-            Era::Global | Era::Weighted => self.poll_ns,
-            Era::PerHandler => self.polled().map(|handler| handler.ns).fold(0, i64::max),
+        match self.release.revision {
+            Revision::Global | Revision::Weighted => self.poll_ns,
+            Revision::PerHandler => self.polled().map(|handler| handler.ns).fold(0, i64::max),
         }
     }
 
     /// Sets the parameters and forgets what was learnt, as any write to a property of a running `iothread` does.
     /// Handlers stay on the poll list. QEMU then notifies the context; so must who runs [`Aio::aio_poll`].
     pub fn set_params(&mut self, params: Params) {
-        self.params = params.stored(self.release.era);
+        self.params = params.stored(self.release.revision);
         self.poll_ns = 0;
         for handler in self.handlers.as_mut() {
             handler.ns = 0;
@@ -178,27 +178,27 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Whether handler `h`, about to be dispatched, joins the poll list.
     #[inline]
     pub(super) fn joins(&mut self, h: u32) -> bool {
-        (self.polling() || self.release.era != Era::Weighted)
+        (self.polling() || self.release.revision != Revision::Weighted)
             && at_mut(self.handlers.as_mut(), h).is_some_and(|node| node.kind.can_poll() && !node.in_poll())
     }
 
-    /// Where the global era adapts: after the wait, before anything is dispatched.
+    /// Where the global revision adapts: after the wait, before anything is dispatched.
     #[inline]
     pub(super) fn adapt_after_wait(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.era == Era::Global && self.polling() {
+        if self.release.revision == Revision::Global && self.polling() {
             let change = classic(self.poll_ns, block.ns, &self.params);
             self.adapt_context(change, sink);
         }
     }
 
-    /// Where the per-handler era adapts, and the weighted one notes who was active: after each dispatch.
+    /// Where the per-handler revision adapts, and the weighted one notes who was active: after each dispatch.
     #[inline]
     pub(super) fn adapt_after_dispatch(&mut self, h: u32, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.era == Era::Global || !self.polling() {
+        if self.release.revision == Revision::Global || !self.polling() {
             return;
         }
         let Some(node) = at_mut(self.handlers.as_mut(), h).filter(|node| node.in_poll()) else { return };
-        if self.release.era == Era::Weighted {
+        if self.release.revision == Revision::Weighted {
             node.timestamp = block.stamp;
         } else if let Some(change) = classic(node.ns, block.ns, &self.params) {
             node.ns = change.new;
@@ -206,10 +206,10 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         }
     }
 
-    /// Where the weighted era adapts: when all is dispatched.
+    /// Where the weighted revision adapts: when all is dispatched.
     #[inline]
     pub(super) fn adapt_at_end(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.era != Era::Weighted || !self.polling() {
+        if self.release.revision != Revision::Weighted || !self.polling() {
             return;
         }
         let mut best = -1;

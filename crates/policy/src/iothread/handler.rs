@@ -32,9 +32,9 @@ impl Kind {
 /// One handler of a context: what it can do, and what the context knows of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handler {
-    /// Its own polling time (per-handler era) or smoothed block time (weighted era) (ns).
+    /// Its own polling time (per-handler revision) or smoothed block time (weighted revision) (ns).
     pub(super) ns: i64,
-    /// When it was last dispatched (weighted era), or when it will have been idle for too long (before), 0 if
+    /// When it was last dispatched (weighted revision), or when it will have been idle for too long (before), 0 if
     /// that has not begun (ns of the context's clock).
     pub(super) timestamp: i64,
     links: [Link; 2],
@@ -56,7 +56,7 @@ impl Handler {
         self.kind
     }
 
-    /// Its own polling time (per-handler era) or smoothed block time (weighted era) (ns); 0 in the global era.
+    /// Its own polling time (per-handler revision) or smoothed block time (weighted revision) (ns); 0 in the global revision.
     pub const fn ns(&self) -> i64 {
         self.ns
     }

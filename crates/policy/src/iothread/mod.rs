@@ -27,28 +27,28 @@
 //! 2. *Attempt*: poll the list, whole rounds, for the polling time or until there is work. Work found ends the wait
 //!    before it begins.
 //! 3. Otherwise leave poll mode, look a last time, and *wait* in the kernel.
-//! 4. *Adapt*, in the global [`Era`].
+//! 4. *Adapt*, in the global [`Revision`].
 //! 5. *Dispatch* handlers, the one found last first; those found through the file descriptor join the poll list.
-//!    *Adapt*, in the per-handler era, each right after its dispatch.
-//! 6. *Adapt*, in the weighted era.
+//!    *Adapt*, in the per-handler revision, each right after its dispatch.
+//! 6. *Adapt*, in the weighted revision.
 //!
 //! # The rules
 //!
-//! | era | releases | polling time | adapts | by |
+//! | revision | releases | polling time | adapts | by |
 //! |---|---|---|---|---|
-//! | [global](Era::Global) | 2.9 to 9.2 | of the context | in every `aio_poll`, whatever was ready | [`classic`] |
-//! | [per handler](Era::PerHandler) | 10.0 to 11.0 | longest of the polled handlers' | the handlers dispatched | [`classic`] |
-//! | [weighted](Era::Weighted) | 11.1 | of the context | if a polled handler was dispatched | [`weighted`], [`adjust`] |
+//! | [global](Revision::Global) | 2.9 to 9.2 | of the context | in every `aio_poll`, whatever was ready | [`classic`] |
+//! | [per handler](Revision::PerHandler) | 10.0 to 11.0 | longest of the polled handlers' | the handlers dispatched | [`classic`] |
+//! | [weighted](Revision::Weighted) | 11.1 | of the context | if a polled handler was dispatched | [`weighted`], [`adjust`] |
 //!
 //! The arithmetic is QEMU's to the bit, overflow included. What a context is given and what it keeps differs by
-//! era, too: see [`Params::stored`].
+//! revision, too: see [`Params::stored`].
 //!
 //! What follows from the rules and is easily overlooked:
 //!
-//! * In the global era an `aio_poll` that neither waits nor dispatches adapts, too: a pending bottom half takes
+//! * In the global revision an `aio_poll` that neither waits nor dispatches adapts, too: a pending bottom half takes
 //!   a microsecond and makes the polling time grow from 0 to 4000 ns.
-//! * Nothing decays with time. In the per-handler era a handler that fell silent keeps its polling time, and with
-//!   it that of the context; in the weighted era the polling time ends in 1 ns at the lowest (`poll_shrink` 2),
+//! * Nothing decays with time. In the per-handler revision a handler that fell silent keeps its polling time, and with
+//!   it that of the context; in the weighted revision the polling time ends in 1 ns at the lowest (`poll_shrink` 2),
 //!   which is one round of polling in each `aio_poll`, until parameters are set.
 //! * Setting a parameter to the value that it has forgets what was learnt.
 //!
@@ -64,7 +64,7 @@
 //! * Compared with the compiled code of 7.2.0, 8.0.0, 9.2.0, 10.0.0, 10.2.0, 11.0.0 and 11.1.0-rc2, by the golden
 //!   vectors that the conformance test reads. What the loop does otherwise before 7.0 (work done in `io_poll`)
 //!   and before 5.0 (a forced round) follows the description of those changes and is compared with nothing; the
-//!   rule itself is the same throughout the global era.
+//!   rule itself is the same throughout the global revision.
 //! * Stable releases may carry fixes of later ones; patch levels are not told apart.
 //! * The loop that a main thread runs through glib is not here, and neither are `aio_poll`s nested in callbacks and
 //!   parameters that change during a wait (QEMU then sees one block time as long as the machine is up).
@@ -88,5 +88,5 @@ pub use params::{
     DEFAULT_POLL_GROW, DEFAULT_POLL_MAX_NS, DEFAULT_POLL_SHRINK, DEFAULT_POLL_WEIGHT, Params, Property,
     SetPropertyError, parse_number,
 };
-pub use release::{Era, Release};
+pub use release::{Release, Revision};
 pub use rules::{Change, ChangeKind, FIRST_GROWTH_NS, adjust, classic, weighted};

@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use super::{Aio, ChangeKind, Era, Event, Handler, Kind, Params, Release};
+use super::{Aio, ChangeKind, Event, Handler, Kind, Params, Release, Revision};
 use crate::{Nanos, Outcome, Policy};
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -18,7 +18,7 @@ fn wrap(wide: i128) -> i64 {
 type Traced = (Option<u32>, ChangeKind, i64, i64);
 
 struct Oracle {
-    era: Era,
+    revision: Revision,
     params: Params,
     poll_ns: i64,
     kinds: Vec<Kind>,
@@ -88,7 +88,7 @@ impl Oracle {
 
     fn finish(&mut self, block_ns: i64, ready: &[u32]) {
         let polling = self.params.poll_max_ns != 0;
-        if self.era == Era::Global && polling {
+        if self.revision == Revision::Global && polling {
             self.classic(None, block_ns);
         }
         let mut active = Vec::new();
@@ -99,26 +99,26 @@ impl Oracle {
             }
             if self.kinds[h].can_poll()
                 && !self.poll_list.contains(&h)
-                && (polling || self.era != Era::Weighted)
+                && (polling || self.revision != Revision::Weighted)
             {
                 self.poll_list.insert(0, h);
             }
             if self.poll_list.contains(&h) && polling {
                 active.push(h);
-                if self.era == Era::PerHandler {
+                if self.revision == Revision::PerHandler {
                     self.classic(Some(h), block_ns);
                 }
             }
         }
-        if self.era == Era::Weighted && polling {
+        if self.revision == Revision::Weighted && polling {
             self.weighted(block_ns, &active);
         }
     }
 
     fn effective(&self) -> i64 {
-        match self.era {
-            Era::PerHandler => self.poll_list.iter().map(|&h| self.ns[h]).max().unwrap_or(0).max(0),
-            Era::Global | Era::Weighted => self.poll_ns,
+        match self.revision {
+            Revision::PerHandler => self.poll_list.iter().map(|&h| self.ns[h]).max().unwrap_or(0).max(0),
+            Revision::Global | Revision::Weighted => self.poll_ns,
         }
     }
 }
@@ -172,16 +172,16 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #[test]
     fn context_agrees_with_the_oracle(
-        era in prop::sample::select(&Era::ALL[..]),
+        revision in prop::sample::select(&Revision::ALL[..]),
         params in setting(),
         kinds in prop::collection::vec(kind(), 0..6),
         ops in prop::collection::vec(op(), 0..64),
     ) {
         let handlers: Vec<Handler> = kinds.iter().copied().map(Handler::new).collect();
-        let mut aio = Aio::new(Release::newest(era), params, handlers);
+        let mut aio = Aio::new(Release::newest(revision), params, handlers);
         let mut oracle = Oracle {
-            era,
-            params: params.stored(era),
+            revision,
+            params: params.stored(revision),
             poll_ns: 0,
             ns: std::vec![0; kinds.len()],
             kinds,
@@ -201,7 +201,7 @@ proptest! {
                 }
                 Op::Set(params) => {
                     aio.set_params(params);
-                    oracle.params = params.stored(era);
+                    oracle.params = params.stored(revision);
                     oracle.poll_ns = 0;
                     oracle.ns.fill(0);
                 }
@@ -238,11 +238,11 @@ proptest! {
 
     #[test]
     fn a_replay_never_panics_and_an_unnamed_episode_is_of_handler_zero(
-        era in prop::sample::select(&Era::ALL[..]),
+        revision in prop::sample::select(&Revision::ALL[..]),
         params in setting(),
         idles in prop::collection::vec(any::<u64>(), 0..64),
     ) {
-        let new = || Aio::new(Release::newest(era), params, [Handler::new(Kind::Polled); 2]);
+        let new = || Aio::new(Release::newest(revision), params, [Handler::new(Kind::Polled); 2]);
         let (mut named, mut unnamed) = (new(), new());
         for idle in idles.into_iter().map(Nanos) {
             prop_assert_eq!(named.window(), unnamed.window());

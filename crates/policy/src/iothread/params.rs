@@ -1,6 +1,6 @@
 //! The properties of a QEMU `iothread` object that steer its polling.
 
-use super::Era;
+use super::Revision;
 use core::fmt;
 
 /// Default of `poll-max-ns` (ns) on every system but Windows, where it is 0. QEMU, `iothread` object.
@@ -25,30 +25,31 @@ pub struct Params {
     /// What the polling time is multiplied with when it grows. 0 to `i64::MAX`; 0 acts as 2.
     pub poll_grow: i64,
     /// What the polling time is divided by when it shrinks. 0 to `i64::MAX`; 0 acts as "to zero" in the classic
-    /// eras and as 2 in the weighted one.
+    /// revisions and as 2 in the weighted one.
     pub poll_shrink: i64,
-    /// A new block time counts for 1/2^weight in a handler's smoothed one. 0 to 63; 0 acts as 3. Weighted era
+    /// A new block time counts for 1/2^weight in a handler's smoothed one. 0 to 63; 0 acts as 3. Weighted revision
     /// only; the others do not look at it.
     pub poll_weight: i64,
 }
 
 impl Params {
-    /// What a new `iothread` object of this era has, on every system but Windows.
-    pub const fn default_for(era: Era) -> Params {
-        Params { poll_max_ns: DEFAULT_POLL_MAX_NS, poll_grow: 0, poll_shrink: 0, poll_weight: 0 }.stored(era)
+    /// What a new `iothread` object of this revision has, on every system but Windows.
+    pub const fn default_for(revision: Revision) -> Params {
+        Params { poll_max_ns: DEFAULT_POLL_MAX_NS, poll_grow: 0, poll_shrink: 0, poll_weight: 0 }
+            .stored(revision)
     }
 
-    /// What QEMU keeps when it is given these values. The weighted era has no 0 but in `poll_max_ns`: there it
+    /// What QEMU keeps when it is given these values. The weighted revision has no 0 but in `poll_max_ns`: there it
     /// keeps the default. The others keep what they get. The same holds for the object's properties and for the
     /// context that they are handed on to.
     #[must_use]
-    pub const fn stored(self, era: Era) -> Params {
+    pub const fn stored(self, revision: Revision) -> Params {
         const fn unless_zero(value: i64, default: i64) -> i64 {
             if value == 0 { default } else { value }
         }
-        match era {
-            Era::Global | Era::PerHandler => self,
-            Era::Weighted => Params {
+        match revision {
+            Revision::Global | Revision::PerHandler => self,
+            Revision::Weighted => Params {
                 poll_max_ns: self.poll_max_ns,
                 poll_grow: unless_zero(self.poll_grow, DEFAULT_POLL_GROW),
                 poll_shrink: unless_zero(self.poll_shrink, DEFAULT_POLL_SHRINK),
@@ -68,8 +69,13 @@ impl Params {
     }
 
     /// Writes a property as `qom-set` does; after an error the old value stays.
-    pub const fn set(&mut self, era: Era, property: Property, value: i64) -> Result<(), SetPropertyError> {
-        if !property.exists_in(era) {
+    pub const fn set(
+        &mut self,
+        revision: Revision,
+        property: Property,
+        value: i64,
+    ) -> Result<(), SetPropertyError> {
+        if !property.exists_in(revision) {
             return Err(SetPropertyError::NotFound(property));
         }
         if value < 0 || value > property.max() {
@@ -81,17 +87,22 @@ impl Params {
             Property::PollShrink => self.poll_shrink = value,
             Property::PollWeight => self.poll_weight = value,
         }
-        *self = self.stored(era);
+        *self = self.stored(revision);
         Ok(())
     }
 
     /// Writes a property as `-object iothread,property=text` does; after an error the old value stays.
-    pub fn set_option(&mut self, era: Era, property: Property, text: &str) -> Result<(), SetPropertyError> {
-        if !property.exists_in(era) {
+    pub fn set_option(
+        &mut self,
+        revision: Revision,
+        property: Property,
+        text: &str,
+    ) -> Result<(), SetPropertyError> {
+        if !property.exists_in(revision) {
             return Err(SetPropertyError::InvalidParameter(property));
         }
         let value = parse_number(text).ok_or(SetPropertyError::NotAnInteger(property))?;
-        self.set(era, property, value)
+        self.set(revision, property, value)
     }
 }
 
@@ -158,10 +169,10 @@ impl Property {
         }
     }
 
-    /// Whether the releases of this era know it.
-    pub const fn exists_in(self, era: Era) -> bool {
+    /// Whether the releases of this revision know it.
+    pub const fn exists_in(self, revision: Revision) -> bool {
         match self {
-            Property::PollWeight => matches!(era, Era::Weighted),
+            Property::PollWeight => matches!(revision, Revision::Weighted),
             Property::PollMaxNs | Property::PollGrow | Property::PollShrink => true,
         }
     }
@@ -205,43 +216,47 @@ mod tests {
 
     #[test]
     fn defaults_are_what_query_iothreads_reports() {
-        let values = |era| Property::ALL.map(|p| Params::default_for(era).get(p));
-        assert_eq!(values(Era::Global), [32_768, 0, 0, 0]);
-        assert_eq!(values(Era::PerHandler), [32_768, 0, 0, 0]);
-        assert_eq!(values(Era::Weighted), [32_768, 2, 2, 3]);
+        let values = |revision| Property::ALL.map(|p| Params::default_for(revision).get(p));
+        assert_eq!(values(Revision::Global), [32_768, 0, 0, 0]);
+        assert_eq!(values(Revision::PerHandler), [32_768, 0, 0, 0]);
+        assert_eq!(values(Revision::Weighted), [32_768, 2, 2, 3]);
     }
 
     #[test]
     fn writing_zero_stores_the_default_in_the_weighted_era_only() {
-        for era in Era::ALL {
+        for revision in Revision::ALL {
             let mut params = Params { poll_max_ns: 9, poll_grow: 9, poll_shrink: 9, poll_weight: 9 };
-            for property in Property::ALL.into_iter().filter(|p| p.exists_in(era)) {
-                params.set(era, property, 0).unwrap();
+            for property in Property::ALL.into_iter().filter(|p| p.exists_in(revision)) {
+                params.set(revision, property, 0).unwrap();
             }
             let stored = Property::ALL.map(|p| params.get(p));
-            let expected = if era == Era::Weighted { [0, 2, 2, 3] } else { [0, 0, 0, 9] };
-            assert_eq!(stored, expected, "{era:?}");
+            let expected = if revision == Revision::Weighted { [0, 2, 2, 3] } else { [0, 0, 0, 9] };
+            assert_eq!(stored, expected, "{revision:?}");
         }
     }
 
     #[test]
     fn refusals_say_what_qemu_says_and_keep_the_old_value() {
         use Property::*;
-        let mut params = Params::default_for(Era::Weighted);
+        let mut params = Params::default_for(Revision::Weighted);
         let before = params;
-        let mut refusal = |era, property, value| params.set(era, property, value).unwrap_err().to_string();
+        let mut refusal =
+            |revision, property, value| params.set(revision, property, value).unwrap_err().to_string();
         assert_eq!(
-            refusal(Era::Global, PollGrow, -1),
+            refusal(Revision::Global, PollGrow, -1),
             "poll-grow value must be in range [0, 9223372036854775807]"
         );
-        assert_eq!(refusal(Era::Weighted, PollWeight, 64), "poll-weight value must be in range [0, 63]");
-        assert_eq!(refusal(Era::PerHandler, PollWeight, 3), "Property 'iothread.poll-weight' not found");
+        assert_eq!(refusal(Revision::Weighted, PollWeight, 64), "poll-weight value must be in range [0, 63]");
+        assert_eq!(refusal(Revision::PerHandler, PollWeight, 3), "Property 'iothread.poll-weight' not found");
         let mut refusal =
-            |era, property, text| params.set_option(era, property, text).unwrap_err().to_string();
-        assert_eq!(refusal(Era::Global, PollWeight, "3"), "Invalid parameter 'poll-weight'");
-        assert_eq!(refusal(Era::Global, PollMaxNs, "32k"), "Parameter 'poll-max-ns' expects an int64 value");
+            |revision, property, text| params.set_option(revision, property, text).unwrap_err().to_string();
+        assert_eq!(refusal(Revision::Global, PollWeight, "3"), "Invalid parameter 'poll-weight'");
+        assert_eq!(
+            refusal(Revision::Global, PollMaxNs, "32k"),
+            "Parameter 'poll-max-ns' expects an int64 value"
+        );
         assert_eq!(params, before);
-        params.set_option(Era::Weighted, PollWeight, "077").unwrap();
+        params.set_option(Revision::Weighted, PollWeight, "077").unwrap();
         assert_eq!(params.poll_weight, 63);
     }
 

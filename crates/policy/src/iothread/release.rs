@@ -1,10 +1,10 @@
 //! Which QEMU releases share one behaviour.
 
-use crate::version::{UnknownEra, Version};
+use crate::version::{UnknownVersion, Version};
 
 /// The releases that adapt the polling time by one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Era {
+pub enum Revision {
     /// 2.9 to 9.2: one polling time per context, adapted by every `aio_poll`, whatever became ready.
     Global,
     /// 10.0 to 11.0: one polling time per handler, adapted when that handler is dispatched; the context polls
@@ -14,33 +14,33 @@ pub enum Era {
     Weighted,
 }
 
-impl Era {
-    /// Every era, oldest first.
-    pub const ALL: [Era; 3] = [Era::Global, Era::PerHandler, Era::Weighted];
+impl Revision {
+    /// Every revision, oldest first.
+    pub const ALL: [Revision; 3] = [Revision::Global, Revision::PerHandler, Revision::Weighted];
 
     /// The name used on the command line and in files.
     pub const fn name(self) -> &'static str {
         match self {
-            Era::Global => "global",
-            Era::PerHandler => "per-handler",
-            Era::Weighted => "weighted",
+            Revision::Global => "global",
+            Revision::PerHandler => "per-handler",
+            Revision::Weighted => "weighted",
         }
     }
 
-    /// The era of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<Era> {
-        Era::ALL.into_iter().find(|era| era.name() == name)
+    /// The revision of this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Revision> {
+        Revision::ALL.into_iter().find(|revision| revision.name() == name)
     }
 }
 
-/// What a QEMU release does: its era, and how its event loop differs from that of other releases.
+/// What a QEMU release does: its revision, and how its event loop differs from that of other releases.
 ///
 /// Made from a [`Version`]. A patch level makes no difference: 7.2.22 counts as 7.2.0, and a development snapshot
 /// `x.y.50` as `x.y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Release {
     /// The rule of adaptation.
-    pub(super) era: Era,
+    pub(super) revision: Revision,
     /// Before 5.0 the handlers are polled for one round even where polling is off.
     pub(super) forces_one_round: bool,
     /// Since 5.0 a handler without events for seven seconds leaves the poll list.
@@ -58,19 +58,19 @@ pub struct Release {
 
 impl Release {
     /// What this version of QEMU does; an error for versions before 2.9 and after 11.1.
-    pub const fn new(version: Version) -> Result<Release, UnknownEra> {
+    pub const fn new(version: Version) -> Result<Release, UnknownVersion> {
         if !version.at_least(2, 9) || version.at_least(11, 2) {
-            return Err(UnknownEra { of: "QEMU", known: "2.9 to 11.1" });
+            return Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" });
         }
-        let era = if version.at_least(11, 1) {
-            Era::Weighted
+        let revision = if version.at_least(11, 1) {
+            Revision::Weighted
         } else if version.at_least(10, 0) {
-            Era::PerHandler
+            Revision::PerHandler
         } else {
-            Era::Global
+            Revision::Global
         };
         Ok(Release {
-            era,
+            revision,
             forces_one_round: !version.at_least(5, 0),
             removes_idle: version.at_least(5, 0),
             splits_io_poll: version.at_least(7, 0),
@@ -80,12 +80,12 @@ impl Release {
         })
     }
 
-    /// The newest release of an era: what is meant where only the era is known.
-    pub const fn newest(era: Era) -> Release {
-        let version = match era {
-            Era::Global => Version::new(9, 2),
-            Era::PerHandler => Version::new(11, 0),
-            Era::Weighted => Version::new(11, 1),
+    /// The newest release of a revision: what is meant where only the revision is known.
+    pub const fn newest(revision: Revision) -> Release {
+        let version = match revision {
+            Revision::Global => Version::new(9, 2),
+            Revision::PerHandler => Version::new(11, 0),
+            Revision::Weighted => Version::new(11, 1),
         };
         match Release::new(version) {
             Ok(release) => release,
@@ -94,15 +94,15 @@ impl Release {
     }
 
     /// The rule by which this release adapts.
-    pub const fn era(self) -> Era {
-        self.era
+    pub const fn revision(self) -> Revision {
+        self.revision
     }
 }
 
 impl TryFrom<Version> for Release {
-    type Error = UnknownEra;
+    type Error = UnknownVersion;
 
-    fn try_from(version: Version) -> Result<Release, UnknownEra> {
+    fn try_from(version: Version) -> Result<Release, UnknownVersion> {
         Release::new(version)
     }
 }
@@ -111,29 +111,29 @@ impl TryFrom<Version> for Release {
 mod tests {
     use super::*;
 
-    fn release(text: &str) -> Result<Release, UnknownEra> {
+    fn release(text: &str) -> Result<Release, UnknownVersion> {
         Release::new(Version::parse(text).unwrap())
     }
 
     #[test]
     fn each_version_belongs_to_the_era_of_its_release() {
-        for (era, texts) in [
-            (Era::Global, &["2.9", "2.12.1", "4.2.0", "7.2.22 (Debian 1:7.2+dfsg-7)", "9.2.0"][..]),
-            (Era::PerHandler, &["10.0.0", "10.1", "10.2.0", "11.0.0"]),
-            (Era::Weighted, &["11.1.0-rc2", "11.1", "11.1.3"]),
+        for (revision, texts) in [
+            (Revision::Global, &["2.9", "2.12.1", "4.2.0", "7.2.22 (Debian 1:7.2+dfsg-7)", "9.2.0"][..]),
+            (Revision::PerHandler, &["10.0.0", "10.1", "10.2.0", "11.0.0"]),
+            (Revision::Weighted, &["11.1.0-rc2", "11.1", "11.1.3"]),
         ] {
             for text in texts {
-                assert_eq!(release(text).unwrap().era(), era, "{text}");
+                assert_eq!(release(text).unwrap().revision(), revision, "{text}");
             }
-            assert_eq!(Release::newest(era).era(), era);
-            assert_eq!(Era::from_name(era.name()), Some(era));
+            assert_eq!(Release::newest(revision).revision(), revision);
+            assert_eq!(Revision::from_name(revision.name()), Some(revision));
         }
     }
 
     #[test]
     fn versions_before_the_first_and_after_the_last_known_are_refused() {
         for text in ["1.7", "2.8.1", "11.2", "12.0"] {
-            assert_eq!(release(text), Err(UnknownEra { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
+            assert_eq!(release(text), Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::Params;
 
-/// The polling time after the first growth from zero in the classic eras (ns). QEMU, `util/aio-posix.c`.
+/// The polling time after the first growth from zero in the classic revisions (ns). QEMU, `util/aio-posix.c`.
 pub const FIRST_GROWTH_NS: i64 = 4_000;
 
 /// Whether a polling time grew or shrank: which of QEMU's trace events tells of it.

@@ -1,6 +1,6 @@
 //! How early a timer is set, how that is learnt, and how the rest of the time is spun away.
 
-use super::{Era, GuestTsc};
+use super::{GuestTsc, Revision};
 use crate::Nanos;
 
 /// The advance that tuning starts from, and returns to when it leaves its range \[ns\]
@@ -73,9 +73,9 @@ pub enum AdvanceParameter {
 }
 
 impl AdvanceParameter {
-    /// The parameter as an era's kernel has it when nothing was set.
-    pub fn default_of(era: Era) -> AdvanceParameter {
-        if era < Era::V6_12 {
+    /// The parameter as a revision's kernel has it when nothing was set.
+    pub fn default_of(revision: Revision) -> AdvanceParameter {
+        if revision < Revision::V6_12 {
             AdvanceParameter::LapicTimerAdvanceNs(LAPIC_TIMER_ADVANCE_NS_DEFAULT)
         } else {
             AdvanceParameter::LapicTimerAdvance(LAPIC_TIMER_ADVANCE_DEFAULT)
@@ -110,15 +110,15 @@ impl Advance {
         Advance { ns, adaptive: false }
     }
 
-    /// The advance of a new vCPU. `None` where this era's kernels do not have the parameter or not this value of it
+    /// The advance of a new vCPU. `None` where this revision's kernels do not have the parameter or not this value of it
     /// (below −1).
-    pub fn of(era: Era, parameter: AdvanceParameter) -> Option<Advance> {
+    pub fn of(revision: Revision, parameter: AdvanceParameter) -> Option<Advance> {
         match parameter {
-            AdvanceParameter::LapicTimerAdvanceNs(ns) if era < Era::V6_12 => match ns {
+            AdvanceParameter::LapicTimerAdvanceNs(ns) if revision < Revision::V6_12 => match ns {
                 LAPIC_TIMER_ADVANCE_NS_DEFAULT => Some(Advance::ADAPTIVE),
                 ns => u32::try_from(ns).ok().map(Advance::fixed),
             },
-            AdvanceParameter::LapicTimerAdvance(on) if era >= Era::V6_12 => {
+            AdvanceParameter::LapicTimerAdvance(on) if revision >= Revision::V6_12 => {
                 Some(if on { Advance::ADAPTIVE } else { Advance::OFF })
             }
             _ => None,
@@ -142,7 +142,7 @@ impl Advance {
     /// time of its own. Up to 6.0 the wait comes first, under the advance that was.
     pub fn wait_lapic_expire(
         &mut self,
-        era: Era,
+        revision: Revision,
         tsc: &GuestTsc,
         expired_tscdeadline: u64,
         guest_tsc: u64,
@@ -160,7 +160,7 @@ impl Advance {
         if self.adaptive {
             self.ns = adjust_timer_advance(self.ns, delta_cycles, tsc.khz());
         }
-        let delay = if era < Era::V6_1 {
+        let delay = if revision < Revision::V6_1 {
             early(advance_before, guest_tsc)
         } else if guest_tsc < expired_tscdeadline {
             early(self.ns, reread())
@@ -198,34 +198,34 @@ mod tests {
     #[test]
     fn zero_advance_is_absorbing() {
         let mut advance = Advance { ns: 12, adaptive: true };
-        assert!(advance.wait_lapic_expire(Era::V7_3, &GHZ, 1_000, 900, || 950).is_some());
+        assert!(advance.wait_lapic_expire(Revision::V7_3, &GHZ, 1_000, 900, || 950).is_some());
         assert_eq!(advance.ns(), 0);
-        assert_eq!(advance.wait_lapic_expire(Era::V7_3, &GHZ, 1_000, 9_000, || 9_000), None);
+        assert_eq!(advance.wait_lapic_expire(Revision::V7_3, &GHZ, 1_000, 9_000, || 9_000), None);
         assert_eq!(advance.ns(), 0);
     }
 
     #[test]
     fn old_kernels_wait_first_and_new_ones_tune_first() {
-        let run = |era| {
+        let run = |revision| {
             let mut advance = Advance { ns: 1_000, adaptive: true };
-            let waited = advance.wait_lapic_expire(era, &GHZ, 10_000, 8_000, || 8_100).unwrap();
+            let waited = advance.wait_lapic_expire(revision, &GHZ, 10_000, 8_000, || 8_100).unwrap();
             (waited.delta_cycles, waited.delay, advance.ns())
         };
-        assert_eq!(run(Era::V5_18), (-2_000, Some(Delay::Cycles(1_000)), 750));
-        assert_eq!(run(Era::V6_1), (-2_000, Some(Delay::Cycles(750)), 750));
+        assert_eq!(run(Revision::V5_18), (-2_000, Some(Delay::Cycles(1_000)), 750));
+        assert_eq!(run(Revision::V6_1), (-2_000, Some(Delay::Cycles(750)), 750));
     }
 
     #[test]
     fn tuning_that_outlasts_the_deadline_leaves_nothing_to_wait_for() {
         let mut advance = Advance::ADAPTIVE;
-        let waited = advance.wait_lapic_expire(Era::V7_3, &GHZ, 1_000, 990, || 1_000).unwrap();
+        let waited = advance.wait_lapic_expire(Revision::V7_3, &GHZ, 1_000, 990, || 1_000).unwrap();
         assert_eq!(waited, Waited { delta_cycles: -10, delay: None });
     }
 
     #[test]
     fn fixed_advance_waits_without_tuning() {
         let mut advance = Advance::fixed(9_000);
-        let waited = advance.wait_lapic_expire(Era::V5_4, &GHZ, 10_000, 2_000, || 0).unwrap();
+        let waited = advance.wait_lapic_expire(Revision::V5_4, &GHZ, 10_000, 2_000, || 0).unwrap();
         assert_eq!(waited.delay, Some(Delay::Cycles(8_000)));
         assert_eq!(advance, Advance::fixed(9_000));
     }
@@ -233,26 +233,26 @@ mod tests {
     #[test]
     fn late_expiry_does_not_wait() {
         let mut advance = Advance::ADAPTIVE;
-        let waited = advance.wait_lapic_expire(Era::V6_12, &GHZ, 1_000, 3_000, || 0).unwrap();
+        let waited = advance.wait_lapic_expire(Revision::V6_12, &GHZ, 1_000, 3_000, || 0).unwrap();
         assert_eq!((waited.delta_cycles, waited.delay, advance.ns()), (2_000, None, 1_250));
     }
 
     #[test]
     fn parameter_changed_its_meaning_in_6_12() {
         use AdvanceParameter::{LapicTimerAdvance, LapicTimerAdvanceNs};
-        assert_eq!(Advance::of(Era::V6_1, LapicTimerAdvanceNs(-1)), Some(Advance::ADAPTIVE));
-        assert_eq!(Advance::of(Era::V6_1, LapicTimerAdvanceNs(0)), Some(Advance::OFF));
-        assert_eq!(Advance::of(Era::V6_1, LapicTimerAdvanceNs(1_500)), Some(Advance::fixed(1_500)));
-        assert_eq!(Advance::of(Era::V6_1, LapicTimerAdvanceNs(-2)), None);
-        assert_eq!(Advance::of(Era::V6_1, LapicTimerAdvance(true)), None);
-        assert_eq!(Advance::of(Era::V6_12, LapicTimerAdvance(true)), Some(Advance::ADAPTIVE));
-        assert_eq!(Advance::of(Era::V6_12, LapicTimerAdvance(false)), Some(Advance::OFF));
-        assert_eq!(Advance::of(Era::V6_12, LapicTimerAdvanceNs(1_500)), None);
-        for era in Era::ALL {
+        assert_eq!(Advance::of(Revision::V6_1, LapicTimerAdvanceNs(-1)), Some(Advance::ADAPTIVE));
+        assert_eq!(Advance::of(Revision::V6_1, LapicTimerAdvanceNs(0)), Some(Advance::OFF));
+        assert_eq!(Advance::of(Revision::V6_1, LapicTimerAdvanceNs(1_500)), Some(Advance::fixed(1_500)));
+        assert_eq!(Advance::of(Revision::V6_1, LapicTimerAdvanceNs(-2)), None);
+        assert_eq!(Advance::of(Revision::V6_1, LapicTimerAdvance(true)), None);
+        assert_eq!(Advance::of(Revision::V6_12, LapicTimerAdvance(true)), Some(Advance::ADAPTIVE));
+        assert_eq!(Advance::of(Revision::V6_12, LapicTimerAdvance(false)), Some(Advance::OFF));
+        assert_eq!(Advance::of(Revision::V6_12, LapicTimerAdvanceNs(1_500)), None);
+        for revision in Revision::ALL {
             assert_eq!(
-                Advance::of(era, AdvanceParameter::default_of(era)),
+                Advance::of(revision, AdvanceParameter::default_of(revision)),
                 Some(Advance::ADAPTIVE),
-                "{era:?}"
+                "{revision:?}"
             );
         }
     }
@@ -283,10 +283,10 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(era in 0usize..9, ns: u32, khz: u32, ratio: u64, deadline: u64, now: u64, later: u64) {
+        fn nothing_panics(revision in 0usize..9, ns: u32, khz: u32, ratio: u64, deadline: u64, now: u64, later: u64) {
             let mut advance = Advance { ns, adaptive: true };
             let tsc = GuestTsc::scaled(khz, ratio);
-            let _ = advance.wait_lapic_expire(Era::ALL[era], &tsc, deadline, now, || later);
+            let _ = advance.wait_lapic_expire(Revision::ALL[revision], &tsc, deadline, now, || later);
         }
     }
 }

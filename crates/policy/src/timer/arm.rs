@@ -1,6 +1,6 @@
 //! The two ways of setting a host timer for a guest deadline, and the rules of periodic timers.
 
-use super::{Era, GuestTsc};
+use super::{GuestTsc, Revision};
 use crate::Nanos;
 
 /// The error with which the hv timer refuses a deadline.
@@ -38,9 +38,9 @@ impl HvTimer {
     ///
     /// The limit is 2^32 − 1, except in 7.3 on bare metal: there, because of an erratum, it is at most
     /// `ebx` × 2^25 / `eax` − 1. A quotient of 0 wraps and thus limits nothing.
-    pub fn new(era: Era, rate_shift: u8, under_hypervisor: bool, leaf: Option<Cpuid15>) -> HvTimer {
+    pub fn new(revision: Revision, rate_shift: u8, under_hypervisor: bool, leaf: Option<Cpuid15>) -> HvTimer {
         let limit = leaf
-            .filter(|leaf| era >= Era::V7_3 && !under_hypervisor && leaf.ebx != 0)
+            .filter(|leaf| revision >= Revision::V7_3 && !under_hypervisor && leaf.ebx != 0)
             .and_then(|leaf| (u64::from(leaf.ebx) << 25).checked_div(u64::from(leaf.eax)))
             .map_or(PREEMPTION_TIMER_MAX, |counts| counts.wrapping_sub(1));
         HvTimer { rate_shift, max_value: limit.min(PREEMPTION_TIMER_MAX) }
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn leaf_15_limits_7_3_on_bare_metal_only() {
         let leaf = Some(Cpuid15 { eax: 1, ebx: 2 });
-        let max = |era, hypervisor, leaf| HvTimer::new(era, 5, hypervisor, leaf).max_value;
-        assert_eq!(max(Era::V7_3, false, leaf), (2 << 25) - 1);
-        assert_eq!(max(Era::V7_3, true, leaf), PREEMPTION_TIMER_MAX);
-        assert_eq!(max(Era::V7_2, false, leaf), PREEMPTION_TIMER_MAX);
-        assert_eq!(max(Era::V7_3, false, None), PREEMPTION_TIMER_MAX);
+        let max = |revision, hypervisor, leaf| HvTimer::new(revision, 5, hypervisor, leaf).max_value;
+        assert_eq!(max(Revision::V7_3, false, leaf), (2 << 25) - 1);
+        assert_eq!(max(Revision::V7_3, true, leaf), PREEMPTION_TIMER_MAX);
+        assert_eq!(max(Revision::V7_2, false, leaf), PREEMPTION_TIMER_MAX);
+        assert_eq!(max(Revision::V7_3, false, None), PREEMPTION_TIMER_MAX);
         for leaf in [Cpuid15 { eax: 0, ebx: 2 }, Cpuid15 { eax: 1, ebx: 0 }, Cpuid15 { eax: 1, ebx: 1 << 30 }]
         {
-            assert_eq!(max(Era::V7_3, false, Some(leaf)), PREEMPTION_TIMER_MAX, "{leaf:?}");
+            assert_eq!(max(Revision::V7_3, false, Some(leaf)), PREEMPTION_TIMER_MAX, "{leaf:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! A VMM asks for bits before it runs the guest; the timer's [predicates](super::PostingPredicate) look at what was
 //! granted. Older kernels promise less than their answer suggests: they accept a bit that they then ignore.
 
-use super::Era;
+use super::Revision;
 use core::fmt;
 
 /// MWAIT does not exit (`KVM_X86_DISABLE_EXITS_MWAIT`).
@@ -57,37 +57,42 @@ impl fmt::Display for DisableExitsError {
 
 impl core::error::Error for DisableExitsError {}
 
-/// The bits that this era's kernels define at all.
-const fn defined(era: Era) -> u64 {
+/// The bits that this revision's kernels define at all.
+const fn defined(revision: Revision) -> u64 {
     let old = MWAIT | HLT | PAUSE | CSTATE;
-    match era {
-        Era::V7_2 | Era::V7_3 => old | APERFMPERF,
+    match revision {
+        Revision::V7_2 | Revision::V7_3 => old | APERFMPERF,
         _ => old,
     }
 }
 
 /// What `KVM_CHECK_EXTENSION` answers: the bits that this host offers.
-pub fn offered(era: Era, host: &Host) -> u64 {
+pub fn offered(revision: Revision, host: &Host) -> u64 {
     let mut bits = PAUSE;
     if host.aperfmperf {
         bits |= APERFMPERF;
     }
-    if era < Era::V6_1 || !host.mitigate_smt_rsb {
+    if revision < Revision::V6_1 || !host.mitigate_smt_rsb {
         bits |= HLT | CSTATE;
         if host.mwait && host.arat && !host.monitor_bug {
             bits |= MWAIT;
         }
     }
-    bits & defined(era)
+    bits & defined(revision)
 }
 
 /// What `KVM_ENABLE_CAP` with `requested` does: the bits that take effect, or why the answer is `EINVAL`.
 ///
 /// Up to 6.12 a bit that is defined but not offered is accepted and silently ignored, at any time.
-pub fn enable(era: Era, host: &Host, requested: u64, vcpu_exists: bool) -> Result<u64, DisableExitsError> {
-    let offered = offered(era, host);
-    let strict = era >= Era::V7_2;
-    let invalid = requested & !if strict { offered } else { defined(era) };
+pub fn enable(
+    revision: Revision,
+    host: &Host,
+    requested: u64,
+    vcpu_exists: bool,
+) -> Result<u64, DisableExitsError> {
+    let offered = offered(revision, host);
+    let strict = revision >= Revision::V7_2;
+    let invalid = requested & !if strict { offered } else { defined(revision) };
     if invalid != 0 {
         return Err(DisableExitsError::InvalidBits(invalid));
     }
@@ -111,21 +116,21 @@ mod tests {
 
     #[test]
     fn host_without_mwait_offers_what_the_6_18_host_did() {
-        assert_eq!(offered(Era::V6_12, &Host::default()), 0xe);
+        assert_eq!(offered(Revision::V6_12, &Host::default()), 0xe);
     }
 
     #[test]
     fn aperfmperf_is_offered_from_7_2() {
-        assert_eq!(offered(Era::V6_12, &BARE_METAL), 0xf);
-        assert_eq!(offered(Era::V7_2, &BARE_METAL), 0x1f);
+        assert_eq!(offered(Revision::V6_12, &BARE_METAL), 0xf);
+        assert_eq!(offered(Revision::V7_2, &BARE_METAL), 0x1f);
     }
 
     #[test]
     fn smt_rsb_mitigation_leaves_pause_from_6_1() {
         let host = Host { mitigate_smt_rsb: true, aperfmperf: false, ..BARE_METAL };
-        assert_eq!(offered(Era::V5_18, &host), 0xf);
-        assert_eq!(offered(Era::V6_1, &host), PAUSE);
-        assert_eq!(offered(Era::V7_3, &host), PAUSE);
+        assert_eq!(offered(Revision::V5_18, &host), 0xf);
+        assert_eq!(offered(Revision::V6_1, &host), PAUSE);
+        assert_eq!(offered(Revision::V7_3, &host), PAUSE);
     }
 
     #[test]
@@ -135,32 +140,35 @@ mod tests {
             Host { arat: false, ..BARE_METAL },
             Host { monitor_bug: true, ..BARE_METAL },
         ] {
-            assert_eq!(offered(Era::V6_12, &host) & MWAIT, 0, "{host:?}");
+            assert_eq!(offered(Revision::V6_12, &host) & MWAIT, 0, "{host:?}");
         }
     }
 
     #[test]
     fn impossible_mwait_is_ignored_up_to_6_12_and_refused_from_7_2() {
         let host = Host::default();
-        assert_eq!(enable(Era::V6_12, &host, MWAIT | HLT, false), Ok(HLT));
-        assert_eq!(enable(Era::V7_2, &host, MWAIT | HLT, false), Err(DisableExitsError::InvalidBits(MWAIT)));
+        assert_eq!(enable(Revision::V6_12, &host, MWAIT | HLT, false), Ok(HLT));
+        assert_eq!(
+            enable(Revision::V7_2, &host, MWAIT | HLT, false),
+            Err(DisableExitsError::InvalidBits(MWAIT))
+        );
     }
 
     #[test]
-    fn undefined_bits_are_refused_in_every_era() {
-        for era in Era::ALL {
+    fn undefined_bits_are_refused_in_every_revision() {
+        for revision in Revision::ALL {
             assert_eq!(
-                enable(era, &BARE_METAL, 1 << 40 | HLT, false),
+                enable(revision, &BARE_METAL, 1 << 40 | HLT, false),
                 Err(DisableExitsError::InvalidBits(1 << 40)),
-                "{era:?}"
+                "{revision:?}"
             );
         }
     }
 
     #[test]
     fn existing_vcpu_is_an_error_from_7_2_only() {
-        assert_eq!(enable(Era::V6_12, &BARE_METAL, HLT, true), Ok(HLT));
-        assert_eq!(enable(Era::V7_2, &BARE_METAL, HLT, true), Err(DisableExitsError::VcpuExists));
+        assert_eq!(enable(Revision::V6_12, &BARE_METAL, HLT, true), Ok(HLT));
+        assert_eq!(enable(Revision::V7_2, &BARE_METAL, HLT, true), Err(DisableExitsError::VcpuExists));
     }
 
     #[test]

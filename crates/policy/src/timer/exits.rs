@@ -2,7 +2,7 @@
 //!
 //! Arming is never free: the write to the deadline register exits on every path. Only delivery can be.
 
-use super::{Era, VcpuState};
+use super::{Revision, VcpuState};
 use core::fmt;
 
 /// What carried a timer, and where it fired.
@@ -84,10 +84,10 @@ impl Exits {
     ///
     /// Firing outside guest mode is derived from the rules of expiry; the source table knows a running vCPU and a
     /// halted one. The hv timer then still exits once: it is programmed to 0 at the next entry.
-    pub fn of(path: Path, era: Era, state: VcpuState) -> Exits {
+    pub fn of(path: Path, revision: Revision, state: VcpuState) -> Exits {
         let on_hv_timer = path == Path::HvTimer;
-        let arms_fast = era >= if on_hv_timer { Era::V5_10 } else { Era::V7_2 };
-        let fires_fast = era >= Era::V5_10;
+        let arms_fast = revision >= if on_hv_timer { Revision::V5_10 } else { Revision::V7_2 };
+        let fires_fast = revision >= Revision::V5_10;
         let fire = match (path, state) {
             (_, VcpuState::Blocked) => Fire::WokenUp,
             (Path::HvTimer, _) => Fire::HvTimerExit,
@@ -124,10 +124,14 @@ mod tests {
 
     #[test]
     fn arming_is_never_free() {
-        for era in Era::ALL {
+        for revision in Revision::ALL {
             for path in Path::ALL {
                 for state in [VcpuState::InGuestMode, VcpuState::OutsideGuestMode, VcpuState::Blocked] {
-                    assert_eq!(Exits::of(path, era, state).arming(), 1, "{path:?} {era:?} {state:?}");
+                    assert_eq!(
+                        Exits::of(path, revision, state).arming(),
+                        1,
+                        "{path:?} {revision:?} {state:?}"
+                    );
                 }
             }
         }
@@ -135,37 +139,45 @@ mod tests {
 
     #[test]
     fn running_guest_pays_for_delivery_unless_posted_from_elsewhere() {
-        let firing = Path::ALL.map(|path| Exits::of(path, Era::V6_12, VcpuState::InGuestMode).firing());
+        let firing = Path::ALL.map(|path| Exits::of(path, Revision::V6_12, VcpuState::InGuestMode).firing());
         assert_eq!(firing, [1, 1, 1, 1, 0]);
     }
 
     #[test]
     fn blocked_vcpu_pays_nothing_more() {
         for path in Path::ALL {
-            let exits = Exits::of(path, Era::V7_3, VcpuState::Blocked);
+            let exits = Exits::of(path, Revision::V7_3, VcpuState::Blocked);
             assert_eq!((exits.firing(), exits.fire), (0, Fire::WokenUp), "{path:?}");
         }
     }
 
     #[test]
     fn hv_timer_has_fast_paths_from_5_10() {
-        let slow = Exits::of(Path::HvTimer, Era::V5_4_193, VcpuState::InGuestMode);
+        let slow = Exits::of(Path::HvTimer, Revision::V5_4_193, VcpuState::InGuestMode);
         assert_eq!((slow.msr_write_slow, slow.preemption_timer_slow), (1, 1));
-        let fast = Exits::of(Path::HvTimer, Era::V5_10, VcpuState::InGuestMode);
+        let fast = Exits::of(Path::HvTimer, Revision::V5_10, VcpuState::InGuestMode);
         assert_eq!((fast.msr_write_fast, fast.preemption_timer_fast), (1, 1));
     }
 
     #[test]
     fn other_mechanisms_arm_fast_from_7_2() {
         for path in &Path::ALL[1..] {
-            assert_eq!(Exits::of(*path, Era::V6_12, VcpuState::InGuestMode).msr_write_slow, 1, "{path:?}");
-            assert_eq!(Exits::of(*path, Era::V7_2, VcpuState::InGuestMode).msr_write_fast, 1, "{path:?}");
+            assert_eq!(
+                Exits::of(*path, Revision::V6_12, VcpuState::InGuestMode).msr_write_slow,
+                1,
+                "{path:?}"
+            );
+            assert_eq!(
+                Exits::of(*path, Revision::V7_2, VcpuState::InGuestMode).msr_write_fast,
+                1,
+                "{path:?}"
+            );
         }
     }
 
     #[test]
     fn hrtimer_interrupts_by_its_vector_here_and_by_ipi_from_elsewhere() {
-        let fire = |path| Exits::of(path, Era::V6_12, VcpuState::InGuestMode).fire;
+        let fire = |path| Exits::of(path, Revision::V6_12, VcpuState::InGuestMode).fire;
         assert_eq!(fire(Path::HrtimerOwnPcpu), Fire::HostInterrupt);
         assert_eq!(fire(Path::HrtimerOtherPcpu), Fire::RescheduleIpi);
         assert_eq!(fire(Path::PostedOwnPcpu), Fire::HostInterrupt);

@@ -5,7 +5,7 @@
 //! not have to be reprogrammed: a timer that expires before the target's next event stays where it was started. With
 //! housekeeping CPUs that are mostly idle, timers therefore stay local and cost the guest an exit after all.
 
-use super::Era;
+use super::Revision;
 use crate::Nanos;
 
 /// A pCPU at the instant the timer starts.
@@ -47,11 +47,11 @@ pub struct Hrtimer {
 }
 
 /// The number of the CPU on which `timer` fires.
-pub fn target(era: Era, host: &Host<'_>, timer: &Hrtimer) -> usize {
+pub fn target(revision: Revision, host: &Host<'_>, timer: &Hrtimer) -> usize {
     if !host.timer_migration || timer.pinned {
         return host.current;
     }
-    let candidate = host.candidate(era);
+    let candidate = host.candidate(revision);
     match host.cpus.get(candidate) {
         Some(cpu) if timer.expires >= cpu.next_event => candidate,
         _ => host.current,
@@ -60,7 +60,7 @@ pub fn target(era: Era, host: &Host<'_>, timer: &Hrtimer) -> usize {
 
 impl Host<'_> {
     /// Where the timer would go if the target's next event did not matter.
-    fn candidate(&self, era: Era) -> usize {
+    fn candidate(&self, revision: Revision) -> usize {
         let current_is_housekeeping = self.housekeeping(self.current).is_some();
         if current_is_housekeeping && self.is_busy_housekeeping(self.current) {
             return self.current;
@@ -74,7 +74,7 @@ impl Host<'_> {
         }
         let online = || (0..self.cpus.len()).filter(|&cpu| self.cpus[cpu].online);
         let mut housekeeping = online().filter(|&cpu| self.cpus[cpu].housekeeping);
-        let found = if era < Era::V5_10 {
+        let found = if revision < Revision::V5_10 {
             housekeeping.next()
         } else {
             housekeeping.min_by_key(|&cpu| self.cpus[cpu].numa_distance).or_else(|| online().next())
@@ -102,53 +102,53 @@ mod tests {
     const ISOLATED: Cpu = Cpu { housekeeping: false, ..BUSY };
     const TIMER: Hrtimer = Hrtimer { pinned: false, expires: Nanos(1_000) };
 
-    fn target_of(era: Era, cpus: &[Cpu], domains: &[&[usize]]) -> usize {
-        target(era, &Host { timer_migration: true, cpus, current: 0, domains }, &TIMER)
+    fn target_of(revision: Revision, cpus: &[Cpu], domains: &[&[usize]]) -> usize {
+        target(revision, &Host { timer_migration: true, cpus, current: 0, domains }, &TIMER)
     }
 
     #[test]
     fn busy_housekeeping_cpu_keeps_its_timer() {
-        assert_eq!(target_of(Era::V6_12, &[BUSY, BUSY], &[&[0, 1]]), 0);
+        assert_eq!(target_of(Revision::V6_12, &[BUSY, BUSY], &[&[0, 1]]), 0);
     }
 
     #[test]
     fn timer_of_an_isolated_cpu_goes_to_the_nearest_busy_housekeeping_cpu() {
         let cpus = [ISOLATED, IDLE, BUSY, BUSY];
-        assert_eq!(target_of(Era::V6_12, &cpus, &[&[0, 1], &[0, 1, 3], &[0, 1, 2, 3]]), 3);
+        assert_eq!(target_of(Revision::V6_12, &cpus, &[&[0, 1], &[0, 1, 3], &[0, 1, 2, 3]]), 3);
     }
 
     #[test]
     fn timer_stays_if_the_target_would_have_to_be_reprogrammed() {
         let later = Cpu { next_event: Nanos(1_001), ..BUSY };
-        assert_eq!(target_of(Era::V6_12, &[ISOLATED, later], &[&[0, 1]]), 0);
+        assert_eq!(target_of(Revision::V6_12, &[ISOLATED, later], &[&[0, 1]]), 0);
         let same = Cpu { next_event: Nanos(1_000), ..BUSY };
-        assert_eq!(target_of(Era::V6_12, &[ISOLATED, same], &[&[0, 1]]), 1);
+        assert_eq!(target_of(Revision::V6_12, &[ISOLATED, same], &[&[0, 1]]), 1);
     }
 
     #[test]
     fn idle_housekeeping_cpu_keeps_its_timer_when_all_are_idle() {
-        assert_eq!(target_of(Era::V6_12, &[IDLE, IDLE], &[&[0, 1]]), 0);
+        assert_eq!(target_of(Revision::V6_12, &[IDLE, IDLE], &[&[0, 1]]), 0);
     }
 
     #[test]
     fn isolated_cpu_among_idle_ones_picks_the_numa_closest_from_5_10() {
         let cpus = [ISOLATED, Cpu { numa_distance: 20, ..IDLE }, IDLE];
-        assert_eq!(target_of(Era::V5_4, &cpus, &[&[0, 1, 2]]), 1);
-        assert_eq!(target_of(Era::V5_10, &cpus, &[&[0, 1, 2]]), 2);
+        assert_eq!(target_of(Revision::V5_4, &cpus, &[&[0, 1, 2]]), 1);
+        assert_eq!(target_of(Revision::V5_10, &cpus, &[&[0, 1, 2]]), 2);
     }
 
     #[test]
     fn any_online_cpu_will_do_from_5_10_if_none_keeps_house() {
         let cpus = [Cpu { online: false, ..ISOLATED }, ISOLATED];
-        assert_eq!(target_of(Era::V5_4, &cpus, &[]), 0);
-        assert_eq!(target_of(Era::V5_10, &cpus, &[]), 1);
+        assert_eq!(target_of(Revision::V5_4, &cpus, &[]), 0);
+        assert_eq!(target_of(Revision::V5_10, &cpus, &[]), 1);
     }
 
     #[test]
     fn pinned_timers_and_hosts_without_migration_stay_local() {
         let host = Host { timer_migration: true, cpus: &[ISOLATED, BUSY], current: 0, domains: &[&[0, 1]] };
-        assert_eq!(target(Era::V6_12, &host, &Hrtimer { pinned: true, ..TIMER }), 0);
-        assert_eq!(target(Era::V6_12, &Host { timer_migration: false, ..host }, &TIMER), 0);
+        assert_eq!(target(Revision::V6_12, &host, &Hrtimer { pinned: true, ..TIMER }), 0);
+        assert_eq!(target(Revision::V6_12, &Host { timer_migration: false, ..host }, &TIMER), 0);
     }
 
     fn cpu() -> impl Strategy<Value = Cpu> {
@@ -166,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn timer_never_moves_where_it_would_be_first(
-            era in 0usize..9,
+            revision in 0usize..9,
             cpus in prop::collection::vec(cpu(), 0..6),
             current in 0usize..8,
             domain in prop::collection::vec(0usize..8, 0..8),
@@ -174,7 +174,7 @@ mod tests {
         ) {
             let timer = Hrtimer { pinned: false, expires: Nanos(expires) };
             let host = Host { timer_migration: true, cpus: &cpus, current, domains: &[&domain] };
-            let target = target(Era::ALL[era], &host, &timer);
+            let target = target(Revision::ALL[revision], &host, &timer);
             prop_assert!(target == current || cpus[target].online && timer.expires >= cpus[target].next_event);
         }
     }

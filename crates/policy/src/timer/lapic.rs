@@ -1,7 +1,7 @@
 //! The timer of one vCPU: from a write to its registers to the interrupt in the guest.
 
 use super::{
-    Advance, Era, GuestTsc, SwArmed, VcpuConfig, VcpuState, Waited, advance_periodic_target,
+    Advance, GuestTsc, Revision, SwArmed, VcpuConfig, VcpuState, Waited, advance_periodic_target,
     start_sw_tscdeadline,
 };
 use crate::Nanos;
@@ -21,7 +21,7 @@ pub enum TimerMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vcpu {
     /// The rules of the host's kernel.
-    pub era: Era,
+    pub revision: Revision,
     /// What the posting predicate looks at.
     pub config: VcpuConfig,
     /// The guest's clock.
@@ -30,7 +30,7 @@ pub struct Vcpu {
 
 impl Vcpu {
     fn can_use_hv_timer(&self) -> bool {
-        self.era.posting().can_use_hv_timer(&self.config)
+        self.revision.posting().can_use_hv_timer(&self.config)
     }
 }
 
@@ -109,7 +109,7 @@ pub enum Delivery {
 /// use dwell_policy::Nanos;
 /// use dwell_policy::timer::*;
 ///
-/// let vcpu = Vcpu { era: Era::V6_12, config: VcpuConfig::default(), tsc: GuestTsc::new(1_000_000) };
+/// let vcpu = Vcpu { revision: Revision::V6_12, config: VcpuConfig::default(), tsc: GuestTsc::new(1_000_000) };
 /// let mut timer = LapicTimer::new(TimerMode::TscDeadline, Advance::ADAPTIVE);
 /// let now = Clocks { guest_tsc: 500, ktime: Nanos(1_000_000) };
 ///
@@ -224,20 +224,21 @@ impl LapicTimer {
         if self.mode == TimerMode::TscDeadline || hv_timer_in_use {
             self.expired_tscdeadline = self.tscdeadline;
         }
-        let era = vcpu.era;
+        let revision = vcpu.revision;
         let from_timer_fn = by == ExpiredBy::Hrtimer;
-        let at_once = !from_timer_fn && vcpu.config.apicv_active && era >= Era::V5_10;
-        if at_once && (wants_to_run || era < Era::V6_1_192) {
+        let at_once = !from_timer_fn && vcpu.config.apicv_active && revision >= Revision::V5_10;
+        if at_once && (wants_to_run || revision < Revision::V6_1_192) {
             self.delivered();
             return Delivery::Now;
         }
-        if era.posting().use_posted_timer_interrupt(&vcpu.config, state) {
+        if revision.posting().use_posted_timer_interrupt(&vcpu.config, state) {
             self.delivered();
             return Delivery::Posted { waits: self.expired_tscdeadline != 0 && self.advance.ns() != 0 };
         }
         self.pending += 1;
-        let request = if era < Era::V6_1 { PendingRequest::PendingTimer } else { PendingRequest::Unblock };
-        Delivery::Pending { request, kick: from_timer_fn || era < Era::V5_10 }
+        let request =
+            if revision < Revision::V6_1 { PendingRequest::PendingTimer } else { PendingRequest::Unblock };
+        Delivery::Pending { request, kick: from_timer_fn || revision < Revision::V5_10 }
     }
 
     /// Delivers what is pending, in the run loop before an entry; whether there was any.
@@ -277,7 +278,7 @@ impl LapicTimer {
             return None;
         }
         let waited = self.advance.wait_lapic_expire(
-            vcpu.era,
+            vcpu.revision,
             &vcpu.tsc,
             self.expired_tscdeadline,
             guest_tsc,
@@ -297,17 +298,17 @@ mod tests {
     const NOW: Clocks = Clocks { guest_tsc: 1_000, ktime: Nanos(1_000_000) };
     const HV: HvTimer = HvTimer { rate_shift: 5, max_value: u32::MAX as u64 };
 
-    fn vcpu(era: Era, config: VcpuConfig) -> Vcpu {
-        Vcpu { era, config, tsc: GuestTsc::new(1_000_000) }
+    fn vcpu(revision: Revision, config: VcpuConfig) -> Vcpu {
+        Vcpu { revision, config, tsc: GuestTsc::new(1_000_000) }
     }
 
-    fn with_hv(era: Era) -> Vcpu {
-        vcpu(era, VcpuConfig { hv_timer: Some(HV), apicv_active: true, ..VcpuConfig::default() })
+    fn with_hv(revision: Revision) -> Vcpu {
+        vcpu(revision, VcpuConfig { hv_timer: Some(HV), apicv_active: true, ..VcpuConfig::default() })
     }
 
-    fn posting(era: Era) -> Vcpu {
-        let config = VcpuConfig { pi_inject_timer: true, hlt_in_guest: true, ..with_hv(era).config };
-        vcpu(era, config)
+    fn posting(revision: Revision) -> Vcpu {
+        let config = VcpuConfig { pi_inject_timer: true, hlt_in_guest: true, ..with_hv(revision).config };
+        vcpu(revision, config)
     }
 
     fn armed(vcpu: &Vcpu, deadline: u64) -> (LapicTimer, Armed) {
@@ -318,20 +319,20 @@ mod tests {
 
     #[test]
     fn deadline_goes_to_the_hv_timer_if_it_may() {
-        assert_eq!(armed(&with_hv(Era::V6_12), 51_000).1, Armed::HvTimer { delta_tsc: 49_000 });
-        assert_eq!(armed(&posting(Era::V6_12), 51_000).1, Armed::Hrtimer { expires: Nanos(1_049_000) });
+        assert_eq!(armed(&with_hv(Revision::V6_12), 51_000).1, Armed::HvTimer { delta_tsc: 49_000 });
+        assert_eq!(armed(&posting(Revision::V6_12), 51_000).1, Armed::Hrtimer { expires: Nanos(1_049_000) });
     }
 
     #[test]
     fn deadline_too_far_for_the_hv_timer_goes_to_an_hrtimer() {
-        let (timer, armed) = armed(&with_hv(Era::V6_12), 1 << 38);
+        let (timer, armed) = armed(&with_hv(Revision::V6_12), 1 << 38);
         assert_eq!(armed, Armed::Hrtimer { expires: Nanos(1_000_000 + (1 << 38) - 1_000 - 1_000) });
         assert!(!timer.hv_timer_in_use);
     }
 
     #[test]
     fn deadline_zero_disarms() {
-        let vcpu = with_hv(Era::V6_12);
+        let vcpu = with_hv(Revision::V6_12);
         let (mut timer, _) = armed(&vcpu, 51_000);
         assert_eq!(timer.write_tscdeadline(&vcpu, true, 0, NOW), Armed::Nothing);
         assert!(!timer.hv_timer_in_use);
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn write_is_ignored_without_an_apic_or_in_another_mode() {
-        let vcpu = with_hv(Era::V6_12);
+        let vcpu = with_hv(Revision::V6_12);
         let mut timer = LapicTimer::new(TimerMode::Oneshot, Advance::ADAPTIVE);
         assert_eq!(timer.write_tscdeadline(&vcpu, true, 51_000, NOW), Armed::Nothing);
         timer.mode = TimerMode::TscDeadline;
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn restart_with_a_pending_interrupt_does_nothing_unless_periodic() {
-        let vcpu = with_hv(Era::V6_12);
+        let vcpu = with_hv(Revision::V6_12);
         let (mut timer, _) = armed(&vcpu, 51_000);
         timer.pending = 1;
         assert_eq!(timer.restart(&vcpu, NOW), Armed::Nothing);
@@ -359,7 +360,7 @@ mod tests {
 
     #[test]
     fn periodic_hv_timer_that_expired_as_it_was_set_is_left_to_the_next_entry() {
-        let vcpu = with_hv(Era::V6_12);
+        let vcpu = with_hv(Revision::V6_12);
         let mut timer = LapicTimer::new(TimerMode::Periodic, Advance::ADAPTIVE);
         timer.tscdeadline = 1;
         assert_eq!(timer.restart(&vcpu, NOW), Armed::HvTimer { delta_tsc: 0 });
@@ -369,32 +370,32 @@ mod tests {
 
     #[test]
     fn hv_expiry_is_delivered_at_once_from_5_10() {
-        let expire = |era| {
-            let vcpu = with_hv(era);
+        let expire = |revision| {
+            let vcpu = with_hv(revision);
             let (mut timer, _) = armed(&vcpu, 51_000);
             let delivery = timer.expire(&vcpu, ExpiredBy::HvTimer, VcpuState::OutsideGuestMode, true);
             (delivery, timer.expired_tscdeadline, timer.tscdeadline)
         };
         let pending = Delivery::Pending { request: PendingRequest::PendingTimer, kick: true };
-        assert_eq!(expire(Era::V5_4), (pending, 51_000, 51_000));
-        assert_eq!(expire(Era::V5_10), (Delivery::Now, 51_000, 0));
+        assert_eq!(expire(Revision::V5_4), (pending, 51_000, 51_000));
+        assert_eq!(expire(Revision::V5_10), (Delivery::Now, 51_000, 0));
     }
 
     #[test]
     fn vcpu_that_does_not_want_to_run_gets_it_pending_from_6_1_y() {
-        let expire = |era| {
-            let vcpu = with_hv(era);
+        let expire = |revision| {
+            let vcpu = with_hv(revision);
             armed(&vcpu, 1).0.expire(&vcpu, ExpiredBy::Arming, VcpuState::OutsideGuestMode, false)
         };
         let pending = Delivery::Pending { request: PendingRequest::Unblock, kick: false };
-        assert_eq!(expire(Era::V6_1), Delivery::Now);
-        assert_eq!(expire(Era::V6_1_192), pending);
-        assert_eq!(expire(Era::V7_3), pending);
+        assert_eq!(expire(Revision::V6_1), Delivery::Now);
+        assert_eq!(expire(Revision::V6_1_192), pending);
+        assert_eq!(expire(Revision::V7_3), pending);
     }
 
     #[test]
     fn hrtimer_posts_into_a_running_guest_and_kicks_any_other() {
-        let vcpu = posting(Era::V6_12);
+        let vcpu = posting(Revision::V6_12);
         let (timer, _) = armed(&vcpu, 51_000);
         let expire = |state| timer.clone().expire(&vcpu, ExpiredBy::Hrtimer, state, true);
         assert_eq!(expire(VcpuState::InGuestMode), Delivery::Posted { waits: true });
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn posting_without_an_advance_does_not_wait() {
-        let vcpu = posting(Era::V6_12);
+        let vcpu = posting(Revision::V6_12);
         let mut timer = LapicTimer::new(TimerMode::TscDeadline, Advance::OFF);
         timer.write_tscdeadline(&vcpu, true, 51_000, NOW);
         let delivery = timer.expire(&vcpu, ExpiredBy::Hrtimer, VcpuState::InGuestMode, true);
@@ -414,7 +415,7 @@ mod tests {
 
     #[test]
     fn second_expiry_is_coalesced_until_the_first_is_injected() {
-        let vcpu = vcpu(Era::V6_12, VcpuConfig::default());
+        let vcpu = vcpu(Revision::V6_12, VcpuConfig::default());
         let (mut timer, _) = armed(&vcpu, 51_000);
         let mut expire = || timer.expire(&vcpu, ExpiredBy::Hrtimer, VcpuState::InGuestMode, true);
         assert!(matches!(expire(), Delivery::Pending { .. }));
@@ -426,7 +427,7 @@ mod tests {
 
     #[test]
     fn wait_needs_the_vector_and_happens_once() {
-        let vcpu = with_hv(Era::V6_12);
+        let vcpu = with_hv(Revision::V6_12);
         let (mut timer, _) = armed(&vcpu, 51_000);
         timer.expire(&vcpu, ExpiredBy::HvTimer, VcpuState::OutsideGuestMode, true);
         assert_eq!(timer.wait_lapic_expire(&vcpu, false, 50_500, || 50_500), None);
@@ -453,7 +454,7 @@ mod tests {
         (timer.target_expiration, timer.period) = (Nanos(1_000), Nanos(200));
         assert_eq!(timer.next_period(Nanos(1_050)), Nanos(1_200));
         assert_eq!(timer.next_period(Nanos(1_900)), Nanos(1_900));
-        let vcpu = vcpu(Era::V6_12, VcpuConfig::default());
+        let vcpu = vcpu(Revision::V6_12, VcpuConfig::default());
         assert_eq!(timer.restart(&vcpu, NOW), Armed::Hrtimer { expires: Nanos(1_900) });
     }
 
@@ -465,7 +466,7 @@ mod tests {
             can_post: bool,
             mwait_in_guest: bool,
         ) {
-            let mut vcpu = if can_post { posting(Era::V7_3) } else { with_hv(Era::V7_3) };
+            let mut vcpu = if can_post { posting(Revision::V7_3) } else { with_hv(Revision::V7_3) };
             vcpu.config.mwait_in_guest = mwait_in_guest;
             let mut timer = LapicTimer::new(TimerMode::TscDeadline, Advance::ADAPTIVE);
             let armed = timer.write_tscdeadline(&vcpu, true, deadline, Clocks { guest_tsc, ktime: Nanos(0) });

@@ -21,7 +21,7 @@
 //!
 //! # Steps
 //!
-//! 1. [`Era::of`] a kernel version says which rules apply.
+//! 1. [`Revision::of`] a kernel version says which rules apply.
 //! 2. [`PostingPredicate`] says whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
 //!    granted to the guest is an input to both.
 //! 3. [`LapicTimer::write_tscdeadline`] arms: an hv attempt ([`HvTimer::set`]), else an hrtimer
@@ -34,7 +34,7 @@
 //! # Limits
 //!
 //! * The rules were derived from kernels 5.4.286, 5.10.223, 6.1.192, 6.12.117, 7.2.13 and 7.3.4. A release between two
-//!   of them gets the rules of the older one except where a change is known to have come later; see [`Era`].
+//!   of them gets the rules of the older one except where a change is known to have come later; see [`Revision`].
 //! * Arithmetic (advance, wait, cycles, both ways of arming) is checked against the kernel's own compiled functions.
 //!   Paths, exit counts and housekeeping targets come from reading; no vector covers them.
 //! * The initial-count register is not decoded: one-shot and periodic timers come with target and period given.
@@ -47,10 +47,10 @@ pub mod housekeeping;
 
 mod advance;
 mod arm;
-mod era;
 mod exits;
 mod lapic;
 mod posting;
+mod revision;
 mod tsc;
 
 pub use advance::{
@@ -62,10 +62,10 @@ pub use arm::{
     Cpuid15, HvArmed, HvRefused, HvTimer, MIN_TIMER_PERIOD_US_DEFAULT, SwArmed, advance_periodic_target,
     limit_periodic_timer, start_sw_tscdeadline,
 };
-pub use era::Era;
 pub use exits::{Exits, Fire, Path};
 pub use lapic::{Armed, Clocks, Delivery, ExpiredBy, LapicTimer, PendingRequest, TimerMode, Vcpu};
 pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
 };
+pub use revision::Revision;
 pub use tsc::{GuestTsc, Scale};

@@ -1,7 +1,7 @@
 //! QEMU adaptive polling: single `aio_poll`s whose length is given, and whole event loops in virtual time.
 
 use dwell_policy::iothread::{
-    Aio, ChangeKind, Env, Era, Event, Handler, Kind, Monitor, Params, Release, Via,
+    Aio, ChangeKind, Env, Event, Handler, Kind, Monitor, Params, Release, Revision, Via,
 };
 use dwell_policy::version::Version;
 use serde::de::DeserializeOwned;
@@ -18,8 +18,8 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     let variant: String = parse(take("variant")?)?;
     let mut versions: Vec<String> = parse(take("also_identical_in")?)?;
     versions.insert(0, parse(take("qemu")?)?);
-    let era = Era::from_name(&variant).ok_or(format!("unknown variant {variant:?}"))?;
-    let params = parse::<Setting>(take("params")?)?.params(era)?;
+    let revision = Revision::from_name(&variant).ok_or(format!("unknown variant {variant:?}"))?;
+    let params = parse::<Setting>(take("params")?)?.params(revision)?;
     let kinds = handler_kinds(&parse::<String>(take("handlers")?)?)?;
     let rest = Value::Object(fields);
 
@@ -38,7 +38,7 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     for text in &versions {
         let version = Version::parse(text).ok_or(format!("QEMU {text:?}: not a version"))?;
         let release = Release::new(version).map_err(|e| format!("QEMU {text}: {e}"))?;
-        expect(&format!("QEMU {text}: era"), &release.era(), &era)?;
+        expect(&format!("QEMU {text}: revision"), &release.revision(), &revision)?;
         steps = run(release).map_err(|e| format!("QEMU {text}: {e}"))?;
     }
     Ok(steps)
@@ -74,9 +74,9 @@ struct Setting {
 }
 
 impl Setting {
-    fn params(self, era: Era) -> Result<Params, String> {
+    fn params(self, revision: Revision) -> Result<Params, String> {
         let Setting { poll_max_ns, poll_grow, poll_shrink, poll_weight } = self;
-        expect("presence of poll_weight", &poll_weight.is_some(), &(era == Era::Weighted))?;
+        expect("presence of poll_weight", &poll_weight.is_some(), &(revision == Revision::Weighted))?;
         Ok(Params { poll_max_ns, poll_grow, poll_shrink, poll_weight: poll_weight.unwrap_or(0) })
     }
 }
@@ -176,7 +176,7 @@ impl Unit {
             match *step {
                 Step::Set { poll_max_ns, poll_grow, poll_shrink, poll_weight } => {
                     let setting = Setting { poll_max_ns, poll_grow, poll_shrink, poll_weight };
-                    aio.set_params(setting.params(release.era())?);
+                    aio.set_params(setting.params(release.revision())?);
                 }
                 Step::Rereg { h } if h as usize >= kinds.len() => return Err(format!("no handler {h}")),
                 Step::Rereg { h } => aio.reregister(h),
@@ -187,7 +187,7 @@ impl Unit {
                     let expected = expected.next().ok_or("more steps than expectations")?;
                     let mut expected_trace = expected.trace.clone();
                     expected_trace.sort_unstable();
-                    let per_handler = release.era() != Era::Global;
+                    let per_handler = release.revision() != Revision::Global;
                     let what = |field: &str| format!("step {index}: {field}");
                     expect(&what("poll_ns"), &aio.effective(), &expected.poll_ns)?;
                     expect(&what("h"), &per_handler.then(|| ns_of(aio.handlers())), &expected.h)?;
@@ -263,7 +263,7 @@ impl Loop {
             (world.waited, world.dispatched, world.trace) = (None, Vec::new(), Vec::new());
             aio.aio_poll(&mut world, true);
             let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
-            let per_handler = release.era() != Era::Global;
+            let per_handler = release.revision() != Revision::Global;
             let got = LoopState {
                 t,
                 wait: world.waited,

@@ -1,7 +1,7 @@
 //! `haltpoll.jsonl`: the governor's decisions alone, and whole idle periods in virtual time.
 
 use crate::fields::Fields;
-use dwell_policy::guest::{Change, Cpu, Environment, Era, Params, State};
+use dwell_policy::guest::{Change, Cpu, Environment, Params, Revision, State};
 use dwell_policy::version::Version;
 use serde_json::{Value, json};
 
@@ -10,11 +10,11 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     case.text("id")?;
     case.text("pattern")?;
     let version = Version::parse(case.text("kernel")?).ok_or("kernel is no version")?;
-    let era = Era::of(version).map_err(|e| e.to_string())?;
+    let revision = Revision::of(version).map_err(|e| e.to_string())?;
     let params = params(case.get("params")?)?;
     let steps = match case.text("mode")? {
-        "adjust" => adjust(&mut case, era, params)?,
-        "episode" => episode(&mut case, era, params)?,
+        "adjust" => adjust(&mut case, revision, params)?,
+        "episode" => episode(&mut case, revision, params)?,
         other => return Err(format!("unknown mode {other}")),
     };
     case.all_used()?;
@@ -51,7 +51,7 @@ fn index(state: State) -> u64 {
 
 /// What the tracepoint would print, in kernels that have it.
 struct Trace {
-    era: Era,
+    revision: Revision,
     lines: Vec<Value>,
 }
 
@@ -64,20 +64,20 @@ impl Trace {
     }
 
     fn json(self) -> Value {
-        if self.era.has_tracepoint() { Value::Array(self.lines) } else { Value::Null }
+        if self.revision.has_tracepoint() { Value::Array(self.lines) } else { Value::Null }
     }
 }
 
-fn adjust(case: &mut Fields<'_>, era: Era, mut params: Params) -> Result<usize, String> {
+fn adjust(case: &mut Fields<'_>, revision: Revision, mut params: Params) -> Result<usize, String> {
     let last = state(case.u64("initial_last_state_idx")?)?;
-    let mut cpu = Cpu::with_state(era, case.u64("initial_poll_limit_ns")?, last);
+    let mut cpu = Cpu::with_state(revision, case.u64("initial_poll_limit_ns")?, last);
     let changes = case.array("param_changes")?;
     let durations = case.u64s("durations_ns")?;
     let states = case.u64s("state_idx")?;
     if states.len() != durations.len() {
         return Err("state_idx and durations_ns differ in length".into());
     }
-    let mut trace = Trace { era, lines: vec![] };
+    let mut trace = Trace { revision, lines: vec![] };
     let (mut limits, mut selected, mut stop_tick) = (vec![], vec![], vec![]);
     for (step, (&duration, &entered)) in durations.iter().zip(&states).enumerate() {
         for change in changes.iter().filter(|c| c["at"] == step) {
@@ -104,13 +104,13 @@ fn changed(change: &Value) -> Result<Params, String> {
     Ok(params)
 }
 
-fn episode(case: &mut Fields<'_>, era: Era, params: Params) -> Result<usize, String> {
+fn episode(case: &mut Fields<'_>, revision: Revision, params: Params) -> Result<usize, String> {
     let clock = VirtualClock::of(case.get("virtual_clock")?)?;
     let durations = case.u64s("durations_ns")?;
     let irqs = case.maybe_array("irqs_ns", durations.len())?;
     let latency = case.maybe_array("latency_req_ns", durations.len())?;
-    let mut cpu = Cpu::new(era);
-    let mut trace = Trace { era, lines: vec![] };
+    let mut cpu = Cpu::new(revision);
+    let mut trace = Trace { revision, lines: vec![] };
     let (mut limits, mut polled, mut halted, mut entries) = (vec![], vec![], vec![], vec![]);
     for (step, &wake_ns) in durations.iter().enumerate() {
         let mut period = Period { clock: &clock, now: 0, wake_ns };

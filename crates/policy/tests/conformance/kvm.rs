@@ -1,7 +1,7 @@
 //! `kvm.jsonl`: whole halts of a vCPU, in ideal time and in a virtual clock where every step costs.
 
 use crate::fields::Fields;
-use dwell_policy::host::{Environment, Era, Halt, Knobs, Params, Stats, Vcpu};
+use dwell_policy::host::{Environment, Halt, Knobs, Params, Revision, Stats, Vcpu};
 use dwell_policy::version::Version;
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     case.text("id")?;
     case.text("pattern")?;
     let version = Version::parse(case.text("kernel")?).ok_or("kernel is no version")?;
-    let era = Era::of(version).map_err(|e| e.to_string())?;
+    let revision = Revision::of(version).map_err(|e| e.to_string())?;
     let clock = match case.text("mode")? {
         "ideal" => Clock::Ideal,
         "timed" => Clock::timed(case.get("virtual_clock")?)?,
@@ -18,7 +18,7 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     };
     let params = params(case.get("params")?)?;
     let mut knobs = Knobs { cap_ns: case.optional_u32("cap_halt_poll")?, ..Knobs::of(params) };
-    let mut vcpu = Vcpu::with_halt_poll_ns(era, case.u32("initial_halt_poll_ns")?);
+    let mut vcpu = Vcpu::with_halt_poll_ns(revision, case.u32("initial_halt_poll_ns")?);
     let changes = case.array("changes")?;
     let durations = case.u64s("durations_ns")?;
     let busy_from = case.maybe_array("busy_from_ns", durations.len())?;

@@ -3,7 +3,7 @@
 use crate::fields::Fields;
 use dwell_policy::Nanos;
 use dwell_policy::timer::{
-    Delay, Era, GuestTsc, HvTimer, SwArmed, adjust_timer_advance, start_sw_tscdeadline, wait,
+    Delay, GuestTsc, HvTimer, Revision, SwArmed, adjust_timer_advance, start_sw_tscdeadline, wait,
 };
 use dwell_policy::version::Version;
 use serde_json::{Map, Value, json};
@@ -26,11 +26,11 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     Ok(steps)
 }
 
-/// `7.3` or `5.4..7.3`: every kernel named must have an era; none of what is checked here differs between eras.
+/// `7.3` or `5.4..7.3`: every kernel named must have a revision; none of what is checked here differs between revisions.
 fn check_kernels(kernels: &str) -> Result<(), String> {
     for kernel in kernels.split("..") {
         let version = Version::parse(kernel).ok_or_else(|| format!("kernel {kernel:?} is no version"))?;
-        Era::of(version).map_err(|e| e.to_string())?;
+        Revision::of(version).map_err(|e| e.to_string())?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 use super::{Imported, import};
-use dwell_policy::iothread::{Aio, Era, Event, Handler, Kind, Params, Release};
+use dwell_policy::iothread::{Aio, Event, Handler, Kind, Params, Release, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::import::qemu::{self, LEAST_LENGTHS, QemuOptions, REALTIME_OFFSET, Sleeps};
 use dwell_recording::{Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, WakeCause, Writer};
@@ -17,8 +17,8 @@ fn error(text: impl AsRef<[u8]>) -> String {
     qemu(text).err().expect("an error")
 }
 
-fn rule(era: Era) -> Option<(Era, Params)> {
-    Some((era, Params::default_for(era)))
+fn rule(revision: Revision) -> Option<(Revision, Params)> {
+    Some((revision, Params::default_for(revision)))
 }
 
 /// A recording of the waits of thread 7, from its clock's zero, which is `offset` before that of the log.
@@ -71,7 +71,7 @@ fn without_times_lengths_are_the_least_that_the_decisions_allow() {
     let text: String =
         LOG_7_2.lines().map(|line| format!("{}\n", line.split_once(':').unwrap().1.trim())).collect();
     let imported =
-        qemu_with(QemuOptions { rule: rule(Era::Global), ..QemuOptions::default() }, &text).unwrap();
+        qemu_with(QemuOptions { rule: rule(Revision::Global), ..QemuOptions::default() }, &text).unwrap();
     // The shrink says that it took longer than the maximum.
     assert_eq!(imported.rows(), ["ctx-0x5 0 0 4000 false io - -", "ctx-0x5 0 32769 4000 true unknown - -"]);
     assert_eq!(imported.reader.metadata().other[LEAST_LENGTHS], true);
@@ -87,7 +87,7 @@ fn recorded_sleeps_tell_what_the_trace_does_not() {
     let recorded =
         [(999_000_000, 1_000), (1_000_026_000, 70_000), (1_000_099_000, 19_000), (1_000_140_000, 5_000)];
     let options = QemuOptions {
-        rule: rule(Era::Global),
+        rule: rule(Revision::Global),
         sleeps: Some(sleeps(offset, &recorded)),
         ..QemuOptions::default()
     };
@@ -112,7 +112,7 @@ fn recorded_sleeps_tell_what_the_trace_does_not() {
 #[test]
 fn a_decision_that_the_rule_cannot_have_made_is_told_with_its_line() {
     let text = LOG_7_2.replace("old 0 new 4000\n7@100.000130", "old 0 new 8000\n7@100.000130");
-    let options = || QemuOptions { rule: rule(Era::Global), ..QemuOptions::default() };
+    let options = || QemuOptions { rule: rule(Revision::Global), ..QemuOptions::default() };
     let decisions = qemu_with(options(), &text).unwrap().summary.decisions.unwrap();
     assert_eq!((decisions.contradicted, decisions.first_contradicted_line), (1, Some(8)));
     // A shrink after 14 us at most.
@@ -162,7 +162,7 @@ fn a_gap_in_the_trace_is_counted_as_a_loss() {
     let text = LOG_7_2
         .replace("7@100.000025:run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", "")
         .replace("old 0 new 4000\n7@100.000130", "old 9 new 18\n7@100.000130");
-    let options = QemuOptions { rule: rule(Era::Global), ..QemuOptions::default() };
+    let options = QemuOptions { rule: rule(Revision::Global), ..QemuOptions::default() };
     let summary = qemu_with(options, text).unwrap().summary;
     assert_eq!(summary.lost.events, Some(2));
     assert_eq!(summary.episodes, 1);
@@ -227,11 +227,11 @@ proptest! {
         blocks in prop::collection::vec(1u32..400, 1..100),
     ) {
         let version = Version::new(version.0, version.1);
-        let era = Release::new(version).unwrap().era();
+        let revision = Release::new(version).unwrap().revision();
         let params = Params { poll_max_ns: max_us * 1_000, poll_grow: grow, poll_shrink: shrink, poll_weight: 3 };
-        let params = params.stored(era);
+        let params = params.stored(revision);
         let (text, waits, traced) = written(version, params, &blocks);
-        let options = QemuOptions { rule: Some((era, params)), sleeps: Some(sleeps(0, &waits)), ..QemuOptions::default() };
+        let options = QemuOptions { rule: Some((revision, params)), sleeps: Some(sleeps(0, &waits)), ..QemuOptions::default() };
         let Ok(imported) = qemu_with(options, &text) else {
             prop_assert!(!text.contains("begin") && waits.len() < 4);
             return Ok(());
@@ -266,9 +266,9 @@ proptest! {
             };
             if stamped { format!("7@{}.{:06}:{what}\n", at / 1_000_000, at % 1_000_000) } else { format!("{what}\n") }
         }).collect();
-        for era in [None, rule(Era::Global), rule(Era::PerHandler), rule(Era::Weighted)] {
+        for revision in [None, rule(Revision::Global), rule(Revision::PerHandler), rule(Revision::Weighted)] {
             for beside in [None, stamped.then(|| sleeps(0, &[(0, 10), (5_000_000_000, 7), (5_000_010_000, 900)]))] {
-                let options = QemuOptions { rule: era, sleeps: beside, skip_unparsable: true, ..QemuOptions::default() };
+                let options = QemuOptions { rule: revision, sleeps: beside, skip_unparsable: true, ..QemuOptions::default() };
                 let Ok(imported) = qemu_with(options, &text) else { continue };
                 let summary = imported.summary;
                 let used: u64 = summary.used.values().sum();

@@ -1,6 +1,6 @@
-//! A setting in the form that a lane takes: five numbers, equal for both rules and all eras.
+//! A setting in the form that a lane takes: five numbers, equal for both rules and all revisions.
 //!
-//! # Both eras of the host are one
+//! # Both revisions of the host are one
 //! Since 6.1 a window grows past the maximum and is cut when the next halt begins; before, it is cut when it grows.
 //! Nothing looks at the window in between, so that cutting at growth gives the same windows in both.
 //!
@@ -91,7 +91,7 @@ impl Plan {
     }
 
     fn host(setting: &Setting) -> Plan {
-        let Ok(era) = host::Era::of(setting.version()) else { return Plan::Scalar };
+        let Ok(revision) = host::Revision::of(setting.version()) else { return Plan::Scalar };
         let params = host::Params::from(setting);
         if params.halt_poll_ns_grow == 0 {
             // From zero nothing grows.
@@ -103,18 +103,22 @@ impl Plan {
             grow: params.halt_poll_ns_grow,
             start: params.halt_poll_ns_grow_start,
             shrink: params.halt_poll_ns_shrink,
-            floor: if era.shrinks_to_zero_below_grow_start() { params.halt_poll_ns_grow_start } else { 0 },
+            floor: if revision.shrinks_to_zero_below_grow_start() {
+                params.halt_poll_ns_grow_start
+            } else {
+                0
+            },
         }
         .plan()
     }
 
     fn guest(setting: &Setting) -> Plan {
-        let Ok(era) = guest::Era::of(setting.version()) else { return Plan::Scalar };
+        let Ok(revision) = guest::Revision::of(setting.version()) else { return Plan::Scalar };
         let params = guest::Params::from(setting);
         let shrinks = params.guest_halt_poll_allow_shrink;
-        let floors = shrinks && era.shrinks_to_zero_below_grow_start();
+        let floors = shrinks && revision.shrinks_to_zero_below_grow_start();
         Lane {
-            kind: if era == guest::Era::V5_4 { Kind::GuestMicros } else { Kind::Guest },
+            kind: if revision == guest::Revision::V5_4 { Kind::GuestMicros } else { Kind::Guest },
             max: params.guest_halt_poll_ns,
             grow: params.guest_halt_poll_grow,
             start: params.guest_halt_poll_grow_start,

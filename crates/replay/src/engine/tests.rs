@@ -8,9 +8,9 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use proptest::prelude::*;
 
-/// One of each era of the host.
+/// One of each revision of the host.
 const HOSTS: [&str; 9] = ["5.4.0", "5.4", "5.8", "5.10", "5.13", "5.15", "5.17", "6.1", "6.18"];
-/// One of each era of the guest.
+/// One of each revision of the guest.
 const GUESTS: [&str; 6] = ["5.4", "5.5", "5.11", "6.0", "6.9", "7.2"];
 
 fn setting(layer: Layer, version: &str, values: &[(&str, i64)]) -> Rule {
@@ -66,7 +66,7 @@ fn same_as_scalar(rules: &[Rule], episodes: &Memory, cuts: &[u64]) {
     }
 }
 
-/// All settings of small parameters in all eras, through all short streams of small lengths that a generator of all
+/// All settings of small parameters in all revisions, through all short streams of small lengths that a generator of all
 /// words of an alphabet gives.
 #[test]
 fn every_small_setting_agrees_on_every_short_stream() {
@@ -101,7 +101,7 @@ fn every_small_setting_agrees_on_every_short_stream() {
     }
 }
 
-/// The bundled recordings' kind of parameters, with all eras, through streams longer than a strip.
+/// The bundled recordings' kind of parameters, with all revisions, through streams longer than a strip.
 #[test]
 fn grids_agree_on_long_streams_of_every_kind() {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;

@@ -35,7 +35,7 @@ const provenance = (recording) => {
     [
       'rule replayed',
       recording.tune
-        ? `${recording.tune.layer} of ${recording.tune.era}; a halt is worth ${span(recording.tune.halt_cost_ns)}, its latency ${span(recording.tune.wake_latency_ns)}`
+        ? `${recording.tune.layer} of ${recording.tune.version}; a halt is worth ${span(recording.tune.halt_cost_ns)}, its latency ${span(recording.tune.wake_latency_ns)}`
         : null,
     ],
     [

@@ -5,12 +5,13 @@ use super::findings;
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::{quantity, settings};
+use crate::quantity;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::policies::{COST, Where, block, figures};
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::method::{Campaign, Findings, GapSpec, Gaps, Row};
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::Nanos;
+use dwell_policy::version::NEWEST_KERNEL;
 use dwell_replay::Terms;
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
@@ -74,7 +75,6 @@ fn name(place: Where) -> &'static str {
 pub(crate) fn run(args: PoliciesArgs) -> Outcome {
     let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
-    let version = settings::parse_version(Layer::Host, settings::KERNEL)?;
     let rig = Rig::open(1)?;
     let mut along = Along::open()?;
     let (seed, notes) = (args.campaign.seed(), rig.notes());
@@ -90,7 +90,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
             }
             along.about(format!("{}, {}", name(place), gaps.spec()));
             let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
-            let arms = place.arms(version, terms);
+            let arms = place.arms(NEWEST_KERNEL, terms);
             let campaign = Campaign::new("policies", arms, figures(), args.campaign.plan(share))?;
             let record = along.run(|load, stop, tell| {
                 let cost = args.halt_cost;

@@ -9,8 +9,8 @@ use dwell_capture::system::{self, Machine as ThisMachine};
 use dwell_policy::Nanos;
 use dwell_policy::timer::housekeeping::{self, Cpu, Host, Hrtimer};
 use dwell_policy::timer::{
-    Advance, AdvanceParameter, Armed, Clocks, Era, Exits, GuestTsc, HvTimer, LapicTimer,
-    PI_INJECT_TIMER_DEFAULT, Path, TimerMode, Vcpu, VcpuConfig, VcpuState, pi_inject_timer_at_init,
+    Advance, AdvanceParameter, Armed, Clocks, Exits, GuestTsc, HvTimer, LapicTimer, PI_INJECT_TIMER_DEFAULT,
+    Path, Revision, TimerMode, Vcpu, VcpuConfig, VcpuState, pi_inject_timer_at_init,
 };
 use dwell_policy::version::Version;
 use serde::Serialize;
@@ -69,13 +69,13 @@ const AHEAD_NS: u64 = 100_000;
 /// [`LabError::UnknownKernel`] where the model does not know the running kernel.
 pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
     let release = system::kernel_release(&ThisMachine).and_then(|text| Version::parse(&text));
-    let era = release.and_then(|version| Era::of(version).ok()).ok_or(LabError::UnknownKernel)?;
+    let revision = release.and_then(|version| Revision::of(version).ok()).ok_or(LabError::UnknownKernel)?;
     let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
     let khz = u32::try_from(rig.hz().get() / 1_000).unwrap_or(u32::MAX);
-    let advance = advance(era, &read);
-    let this = this_host(era, rig.flavour(), cpu, &read);
-    let hosts = [this].into_iter().flat_map(with_and_without).chain(others(era));
-    Ok(hosts.map(|host| host.predict(era, khz, advance)).collect())
+    let advance = advance(revision, &read);
+    let this = this_host(revision, rig.flavour(), cpu, &read);
+    let hosts = [this].into_iter().flat_map(with_and_without).chain(others(revision));
+    Ok(hosts.map(|host| host.predict(revision, khz, advance)).collect())
 }
 
 fn read(path: &str) -> Option<String> {
@@ -86,7 +86,12 @@ fn is_on(text: &str) -> bool {
     matches!(text.trim(), "Y" | "y" | "1")
 }
 
-fn this_host(era: Era, flavour: &Flavour, cpu: u32, read: &impl Fn(&str) -> Option<String>) -> Assumed {
+fn this_host(
+    revision: Revision,
+    flavour: &Flavour,
+    cpu: u32,
+    read: &impl Fn(&str) -> Option<String>,
+) -> Assumed {
     let nohz_full = read("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
     let housekeeping = system::cpu_list(&nohz_full).contains(&cpu);
     let pi_inject = read("/sys/module/kvm/parameters/pi_inject_timer");
@@ -94,7 +99,7 @@ fn this_host(era: Era, flavour: &Flavour, cpu: u32, read: &impl Fn(&str) -> Opti
     Assumed {
         name: "this host",
         posts: flavour.posted_interrupts == Some(true),
-        hv_timer: preemption_timer.then(|| HvTimer::new(era, RATE_SHIFT, flavour.nested, None)),
+        hv_timer: preemption_timer.then(|| HvTimer::new(revision, RATE_SHIFT, flavour.nested, None)),
         hlt_in_guest: false,
         housekeeping,
         pi_inject: pi_inject.map_or(housekeeping, |text| is_on(&text)),
@@ -117,8 +122,8 @@ fn with_and_without(this: Assumed) -> Vec<Assumed> {
     vec![this, isolated]
 }
 
-fn others(era: Era) -> impl Iterator<Item = Assumed> {
-    let hv = Some(HvTimer::new(era, RATE_SHIFT, false, None));
+fn others(revision: Revision) -> impl Iterator<Item = Assumed> {
+    let hv = Some(HvTimer::new(revision, RATE_SHIFT, false, None));
     let kinds =
         [("VMX preemption timer", false, hv), ("VMX with APICv", true, hv), ("SVM with AVIC", true, None)];
     let both = [false, true];
@@ -138,14 +143,14 @@ fn others(era: Era) -> impl Iterator<Item = Assumed> {
 }
 
 /// How early timers are set: by the module's parameter, or where that cannot be read, by its default.
-fn advance(era: Era, read: &impl Fn(&str) -> Option<String>) -> Advance {
+fn advance(revision: Revision, read: &impl Fn(&str) -> Option<String>) -> Advance {
     let parameter = |name: &str| read(&format!("/sys/module/kvm/parameters/{name}"));
     let of_12 = || Some(AdvanceParameter::LapicTimerAdvance(is_on(&parameter("lapic_timer_advance")?)));
     let older = || {
         let ns = parameter("lapic_timer_advance_ns")?.trim().parse().ok()?;
         Some(AdvanceParameter::LapicTimerAdvanceNs(ns))
     };
-    let of = |parameter| Advance::of(era, parameter);
+    let of = |parameter| Advance::of(revision, parameter);
     of_12().and_then(of).or_else(|| older().and_then(of)).unwrap_or(Advance::ADAPTIVE)
 }
 
@@ -169,8 +174,8 @@ impl Assumed {
         }
     }
 
-    fn predict(&self, era: Era, khz: u32, advance: Advance) -> Predicted {
-        let vcpu = Vcpu { era, config: self.config(), tsc: GuestTsc::new(khz) };
+    fn predict(&self, revision: Revision, khz: u32, advance: Advance) -> Predicted {
+        let vcpu = Vcpu { revision, config: self.config(), tsc: GuestTsc::new(khz) };
         let now = Clocks { guest_tsc: 1, ktime: Nanos(1) };
         let mut timer = LapicTimer::new(TimerMode::TscDeadline, advance);
         let deadline = now.guest_tsc + vcpu.tsc.cycles(Nanos(AHEAD_NS));
@@ -190,16 +195,16 @@ impl Assumed {
 
     /// The way of a timer that was armed so and carried so when it fired.
     fn bill(&self, vcpu: &Vcpu, armed: Armed, carried: Armed, state: VcpuState) -> Bill {
-        let arming = Exits::of(self.path(vcpu, armed), vcpu.era, state).arming();
+        let arming = Exits::of(self.path(vcpu, armed), vcpu.revision, state).arming();
         let path = self.path(vcpu, carried);
-        let exits = Exits::of(path, vcpu.era, state);
+        let exits = Exits::of(path, vcpu.revision, state);
         Bill { path: in_short(path), arming, firing: exits.firing(), fire: exits.fire.to_string() }
     }
 
     fn path(&self, vcpu: &Vcpu, armed: Armed) -> Path {
-        let posts = vcpu.era.posting().can_post_timer_interrupt(&vcpu.config);
+        let posts = vcpu.revision.posting().can_post_timer_interrupt(&vcpu.config);
         let Armed::Hrtimer { expires } = armed else { return Path::HvTimer };
-        match (posts, self.fires_elsewhere(vcpu.era, expires)) {
+        match (posts, self.fires_elsewhere(vcpu.revision, expires)) {
             (false, false) => Path::HrtimerOwnPcpu,
             (false, true) => Path::HrtimerOtherPcpu,
             (true, false) => Path::PostedOwnPcpu,
@@ -208,7 +213,7 @@ impl Assumed {
     }
 
     /// Whether the hrtimer lands on another CPU than the vCPU's, beside a busy housekeeping CPU that has nothing to do later.
-    fn fires_elsewhere(&self, era: Era, expires: Nanos) -> bool {
+    fn fires_elsewhere(&self, revision: Revision, expires: Nanos) -> bool {
         let busy = |housekeeping| Cpu {
             online: true,
             idle: false,
@@ -219,7 +224,7 @@ impl Assumed {
         let cpus = [busy(!self.housekeeping), busy(true)];
         let host =
             Host { timer_migration: self.timer_migration, cpus: &cpus, current: 0, domains: &[&[0, 1]] };
-        housekeeping::target(era, &host, &Hrtimer { pinned: false, expires }) != host.current
+        housekeeping::target(revision, &host, &Hrtimer { pinned: false, expires }) != host.current
     }
 }
 
@@ -237,8 +242,8 @@ fn in_short(path: Path) -> &'static str {
 mod tests {
     use super::*;
 
-    fn rows(era: Era) -> Vec<Predicted> {
-        others(era).map(|host| host.predict(era, 2_000_000, Advance::ADAPTIVE)).collect()
+    fn rows(revision: Revision) -> Vec<Predicted> {
+        others(revision).map(|host| host.predict(revision, 2_000_000, Advance::ADAPTIVE)).collect()
     }
 
     fn row(rows: &[Predicted], host: &str, housekeeping: bool, hlt_in_guest: bool) -> Predicted {
@@ -250,19 +255,19 @@ mod tests {
 
     #[test]
     fn a_running_guest_is_posted_to_only_with_housekeeping_and_since_2022_only_without_hlt_exits() {
-        let now = rows(Era::V6_12);
+        let now = rows(Revision::V6_12);
         for host in ["VMX with APICv", "SVM with AVIC"] {
             let posted = row(&now, host, true, true);
             assert_eq!((posted.running.path, posted.running.firing), ("posted, other CPU", 0), "{host}");
             assert_ne!(row(&now, host, true, false).running.firing, 0, "{host}");
             assert_ne!(row(&now, host, false, true).running.firing, 0, "{host}");
         }
-        assert_eq!(row(&rows(Era::V5_4), "VMX with APICv", true, false).running.firing, 0);
+        assert_eq!(row(&rows(Revision::V5_4), "VMX with APICv", true, false).running.firing, 0);
     }
 
     #[test]
     fn who_halts_leaves_the_preemption_timer_to_an_hrtimer() {
-        let row = row(&rows(Era::V6_12), "VMX with APICv", false, false);
+        let row = row(&rows(Revision::V6_12), "VMX with APICv", false, false);
         assert_eq!((row.running.path, row.running.firing), ("preemption timer", 1));
         assert_eq!((row.halted.path, row.halted.firing), ("hrtimer, own CPU", 0));
         assert_eq!((row.running.arming, row.halted.arming), (1, 1));
@@ -284,15 +289,15 @@ mod tests {
                 _ => None,
             }
         };
-        let era = Era::V6_12;
-        let isolated = this_host(era, &flavour, 3, &files("2-3", "Y", "N"));
+        let revision = Revision::V6_12;
+        let isolated = this_host(revision, &flavour, 3, &files("2-3", "Y", "N"));
         assert!(isolated.housekeeping && isolated.pi_inject && isolated.hv_timer.is_some());
         assert_eq!(with_and_without(isolated).len(), 1);
-        let plain = this_host(era, &flavour, 1, &files("2-3", "N", "Y"));
+        let plain = this_host(revision, &flavour, 1, &files("2-3", "N", "Y"));
         assert!(!plain.housekeeping && !plain.pi_inject);
         assert_eq!(with_and_without(plain).len(), 2);
-        assert_eq!(in_words(advance(era, &files("", "N", "N"))), "none");
-        assert_eq!(in_words(advance(era, &files("", "N", "Y"))), "adaptive from 1000 ns");
-        assert_eq!(in_words(advance(Era::V5_4, &files("", "N", "Y"))), "adaptive from 1000 ns");
+        assert_eq!(in_words(advance(revision, &files("", "N", "N"))), "none");
+        assert_eq!(in_words(advance(revision, &files("", "N", "Y"))), "adaptive from 1000 ns");
+        assert_eq!(in_words(advance(Revision::V5_4, &files("", "N", "Y"))), "adaptive from 1000 ns");
     }
 }

@@ -6,7 +6,7 @@ use super::sleeps::Sleep;
 use crate::episode::{Episode, WakeCause};
 use crate::import::ImportSummary;
 use crate::writer::WriteError;
-use dwell_policy::iothread::{Change, ChangeKind, Era, Params};
+use dwell_policy::iothread::{Change, ChangeKind, Params, Revision};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Sink<'a> {
     pub(super) push: &'a mut dyn FnMut(&Episode<'_>) -> Result<(), WriteError>,
     pub(super) summary: &'a mut ImportSummary,
     /// The rule and its parameters, where the version of QEMU is known.
-    pub(super) rule: Option<(Era, Params)>,
+    pub(super) rule: Option<(Revision, Params)>,
     pub(super) line: u64,
 }
 
@@ -232,7 +232,7 @@ impl Context {
     fn decide(&mut self, change: Change, now: &Now<'_>, sink: &mut Sink<'_>) {
         // Setting a parameter makes it 0 without a word.
         let follows = self.poll_ns.is_none_or(|poll_ns| poll_ns == change.old || change.old == 0);
-        let one_for_all = !matches!(sink.rule, Some((Era::PerHandler, _)) | None);
+        let one_for_all = !matches!(sink.rule, Some((Revision::PerHandler, _)) | None);
         if one_for_all && !follows {
             sink.summary.lost.add(None, 1);
         }
@@ -240,8 +240,8 @@ impl Context {
         if !self.turn.seen && now.sleeps.is_none() {
             sink.summary.incomplete_at_start += 1;
         }
-        let per_handler = matches!(sink.rule, Some((Era::PerHandler, _)));
-        // In the per-handler era the line before may be of the same aio_poll.
+        let per_handler = matches!(sink.rule, Some((Revision::PerHandler, _)));
+        // In the per-handler revision the line before may be of the same aio_poll.
         let floor_ns = match self.turn.seen {
             true => self.turn.floor_ns,
             false => self.last_line_ns.filter(|_| !per_handler),
@@ -255,13 +255,13 @@ impl Context {
                 _ => Bounds::UNKNOWN.most,
             },
         };
-        if let Some((era, params)) = sink.rule {
+        if let Some((revision, params)) = sink.rule {
             sink.summary
                 .decisions
                 .get_or_insert_default()
-                .count(judge(era, &params, change, bounds), sink.line);
+                .count(judge(revision, &params, change, bounds), sink.line);
         }
-        // In the per-handler era another decision of the same aio_poll may follow, or of one that nothing else tells of.
+        // In the per-handler revision another decision of the same aio_poll may follow, or of one that nothing else tells of.
         self.turn = if per_handler { Turn { least_ns: 0, ..self.turn } } else { Turn::default() };
     }
 
@@ -296,9 +296,9 @@ impl Context {
 }
 
 /// The least that an `aio_poll` that polled for `window_ns` in vain can have taken, by the decision that follows.
-fn least(window_ns: u64, what: What, rule: Option<(Era, Params)>) -> u64 {
+fn least(window_ns: u64, what: What, rule: Option<(Revision, Params)>) -> u64 {
     let above_max = match (what, rule) {
-        (What::Shrink { .. }, Some((Era::Global | Era::PerHandler, params))) => {
+        (What::Shrink { .. }, Some((Revision::Global | Revision::PerHandler, params))) => {
             u64::try_from(params.poll_max_ns).unwrap_or(0).saturating_add(1)
         }
         _ => 0,

@@ -1,6 +1,6 @@
 //! Traced decisions against the rule: what the block time may have been, and whether the rule then does what QEMU did.
 
-use dwell_policy::iothread::{Change, ChangeKind, Era, Params, classic};
+use dwell_policy::iothread::{Change, ChangeKind, Params, Revision, classic};
 use serde::{Deserialize, Serialize};
 
 /// What became of the decisions in a trace: `poll_grow` and `poll_shrink`.
@@ -37,13 +37,13 @@ pub(super) enum Verdict {
 
 /// Whether the rule can have made this change of a polling time out of a block time within `bounds`.
 ///
-/// In the weighted era the block time acts through a smoothed one that the trace does not tell; there only the
+/// In the weighted revision the block time acts through a smoothed one that the trace does not tell; there only the
 /// arithmetic of the step is looked at, and nothing is determined.
-pub(super) fn judge(era: Era, params: &Params, change: Change, bounds: Bounds) -> Verdict {
-    match era {
-        Era::Global | Era::PerHandler => judge_classic(params, change, bounds),
-        Era::Weighted if step_is_possible(params, change) => Verdict::Possible,
-        Era::Weighted => Verdict::Contradicted,
+pub(super) fn judge(revision: Revision, params: &Params, change: Change, bounds: Bounds) -> Verdict {
+    match revision {
+        Revision::Global | Revision::PerHandler => judge_classic(params, change, bounds),
+        Revision::Weighted if step_is_possible(params, change) => Verdict::Possible,
+        Revision::Weighted => Verdict::Contradicted,
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
             for block in blocks {
                 ns = weighted(ns, block, true, &params);
                 if let Some(change) = adjust(poll_ns, ns, &params) {
-                    prop_assert_eq!(judge(Era::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Possible);
+                    prop_assert_eq!(judge(Revision::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Possible);
                     poll_ns = change.new;
                 }
             }
@@ -128,9 +128,9 @@ mod tests {
         let grow = |old, new| Change { kind: ChangeKind::Grow, old, new };
         let shrink = |old, new| Change { kind: ChangeKind::Shrink, old, new };
         for change in [grow(0, 40_000), grow(8_000, 9_000), shrink(8_000, 3_000)] {
-            assert_eq!(judge(Era::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Contradicted);
+            assert_eq!(judge(Revision::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Contradicted);
         }
-        assert_eq!(judge(Era::Global, &params, grow(0, 8_000), Bounds::UNKNOWN), Verdict::Contradicted);
-        assert_eq!(judge(Era::Global, &params, grow(0, 4_000), Bounds::UNKNOWN), Verdict::Possible);
+        assert_eq!(judge(Revision::Global, &params, grow(0, 8_000), Bounds::UNKNOWN), Verdict::Contradicted);
+        assert_eq!(judge(Revision::Global, &params, grow(0, 4_000), Bounds::UNKNOWN), Verdict::Possible);
     }
 }

@@ -42,7 +42,7 @@ use crate::reader::ReadError;
 use crate::writer::{WriteError, Writer};
 use context::{Context, Now, RESOLUTION_NS, Sink};
 use dwell_policy::Layer;
-use dwell_policy::iothread::{Era, Params};
+use dwell_policy::iothread::{Params, Revision};
 use line::{Event, Line, Stamp};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -163,7 +163,7 @@ pub enum QemuError {
 #[derive(Clone, Debug, Default)]
 pub struct QemuOptions {
     /// The rule of the QEMU that wrote it, and the parameters in force; without them no decision is judged.
-    pub rule: Option<(Era, Params)>,
+    pub rule: Option<(Revision, Params)>,
     /// When its threads slept.
     pub sleeps: Option<Sleeps>,
     /// Use only the context of this address.

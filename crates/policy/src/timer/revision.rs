@@ -1,7 +1,7 @@
 //! Which kernel follows which rules.
 
 use super::posting::PostingPredicate;
-use crate::version::{UnknownEra, Version};
+use crate::version::{UnknownVersion, Version};
 
 /// The patch level from which a stable series has the posting predicate of 2022 (1714a4eb6fb0, "KVM: LAPIC: Enable
 /// timer posted-interrupt only when mwait/hlt is advertised"): from the release announcements of 5.4.193, 5.10.115
@@ -18,7 +18,7 @@ const POSTING_BACKPORTS: [(u16, u16, u16); 4] = [(5, 4, 193), (5, 10, 115), (5, 
 /// * in 6.1.y, delivering at once only if the vCPU wants to run. Its patch level is not known: only an exact `6.1.0`
 ///   counts as before, and 6.1.1 to 6.1.191 may be misjudged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Era {
+pub enum Revision {
     /// 5.4 to 5.4.192, and 5.5 to 5.9: posting needs APICv only, no fast paths, every expiry kicks.
     V5_4,
     /// 5.4 from 5.4.193: posting also needs MWAIT or HLT in the guest.
@@ -39,45 +39,45 @@ pub enum Era {
     V7_3,
 }
 
-impl Era {
-    /// Every era, in order of release.
-    pub const ALL: [Era; 9] = [
-        Era::V5_4,
-        Era::V5_4_193,
-        Era::V5_10,
-        Era::V5_18,
-        Era::V6_1,
-        Era::V6_1_192,
-        Era::V6_12,
-        Era::V7_2,
-        Era::V7_3,
+impl Revision {
+    /// Every revision, in order of release.
+    pub const ALL: [Revision; 9] = [
+        Revision::V5_4,
+        Revision::V5_4_193,
+        Revision::V5_10,
+        Revision::V5_18,
+        Revision::V6_1,
+        Revision::V6_1_192,
+        Revision::V6_12,
+        Revision::V7_2,
+        Revision::V7_3,
     ];
 
-    /// The era of a kernel release, 5.4 to 7.3.
-    pub fn of(kernel: Version) -> Result<Era, UnknownEra> {
+    /// The revision of a kernel release, 5.4 to 7.3.
+    pub fn of(kernel: Version) -> Result<Revision, UnknownVersion> {
         if !kernel.at_least(5, 4) || kernel.at_least(7, 4) {
-            return Err(UnknownEra { of: "kernel", known: "5.4 to 7.3" });
+            return Err(UnknownVersion { of: "kernel", known: "5.4 to 7.3" });
         }
         let backported = POSTING_BACKPORTS.iter().any(|&(major, minor, patch)| {
             (kernel.major, kernel.minor) == (major, minor) && kernel.patch.is_none_or(|p| p >= patch)
         });
         Ok(match (kernel.major, kernel.minor) {
-            (5, ..=9) if backported => Era::V5_4_193,
-            (5, ..=9) => Era::V5_4,
-            (5, 10..=17) if !backported => Era::V5_10,
-            (5, _) | (6, 0) => Era::V5_18,
-            (6, 1) if kernel.patch != Some(0) => Era::V6_1_192,
-            (6, ..=11) => Era::V6_1,
-            (6, _) | (7, ..=1) => Era::V6_12,
-            (7, 2) => Era::V7_2,
-            _ => Era::V7_3,
+            (5, ..=9) if backported => Revision::V5_4_193,
+            (5, ..=9) => Revision::V5_4,
+            (5, 10..=17) if !backported => Revision::V5_10,
+            (5, _) | (6, 0) => Revision::V5_18,
+            (6, 1) if kernel.patch != Some(0) => Revision::V6_1_192,
+            (6, ..=11) => Revision::V6_1,
+            (6, _) | (7, ..=1) => Revision::V6_12,
+            (7, 2) => Revision::V7_2,
+            _ => Revision::V7_3,
         })
     }
 
-    /// The rule by which this era's kernels decide that a timer may be posted.
+    /// The rule by which this revision's kernels decide that a timer may be posted.
     pub const fn posting(self) -> PostingPredicate {
         match self {
-            Era::V5_4 | Era::V5_10 => PostingPredicate::Merged2019,
+            Revision::V5_4 | Revision::V5_10 => PostingPredicate::Merged2019,
             _ => PostingPredicate::Merged2022,
         }
     }
@@ -87,18 +87,18 @@ impl Era {
 mod tests {
     use super::*;
 
-    fn era(text: &str) -> Option<Era> {
-        Era::of(Version::parse(text).unwrap()).ok()
+    fn revision(text: &str) -> Option<Revision> {
+        Revision::of(Version::parse(text).unwrap()).ok()
     }
 
     #[test]
     fn read_kernels_have_the_era_named_after_them() {
-        assert_eq!(era("5.4.286"), Some(Era::V5_4_193));
-        assert_eq!(era("5.10.223"), Some(Era::V5_18));
-        assert_eq!(era("6.1.192"), Some(Era::V6_1_192));
-        assert_eq!(era("6.12.117"), Some(Era::V6_12));
-        assert_eq!(era("7.2.13"), Some(Era::V7_2));
-        assert_eq!(era("7.3.4"), Some(Era::V7_3));
+        assert_eq!(revision("5.4.286"), Some(Revision::V5_4_193));
+        assert_eq!(revision("5.10.223"), Some(Revision::V5_18));
+        assert_eq!(revision("6.1.192"), Some(Revision::V6_1_192));
+        assert_eq!(revision("6.12.117"), Some(Revision::V6_12));
+        assert_eq!(revision("7.2.13"), Some(Revision::V7_2));
+        assert_eq!(revision("7.3.4"), Some(Revision::V7_3));
     }
 
     #[test]
@@ -112,31 +112,35 @@ mod tests {
             ("5.4.0", "5.4"),
             ("5.17.0", "5.18.0"),
         ] {
-            assert_eq!(era(before).map(Era::posting), Some(PostingPredicate::Merged2019), "{before}");
-            assert_eq!(era(after).map(Era::posting), Some(PostingPredicate::Merged2022), "{after}");
+            assert_eq!(
+                revision(before).map(Revision::posting),
+                Some(PostingPredicate::Merged2019),
+                "{before}"
+            );
+            assert_eq!(revision(after).map(Revision::posting), Some(PostingPredicate::Merged2022), "{after}");
         }
-        assert_eq!(era("5.16.20"), Some(Era::V5_10));
-        assert_eq!(era("5.9.16"), Some(Era::V5_4));
+        assert_eq!(revision("5.16.20"), Some(Revision::V5_10));
+        assert_eq!(revision("5.9.16"), Some(Revision::V5_4));
     }
 
     #[test]
     fn exact_6_1_0_is_before_wants_to_run() {
-        assert_eq!(era("6.1.0"), Some(Era::V6_1));
-        assert_eq!(era("6.1.0-32-amd64"), Some(Era::V6_1_192));
-        assert_eq!(era("6.11.5"), Some(Era::V6_1));
+        assert_eq!(revision("6.1.0"), Some(Revision::V6_1));
+        assert_eq!(revision("6.1.0-32-amd64"), Some(Revision::V6_1_192));
+        assert_eq!(revision("6.11.5"), Some(Revision::V6_1));
     }
 
     #[test]
     fn kernels_outside_what_was_read_are_refused() {
         for text in ["5.3", "4.19", "7.4", "7.10", "8.0"] {
-            assert_eq!(era(text), None, "{text}");
+            assert_eq!(revision(text), None, "{text}");
         }
-        let error = Era::of(Version::new(5, 3)).unwrap_err();
+        let error = Revision::of(Version::new(5, 3)).unwrap_err();
         assert_eq!((error.of, error.known), ("kernel", "5.4 to 7.3"));
     }
 
     #[test]
     fn eras_are_listed_in_order() {
-        assert!(Era::ALL.is_sorted());
+        assert!(Revision::ALL.is_sorted());
     }
 }
