@@ -1,7 +1,7 @@
 //! A table of any bytes: an error, or a recording that reads back with as many episodes as were counted.
 #![no_main]
 
-use dwell_recording::import::{Input, csv};
+use dwell_trace::import::{Input, csv};
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use libfuzzer_sys::fuzz_target;

@@ -1,8 +1,8 @@
 //! A trace of any bytes: an error, or a table whose rows add up and print.
 #![no_main]
 
-use dwell_recording::exits::{ExitTable, NARROW};
-use dwell_recording::import::Input;
+use dwell_trace::exits::{ExitTable, NARROW};
+use dwell_trace::import::Input;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! chooses the options.
 #![no_main]
 
-use dwell_recording::import::{Input, perf};
+use dwell_trace::import::{Input, perf};
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use libfuzzer_sys::fuzz_target;

@@ -2,8 +2,8 @@
 //! chooses the options.
 #![no_main]
 
-use dwell_recording::import::qemu::{self, QemuOptions};
-use dwell_recording::import::Input;
+use dwell_trace::import::qemu::{self, QemuOptions};
+use dwell_trace::import::Input;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_policy::iothread::{Revision, Params};

@@ -1,9 +1,8 @@
 //! Live capture: tracepoints through perf ring buffers, into recordings.
 //!
 //! The way of the data: the kernel writes samples into one ring buffer a CPU ([`perf`]); they are read out by the offsets
-//! of the running kernel ([`format`](mod@format), [`event`]), put in order of time ([`merge`]), paired to episodes by a
-//! state machine that knows of no kernel ([`host`], [`guest`], [`thread`], all [`Pairing`](pairing::Pairing)), and written
-//! by a thread of its own ([`record`]).
+//! of the running kernel ([`format`](mod@format), [`decode`]), put in order of time and paired to episodes by the crate
+//! `dwell-trace`, and written by a thread of its own ([`record`]).
 //!
 //! ```no_run
 //! use dwell_capture::{Recorder, Target, Until};
@@ -18,27 +17,23 @@
 //! # }
 //! ```
 
+pub mod decode;
 pub mod detached;
 pub mod doctor;
 pub mod energy;
-pub mod event;
 pub mod format;
-pub mod guest;
-pub mod host;
 pub mod kvm_stats;
-pub mod merge;
 pub mod names;
-pub mod pairing;
 pub mod perf;
+mod plan;
 pub mod probe;
 pub mod record;
 pub mod settings;
 pub mod system;
-pub mod thread;
 pub mod tracefs;
 
 #[cfg(test)]
 mod fake;
 
-pub use guest::GuestSource;
+pub use dwell_trace::guest::GuestSource;
 pub use record::{Observer, RecordError, Recorder, Status, Summary, Target, Until, record_anything};

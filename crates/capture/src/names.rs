@@ -1,7 +1,7 @@
 //! Names of processes and threads, out of `/proc`.
 
-use crate::pairing::Names;
 use crate::system::{System, text};
+use dwell_trace::pairing::Names;
 use std::path::Path;
 use std::sync::Arc;
 

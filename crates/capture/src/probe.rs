@@ -1,10 +1,11 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
-use crate::event::{Decoder, Event, Kind, What};
+use crate::decode::Decoder;
 use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
+use dwell_trace::event::{Event, Kind, What};
 use std::collections::BTreeMap;
 
 /// A tracepoint that a recorder wants.

@@ -1,25 +1,22 @@
 //! Recording: a target, its tracepoints, its episodes, its file.
 
 use crate::energy::{ENERGY, Meter};
-use crate::event::Event;
-use crate::guest::{self, GuestSource};
-use crate::host::HostPairing;
-use crate::merge::Merge;
-use crate::names::{self, ProcNames};
-use crate::pairing::{Found, Pairing};
+use crate::names;
 use crate::perf::OpenError;
-use crate::probe::{Probe, Trace, TraceError};
+use crate::plan::plan;
+use crate::probe::{Trace, TraceError};
 use crate::settings::Watch;
 use crate::system::{Machine, System, cpu_model, kernel_release};
-use crate::thread::{self, ThreadPairing};
 use crate::tracefs::{Tracefs, TracefsError};
-use dwell_policy::version::Version;
-use dwell_policy::{Layer, host};
-use dwell_recording::import::qemu::REALTIME_OFFSET;
+use dwell_policy::Layer;
 use dwell_recording::{
-    Clock, Contents, Episode, IdleIncludes, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError,
-    Writer,
+    Clock, Contents, Episode, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
 };
+use dwell_trace::event::Event;
+use dwell_trace::guest::GuestSource;
+use dwell_trace::import::qemu::REALTIME_OFFSET;
+use dwell_trace::merge::Merge;
+use dwell_trace::pairing::{Found, Pairing};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -504,25 +501,6 @@ fn write_batches<W: Write + Send>(
         give_back(batch.rows, used);
     }
     Ok(writer)
-}
-
-type Plan = (Vec<Probe>, Box<dyn Pairing>, IdleIncludes);
-
-fn plan(system: &Arc<dyn System>, tracefs: &Tracefs, target: &Target) -> Result<Plan, RecordError> {
-    Ok(match target {
-        Target::Host { pid, exits } => {
-            let revision = kernel_release(&**system)
-                .and_then(|release| Version::parse(&release))
-                .and_then(|version| host::Revision::of(version).ok());
-            let pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
-            (crate::host::probes(*exits), Box::new(pairing), IdleIncludes::Wake)
-        }
-        Target::Guest { source } => guest::plan(&**system, tracefs, *source)?,
-        Target::Thread { pid, .. } => {
-            let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
-            (thread::probes(&**system, tracefs), Box::new(pairing), IdleIncludes::Wake)
-        }
-    })
 }
 
 /// The threads that the kernel lets through, as filters on their numbers.

@@ -5,11 +5,11 @@ mod common;
 mod say;
 
 use common::{HaltingVcpu, Numbers, opened};
-use dwell_capture::event::{Event, What};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
+use dwell_trace::event::{Event, What};
 use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};

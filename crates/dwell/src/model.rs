@@ -8,9 +8,9 @@ use anyhow::Context;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::import::qemu::LEAST_LENGTHS;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::Versions;
+use dwell_trace::import::qemu::LEAST_LENGTHS;
 use std::path::Path;
 
 /// Options of every command that replays.

@@ -1,9 +1,5 @@
 //! Is reading ever what one waits for?
 //!
-//! * `csv import`: is a table imported at the speed of parsing, or does something else dominate? The baseline splits
-//!   lines at commas and parses the two numbers, with no checks and no recording. Surprising: more than three times
-//!   the baseline.
-//! * `perf import`: the same for the text of `perf script`; the baseline finds the event's name in each line.
 //! * `read`: is reading only what a replay needs (`idler`, `idle_ns`) much cheaper than reading all? Is the idler's
 //!   name, decoded for each row where a row group has two idlers, what costs? The baseline decompresses as many bytes
 //!   of plain numbers with gzip, which is what a compressed table costs before it is parsed.
@@ -11,9 +7,7 @@
 //! Throughput is in bytes of text, and in rows.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dwell_recording::import::{Input, csv, perf};
 use dwell_recording::{Chunk, Columns, Episode, Layer, Metadata, Packing, Reader, WakeCause, Writer};
-use std::fmt::Write as _;
 use std::hint::black_box;
 use std::io::{Read, Write};
 
@@ -28,58 +22,6 @@ fn idle_ns(row: u64) -> u64 {
 fn writer(rows_per_group: usize) -> Writer<Vec<u8>> {
     let packing = Packing { rows_per_group, ..Packing::default() };
     Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap()
-}
-
-fn csv_import(c: &mut Criterion) {
-    let mut text = String::from("start_ns,idle_ns\n");
-    for row in 0..ROWS {
-        let _ = writeln!(text, "{},{}", row * 1_100_000, idle_ns(row));
-    }
-    let mut group = c.benchmark_group("csv import");
-    group.throughput(Throughput::Bytes(text.len() as u64)).sample_size(10);
-    group.bench_function("baseline: split and parse", |b| {
-        b.iter(|| {
-            let numbers = text.lines().skip(1).filter_map(|line| line.split_once(','));
-            numbers.fold(0, |sum: u64, (a, b)| {
-                sum.wrapping_add(a.parse::<u64>().unwrap()).wrapping_add(b.parse::<u64>().unwrap())
-            })
-        });
-    });
-    group.bench_function("import", |b| {
-        b.iter(|| {
-            let mut writer = writer(1 << 18);
-            let options = csv::CsvOptions::for_layer(Layer::Guest);
-            csv::import(Input::new("bench", text.as_bytes()).unwrap(), &options, &mut writer).unwrap();
-            writer.close().unwrap().1.len()
-        });
-    });
-}
-
-fn perf_import(c: &mut Criterion) {
-    let mut text = String::new();
-    let mut now_ns = 1_000_000_000;
-    for row in 0..ROWS / 5 {
-        now_ns += 10_000 + idle_ns(row);
-        let (s, ns) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
-        let idle = idle_ns(row);
-        let _ = writeln!(
-            text,
-            "       CPU 0/KVM  1234 [003] {s:5}.{ns:09}: kvm:kvm_vcpu_wakeup: wait time {idle} ns, polling valid"
-        );
-    }
-    let mut group = c.benchmark_group("perf import");
-    group.throughput(Throughput::Bytes(text.len() as u64)).sample_size(10);
-    group.bench_function("baseline: find the name", |b| {
-        b.iter(|| text.lines().filter(|line| line.contains("kvm:kvm_vcpu_wakeup:")).count());
-    });
-    group.bench_function("import", |b| {
-        b.iter(|| {
-            let mut writer = writer(1 << 18);
-            let input = Input::new("bench", text.as_bytes()).unwrap();
-            perf::import(input, &perf::PerfOptions::default(), &mut writer).unwrap();
-            writer.close().unwrap().1.len()
-        });
-    });
 }
 
 fn recording(idlers: &[&str]) -> Reader {
@@ -133,5 +75,5 @@ fn read(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, csv_import, perf_import, read);
+criterion_group!(benches, read);
 criterion_main!(benches);

@@ -50,11 +50,17 @@ impl BitOr for Columns {
     }
 }
 
-pub(crate) struct Column {
-    pub(crate) set: Columns,
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) required: bool,
+/// One column of a recording.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// The set of this column alone.
+    pub set: Columns,
+    /// Its name in the file.
+    pub name: &'static str,
+    /// The type of its values.
+    pub kind: Kind,
+    /// Whether it must be in every file and is never null.
+    pub required: bool,
 }
 
 const fn column(set: Columns, name: &'static str, kind: Kind, required: bool) -> Column {
@@ -63,7 +69,7 @@ const fn column(set: Columns, name: &'static str, kind: Kind, required: bool) ->
 
 /// All columns, in the order in which they are written. A writer always writes all of them (an all-null column costs
 /// a few bytes a row group), so that `SELECT … FROM 'recordings/*.parquet'` finds one schema in every file.
-pub(crate) const COLUMNS: [Column; 8] = [
+pub const COLUMNS: [Column; 8] = [
     column(Columns::IDLER, "idler", Kind::Text, true),
     column(Columns::START_NS, "start_ns", Kind::Unsigned, true),
     column(Columns::IDLE_NS, "idle_ns", Kind::Unsigned, true),

@@ -1,4 +1,4 @@
-//! Recordings of how things idle: written, read, and imported from what other tools write.
+//! Recordings of how things idle: the file, written and read.
 //!
 //! An *episode* is from "nothing to do" to the wake event, of one *idler*: a guest CPU, a vCPU seen from its host, a
 //! thread of an event loop. A *recording* is a file of episodes with what is needed to replay them.
@@ -29,8 +29,8 @@
 //!
 //! # The way in and out
 //!
-//! [`Writer`] and [`Reader`] for the file, [`import`] for the text of other tools, [`summary`] for what a recording
-//! holds, [`exits`] for the table of `perf kvm stat`. All work in bounded memory, and no input makes them panic. The
+//! [`Writer`] and [`Reader`] for the file, [`summary`] for what a recording holds; the crate `dwell-trace` makes
+//! recordings out of the text of other tools. All work in bounded memory, and no input makes them panic. The
 //! Parquet library can be made to by a damaged file; the reader catches that and says that the file is damaged (the
 //! panic's own line still goes to stderr).
 
@@ -41,8 +41,6 @@ mod columns;
 mod contents;
 mod decode;
 mod episode;
-pub mod exits;
-pub mod import;
 mod metadata;
 mod newfile;
 mod open;
@@ -53,7 +51,7 @@ pub mod table;
 mod writer;
 
 pub use chunk::{Chunk, ReadySets};
-pub use columns::Columns;
+pub use columns::{COLUMNS, Column, Columns};
 pub use contents::{Contents, Idler};
 pub use dwell_policy::Layer;
 pub use episode::{Episode, WakeCause};

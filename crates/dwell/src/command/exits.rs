@@ -4,8 +4,8 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use anyhow::bail;
-use dwell_recording::exits::ExitTable;
 use dwell_report::{Cell, Column, Table};
+use dwell_trace::exits::ExitTable;
 use std::path::PathBuf;
 
 /// Print the table of VM exits that `perf kvm stat` would print

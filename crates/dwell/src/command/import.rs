@@ -8,13 +8,13 @@ use clap::{Subcommand, ValueEnum};
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
-use dwell_recording::import::csv::CsvOptions;
-use dwell_recording::import::perf::PerfOptions;
-use dwell_recording::import::qemu::{Decisions, QemuOptions, Sleeps};
-use dwell_recording::import::{self, ImportSummary, Input};
 use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
 use dwell_replay::Versions;
 use dwell_report::{count, duration, percent};
+use dwell_trace::import::csv::CsvOptions;
+use dwell_trace::import::perf::PerfOptions;
+use dwell_trace::import::qemu::{Decisions, QemuOptions, Sleeps};
+use dwell_trace::import::{self, ImportSummary, Input};
 use serde::Serialize;
 use std::path::PathBuf;
 

@@ -7,9 +7,9 @@ use dwell_knobs::iothread;
 use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::iothread::{Params, Release as Rules};
 use dwell_policy::version::Version;
-use dwell_recording::import::qemu::{self, QemuOptions, REALTIME_OFFSET, Sleeps};
-use dwell_recording::import::{ImportSummary, Input};
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
+use dwell_trace::import::qemu::{self, QemuOptions, REALTIME_OFFSET, Sleeps};
+use dwell_trace::import::{ImportSummary, Input};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 

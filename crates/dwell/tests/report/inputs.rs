@@ -1,8 +1,8 @@
 //! What reports are made of here.
 
 use dwell_policy::Layer;
-use dwell_recording::import::qemu::REALTIME_OFFSET;
 use dwell_recording::{Clock, Episode, Metadata, Writer};
+use dwell_trace::import::qemu::REALTIME_OFFSET;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

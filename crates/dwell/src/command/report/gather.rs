@@ -9,13 +9,13 @@ use anyhow::Context;
 use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_recording::exits::ExitTable;
-use dwell_recording::import::qemu::REALTIME_OFFSET;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::tune::{Advice, Goal, Role as RowRole};
 use dwell_replay::{RecordingSource, Rule, Source};
 use dwell_report::figures::{Compared, Figures, Policy, compare};
+use dwell_trace::exits::ExitTable;
+use dwell_trace::import::qemu::REALTIME_OFFSET;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -5,9 +5,9 @@ use super::measured::Measured;
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
 use dwell_knobs::plan::{Effect, Predicted};
-use dwell_recording::exits::NARROW;
 use dwell_report::figures::{Compared, PolicyFigures};
 use dwell_report::{Cell, Column, Table, percent};
+use dwell_trace::exits::NARROW;
 
 /// All of it.
 pub(super) fn words(report: &Report) -> String {

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use dwell_capture::pairing::Found;
 use dwell_capture::{GuestSource, Observer, RecordError, Recorder, Status, Until};
+use dwell_trace::pairing::Found;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

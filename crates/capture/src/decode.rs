@@ -1,0 +1,192 @@
+//! How events are read out of the samples of a perf ring buffer.
+
+use crate::format::{At, Format};
+use dwell_trace::event::{Call, Interrupt, Kind, What};
+
+/// The filter of `kvm:kvm_exit` that lets only HLT through: reason 12 on Intel (`isa` 1), 0x78 on AMD (`isa` 2).
+pub const HLT_EXITS: &str = "(isa == 1 && exit_reason == 12) || (isa == 2 && exit_reason == 0x78)";
+
+/// Reads one kind of tracepoint, by the offsets of the running kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder(Layout);
+
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    VcpuWakeup { ns: At, waited: At, valid: At },
+    HaltPoll { vcpu: At, grow: At, new: At, old: At },
+    HltExit { vcpu: At },
+    CpuIdle { state: At, cpu: At },
+    GuestHaltPoll { new: At, old: At },
+    Switch { prev: At, next: At },
+    Waking { woken: At, target: At },
+    Interrupt(Interrupt),
+    Enter { call: Call, argument: At },
+    Leave { call: Call, result: At },
+    AnyEnter { number: At, arguments: At },
+    AnyLeave { number: At, result: At },
+}
+
+/// `state` of `power:cpu_idle` when the idle state is left: `PWR_EVENT_EXIT`, (u32)-1.
+const IDLE_LEFT: u32 = u32::MAX;
+
+impl Decoder {
+    /// Prepares to read `kind`.
+    ///
+    /// # Errors
+    /// The name of a field that this kernel's format lacks.
+    pub fn new(kind: Kind, format: &Format) -> Result<Decoder, &'static str> {
+        let at = |field: &'static str| format.at(field).ok_or(field);
+        Ok(Decoder(match kind {
+            Kind::VcpuWakeup => {
+                Layout::VcpuWakeup { ns: at("ns")?, waited: at("waited")?, valid: at("valid")? }
+            }
+            Kind::HaltPoll => {
+                Layout::HaltPoll { vcpu: at("vcpu_id")?, grow: at("grow")?, new: at("new")?, old: at("old")? }
+            }
+            Kind::HltExit => {
+                // The filter needs them.
+                at("isa").and(at("exit_reason"))?;
+                Layout::HltExit { vcpu: at("vcpu_id")? }
+            }
+            Kind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
+            Kind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
+            Kind::Switch | Kind::ContextSwitch => {
+                Layout::Switch { prev: at("prev_pid")?, next: at("next_pid")? }
+            }
+            Kind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
+            Kind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
+            Kind::RescheduleInterrupt | Kind::CallInterrupt => Layout::Interrupt(Interrupt::Ipi),
+            Kind::DeviceInterrupt => Layout::Interrupt(Interrupt::Device),
+            Kind::Enter(call) => Layout::Enter { call, argument: argument_of(call, format)? },
+            Kind::Leave(call) => Layout::Leave { call, result: at("ret")? },
+            Kind::AnyEnter => Layout::AnyEnter { number: at("id")?, arguments: at("args")? },
+            Kind::AnyLeave => Layout::AnyLeave { number: at("id")?, result: at("ret")? },
+        }))
+    }
+
+    /// What the sample `raw`, taken on `cpu`, says; `None` if it is too short or of a call that nobody asked for.
+    // Returned through memory and copied out by halves, the result cost more than everything else per event.
+    #[inline(always)]
+    pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<What> {
+        Some(match self.0 {
+            Layout::VcpuWakeup { ns, waited, valid } => What::VcpuWakeup {
+                ns: ns.read(raw)?,
+                waited: waited.read(raw)? != 0,
+                valid: valid.read(raw)? != 0,
+            },
+            Layout::HaltPoll { vcpu, grow, new, old } => What::HaltPoll {
+                vcpu: vcpu.read_u32(raw)?,
+                grow: grow.read(raw)? != 0,
+                new: new.read_u32(raw)?,
+                old: old.read_u32(raw)?,
+            },
+            Layout::HltExit { vcpu } => What::HltExit { vcpu: vcpu.read_u32(raw)? },
+            Layout::CpuIdle { state, cpu } => What::CpuIdle {
+                cpu: cpu.read_u32(raw)?,
+                state: Some(state.read_u32(raw)?).filter(|&state| state != IDLE_LEFT),
+            },
+            Layout::GuestHaltPoll { new, old } => {
+                What::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? }
+            }
+            Layout::Switch { prev, next } => {
+                What::Switch { prev: prev.read_i32(raw)?, next: next.read_i32(raw)? }
+            }
+            Layout::Waking { woken, target } => {
+                What::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) }
+            }
+            Layout::Interrupt(interrupt) => What::Interrupt(interrupt),
+            Layout::Enter { call, argument } => {
+                What::Enter { call, patience: call.patience(argument.read(raw)?) }
+            }
+            Layout::Leave { call, result } => What::Leave { call, result: result.read(raw)?.cast_signed() },
+            Layout::AnyEnter { number, arguments } => {
+                let call = Call::from_number(number.read(raw)?.cast_signed())?;
+                let argument = nth_of_array(arguments, call.patience_argument().0)?;
+                What::Enter { call, patience: call.patience(argument.read(raw)?) }
+            }
+            Layout::AnyLeave { number, result } => What::Leave {
+                call: Call::from_number(number.read(raw)?.cast_signed())?,
+                result: result.read(raw)?.cast_signed(),
+            },
+        })
+    }
+}
+
+/// Arguments follow the call's number, in their order; their names differ between kernels.
+fn argument_of(call: Call, format: &Format) -> Result<At, &'static str> {
+    let (argument, _) = call.patience_argument();
+    let number = format.fields.iter().position(|field| field.name == "__syscall_nr" || field.name == "nr");
+    let number = number.ok_or("__syscall_nr")?;
+    format.fields.get(number + 1 + argument).map(|field| field.at).ok_or("timeout")
+}
+
+/// Number `index` of an array of six longs.
+fn nth_of_array(array: At, index: usize) -> Option<At> {
+    let size = array.size / 6;
+    let offset = array.offset.checked_add(u16::try_from(index).ok()?.checked_mul(size)?)?;
+    Some(At { offset, size, signed: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_trace::event::Patience;
+    use proptest::prelude::*;
+
+    fn format(fields: &[(&str, u16, u16)]) -> Format {
+        let mut text = "name: x\nID: 1\nformat:\n".to_owned();
+        for (name, offset, size) in fields {
+            text += &format!("\tfield:int {name};\toffset:{offset};\tsize:{size};\tsigned:0;\n");
+        }
+        Format::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_missing_field_is_named() {
+        let format = format(&[("ns", 8, 8), ("waited", 16, 1)]);
+        assert_eq!(Decoder::new(Kind::VcpuWakeup, &format).unwrap_err(), "valid");
+        assert_eq!(Decoder::new(Kind::Enter(Call::Poll), &format).unwrap_err(), "__syscall_nr");
+    }
+
+    #[test]
+    fn leaving_idle_is_no_state() {
+        let decoder = Decoder::new(Kind::CpuIdle, &format(&[("state", 8, 4), ("cpu_id", 12, 4)])).unwrap();
+        let raw = |state: u32| [&[0; 8][..], &state.to_ne_bytes(), &3u32.to_ne_bytes()].concat();
+        assert_eq!(decoder.decode(&raw(1), 0), Some(What::CpuIdle { cpu: 3, state: Some(1) }));
+        assert_eq!(decoder.decode(&raw(u32::MAX), 0), Some(What::CpuIdle { cpu: 3, state: None }));
+        assert_eq!(decoder.decode(&raw(1)[..14], 0), None);
+    }
+
+    #[test]
+    fn raw_system_calls_are_told_by_number() {
+        let decoder = Decoder::new(Kind::AnyEnter, &format(&[("id", 8, 8), ("args", 16, 48)])).unwrap();
+        let raw = |number: i64, fourth: u64| {
+            let mut raw = vec![0; 8];
+            raw.extend(number.to_ne_bytes());
+            raw.extend([0, 0, 0, fourth, 0, 0].iter().flat_map(|word: &u64| word.to_ne_bytes()));
+            raw
+        };
+        let number = Call::EpollPwait.number().unwrap();
+        assert_eq!(
+            decoder.decode(&raw(number, 5), 0),
+            Some(What::Enter { call: Call::EpollPwait, patience: Patience::Millis(5) })
+        );
+        assert_eq!(decoder.decode(&raw(-1, 5), 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
+            let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
+                "next_pid", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f"];
+            let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
+            let format = format(&fields);
+            let kinds = [Kind::VcpuWakeup, Kind::HaltPoll, Kind::HltExit, Kind::CpuIdle, Kind::GuestHaltPoll,
+                Kind::Switch, Kind::Waking, Kind::TimerInterrupt, Kind::AnyEnter, Kind::AnyLeave,
+                Kind::Enter(Call::Ppoll), Kind::Leave(Call::Ppoll)];
+            for kind in kinds {
+                let _ = Decoder::new(kind, &format).unwrap().decode(&raw, 0);
+            }
+        }
+    }
+}

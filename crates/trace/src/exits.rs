@@ -1,0 +1,281 @@
+//! The table of VM exits that `perf kvm stat report` prints, out of `kvm:kvm_exit` and `kvm:kvm_entry`.
+//!
+//! An exit begins with `kvm_exit` and ends with the next `kvm_entry` of the same thread, so the row of HLT holds the
+//! whole sleep. A thread counts from its first `kvm_entry` on; an end without a begin, or one before its begin, is
+//! left out and counted. Mean and spread are Welford's running ones, in doubles and in the order of the trace, so that
+//! the rows are perf's to the last digit.
+
+use crate::import::perf::{Event, Line, Point, text};
+use crate::import::{Input, InputError};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// Why the exits could not be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum ExitError {
+    /// The text could not be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A line is one of the events of use, but not as perf writes it.
+    #[error("{name}: line {line} names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`")]
+    Unparsable {
+        /// The file.
+        name: String,
+        /// From 1.
+        line: u64,
+        /// The line, or its beginning.
+        text: String,
+    },
+    /// No exit is in it.
+    #[error(
+        "{name}: no exit in {lines} lines has both its kvm_exit and its kvm_entry; record with \
+         `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`"
+    )]
+    NoExits {
+        /// The file.
+        name: String,
+        /// How many lines.
+        lines: u64,
+    },
+}
+
+/// Width of the name column: perf's, and that of newer perfs, for the long names of other architectures.
+pub const NARROW: usize = 20;
+/// The wider of the two widths of the name column.
+pub const WIDE: usize = 40;
+
+/// Time outside of the guest, for one reason of exit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ExitRow {
+    /// The reason, as the kernel names it.
+    pub reason: String,
+    /// How often.
+    pub samples: u64,
+    /// Time in all \[ns\].
+    pub total_ns: u64,
+    /// Shortest \[ns\].
+    pub min_ns: u64,
+    /// Longest \[ns\].
+    pub max_ns: u64,
+    /// Running mean \[ns\].
+    pub mean_ns: f64,
+    /// Running sum of squared differences from the mean \[ns²\].
+    pub m2: f64,
+}
+
+impl ExitRow {
+    fn new(reason: &str) -> ExitRow {
+        ExitRow { reason: reason.to_owned(), min_ns: u64::MAX, ..ExitRow::default() }
+    }
+
+    fn add(&mut self, ns: u64) {
+        self.samples += 1;
+        self.total_ns = self.total_ns.saturating_add(ns);
+        self.min_ns = self.min_ns.min(ns);
+        self.max_ns = self.max_ns.max(ns);
+        let value = ns as f64;
+        let delta = value - self.mean_ns;
+        self.mean_ns += delta / self.samples as f64;
+        self.m2 += delta * (value - self.mean_ns);
+    }
+
+    /// Standard error of the mean, in percent of it; 0 where there is no spread to speak of.
+    pub fn standard_error_percent(&self) -> f64 {
+        if self.samples < 2 || self.mean_ns == 0.0 {
+            return 0.0;
+        }
+        let samples = self.samples as f64;
+        let variance = self.m2 / (samples - 1.0);
+        100.0 * (variance / samples).sqrt() / self.mean_ns
+    }
+
+    /// Mean \[ns\]: all time over all samples.
+    pub fn average_ns(&self) -> f64 {
+        if self.samples == 0 { 0.0 } else { self.total_ns as f64 / self.samples as f64 }
+    }
+
+    /// The line of this row, its name right-aligned to `width`.
+    pub fn render(&self, table: &ExitTable, width: usize) -> String {
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 * 100.0 };
+        format!(
+            "{:>width$} {:>10} {:>8.2}% {:>8.2}% {:>9.2}us {:>9.2}us {:>9.2}us ( +-{:>7.2}% )",
+            self.reason,
+            self.samples,
+            share(self.samples, table.total_samples),
+            share(self.total_ns, table.total_ns),
+            self.min_ns as f64 / 1e3,
+            self.max_ns as f64 / 1e3,
+            self.average_ns() / 1e3,
+            self.standard_error_percent(),
+        )
+    }
+}
+
+/// Time outside of the guest, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ExitTable {
+    /// One row a reason; the one with most samples first, equals by name.
+    pub rows: Vec<ExitRow>,
+    /// Samples of all rows.
+    pub total_samples: u64,
+    /// Time of all rows \[ns\].
+    pub total_ns: u64,
+    /// What was not counted.
+    pub left_out: LeftOut,
+}
+
+/// What is in a trace and not in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// `kvm_exit` before the first `kvm_entry` of its thread.
+    pub before_first_entry: u64,
+    /// `kvm_entry` without a `kvm_exit` before it.
+    pub entries_without_exit: u64,
+    /// `kvm_exit` that another one follows, or nothing.
+    pub exits_without_entry: u64,
+    /// Pairs whose end is before their begin.
+    pub backwards: u64,
+    /// Other events and lines.
+    pub other_lines: u64,
+    /// Events that perf lost.
+    pub lost_events: u64,
+}
+
+impl ExitTable {
+    /// Counts the exits of a `perf script` text.
+    pub fn read(mut input: Input<'_>) -> Result<ExitTable, ExitError> {
+        let mut counter = ExitCounter::default();
+        while let Some(bytes) = input.next_line()? {
+            let line = text(bytes);
+            if !counter.line(&line) {
+                let text = super::import::excerpt(line.trim().as_bytes());
+                let name = input.name().to_owned();
+                return Err(ExitError::Unparsable { name, line: input.line(), text });
+            }
+        }
+        let table = counter.finish();
+        if table.total_samples == 0 {
+            return Err(ExitError::NoExits { name: input.name().to_owned(), lines: input.line() });
+        }
+        Ok(table)
+    }
+
+    /// The table as perf prints it, without its title. `width`: of the name column, [`NARROW`] or [`WIDE`].
+    pub fn render(&self, width: usize) -> String {
+        let mut out = format!(
+            "{:>width$} {:>10} {:>9} {:>9} {:>11} {:>11} {:>16}\n\n",
+            "VM-EXIT", "Samples", "Samples%", "Time%", "Min Time", "Max Time", "Avg time"
+        );
+        for row in &self.rows {
+            let _ = writeln!(out, "{}", row.render(self, width));
+        }
+        let total_us = self.total_ns as f64 / 1e3;
+        let samples = self.total_samples;
+        let _ = writeln!(out, "\nTotal Samples:{samples}, Total events handled time:{total_us:.2}us.");
+        out
+    }
+}
+
+/// Counts exits, given one by one.
+///
+/// ```
+/// use dwell_trace::exits::ExitCounter;
+/// let mut counter = ExitCounter::default();
+/// counter.entry(7, 100);
+/// counter.exit(7, 200, "HLT");
+/// counter.entry(7, 5200);
+/// let table = counter.finish();
+/// assert_eq!(table.rows[0].reason, "HLT");
+/// assert_eq!(table.total_ns, 5000);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ExitCounter {
+    reasons: HashMap<String, usize>,
+    rows: Vec<ExitRow>,
+    /// What each thread that has entered a guest is in: an exit, by row and begin, or the guest.
+    threads: HashMap<i64, Option<(usize, u64)>>,
+    left_out: LeftOut,
+}
+
+impl ExitCounter {
+    /// Thread `tid` left its guest at `time_ns`.
+    pub fn exit(&mut self, tid: i64, time_ns: u64, reason: &str) {
+        let row = match self.reasons.get(reason) {
+            Some(&row) => row,
+            None => {
+                self.reasons.insert(reason.to_owned(), self.rows.len());
+                self.rows.push(ExitRow::new(reason));
+                self.rows.len() - 1
+            }
+        };
+        match self.threads.get_mut(&tid) {
+            Some(open) => {
+                let before = open.replace((row, time_ns));
+                self.left_out.exits_without_entry += u64::from(before.is_some());
+            }
+            None => self.left_out.before_first_entry += 1,
+        }
+    }
+
+    /// Thread `tid` entered its guest at `time_ns`.
+    pub fn entry(&mut self, tid: i64, time_ns: u64) {
+        let Some(open) = self.threads.get_mut(&tid) else {
+            self.threads.insert(tid, None);
+            return;
+        };
+        let Some((row, begin_ns)) = open.take() else {
+            self.left_out.entries_without_exit += 1;
+            return;
+        };
+        match (time_ns.checked_sub(begin_ns), self.rows.get_mut(row)) {
+            (Some(ns), Some(row)) => row.add(ns),
+            _ => self.left_out.backwards += 1,
+        }
+    }
+
+    /// The table of what was counted.
+    pub fn finish(self) -> ExitTable {
+        let mut left_out = self.left_out;
+        left_out.exits_without_entry += self.threads.values().flatten().count() as u64;
+        let mut rows = self.rows;
+        rows.retain(|row| row.samples > 0);
+        rows.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.reason.cmp(&b.reason)));
+        ExitTable {
+            total_samples: rows.iter().map(|row| row.samples).sum(),
+            total_ns: rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.total_ns)),
+            rows,
+            left_out,
+        }
+    }
+
+    /// Takes a line of `perf script`; `false` if it should be an exit or entry and cannot be parsed.
+    fn line(&mut self, line: &str) -> bool {
+        match Line::parse(line) {
+            Line::Event(event) => return self.event(&event),
+            Line::Lost { events, .. } => {
+                self.left_out.lost_events = self.left_out.lost_events.saturating_add(events);
+            }
+            Line::Comment(_) => self.left_out.other_lines += 1,
+            Line::Other => {
+                self.left_out.other_lines += 1;
+                let named = Point::named_in(line);
+                return !matches!(named, Some("kvm:kvm_exit" | "kvm:kvm_entry"));
+            }
+        }
+        true
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> bool {
+        if !matches!(event.name, "kvm:kvm_exit" | "kvm:kvm_entry") {
+            self.left_out.other_lines += 1;
+            return true;
+        }
+        match Point::parse(event).flatten() {
+            Some(Point::Exit { reason }) => self.exit(event.tid, event.time_ns, reason),
+            Some(Point::Entry) => self.entry(event.tid, event.time_ns),
+            _ => return false,
+        }
+        true
+    }
+}

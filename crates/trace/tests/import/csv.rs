@@ -1,0 +1,127 @@
+use super::{Imported, import};
+use dwell_recording::Layer;
+use dwell_trace::import::csv::{self, CsvOptions};
+use proptest::prelude::*;
+
+pub(crate) fn csv(text: impl AsRef<[u8]>) -> Result<Imported, String> {
+    let options = CsvOptions::for_layer(Layer::Guest);
+    import(text.as_ref(), Layer::Guest, |input, writer| csv::import(input, &options, writer))
+}
+
+fn rows(text: &str) -> Vec<String> {
+    csv(text).unwrap().rows()
+}
+
+fn error(text: impl AsRef<[u8]>) -> String {
+    csv(text).err().expect("an error")
+}
+
+#[test]
+fn reads_columns_in_any_order() {
+    assert_eq!(rows("start_ns,idle_ns\n5,10\n"), ["cpu0 5 10 - - - - -"]);
+    let all = "ready,halted,wake_latency_ns,idle_ns,wake,window_ns,start_ns,idler\n\
+               \"1,fd 7\",true,3,10,timer,200,5,a\n,0,,18446744073709551615,,,18446744073709551615,\n";
+    assert_eq!(
+        rows(all),
+        ["a 5 10 200 true timer 3 1+fd 7", "cpu0 18446744073709551615 18446744073709551615 - false - - -"]
+    );
+}
+
+#[test]
+fn takes_what_spreadsheets_make_of_it() {
+    let plain = rows("start_ns,idle_ns\n5,10\n6,11\n");
+    assert_eq!(rows("\u{feff}start_ns,idle_ns\r\n5,10\r\n6,11"), plain);
+    assert_eq!(rows("\"start_ns\",\"idle_ns\"\n\"5\",\"10\"\n\n6, 11 \n\n"), plain);
+    assert_eq!(rows("start_ns,idle_ns,idler\n1,2,\"a \"\"b\"\", c\"\n"), ["a \"b\", c 1 2 - - - - -"]);
+}
+
+#[test]
+fn idlers_go_through_time_each_for_itself() {
+    assert_eq!(rows("start_ns,idle_ns,idler\n9,1,a\n5,1,b\n9,1,a\n").len(), 3);
+    let text = error("start_ns,idle_ns,idler\n9,1,a\n5,1,b\n8,1,a\n");
+    assert_eq!(
+        text,
+        "t: line 4, column `start_ns`: `8` is before 9, the start of the episode of idler `a` before it; sort the table"
+    );
+}
+
+#[test]
+fn says_where_and_what_is_wrong() {
+    let head = "start_ns,idle_ns\n1,2\n";
+    for (text, wanted) in [
+        ("", "t: the file is empty"),
+        ("\n\n", "t: the file is empty"),
+        ("start_ns,idle_ns\n", "t: no episodes"),
+        ("start_ns,idle_ns\n\n\n", "t: no episodes"),
+        (
+            "start_ns,idle_ns,colour\n1,2,3",
+            "t: line 1: unknown column `colour`; known: idler, start_ns, idle_ns,",
+        ),
+        ("start_ns\n1\n", "t: line 1: no column `idle_ns`"),
+        ("idle_ns\n1\n", "t: line 1: no column `start_ns`"),
+        ("start_ns,idle_ns,idle_ns\n", "t: line 1: column `idle_ns` is there twice"),
+        (&format!("{head}3,-5\n"), "t: line 3, column `idle_ns`: `-5` is not a whole number"),
+        (&format!("{head}3,+5\n"), "t: line 3, column `idle_ns`: `+5` is not a whole number"),
+        (&format!("{head}1e3,5\n"), "t: line 3, column `start_ns`: `1e3` is not a whole number"),
+        (&format!("{head}3,18446744073709551616\n"), "`18446744073709551616` is more than 2^64 - 1"),
+        (&format!("{head}3,\n"), "t: line 3, column `idle_ns`: `` is empty"),
+        (&format!("{head}3\n"), "t: line 3 has 1 fields, the first has 2: `3`"),
+        (&format!("{head}3,4,5\n"), "t: line 3 has 3 fields, the first has 2: `3,4,5`"),
+        (&format!("{head}\n\"3,4\n"), "t: line 4: a quoted field does not end"),
+        ("start_ns,idle_ns,halted\n1,2,maybe", "column `halted`: `maybe` is neither `true` nor `false`"),
+        ("start_ns,idle_ns,wake\n1,2,mouse", "column `wake`: `mouse` is no kind of wake event; known: irq,"),
+        ("start_ns,idle_ns,ready\n1,2,\"a,,b\"", "column `ready`: `` is no name of a handler"),
+    ] {
+        let found = error(text);
+        assert!(found.contains(wanted), "{text:?}\n  wanted {wanted}\n  found  {found}");
+    }
+    assert!(error(b"start_ns,idle_ns,idler\n1,2,\xff").contains("is not UTF-8"));
+    assert!(error(vec![b'x'; 2 << 20]).contains("line 1 has more than 1048576 bytes"));
+}
+
+/// Splits and parses without any care: the oracle for tables that are in order.
+fn naive(text: &str) -> Vec<String> {
+    text.lines()
+        .skip(1)
+        .map(|line| {
+            let fields: Vec<&str> = line.split(',').collect();
+            let or =
+                |field: &str, other: &str| if field.is_empty() { other.to_owned() } else { field.to_owned() };
+            format!("{} {} {} {} - - - -", or(fields[2], "cpu0"), fields[0], fields[1], or(fields[3], "-"))
+        })
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_naive_split(
+        mut starts in prop::collection::vec(any::<u64>(), 1..50),
+        rest in prop::collection::vec((any::<u64>(), "[a-z]{0,2}", prop::option::of(any::<u64>())), 50),
+    ) {
+        starts.sort_unstable();
+        let mut text = String::from("start_ns,idle_ns,idler,window_ns\n");
+        for (start, (idle, idler, window)) in starts.iter().zip(&rest) {
+            let window = window.map(|ns| ns.to_string()).unwrap_or_default();
+            text.push_str(&format!("{start},{idle},{idler},{window}\n"));
+        }
+        prop_assert_eq!(csv(&text).unwrap().rows(), naive(&text));
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = csv(&bytes);
+        let mut table = b"start_ns,idle_ns,idler,window_ns,halted,wake,ready\n".to_vec();
+        table.extend(&bytes);
+        let _ = csv(&table);
+    }
+
+    #[test]
+    fn mutated_tables_do_not_panic(at in 0usize..80, byte in any::<u8>()) {
+        let mut table = b"start_ns,idle_ns,wake,ready\n1,2,io,\"a,b\"\n3,4,,\n18446744073709551615,0,irq,c\n".to_vec();
+        let at = at % table.len();
+        table[at] = byte;
+        let _ = csv(&table);
+        table.remove(at);
+        let _ = csv(&table);
+    }
+}

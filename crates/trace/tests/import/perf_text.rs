@@ -1,0 +1,153 @@
+use super::perf_host::{perf, perf_with};
+use dwell_recording::Layer;
+use dwell_trace::exits::ExitTable;
+use dwell_trace::import::Input;
+use dwell_trace::import::perf::PerfOptions;
+use proptest::prelude::*;
+
+const WAKEUP: &str =
+    "CPU 0/KVM 11/12 [000] 1.000100: kvm:kvm_vcpu_wakeup: wait time 5000 ns, polling valid\n";
+const IDLE: &str = "\
+swapper 0 [000] 1.000000: power:cpu_idle: state=1 cpu_id=0
+swapper 0 [000] 1.000010: power:cpu_idle: state=4294967295 cpu_id=0
+";
+
+fn error(text: impl AsRef<[u8]>) -> String {
+    perf(text).err().expect("an error")
+}
+
+#[test]
+fn both_layers_are_ambiguous_until_the_caller_chooses() {
+    let both = format!("{WAKEUP}{IDLE}");
+    assert!(error(&both).ends_with("say which is meant: `--layer host|guest`"), "{}", error(&both));
+    let with = |layer| perf_with(PerfOptions { layer: Some(layer), ..PerfOptions::default() }, &both);
+    let host = with(Layer::Host).unwrap();
+    assert_eq!(host.rows(), ["CPU 0/KVM/12 1000095000 5000 - true - - -"]);
+    assert_eq!(host.summary.ignored["power:cpu_idle"], 2);
+    assert_eq!(with(Layer::Guest).unwrap().rows(), ["cpu0 1000000000 10000 - true - - -"]);
+    assert!(with(Layer::Iothread).err().unwrap().contains("host or guest, not of iothread"));
+}
+
+#[test]
+fn the_other_layer_is_noticed_however_late() {
+    let padding = "some other line, of which there are many\n".repeat(150_000);
+    assert!(error(format!("{WAKEUP}{padding}{IDLE}")).contains("say which is meant"));
+    assert!(error(format!("{IDLE}{padding}{WAKEUP}")).contains("say which is meant"));
+    assert_eq!(perf(format!("{padding}{WAKEUP}")).unwrap().summary.other_lines, 150_000);
+}
+
+#[test]
+fn every_line_is_counted() {
+    let text = format!(
+        "# comment\n\n{WAKEUP}\tffffffff81000000 kvm_vcpu_halt+0x12 ([kvm])\na 1 [000] 1.000200: kvm:kvm_pio: pio_read at 0x1\n"
+    );
+    let summary = perf(text).unwrap().summary;
+    assert_eq!((summary.lines, summary.other_lines, summary.ignored["kvm:kvm_pio"]), (5, 3, 1));
+}
+
+#[test]
+fn a_broken_event_is_an_error_with_its_line() {
+    for broken in [
+        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time -5 ns, polling valid",
+        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup:",
+        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait ti",
+        "a x [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
+        "a 1 [000] 1,000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
+    ] {
+        let text = format!("{WAKEUP}{broken}\n");
+        let wanted = format!("t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`");
+        assert_eq!(error(&text), wanted);
+        let skip = PerfOptions { skip_unparsable: true, ..PerfOptions::default() };
+        assert_eq!(perf_with(skip, &text).unwrap().summary.unparsable, 1);
+    }
+}
+
+#[test]
+fn no_episode_is_an_error_that_says_what_was_there() {
+    let text = "a 1 [000] 1.000200: kvm:kvm_exit: reason HLT rip 0x1\n";
+    assert!(
+        error(text)
+            .starts_with("t: no episodes in 1 lines; events of use: none, others: 1 kvm:kvm_exit; record")
+    );
+    assert!(error("").starts_with("t: no episodes in 0 lines"));
+}
+
+#[test]
+fn exits_are_paired_by_thread() {
+    let text = "\
+v 1 [0] 1.000000: kvm:kvm_exit: vcpu 0 reason CPUID rip 0x1 info1 0x0
+v 1 [0] 1.000001: kvm:kvm_entry: vcpu 0, rip 0x1
+v 2 [0] 1.000001: kvm:kvm_entry: vcpu 0, rip 0x1
+v 1 [0] 1.000010: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0
+v 2 [1] 1.000011: kvm:kvm_exit: vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0
+v 1 [0] 1.000020: kvm:kvm_entry: vcpu 0, rip 0x1
+v 2 [1] 1.000021: kvm:kvm_exit: vcpu 0 reason CPUID rip 0x1 info1 0x0
+v 1 [0] 1.000022: kvm:kvm_entry: vcpu 0, rip 0x1
+v 2 [1] 1.000020: kvm:kvm_entry: vcpu 0, rip 0x1
+v 2 [1] 1.000030: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0
+";
+    let table = ExitTable::read(Input::new("t", text.as_bytes()).unwrap()).unwrap();
+    assert_eq!((table.rows.len(), table.rows[0].reason.as_str(), table.total_ns), (1, "HLT", 10_000));
+    let out = table.left_out;
+    assert_eq!((out.before_first_entry, out.entries_without_exit), (1, 1));
+    assert_eq!((out.exits_without_entry, out.backwards), (2, 1));
+    assert!(serde_json::to_string(&table).unwrap().contains("\"reason\":\"HLT\""));
+    let broken = "v 1 [0] 1.000000: kvm:kvm_exit: vcpu 0\n";
+    assert!(ExitTable::read(Input::new("t", broken.as_bytes()).unwrap()).is_err());
+}
+
+fn lines() -> Vec<&'static str> {
+    vec![
+        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
+        "a 1 [000] 0.000001: kvm:kvm_vcpu_wakeup: wait time 18446744073709551615 ns, polling valid",
+        "a 1 [000] 18446744073.0: kvm:kvm_vcpu_wakeup: poll time 0 ns, polling valid",
+        "a 1 [000] 1.000200: kvm:kvm_halt_poll_ns: vcpu 0: halt_poll_ns 4294967295 (grow 0)",
+        "a 0 [000] 1.000200: power:cpu_idle: state=0 cpu_id=0",
+        "a 0 [000] 1.000203: power:cpu_idle: state=1 cpu_id=0",
+        "a 0 [000] 1.000400: power:cpu_idle: state=4294967295 cpu_id=0",
+        "a 0 [000] 1.000401: power:guest_halt_poll_ns: halt_poll_ns 5 (shrink 6)",
+        "a 0 [000] 1.000500: sched:sched_waking: comm=a pid=1 prio=0 target_cpu=000",
+        "a 0 [000] 1.000600: sched:sched_switch: prev_comm=s prev_pid=0 prev_prio=0 prev_state=R ==> next_comm=a next_pid=1 next_prio=0",
+        "a 1 [000] 1.000300: sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=0 prev_state=S ==> next_comm=s next_pid=0 next_prio=0",
+        "a 1 [000] 1.000300: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1",
+        "a 1 [000] 1.000200: kvm:kvm_entry: vcpu 0",
+        "a 0 [000] 1.000400: PERF_RECORD_LOST lost 18446744073709551615",
+        "# os release : x",
+    ]
+}
+
+fn run_all(text: &[u8]) {
+    for layer in [None, Some(Layer::Host), Some(Layer::Guest)] {
+        for skip_unparsable in [false, true] {
+            let _ = perf_with(PerfOptions { layer, skip_unparsable, merge_polls: true }, text);
+        }
+    }
+    if let Ok(input) = Input::new("t", text) {
+        let _ = ExitTable::read(input);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_lines_does_not_panic(picked in prop::collection::vec(prop::sample::select(lines()), 0..40)) {
+        run_all(picked.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn mutated_lines_do_not_panic(
+        picked in prop::collection::vec(prop::sample::select(lines()), 1..4),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = picked.join("\n").into_bytes();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        run_all(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        run_all(&bytes);
+    }
+}
