@@ -1,0 +1,341 @@
+//! The README and the book: links lead somewhere, command lines exist, and the command reference is the program's help.
+//!
+//! `DWELL_UPDATE_DOCS=1 cargo test -p dwell --test docs` writes the command reference anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// The folder of the workspace.
+fn root() -> PathBuf {
+    normal(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+}
+
+/// The path without `.` and `..`, as text alone.
+fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
+}
+
+fn markdown_below(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the entry can be read").path();
+        if path.is_dir() {
+            markdown_below(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.insert(path);
+        }
+    }
+}
+
+/// Pages of the book.
+fn book() -> BTreeSet<PathBuf> {
+    let mut pages = BTreeSet::new();
+    markdown_below(&root().join("docs/src"), &mut pages);
+    pages
+}
+
+/// Pages of the book, and those at the root and in the folders of the crates.
+fn pages() -> BTreeSet<PathBuf> {
+    let mut pages = book();
+    for folder in std::iter::once(root()).chain(crates()) {
+        for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
+            let path = entry.expect("the entry can be read").path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                pages.insert(path);
+            }
+        }
+    }
+    pages
+}
+
+fn crates() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join("crates")).expect("the folder can be read");
+    entries.map(|entry| entry.expect("the entry can be read").path()).filter(|path| path.is_dir()).collect()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+}
+
+fn short(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// The lines of a page: those of prose, and those inside fences with the fence's language.
+enum Line<'a> {
+    Prose(&'a str),
+    Code(&'a str, &'a str),
+}
+
+fn lines(text: &str) -> Vec<Line<'_>> {
+    let mut fence = None;
+    let mut lines = vec![];
+    for line in text.lines() {
+        match (line.strip_prefix("```"), fence) {
+            (Some(_), Some(_)) => fence = None,
+            (Some(language), None) => fence = Some(language),
+            (None, Some(language)) => lines.push(Line::Code(language, line)),
+            (None, None) => lines.push(Line::Prose(line)),
+        }
+    }
+    lines
+}
+
+/// Text between backquotes.
+fn inline_code(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+/// Targets of links and images, those in inline code left out.
+fn links(line: &str) -> Vec<String> {
+    let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("code");
+    prose
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target.to_owned())
+        .collect()
+}
+
+/// Anchors of a page, as mdBook and code forges make them of headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = lines(text).into_iter().filter_map(|line| match line {
+        Line::Prose(line) if line.starts_with('#') => Some(line.trim_start_matches('#').trim()),
+        _ => None,
+    });
+    headings
+        .map(|heading| {
+            let kept = heading
+                .to_lowercase()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+                .collect::<String>();
+            kept.replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let in_book = root().join("docs/src");
+    let (mut wrong, mut checked) = (String::new(), 0);
+    for page in pages() {
+        let text = read(&page);
+        let targets = lines(&text).into_iter().filter_map(|line| match line {
+            Line::Prose(line) => Some(links(line)),
+            Line::Code(..) => None,
+        });
+        for target in targets.flatten().filter(|target| !target.contains("://")) {
+            checked += 1;
+            let (file, anchor) =
+                target.split_once('#').map_or((target.as_str(), None), |(file, anchor)| (file, Some(anchor)));
+            let path =
+                if file.is_empty() { page.clone() } else { normal(&page.parent().unwrap().join(file)) };
+            if !path.exists() {
+                writeln!(wrong, "{}: {target}: no such file", short(&page)).unwrap();
+            } else if page.starts_with(&in_book) && !path.starts_with(&in_book) {
+                writeln!(wrong, "{}: {target}: not in the book, so not in its HTML", short(&page)).unwrap();
+            } else if anchor.is_some_and(|anchor| !anchors(&read(&path)).contains(anchor)) {
+                writeln!(wrong, "{}: {target}: no such heading", short(&page)).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(checked > 50, "only {checked} links found");
+    println!("{checked} links");
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    let summary = root().join("docs/src/SUMMARY.md");
+    let listed: BTreeSet<PathBuf> = read(&summary)
+        .lines()
+        .flat_map(links)
+        .map(|link| normal(&summary.parent().unwrap().join(link)))
+        .collect();
+    let mut pages = book();
+    pages.remove(&summary);
+    assert_eq!(pages, listed);
+}
+
+/// Help of the program, one text for each command, with `dwell` or `dwell lab wake` as the key.
+struct Help(BTreeMap<String, String>);
+
+impl Help {
+    fn read() -> Help {
+        let mut help = Help(BTreeMap::new());
+        help.add("dwell");
+        help
+    }
+
+    fn add(&mut self, command: &str) {
+        let args: Vec<&str> = command.split(' ').skip(1).collect();
+        let output = Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .args(args)
+            .arg("--help")
+            .env("COLUMNS", "100")
+            .output()
+            .expect("the program can be started");
+        assert!(output.status.success(), "{command} --help: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("help is UTF-8");
+        let subs: Vec<String> = text
+            .lines()
+            .skip_while(|line| *line != "Commands:")
+            .skip(1)
+            .take_while(|line| !line.is_empty())
+            .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+            .map(|line| line.split_whitespace().next().expect("a line has a word").to_owned())
+            .filter(|name| name != "help")
+            .collect();
+        self.0.insert(command.to_owned(), text);
+        for sub in subs {
+            self.add(&format!("{command} {sub}"));
+        }
+    }
+
+    /// Commands directly below this one.
+    fn below(&self, command: &str) -> Vec<&str> {
+        let depth = command.split(' ').count() + 1;
+        let begins = format!("{command} ");
+        self.0
+            .keys()
+            .map(String::as_str)
+            .filter(|key| key.starts_with(&begins) && key.split(' ').count() == depth)
+            .collect()
+    }
+
+    /// What is wrong with a command line, given without `dwell`.
+    fn check(&self, words: &[&str]) -> Option<String> {
+        let mut command = "dwell".to_owned();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.peek() {
+            let longer = format!("{command} {word}");
+            if !self.0.contains_key(&longer) {
+                break;
+            }
+            command = longer;
+            words.next();
+        }
+        let named = |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase());
+        if let Some(word) = words.peek().filter(|word| !self.below(&command).is_empty() && named(word)) {
+            return Some(format!("{command} has no sub-command {word}"));
+        }
+        let options: BTreeSet<&str> = self.0[&command]
+            .split(|c: char| !(c.is_alphanumeric() || c == '-'))
+            .filter(|word| word.starts_with("-"))
+            .collect();
+        words
+            .filter(|word| word.starts_with('-') && word.len() > 1)
+            .map(|word| word.split('=').next().expect("a split has a first part"))
+            .find(|option| !options.contains(option))
+            .map(|option| format!("{command} has no option {option}"))
+    }
+}
+
+/// The words after `dwell` of every call of it in a line of code or a piece of inline code.
+fn calls(code: &str) -> Vec<Vec<&str>> {
+    let code = code.split(" #").next().expect("a split has a first part");
+    let mut calls = vec![];
+    for part in code.split(['|', ';', '>', '&']) {
+        let words: Vec<&str> =
+            part.split_whitespace().map(|word| word.trim_matches(['\'', '"', '[', ']', '(', ')'])).collect();
+        let program = match words.as_slice() {
+            ["cargo", "run", rest @ ..] if !rest.contains(&"--example") => {
+                rest.iter().position(|word| *word == "--").map(|at| at + 2)
+            }
+            words => {
+                words.iter().take(3).position(|word| *word == "dwell" || word.ends_with("release/dwell"))
+            }
+        };
+        if let Some(at) = program {
+            calls
+                .push(words[at + 1..].iter().copied().filter(|word| *word != "\\" && *word != "…").collect());
+        }
+    }
+    calls
+}
+
+#[test]
+fn command_lines_exist() {
+    let help = Help::read();
+    let (mut wrong, mut checked) = (String::new(), 0);
+    for page in pages() {
+        // The changelog has names as they were.
+        if page.ends_with("CHANGELOG.md") || page.starts_with(root().join("docs/src/reference")) {
+            continue;
+        }
+        let text = read(&page);
+        let code = lines(&text).into_iter().flat_map(|line| match line {
+            Line::Prose(line) => {
+                inline_code(line).into_iter().filter(|code| code.starts_with("dwell ")).collect()
+            }
+            Line::Code("rust" | "toml" | "json", _) => vec![],
+            Line::Code(_, line) => vec![line],
+        });
+        for call in code.flat_map(calls) {
+            checked += 1;
+            if let Some(problem) = help.check(&call) {
+                writeln!(wrong, "{}: {}: {problem}", short(&page), call.join(" ")).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(checked > 100, "only {checked} command lines found");
+    println!("{checked} command lines");
+}
+
+/// Help in a page: trailing blanks are not kept.
+fn section(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
+    format!("```text\n{}\n```\n", lines.join("\n"))
+}
+
+#[test]
+fn the_command_reference_is_the_help() {
+    let help = Help::read();
+    let folder = root().join("docs/src/reference");
+    let mut wanted = BTreeMap::new();
+    let mut index =
+        format!("# Commands\n\nThe output of `--help`, by command.\n\n{}", section(&help.0["dwell"]));
+    for command in help.below("dwell") {
+        let name = command.split(' ').nth(1).expect("a command has a name");
+        writeln!(index, "{}* [`{command}`]({name}.md)", if index.ends_with("```\n") { "\n" } else { "" })
+            .unwrap();
+        let mut page = format!("# {command}\n\n{}", section(&help.0[command]));
+        for sub in help.below(command) {
+            write!(page, "\n## {sub}\n\n{}", section(&help.0[sub])).unwrap();
+        }
+        wanted.insert(folder.join(format!("{name}.md")), page);
+    }
+    wanted.insert(folder.join("index.md"), index);
+
+    let mut present = BTreeSet::new();
+    markdown_below(&folder, &mut present);
+    if std::env::var_os("DWELL_UPDATE_DOCS").is_some() {
+        for old in present.iter().filter(|path| !wanted.contains_key(*path)) {
+            std::fs::remove_file(old).expect("the page can be removed");
+        }
+        for (path, text) in &wanted {
+            std::fs::write(path, text).expect("the page can be written");
+        }
+        return;
+    }
+    let how = "the help has changed: read the difference, then run DWELL_UPDATE_DOCS=1 cargo test -p dwell --test docs";
+    assert_eq!(present, wanted.keys().cloned().collect(), "{how}");
+    for (path, text) in &wanted {
+        let found = read(path);
+        let differs = found.lines().zip(text.lines()).find(|(found, wanted)| found != wanted);
+        assert!(&found == text, "{}: {how}; first difference: {differs:?}", short(path));
+    }
+}
