@@ -22,12 +22,26 @@
 //! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whatever values of ours are there.
 //! While a change is verified, `verifying` is true and the values of before may be in force.
 //!
+//! # Limits
+//! No file is longer than [`LONGEST`] bytes, which is what is read back at most: a change that would need more is refused
+//! before its first write, with room left for what is added later. Of its verifications the last few are kept. So that a
+//! change can be closed when the disk is full, `spare` holds as many bytes as a change needs; it is removed when a write
+//! fails for want of space, and the write is tried again.
+//!
+//! # Trust
+//! `dwell revert` writes as root what the journal has. So the state directory and every directory above it must be such
+//! that no other user can change them, and of what is read only that is accepted which dwell itself writes: values of known
+//! parameters at their places, and files of dwell's own with texts that dwell generates.
+//!
 //! # Concurrency
-//! Who writes holds `lock` with flock(2); it is free again when the process ends, however it ends.
+//! A process that writes holds `lock` with flock(2); it is free again when the process ends, however it ends.
+
+mod own;
 
 use crate::machine::{self, Lock, Machine};
 use crate::place::Place;
 use crate::plan::{Plan, Write};
+use crate::safe;
 use crate::verification::Verification;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -37,6 +51,15 @@ pub const FORMAT: u32 = 1;
 
 /// Where the journal is unless somebody says otherwise.
 pub const STATE_DIRECTORY: &str = "/var/lib/dwell";
+
+/// The longest file of the journal \[bytes\].
+pub const LONGEST: usize = safe::LONGEST as usize;
+
+/// What a change may grow by after its first write \[bytes\]: values that the kernel clamped, and verifications.
+const GROWTH: usize = 64 << 10;
+
+/// The verifications that are kept of a change, the latest.
+const KEPT_VERIFICATIONS: usize = 8;
 
 /// The number of a change.
 pub type Id = u32;
@@ -162,8 +185,38 @@ pub enum JournalError {
         /// What is wrong.
         why: String,
     },
+    /// It could be read, but dwell has not written it so.
+    #[error(
+        "{path} was changed by another program: {why}. Nothing was changed. Put back by hand the values that it shows under \
+         `original`, move it elsewhere, and try again"
+    )]
+    Tampered {
+        /// The file.
+        path: String,
+        /// What dwell would not write.
+        why: String,
+    },
+    /// A change is longer than what can be read back.
+    #[error(
+        "change {id} needs {bytes} bytes in the journal, and at most {most} can be read back; shorten the texts of the plan \
+         (`goal`, `advice`, `cpu_model`, `idlers`)"
+    )]
+    TooLong {
+        /// The change.
+        id: Id,
+        /// Its length \[bytes\].
+        bytes: usize,
+        /// The most that is allowed \[bytes\].
+        most: usize,
+    },
+    /// The greatest number is taken.
+    #[error("{path} has the greatest number that a change can have; move it elsewhere, and try again")]
+    NoNumber {
+        /// The file.
+        path: String,
+    },
     /// There is no such change.
-    #[error("there is no change {id}; `dwell history` lists those that there are")]
+    #[error("there is no change {id}; `dwell history` lists the changes")]
     NoSuch {
         /// The number asked for.
         id: Id,
@@ -175,6 +228,10 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "; run as root, or name another place with --state-dir",
         io::ErrorKind::StorageFull => "; free some space, or name another place with --state-dir",
         io::ErrorKind::ReadOnlyFilesystem => "; mount it for writing, or name another place with --state-dir",
+        // What has another owner, another kind or another length than dwell's own files.
+        io::ErrorKind::InvalidInput => {
+            "; if it is your own, run `chown root` and `chmod go-w` on it, or name another place with --state-dir"
+        }
         _ => "",
     }
 }
@@ -184,6 +241,7 @@ pub struct Journal<'a> {
     machine: &'a dyn Machine,
     directory: String,
     changes: Vec<Change>,
+    state_directory: String,
     _lock: Lock,
 }
 
@@ -198,20 +256,29 @@ impl<'a> Journal<'a> {
             let path = path.to_owned();
             move |source| JournalError::Io { what, path, source }
         };
+        let safe = || machine.check_directory(&directory).map_err(failed("use the directory", &directory));
+        safe()?;
         machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
-        let path = format!("{}/lock", state_directory.trim_end_matches('/'));
+        safe()?;
+        let state_directory = state_directory.trim_end_matches('/');
+        let path = format!("{state_directory}/lock");
         let lock = machine.lock(&path).map_err(failed("lock", &path))?;
         let Some(lock) = lock else { return Err(JournalError::Locked { path }) };
         // The directory itself has to outlast a power failure as well.
         for path in [state_directory, machine::parent(state_directory)] {
             machine.sync_directory(path).map_err(failed("sync", path))?;
         }
-        for name in names(machine, &directory)?.iter().filter(|name| name.ends_with(machine::UNFINISHED)) {
-            let path = format!("{directory}/{name}");
-            machine::take_away(machine, &path).map_err(failed("remove", &path))?;
+        // What a process that was killed has left. Only the holder of the lock writes here.
+        for directory in [state_directory, &directory] {
+            let unfinished = |name: &&String| name.ends_with(machine::UNFINISHED);
+            for name in names(machine, directory)?.iter().filter(unfinished) {
+                let path = format!("{directory}/{name}");
+                machine::take_away(machine, &path).map_err(failed("remove", &path))?;
+            }
         }
         let changes = read_all(machine, state_directory)?;
-        Ok(Journal { machine, directory, changes, _lock: lock })
+        let state_directory = state_directory.to_owned();
+        Ok(Journal { machine, directory, changes, state_directory, _lock: lock })
     }
 
     /// Every change, the oldest first.
@@ -228,8 +295,13 @@ impl<'a> Journal<'a> {
     }
 
     /// The number that the next change gets.
-    pub fn next_id(&self) -> Id {
-        self.changes.iter().map(|change| change.id).max().unwrap_or(0) + 1
+    ///
+    /// # Errors
+    /// [`JournalError::NoNumber`] if the greatest is taken.
+    pub fn next_id(&self) -> Result<Id, JournalError> {
+        let latest = latest(&self.changes);
+        let path = || format!("{}/{}", self.directory, name(latest));
+        after(latest).ok_or_else(|| JournalError::NoNumber { path: path() })
     }
 
     /// The machine whose journal it is.
@@ -237,24 +309,79 @@ impl<'a> Journal<'a> {
         self.machine
     }
 
-    /// Puts a change on the disk, in place of what was there under its number.
+    /// Puts a change on the disk, in place of what was there under its number. Of its verifications the latest are kept.
     ///
     /// # Errors
-    /// [`JournalError::Io`]; the disk then holds what it held.
+    /// [`JournalError::TooLong`] if it could not be read back, now or with what is added to a new one later;
+    /// [`JournalError::Io`]. The disk then holds what it held.
     pub fn save(&mut self, change: &Change) -> Result<(), JournalError> {
+        let change = Change { verifications: latest_of(&change.verifications), ..change.clone() };
+        let bytes = encode(&change);
+        let known = self.changes.iter().position(|known| known.id == change.id);
+        let most = if known.is_some() { LONGEST } else { LONGEST - GROWTH };
+        if bytes.len() > most {
+            return Err(JournalError::TooLong { id: change.id, bytes: bytes.len(), most });
+        }
+        if known.is_none() {
+            self.reserve(bytes.len() + GROWTH)?;
+        }
         let path = format!("{}/{}", self.directory, name(change.id));
-        machine::put(self.machine, &path, &encode(change)).map_err(|source| JournalError::Io {
-            what: "write",
-            path,
-            source,
-        })?;
-        match self.changes.iter_mut().find(|known| known.id == change.id) {
-            Some(known) => *known = change.clone(),
-            None => self.changes.push(change.clone()),
+        let put = || machine::put(self.machine, &path, &bytes);
+        let is_full = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        let saved = match put() {
+            Err(error) if is_full(&error) && self.machine.remove(&self.spare()).is_ok() => put(),
+            saved => saved,
+        };
+        saved.map_err(|source| JournalError::Io { what: "write", path, source })?;
+        match known.and_then(|at| self.changes.get_mut(at)) {
+            Some(known) => *known = change,
+            None => self.changes.push(change),
         }
         Ok(())
     }
+
+    fn spare(&self) -> String {
+        format!("{}/spare", self.state_directory)
+    }
+
+    /// Makes sure that `spare` has so many bytes.
+    fn reserve(&self, bytes: usize) -> Result<(), JournalError> {
+        let path = self.spare();
+        if self.machine.read_own(&path).is_ok_and(|spare| spare.len() >= bytes) {
+            return Ok(());
+        }
+        machine::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)])
+            .map_err(|source| JournalError::Io { what: "write", path, source })
+    }
 }
+
+/// The greatest number of a change; 0 if there is none.
+pub(crate) fn latest(changes: &[Change]) -> Id {
+    changes.iter().map(|change| change.id).max().unwrap_or(0)
+}
+
+/// The number after `latest`; `None` after the greatest.
+pub(crate) fn after(latest: Id) -> Option<Id> {
+    latest.checked_add(1)
+}
+
+/// The latest verifications, with notes of bounded length.
+fn latest_of(verifications: &[Verification]) -> Vec<Verification> {
+    let first = verifications.len().saturating_sub(KEPT_VERIFICATIONS);
+    let mut latest = verifications.get(first..).unwrap_or_default().to_vec();
+    for verification in &mut latest {
+        verification.notes.truncate(MOST_NOTES);
+        verification.notes.iter_mut().for_each(|note| crate::plan::shorten(note, LONGEST_NOTE));
+    }
+    latest
+}
+
+/// The notes that are kept of a verification.
+const MOST_NOTES: usize = 8;
+/// The longest of them \[characters\].
+const LONGEST_NOTE: usize = 200;
 
 fn folder(state_directory: &str) -> String {
     format!("{}/changes", state_directory.trim_end_matches('/'))
@@ -287,7 +414,7 @@ pub fn read_all(machine: &dyn Machine, state_directory: &str) -> Result<Vec<Chan
     for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(machine::UNFINISHED)) {
         let path = format!("{directory}/{name}");
         let Some(id) = id_of(name) else { return Err(JournalError::Foreign { path }) };
-        let bytes = machine.read(&path).map_err(|source| JournalError::Io {
+        let bytes = machine.read_own(&path).map_err(|source| JournalError::Io {
             what: "read",
             path: path.clone(),
             source,
@@ -296,6 +423,7 @@ pub fn read_all(machine: &dyn Machine, state_directory: &str) -> Result<Vec<Chan
         if change.id != id {
             return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
         }
+        own::check(&change).map_err(|why| JournalError::Tampered { path, why })?;
         changes.push(change);
     }
     Ok(changes)

@@ -35,5 +35,6 @@ pub mod machine;
 pub mod place;
 pub mod plan;
 pub mod qmp;
+mod safe;
 pub mod value;
 pub mod verification;

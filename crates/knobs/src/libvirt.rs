@@ -27,6 +27,27 @@ pub(crate) fn set_poll(
     machine.virsh(&["define", "/dev/stdin"], &changed).map(drop)
 }
 
+/// Whether a text is one `<poll …/>` with nothing but numbers: what dwell writes, and the only thing that it puts back.
+pub(crate) fn is_poll(text: &str) -> bool {
+    let Ok(document) = Document::parse(text) else { return false };
+    let poll = document.root_element();
+    let is_number =
+        |value: &str| !value.is_empty() && value.len() <= 20 && value.bytes().all(|b| b.is_ascii_digit());
+    text.starts_with("<poll")
+        && text.ends_with('>')
+        && poll.has_tag_name("poll")
+        && !poll.has_children()
+        && document.root().children().count() == 1
+        && poll.attributes().all(|attribute| {
+            attribute.namespace().is_none()
+                && ATTRIBUTES.contains(&attribute.name())
+                && is_number(attribute.value())
+        })
+}
+
+/// What a `<poll>` may have.
+const ATTRIBUTES: [&str; 4] = ["max", "grow", "shrink", "weight"];
+
 fn dump(machine: &dyn Machine, domain: &str) -> io::Result<String> {
     machine.virsh(&["dumpxml", "--inactive", "--security-info", domain], "")
 }
@@ -100,6 +121,30 @@ mod tests {
         assert_eq!(changed(&with, 2, ""), bare.replace(" x='y'/>", " x='y'></iothread>"));
         assert_eq!(changed(&with, 2, "<poll max='1'/>"), with.replace("300000", "1"));
         assert_eq!(changed(bare, 1, ""), bare);
+    }
+
+    #[test]
+    fn only_numbers_are_put_back() {
+        for poll in
+            [POLL, "<poll max=\"1\" grow='2' shrink='0' weight='3'/>", "<poll/>", "<poll max='1'></poll>"]
+        {
+            assert!(is_poll(poll), "{poll}");
+        }
+        for other in [
+            "",
+            "<emulator>/tmp/evil</emulator>",
+            "<poll max='1'/><emulator/>",
+            "<poll max='1'/></iothread></iothreadids><devices/>",
+            "<poll max='1'><x/></poll>",
+            "<poll max='-1'/>",
+            "<poll max='&#10;'/>",
+            "<poll path='1'/>",
+            "<poll xmlns='urn:x' max='1'/>",
+            "<!DOCTYPE poll><poll max='1'/>",
+            " <poll max='1'/>",
+        ] {
+            assert!(!is_poll(other), "{other}");
+        }
     }
 
     #[test]

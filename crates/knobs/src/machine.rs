@@ -5,31 +5,44 @@
 
 use crate::iothread::IothreadError;
 use crate::qmp::{Limits, Monitor};
+use crate::safe;
 use rustix::fs::{FlockOperation, flock, fstatfs};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What changing a machine takes.
 pub trait Machine {
-    /// The bytes of a file, at most a mebibyte of them.
+    /// The bytes of a regular file of at most a mebibyte.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error; `InvalidInput` for a file of another kind or a longer one.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// As [`read`](Machine::read), of a file that only root or this user can have written.
+    ///
+    /// # Errors
+    /// As [`read`](Machine::read); `InvalidInput` if another user owns the file or can write to it.
+    fn read_own(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Checks that no user but root and this one can change what is in a directory, nor put another one in its place. Of
+    /// a path that is not there, what is there of it is checked.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the directory and the reason.
+    fn check_directory(&self, path: &str) -> io::Result<()>;
     /// Writes into a file that is there, with one system call, as parameters of the kernel are written.
     ///
     /// # Errors
     /// As the system says.
     fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
-    /// Makes a file, or empties it, and writes it through to the disk.
+    /// Makes a file that is not there yet and writes it through to the disk.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error; `AlreadyExists` if anything has this name, a symbolic link included.
     fn create(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
     /// Gives a file another name, in place of what has that name.
     ///
@@ -105,9 +118,6 @@ pub struct Sysroot {
 /// `SYSFS_MAGIC` of linux/magic.h.
 const SYSFS: i64 = 0x6265_6572;
 
-/// The most that is read of one file \[bytes\].
-const LONGEST: u64 = 1 << 20;
-
 impl Sysroot {
     /// This machine.
     pub fn of_this_machine() -> Sysroot {
@@ -127,9 +137,15 @@ impl Sysroot {
 
 impl Machine for Sysroot {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![];
-        File::open(self.path(path))?.take(LONGEST).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        safe::read(&self.path(path))
+    }
+
+    fn read_own(&self, path: &str) -> io::Result<Vec<u8>> {
+        safe::read_own(&self.path(path))
+    }
+
+    fn check_directory(&self, path: &str) -> io::Result<()> {
+        safe::check_directory(&self.path(path))
     }
 
     fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
@@ -148,10 +164,7 @@ impl Machine for Sysroot {
     }
 
     fn create(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(self.path(path))?;
-        file.write_all(bytes)?;
-        file.sync_all()
+        safe::create(&self.path(path), bytes)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -171,7 +184,7 @@ impl Machine for Sysroot {
     }
 
     fn make_directory(&self, path: &str) -> io::Result<()> {
-        fs::create_dir_all(self.path(path))
+        safe::make_directory(&self.path(path))
     }
 
     fn sync_directory(&self, path: &str) -> io::Result<()> {
@@ -198,7 +211,7 @@ impl Machine for Sysroot {
     }
 
     fn lock(&self, path: &str) -> io::Result<Option<Lock>> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.path(path))?;
+        let file = safe::open_lock(&self.path(path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Lock { _file: file.into() })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -249,16 +262,32 @@ pub(crate) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("/", |(parent, _)| if parent.is_empty() { "/" } else { parent })
 }
 
-/// What a file is called while it is not complete.
-pub(crate) fn unfinished(path: &str) -> String {
-    format!("{path}{UNFINISHED}")
-}
-
 /// How the name of a file ends while it is not complete.
 pub(crate) const UNFINISHED: &str = ".dwell-new";
 
-/// Puts a file there whole or not at all, and on the disk.
+/// The name of a file while it is not complete. Nobody can guess it and put something there first.
+fn unfinished(path: &str) -> String {
+    let random = RandomState::new().hash_one(path);
+    format!("{path}.{random:016x}{UNFINISHED}")
+}
+
+/// Removes what writes that were cut short have left beside a file.
+pub(crate) fn remove_unfinished(machine: &dyn Machine, path: &str) -> io::Result<()> {
+    let directory = parent(path);
+    let names = match machine.names(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        names => names?,
+    };
+    let base = format!("{}.", path.rsplit('/').next().unwrap_or(path));
+    for name in names.iter().filter(|name| name.starts_with(&base) && name.ends_with(UNFINISHED)) {
+        take_away(machine, &format!("{directory}/{name}"))?;
+    }
+    Ok(())
+}
+
+/// Puts a file there whole or not at all, and on the disk. Its directory must be one that no other user can change.
 pub(crate) fn put(machine: &dyn Machine, path: &str, bytes: &[u8]) -> io::Result<()> {
+    machine.check_directory(parent(path))?;
     let beside = unfinished(path);
     let put = || {
         machine.create(&beside, bytes)?;
@@ -266,7 +295,7 @@ pub(crate) fn put(machine: &dyn Machine, path: &str, bytes: &[u8]) -> io::Result
         machine.sync_directory(parent(path))
     };
     put().inspect_err(|_| {
-        // What could not be completed is in nobody's way; that it could not be is told already.
+        // What is left of it is removed at the next start; the error that matters is the first.
         let _ = machine.remove(&beside);
     })
 }

@@ -174,15 +174,17 @@ fn put(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), 
         (Place::Parameter(path), Some(value)) => machine.write(path, value.as_bytes()).map_err(io),
         (Place::File(path), Some(text)) => {
             machine.make_directory(machine::parent(path)).map_err(io)?;
+            machine::remove_unfinished(machine, path).map_err(io)?;
             machine::put(machine, path, text.as_bytes()).map_err(io)
         }
         (Place::Link(path), Some(target)) => {
             machine.make_directory(machine::parent(path)).map_err(io)?;
+            machine.check_directory(machine::parent(path)).map_err(io)?;
             machine.link(target, path).map_err(io)?;
             machine.sync_directory(machine::parent(path)).map_err(io)
         }
         (Place::File(path) | Place::Link(path), None) => {
-            machine::take_away(machine, &machine::unfinished(path)).map_err(io)?;
+            machine::remove_unfinished(machine, path).map_err(io)?;
             machine::take_away(machine, path).map_err(io)
         }
         (Place::Libvirt { domain, number }, value) => {

@@ -80,7 +80,7 @@ pub fn apply(
     ready: &Ready,
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Change, ApplyError> {
-    let mut change = begin(journal, ready);
+    let mut change = begin(journal, ready).map_err(ApplyError::Journal)?;
     journal.save(&change).map_err(ApplyError::Journal)?;
     let machine = journal.machine();
     let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
@@ -91,10 +91,10 @@ pub fn apply(
     done.map_err(|error| roll_back(journal, &change, error))
 }
 
-fn begin(journal: &Journal<'_>, ready: &Ready) -> Change {
+fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
     let now = now_unix_s();
-    Change {
-        id: journal.next_id(),
+    Ok(Change {
+        id: journal.next_id()?,
         state: State::Unfinished,
         begun_at_unix_s: now,
         since_unix_s: now,
@@ -103,10 +103,10 @@ fn begin(journal: &Journal<'_>, ready: &Ready) -> Change {
         kept: ready.kept,
         entries: ready.entries.clone(),
         back: ready.back.clone(),
-        plan: ready.plan.clone(),
+        plan: ready.plan.clone().bounded(),
         verifying: false,
         verifications: vec![],
-    }
+    })
 }
 
 fn carry_out(
@@ -138,6 +138,9 @@ fn carry_out(
     Ok(())
 }
 
+/// The longest value of the kernel's own that is kept in the journal \[bytes\]; parameters have fewer than 30.
+const LONGEST_KEPT: usize = 200;
+
 /// One write, if what is expected is there. What the kernel made of the value counts as ours from then on.
 fn step(
     machine: &dyn Machine,
@@ -151,7 +154,9 @@ fn step(
         return Err(StepError::Meanwhile { place: entry.place.clone(), expected, found });
     }
     let written = value::write(machine, &entry.place, Some(text));
-    if let Err(ValueError::Clamped { kept: Some(kept), .. }) = &written {
+    if let Err(ValueError::Clamped { kept: Some(kept), .. }) = &written
+        && kept.len() <= LONGEST_KEPT
+    {
         entry.between.push(kept.clone());
     }
     Ok(written?)

@@ -2,7 +2,7 @@
 
 use super::is_ours;
 use crate::condition::{self, Unwritable, Void};
-use crate::journal::{Change, Entry, Id, State};
+use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
 use crate::knob::Knob;
 use crate::machine::{Machine, kernel_release};
@@ -369,7 +369,8 @@ impl Checked<'_> {
     }
 
     fn keep(&mut self, wanted: &Setting) -> Option<Vec<Entry>> {
-        let id = self.changes.iter().map(|change| change.id).max().unwrap_or(0) + 1;
+        // Without a number that is free, the journal refuses to begin the change.
+        let id = journal::after(journal::latest(self.changes)).unwrap_or(Id::MAX);
         keep::entries(self.machine, id, wanted, self.plan.iothread.as_ref())
             .map_err(|error| self.obstacles.push(Obstacle::Keep(error)))
             .ok()

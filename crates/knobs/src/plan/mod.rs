@@ -18,8 +18,10 @@
 //! # Ok::<(), dwell_policy::param::SetError>(())
 //! ```
 
+mod limits;
 mod steps;
 
+pub(crate) use limits::shorten;
 pub use steps::writes;
 
 use crate::knob::{IothreadTarget, Knob};
@@ -34,9 +36,9 @@ use std::collections::BTreeMap;
 pub const FORMAT: u32 = 1;
 
 /// The most writes that a plan may have.
-const MOST_WRITES: usize = 64;
+pub(crate) const MOST_WRITES: usize = 64;
 /// The longest a plan may wait after a write \[ms\].
-const LONGEST_WAIT_MS: u64 = 10_000;
+pub(crate) const LONGEST_WAIT_MS: u64 = 10_000;
 
 /// What is to be written where, and what for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -184,6 +186,9 @@ pub struct RecordingFacts {
     pub episodes: u64,
     /// The CPUs, vCPUs or threads that idled.
     pub idlers: Vec<String>,
+    /// How many more there are, where there are too many to list.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_idlers: u64,
     /// Quantiles of the idle times.
     pub quantiles: Vec<Quantile>,
 }
@@ -256,18 +261,19 @@ impl Plan {
         }
         let plan: Plan = toml::from_str(text).map_err(syntax)?;
         plan.check()?;
-        Ok(plan)
+        Ok(plan.bounded())
     }
 
-    /// As text.
+    /// As text; texts and lists that are too long are cut, see [`Plan::bounded`].
     ///
     /// # Errors
     /// [`PlanError::Syntax`] for a number that TOML cannot hold.
     pub fn to_toml(&self) -> Result<String, PlanError> {
-        let body = toml::to_string(self).map_err(|error| PlanError::Syntax(error.to_string()))?;
+        let plan = self.clone().bounded();
+        let body = toml::to_string(&plan).map_err(|error| PlanError::Syntax(error.to_string()))?;
         Ok(format!(
             "# {}\n# Carried out by `dwell apply`, taken back by `dwell revert`.\n{body}",
-            self.advice
+            plan.advice
         ))
     }
 
@@ -315,6 +321,7 @@ impl Plan {
     fn check(&self) -> Result<(), PlanError> {
         let (mut now, wanted) = (self.present_setting()?, self.recommended_setting()?);
         self.check_figures()?;
+        self.check_names()?;
         if self.writes.len() > MOST_WRITES {
             return Err(PlanError::TooMany(self.writes.len()));
         }

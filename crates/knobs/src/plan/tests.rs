@@ -54,6 +54,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
             judged_span_ns: 5_000_000_000,
             episodes: 20,
             idlers: vec!["cpu0".to_owned()],
+            more_idlers: 0,
             quantiles: vec![Quantile { quantile: 0.5, idle_ns: 60_000 }],
         },
         writes: writes(&present, &recommended, iothread.as_ref()),

@@ -52,6 +52,16 @@ impl Machine for Faulty<'_> {
         self.machine.read(path)
     }
 
+    fn read_own(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.operation(false)?;
+        self.machine.read_own(path)
+    }
+
+    fn check_directory(&self, path: &str) -> io::Result<()> {
+        self.operation(false)?;
+        self.machine.check_directory(path)
+    }
+
     fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         // A disk that is full takes parameters of the kernel all the same.
         self.operation(!matches!(self.fault, Fault::From { error: libc::ENOSPC | libc::EROFS, .. }))?;

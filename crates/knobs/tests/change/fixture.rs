@@ -165,6 +165,7 @@ pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Optio
             judged_span_ns: 0,
             episodes: 0,
             idlers: vec![],
+            more_idlers: 0,
             quantiles: vec![],
         },
         writes: plan::writes(&present, &recommended, iothread.as_ref()),

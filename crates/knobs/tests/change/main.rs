@@ -2,6 +2,7 @@
 
 mod faulty;
 mod fixture;
+mod tampered;
 
 use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Standing, standing};
 use dwell_knobs::journal::{self, Journal, JournalError, State};

@@ -80,6 +80,7 @@ impl PlanArgs {
             judged_span_ns: 0,
             episodes: summary.all.episodes,
             idlers: summary.idlers.iter().map(|idler| idler.name.clone()).collect(),
+            more_idlers: 0,
             quantiles: summary.all.quantiles.iter().map(quantile).collect(),
         }))
     }

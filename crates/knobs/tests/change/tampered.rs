@@ -1,0 +1,270 @@
+//! Journals that dwell has not written so, and changes that would not fit into one.
+
+use crate::fixture::{Fixture, guest_plan, host_plan};
+use crate::{STATE, apply, no_wait, ready, revert_all};
+use dwell_knobs::change::{self, ApplyError};
+use dwell_knobs::journal::{self, Change, Journal, JournalError, LONGEST, encode};
+use dwell_knobs::place::Place;
+use dwell_knobs::plan::Plan;
+use dwell_knobs::verification::{Figure, Verdict, Verification};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+const JOURNAL: &str = "/var/lib/dwell/changes/000001.journal";
+
+/// A change of the host's module, kept in modprobe.d.
+fn kept() -> Fixture {
+    let fixture = Fixture::host("6.18.44");
+    fixture.write("/sys/module/kvm/initstate", "live\n");
+    apply(&fixture.machine, &host_plan("6.18"), true).unwrap();
+    fixture
+}
+
+/// Opens the journal after `tamper` had it, with a checksum that is right.
+fn refusal(fixture: &Fixture, tamper: impl FnOnce(&mut Change)) -> String {
+    let path = fixture.path(JOURNAL);
+    let whole = fs::read(&path).unwrap();
+    let mut change = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+    tamper(&mut change);
+    fs::write(&path, encode(&change)).unwrap();
+    let before = fixture.snapshot();
+    let told = Journal::open(&fixture.machine, STATE).err().map(|error| error.to_string());
+    assert_eq!(fixture.snapshot(), before);
+    fs::write(&path, whole).unwrap();
+    told.unwrap_or_default()
+}
+
+#[test]
+fn a_tampered_journal_is_refused_with_the_remedy_and_never_followed() {
+    let fixture = kept();
+    let file = |change: &Change| change.entries.iter().position(|entry| entry.knob.is_none()).unwrap();
+    let cases: [(&str, Box<dyn FnOnce(&mut Change)>); 11] = [
+        (
+            "the original text of file:/etc/modprobe.d/dwell-000001.conf",
+            Box::new(|change| {
+                let at = file(change);
+                change.entries[at].original = Some("install kvm /bin/sh -c 'id > /tmp/pwned'\n".to_owned());
+            }),
+        ),
+        (
+            "is not a file of change 1",
+            Box::new(|change| {
+                let at = file(change);
+                change.entries[at].place = Place::File("/etc/modprobe.d/dwell-000002.conf".to_owned());
+            }),
+        ),
+        (
+            "is not a file of change 1",
+            Box::new(|change| {
+                let at = file(change);
+                change.entries[at].place = Place::File("/etc/modprobe.d/dwell-x.conf".to_owned());
+            }),
+        ),
+        ("no parameter of the host layer", Box::new(|change| change.entries[0].knob = Some("nx".to_owned()))),
+        (
+            "halt_poll_ns is not at /sys/module/kvm/parameters/tdp_mmu",
+            Box::new(|change| {
+                change.entries[0].place = Place::Parameter("/sys/module/kvm/parameters/tdp_mmu".to_owned());
+            }),
+        ),
+        ("out of its range", Box::new(|change| change.entries[0].original = Some("Y; id".to_owned()))),
+        ("out of its range", Box::new(|change| change.entries[0].original = Some(i64::MAX.to_string()))),
+        ("out of its range", Box::new(|change| change.entries[0].original = None)),
+        ("is a parameter and has no name", Box::new(|change| change.entries[0].knob = None)),
+        (
+            "halt_poll_ns is not at",
+            Box::new(|change| {
+                let mut write = change.plan.writes[0].clone();
+                write.place = Place::Parameter("/sys/module/kvm/parameters/tdp_mmu".to_owned());
+                change.back = vec![write];
+            }),
+        ),
+        (
+            "out of its range",
+            Box::new(|change| {
+                let mut write = change.plan.writes[0].clone();
+                write.then_wait_ms = u64::MAX;
+                change.back = vec![write];
+            }),
+        ),
+    ];
+    for (why, tamper) in cases {
+        let told = refusal(&fixture, tamper);
+        assert!(told.contains(why), "{why}: {told}");
+        assert!(told.contains("changed by another program") && told.contains("move it elsewhere"), "{told}");
+    }
+    assert!(revert_all(&fixture.machine, false).iter().all(|reverted| reverted.complete));
+}
+
+#[test]
+fn a_journal_of_another_kind_length_or_owner_is_refused() {
+    let fixture = kept();
+    let path = fixture.path(JOURNAL);
+    let whole = fs::read(&path).unwrap();
+    let told = || Journal::open(&fixture.machine, STATE).err().map_or(String::new(), |error| chain(&error));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(told().contains("lets other users write"), "{}", told());
+    fs::remove_file(&path).unwrap();
+    symlink("/dev/zero", &path).unwrap();
+    assert!(!told().is_empty());
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(told().contains("a FIFO"), "{}", told());
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, [whole.clone(), vec![b' '; LONGEST]].concat()).unwrap();
+    assert!(told().contains("longer than 1048576 bytes"), "{}", told());
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(told(), "");
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    error.source().map_or(error.to_string(), |source| format!("{error}: {}", chain(source)))
+}
+
+#[test]
+fn a_state_directory_that_another_user_can_write_is_refused() {
+    let fixture = Fixture::guest();
+    fixture.write("/var/lib/x", "");
+    for mode in [0o777, 0o775, 0o1777] {
+        let state = fixture.path(STATE);
+        fs::create_dir_all(&state).unwrap();
+        fs::set_permissions(&state, fs::Permissions::from_mode(mode)).unwrap();
+        let before = fixture.snapshot();
+        let error = apply(&fixture.machine, &guest_plan(), false).unwrap_err();
+        // A sticky directory above the one with the journal will do; what is in it is dwell's own.
+        assert!(chain(&error).contains("lets other users write"), "{mode:o}: {}", chain(&error));
+        assert!(chain(&error).contains("chown root"), "{}", chain(&error));
+        assert_eq!(fixture.snapshot(), before);
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(fixture.path("/var/lib"), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(
+        chain(&apply(&fixture.machine, &guest_plan(), false).unwrap_err()).contains("lib: its mode 0777")
+    );
+    fs::set_permissions(fixture.path("/var/lib"), fs::Permissions::from_mode(0o755)).unwrap();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+}
+
+#[test]
+fn what_is_kept_is_not_written_through_a_link_or_into_a_directory_of_others() {
+    let fixture = Fixture::guest();
+    fixture.write("/etc/tmpfiles.d/x", "");
+    // A link with the name that a temporary file had until now leads nowhere.
+    let victim = fixture.path("/victim");
+    fs::write(&victim, "precious").unwrap();
+    symlink(&victim, fixture.path("/etc/tmpfiles.d/dwell-000001.conf.dwell-new")).unwrap();
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    revert_all(&fixture.machine, false);
+    fs::set_permissions(fixture.path("/etc/tmpfiles.d"), fs::Permissions::from_mode(0o777)).unwrap();
+    let before = fixture.snapshot();
+    let error = apply(&fixture.machine, &guest_plan(), true).unwrap_err();
+    assert!(chain(&error).contains("lets other users write"), "{}", chain(&error));
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn a_file_that_dwell_has_not_written_is_not_replaced() {
+    let fixture = Fixture::guest();
+    fixture.write("/etc/tmpfiles.d/dwell-000001.conf", "w /etc/motd - - - - hello\n");
+    let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+    let obstacles =
+        change::check(&fixture.machine, &guest_plan(), true, change::Permission::default(), &changes)
+            .unwrap_err();
+    assert!(obstacles[0].to_string().contains("which dwell has not written"), "{}", obstacles[0]);
+}
+
+/// What an adversary's plan or recording may bring, all at once.
+fn bloated(mut plan: Plan) -> Plan {
+    plan.conditions.goal = "g".repeat(2 << 20);
+    plan.conditions.cpu_model = Some("\u{1b}\"x".repeat(400_000));
+    plan.recording.idlers = (0..60_000).map(|n| format!("process-name-{n}/{n}/vcpu{n}")).collect();
+    plan
+}
+
+#[test]
+fn what_apply_writes_can_be_read_back_however_long_the_texts_of_its_plan() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    apply(&fixture.machine, &bloated(guest_plan()), true).unwrap();
+    let bytes = fs::read(fixture.path(JOURNAL)).unwrap().len();
+    assert!(bytes < LONGEST / 4, "{bytes}");
+    assert!(revert_all(&fixture.machine, false)[0].complete);
+    assert_eq!(fixture.snapshot(), before);
+    assert!(
+        Plan::from_toml(&bloated(guest_plan()).to_toml().unwrap()).unwrap().recording.more_idlers > 50_000
+    );
+}
+
+#[test]
+fn a_change_that_could_not_be_read_back_is_refused_before_anything_is_written() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let mut ready = ready(&fixture.machine, &guest_plan(), false);
+    ready.entries[0].between = vec!["7".repeat(LONGEST)];
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    let error = change::apply(&mut journal, &ready, &mut no_wait).unwrap_err();
+    assert!(matches!(&error, ApplyError::Journal(JournalError::TooLong { .. })), "{error:?}");
+    drop(journal);
+    assert_eq!(fixture.snapshot(), before);
+    assert!(journal::read_all(&fixture.machine, STATE).unwrap().is_empty());
+}
+
+#[test]
+fn of_500_verifications_the_last_few_are_kept() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    for at_unix_s in 0..500 {
+        let mut change = journal.change(1).unwrap().clone();
+        change.verifications.push(Verification {
+            at_unix_s,
+            verdict: Verdict::Unknown,
+            promised: Figure::CostNsPerS,
+            figures: vec![],
+            rounds: 1,
+            elapsed_s: 1.0,
+            wakes_per_s: None,
+            planned_wakes_per_s: None,
+            reverted: false,
+            notes: vec!["n".repeat(10_000); 100],
+        });
+        journal.save(&change).unwrap();
+    }
+    drop(journal);
+    let kept = &journal::read_all(&fixture.machine, STATE).unwrap()[0].verifications;
+    assert_eq!(kept.iter().map(|v| v.at_unix_s).collect::<Vec<_>>(), (492..500).collect::<Vec<_>>());
+    assert!(revert_all(&fixture.machine, false)[0].complete);
+}
+
+#[test]
+fn the_greatest_number_is_the_last() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    revert_all(&fixture.machine, false);
+    let path = fixture.path(JOURNAL);
+    let mut change = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+    change.id = u32::MAX;
+    fs::remove_file(&path).unwrap();
+    fs::write(path.with_file_name("4294967295.journal"), encode(&change)).unwrap();
+    let before = fixture.snapshot();
+    for keep in [false, true] {
+        let error = chain(&apply(&fixture.machine, &guest_plan(), keep).unwrap_err());
+        assert!(error.contains("4294967295.journal has the greatest number"), "{error}");
+        assert_eq!(fixture.snapshot(), before);
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_removed_at_the_next_start() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
+    let left = [
+        "/var/lib/dwell/changes/000002.journal.0123456789abcdef.dwell-new",
+        "/var/lib/dwell/spare.0123456789abcdef.dwell-new",
+        "/etc/tmpfiles.d/dwell-000001.conf.0123456789abcdef.dwell-new",
+    ];
+    left.iter().for_each(|path| fixture.write(path, "half"));
+    revert_all(&fixture.machine, false);
+    left.iter().for_each(|path| assert_eq!(fixture.text(path), None, "{path}"));
+}
