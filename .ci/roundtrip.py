@@ -17,7 +17,7 @@ import duckdb
 import pandas
 import pyarrow.parquet as parquet
 
-NUMBERS = ("start_ns", "idle_ns", "window_ns", "wake_latency_ns")
+NUMBERS = ("start_ns", "idle_ns", "window_ns", "wake_latency_ns", "alone_ns")
 TEXTS = ("idler", "wake", "ready")
 
 

@@ -26,6 +26,8 @@ pub struct Chunk {
     pub wake_latency_ns: Vec<Option<u64>>,
     /// Which handlers became ready.
     pub ready: ReadySets,
+    /// How long no other task was runnable on the idler's CPU \[ns\]; see [`Episode`](crate::Episode::alone_ns).
+    pub alone_ns: Vec<Option<u64>>,
     pub(crate) scratch: Scratch,
 }
 
@@ -53,6 +55,7 @@ impl Chunk {
         self.wake.clear();
         self.wake_latency_ns.clear();
         self.ready.clear();
+        self.alone_ns.clear();
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::BitOr;
 /// assert!(!columns.contains(Columns::IDLER | Columns::WAKE));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Columns(u8);
+pub struct Columns(u16);
 
 impl Columns {
     /// No column; only the number of rows is of interest.
@@ -27,14 +27,16 @@ impl Columns {
     pub const WINDOW_NS: Columns = Columns(1 << 3);
     /// `halted`: boolean.
     pub const HALTED: Columns = Columns(1 << 4);
-    /// `wake`: UTF-8, one of [`WakeCause::ALL`](crate::Wake::ALL).
+    /// `wake`: UTF-8, one of [`WakeCause::ALL`](crate::WakeCause::ALL).
     pub const WAKE: Columns = Columns(1 << 5);
     /// `wake_latency_ns`: u64.
     pub const WAKE_LATENCY_NS: Columns = Columns(1 << 6);
     /// `ready`: UTF-8, names of handlers with a comma between them.
     pub const READY: Columns = Columns(1 << 7);
+    /// `alone_ns`: u64.
+    pub const ALONE_NS: Columns = Columns(1 << 8);
     /// Every column.
-    pub const ALL: Columns = Columns(u8::MAX);
+    pub const ALL: Columns = Columns((1 << 9) - 1);
 
     /// Whether all of `other` are in this set.
     pub const fn contains(self, other: Columns) -> bool {
@@ -67,9 +69,10 @@ const fn column(set: Columns, name: &'static str, kind: Kind, required: bool) ->
     Column { set, name, kind, required }
 }
 
-/// All columns, in the order in which they are written. A writer always writes all of them (an all-null column costs
-/// a few bytes a row group), so that `SELECT … FROM 'recordings/*.parquet'` finds one schema in every file.
-pub const COLUMNS: [Column; 8] = [
+/// All columns, in the order in which they are written; a new one goes to the end. A writer always writes all of them
+/// (an all-null column costs a few bytes per row group), so that `SELECT … FROM 'recordings/*.parquet'` finds one schema in
+/// all files of one version.
+pub const COLUMNS: [Column; 9] = [
     column(Columns::IDLER, "idler", Kind::Text, true),
     column(Columns::START_NS, "start_ns", Kind::Unsigned, true),
     column(Columns::IDLE_NS, "idle_ns", Kind::Unsigned, true),
@@ -78,6 +81,7 @@ pub const COLUMNS: [Column; 8] = [
     column(Columns::WAKE, "wake", Kind::Text, false),
     column(Columns::WAKE_LATENCY_NS, "wake_latency_ns", Kind::Unsigned, false),
     column(Columns::READY, "ready", Kind::Text, false),
+    column(Columns::ALONE_NS, "alone_ns", Kind::Unsigned, false),
 ];
 
 pub(crate) fn fields() -> impl Iterator<Item = Field> {

@@ -22,6 +22,10 @@ pub struct Episode<'a> {
     /// Handlers of an event loop that became ready. `Some(&[])`: known to be none. The names are not empty and
     /// hold no comma.
     pub ready: Option<&'a [&'a str]>,
+    /// How long after `start_ns` no other task was runnable on the idler's CPU \[ns\]: KVM ends a poll when there is one.
+    /// 0: there was one from the start. `idle_ns` or more: none until the end of the episode, and then a recorder of dwell's
+    /// writes `idle_ns`. `None`: not known.
+    pub alone_ns: Option<u64>,
 }
 
 impl<'a> Episode<'a> {
@@ -36,6 +40,7 @@ impl<'a> Episode<'a> {
             wake: None,
             wake_latency_ns: None,
             ready: None,
+            alone_ns: None,
         }
     }
 }

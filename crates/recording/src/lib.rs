@@ -17,6 +17,7 @@
 //! | `wake` | string or null | irq, ipi, timer, io, task, unknown |
 //! | `wake_latency_ns` | uint64 or null | from the event to running again |
 //! | `ready` | string or null | the handlers that became ready, with commas between them; empty: none |
+//! | `alone_ns` | uint64 or null | how long no other task was runnable on the idler's CPU; `idle_ns` or more: to the end |
 //!
 //! Null means not known. The rows of one idler are in order of `start_ns`. dwell writes all columns always; a file by
 //! another hand may lack those that may be null, and may have others, which are not read

@@ -216,6 +216,7 @@ impl Reader {
                 })
             }
             Columns::WAKE_LATENCY_NS => input.optional(rows, scratch, &mut chunk.wake_latency_ns),
+            Columns::ALONE_NS => input.optional(rows, scratch, &mut chunk.alone_ns),
             _ => {
                 let mut parser = ReadyParser::new(&self.handlers);
                 let (idler, ready) = (&chunk.idler, &mut chunk.ready);

@@ -382,6 +382,7 @@ struct Rows {
     ready_sets: Vec<ByteArray>,
     ready_numbers: HashMap<String, u32>,
     ready_seen: HashSet<(u32, u32)>,
+    alone_ns: Optional<i64>,
 }
 
 impl Rows {
@@ -394,6 +395,7 @@ impl Rows {
         self.halted.push(episode.halted);
         self.wake.push(episode.wake);
         self.wake_latency_ns.push(episode.wake_latency_ns.map(u64::cast_signed));
+        self.alone_ns.push(episode.alone_ns.map(u64::cast_signed));
     }
 
     /// Returns whether this idler has this set of handlers for the first time in this row group.
@@ -427,6 +429,7 @@ impl Rows {
         self.ready_sets.clear();
         self.ready_numbers.clear();
         self.ready_seen.clear();
+        self.alone_ns.clear();
     }
 }
 
@@ -467,6 +470,7 @@ fn write_one<W: Write + Send>(
             write_column::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels()))
         }
         Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),
+        Columns::ALONE_NS => write_optional::<_, Int64Type>(group, &rows.alone_ns),
         _ => {
             let sets = pick(&rows.ready.values, &rows.ready_sets);
             write_column::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels()))

@@ -23,6 +23,7 @@ fn good() -> Vec<u8> {
                 wake: Some(WakeCause::Io),
                 wake_latency_ns: Some(start_ns * 7),
                 ready: Some(&["a", "b"]),
+                alone_ns: Some(start_ns),
                 ..Episode::new(if start_ns % 5 == 0 { "x" } else { "y" }, start_ns, start_ns * start_ns)
             })
             .unwrap();
@@ -95,6 +96,7 @@ fn what_others_write_is_read_if_it_is_complete() {
     reader.read(0, Columns::ALL, &mut chunk).unwrap();
     assert_eq!((&chunk.idler[..], &chunk.start_ns[..], &chunk.idle_ns[..]), (&[0][..], &[1][..], &[1][..]));
     assert_eq!((&chunk.window_ns[..], &chunk.halted[..], chunk.ready(0)), (&[None][..], &[None][..], None));
+    assert_eq!(chunk.alone_ns, [None], "as in the files of dwell 0.1, which lack the column");
     let past = reader.read(1, Columns::NONE, &mut chunk);
     assert!(matches!(past, Err(ReadError::NoSuchRowGroup { row_group: 1, row_groups: 1, .. })));
 }

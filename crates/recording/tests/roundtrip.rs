@@ -18,6 +18,7 @@ struct Owned {
     wake: Option<WakeCause>,
     wake_latency_ns: Option<u64>,
     ready: Option<Vec<String>>,
+    alone_ns: Option<u64>,
 }
 
 fn number() -> impl Strategy<Value = u64> {
@@ -40,8 +41,9 @@ fn episode() -> impl Strategy<Value = Owned> {
         prop::option::of(prop::sample::select(WakeCause::ALL.to_vec())),
         prop::option::of(number()),
         prop::option::of(handlers),
+        prop::option::of(number()),
     )
-        .prop_map(|(idler, start_ns, idle_ns, window_ns, halted, wake, wake_latency_ns, ready)| Owned {
+        .prop_map(|(idler, start_ns, idle_ns, window_ns, halted, wake, wake_latency_ns, ready, alone_ns)| Owned {
             idler: idler.to_owned(),
             start_ns,
             idle_ns,
@@ -50,6 +52,7 @@ fn episode() -> impl Strategy<Value = Owned> {
             wake,
             wake_latency_ns,
             ready: ready.map(|names| names.into_iter().map(str::to_owned).collect()),
+            alone_ns,
         })
 }
 
@@ -76,6 +79,7 @@ fn write(episodes: &[Owned], metadata: Metadata, rows_per_group: usize) -> Vec<u
                 wake: episode.wake,
                 wake_latency_ns: episode.wake_latency_ns,
                 ready: ready.as_deref(),
+                alone_ns: episode.alone_ns,
             })
             .unwrap();
     }
@@ -101,6 +105,7 @@ fn read(reader: &Reader) -> Vec<Owned> {
                 ready: chunk
                     .ready(row)
                     .map(|set| set.iter().map(|&n| idler.handlers[n as usize].clone()).collect()),
+                alone_ns: chunk.alone_ns[row],
             });
         }
     }

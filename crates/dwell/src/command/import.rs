@@ -30,8 +30,8 @@ enum From {
     /// A table of episodes, plain or gzip, with columns start_ns and idle_ns
     ///
     /// Optional columns: idler, window_ns, halted, wake (irq, ipi, timer, io, task, unknown), wake_latency_ns, ready
-    /// (names of handlers with a comma between them). The first line names the columns, in any order; an empty field is
-    /// not known. Times are whole nanoseconds; the rows of one idler are in order of start_ns.
+    /// (names of handlers with a comma between them), alone_ns (until another task was runnable on the same CPU; KVM ends
+    /// a poll then). The first line names the columns, in any order; an empty field is not known. Times are whole nanoseconds; the rows of one idler are in order of start_ns.
     #[command(after_help = "Example: dwell import csv idle.csv.gz --layer guest -o idle.parquet")]
     Csv(Csv),
     /// Text of `perf script`, plain or gzip

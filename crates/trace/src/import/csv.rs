@@ -1,7 +1,7 @@
 //! Tables of episodes, as a spreadsheet, pandas or a script writes them.
 //!
 //! The first line names the columns, in any order: `start_ns` and `idle_ns` must be there; `idler`, `window_ns`,
-//! `halted`, `wake`, `wake_latency_ns` and `ready` may be. They mean what they mean in a recording. An empty field is
+//! `halted`, `wake`, `wake_latency_ns`, `ready` and `alone_ns` may be. They mean what they mean in a recording. An empty field is
 //! a value that is not known. Numbers are decimal digits; `halted` is `true`, `false`, `1` or `0`; `ready` lists
 //! handlers with commas between them, so it needs quotes if it has more than one. A quoted field may hold commas and,
 //! doubled, quotes, but no line break. Blank lines are skipped.
@@ -189,6 +189,7 @@ fn push<W: Write + Send>(
             Some(Columns::IDLE_NS) => episode.idle_ns = field.required()?,
             Some(Columns::WINDOW_NS) => episode.window_ns = field.number()?,
             Some(Columns::WAKE_LATENCY_NS) => episode.wake_latency_ns = field.number()?,
+            Some(Columns::ALONE_NS) => episode.alone_ns = field.number()?,
             Some(Columns::HALTED) => episode.halted = field.flag()?,
             Some(Columns::WAKE) => episode.wake = field.wake()?,
             Some(Columns::IDLER) => episode.idler = field.string()?.unwrap_or(&options.idler),

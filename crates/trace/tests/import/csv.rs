@@ -1,5 +1,5 @@
 use super::{Imported, import};
-use dwell_recording::Layer;
+use dwell_recording::{Chunk, Columns, Layer};
 use dwell_trace::import::csv::{self, CsvOptions};
 use proptest::prelude::*;
 
@@ -25,6 +25,14 @@ fn reads_columns_in_any_order() {
         rows(all),
         ["a 5 10 200 true timer 3 1+fd 7", "cpu0 18446744073709551615 18446744073709551615 - false - - -"]
     );
+}
+
+#[test]
+fn reads_the_time_alone_on_the_cpu() {
+    let reader = csv("start_ns,alone_ns,idle_ns\n5,,10\n6,0,11\n7,18446744073709551615,12\n").unwrap().reader;
+    let mut chunk = Chunk::default();
+    reader.read(0, Columns::ALONE_NS, &mut chunk).unwrap();
+    assert_eq!(chunk.alone_ns, [None, Some(0), Some(u64::MAX)]);
 }
 
 #[test]

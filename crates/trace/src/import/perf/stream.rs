@@ -137,6 +137,7 @@ impl Stream {
             wake: done.wake,
             wake_latency_ns: done.wake_latency_ns,
             ready: None,
+            alone_ns: None,
         })
     }
 }
