@@ -43,17 +43,19 @@ fn episode() -> impl Strategy<Value = Owned> {
         prop::option::of(handlers),
         prop::option::of(number()),
     )
-        .prop_map(|(idler, start_ns, idle_ns, window_ns, halted, wake, wake_latency_ns, ready, alone_ns)| Owned {
-            idler: idler.to_owned(),
-            start_ns,
-            idle_ns,
-            window_ns,
-            halted,
-            wake,
-            wake_latency_ns,
-            ready: ready.map(|names| names.into_iter().map(str::to_owned).collect()),
-            alone_ns,
-        })
+        .prop_map(
+            |(idler, start_ns, idle_ns, window_ns, halted, wake, wake_latency_ns, ready, alone_ns)| Owned {
+                idler: idler.to_owned(),
+                start_ns,
+                idle_ns,
+                window_ns,
+                halted,
+                wake,
+                wake_latency_ns,
+                ready: ready.map(|names| names.into_iter().map(str::to_owned).collect()),
+                alone_ns,
+            },
+        )
 }
 
 fn episodes() -> impl Strategy<Value = Vec<Owned>> {

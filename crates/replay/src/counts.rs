@@ -4,8 +4,9 @@ use std::ops::AddAssign;
 
 /// What a policy did over a number of episodes.
 ///
-/// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler halts. Sums
-/// of time have 128 bits, since one recording may hold any number of 64-bit lengths.
+/// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler halts. Where
+/// another task wants the core after *a* ([`Run::alone_ns`](crate::Run::alone_ns)), min(*w*, *a*) takes the place of *w*; a
+/// window above zero is still a poll. Sums of time have 128 bits, since one recording may hold any number of 64-bit lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of episodes.
@@ -53,11 +54,18 @@ impl Counts {
     /// Counts one episode of length `idle` under `window` \[ns\].
     #[inline]
     pub(crate) fn count(&mut self, window: u64, idle: u64) {
-        let halted = idle > window;
+        self.count_alone(window, idle, u64::MAX);
+    }
+
+    /// Counts one episode of length `idle` under `window`, of which a poll may last at most `alone` \[ns\].
+    #[inline]
+    pub(crate) fn count_alone(&mut self, window: u64, idle: u64, alone: u64) {
+        let poll = window.min(alone);
+        let halted = idle > poll;
         let polled = window != 0;
         self.polls += u64::from(polled);
         self.polls_succeeded += u64::from(polled && !halted);
-        self.polled_ns += u128::from(idle.min(window));
+        self.polled_ns += u128::from(idle.min(poll));
         self.halts += u64::from(halted);
         self.exits += u64::from(halted);
     }

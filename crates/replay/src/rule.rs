@@ -288,8 +288,8 @@ impl Player {
             State::One(Any::Fixed(policy)) => drive(policy, run, see),
             State::One(Any::SkiRental(policy)) => drive(policy, run, see),
             State::One(Any::Kvm(policy)) => drive(policy, run, see),
-            State::One(Any::Haltpoll(policy)) => drive(policy, run, see),
-            State::One(Any::Aio(policy)) => drive(policy, run, see),
+            State::One(Any::Haltpoll(policy)) => drive_unseeing(policy, run, see),
+            State::One(Any::Aio(policy)) => drive_unseeing(policy, run, see),
             State::One(Any::Savings(policy)) => drive(policy.exact(), run, see),
             State::One(Any::Leader(policy)) => drive_after(policy.exact(), run, &mut self.ended_ns, see),
             State::Aio(policy) => drive_with_handlers(policy.as_mut(), run, see),
@@ -299,7 +299,21 @@ impl Player {
     }
 }
 
+/// A policy in KVM's place: another task on the core ends a poll. The policy learns from the whole episode all the same, as
+/// KVM's rule does.
 fn drive(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
+    let mut counts = of_run(run);
+    for (idle, alone) in run.idle_and_alone() {
+        let window = policy.window();
+        see(window);
+        counts.count_alone(window.get(), idle, alone);
+        policy.observe(Outcome::of(Nanos(idle)));
+    }
+    counts
+}
+
+/// A policy that cannot see other tasks on the core: a guest's, or an event loop's.
+fn drive_unseeing(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     let mut counts = of_run(run);
     for &idle in &run.idle_ns {
         let window = policy.window();
@@ -318,13 +332,13 @@ fn drive_after(
     mut see: impl FnMut(Nanos),
 ) -> Counts {
     let mut counts = of_run(run);
-    for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
+    for (&start, (idle, alone)) in run.start_ns.iter().zip(run.idle_and_alone()) {
         let window = match *ended_ns {
             Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
             None => policy.window(),
         };
         see(window);
-        counts.count(window.get(), idle);
+        counts.count_alone(window.get(), idle, alone);
         policy.observe(Outcome::of(Nanos(idle)));
         *ended_ns = Some(start.saturating_add(idle));
     }
@@ -333,17 +347,17 @@ fn drive_after(
 
 fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     let mut counts = of_run(run);
-    for (&start, &idle) in run.start_ns.iter().zip(&run.idle_ns) {
+    for (&start, (idle, alone)) in run.start_ns.iter().zip(run.idle_and_alone()) {
         let window = controlled.live(start, idle);
         see(Nanos(window));
-        counts.count(window, idle);
+        counts.count_alone(window, idle, alone);
     }
     counts
 }
 
 fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     if !run.has_ready() {
-        return drive(policy, run, see);
+        return drive_unseeing(policy, run, see);
     }
     let mut counts = of_run(run);
     for (episode, &idle) in run.idle_ns.iter().enumerate() {
@@ -355,7 +369,8 @@ fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(
     counts
 }
 
-/// The guest polls first; the host gets the rest of the episode.
+/// The guest polls first; the host gets the rest of the episode, and of the time alone: a guest's poll goes on while another
+/// task has the core.
 fn drive_stacked(
     guest: &mut Haltpoll,
     mut host: Option<&mut HaltPoll>,
@@ -363,7 +378,7 @@ fn drive_stacked(
     mut see: impl FnMut(Nanos),
 ) -> Counts {
     let mut counts = of_run(run);
-    for &idle in &run.idle_ns {
+    for (idle, alone) in run.idle_and_alone() {
         let guest_window = guest.window().get();
         guest.observe(Outcome::of(Nanos(idle)));
         let rest = idle.saturating_sub(guest_window);
@@ -374,8 +389,9 @@ fn drive_stacked(
         }
         let window = guest_window.saturating_add(host_window);
         see(Nanos(window));
-        counts.count(window, idle);
-        counts.exits += u64::from(rest > 0 && rest <= host_window);
+        let host_poll = host_window.min(alone.saturating_sub(guest_window));
+        counts.count_alone(window, idle, guest_window.saturating_add(host_poll));
+        counts.exits += u64::from(rest > 0 && rest <= host_poll);
     }
     counts
 }

@@ -1,7 +1,7 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
 use dwell_policy::Nanos;
-use dwell_recording::{Chunk, Columns, IdleIncludes, ReadError, Reader};
+use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader};
 use std::ops::Range;
 use std::sync::mpsc;
 
@@ -20,6 +20,9 @@ pub struct Run {
     pub start_ns: Vec<u64>,
     /// Their lengths \[ns\].
     pub idle_ns: Vec<u64>,
+    /// For each episode how long a poll may last \[ns\]; empty if all may last to the end of their episodes. See
+    /// [`Run::alone_ns`].
+    alone_ns: Vec<u64>,
     /// Handlers that became ready, one list after the other; see [`Run::ready`].
     ready: Vec<u32>,
     /// For each episode where its handlers end in `ready`; empty if no handlers are known of any episode.
@@ -27,6 +30,33 @@ pub struct Run {
 }
 
 impl Run {
+    /// For each episode the time \[ns\] after which another task wants the idler's core: the kernel ends a poll of KVM's then.
+    /// As long as the episode or longer where none comes, and where that is not known. `None` if that is so of all
+    /// episodes: then the column need not be looked at.
+    #[inline]
+    pub fn alone_ns(&self) -> Option<&[u64]> {
+        (!self.alone_ns.is_empty()).then_some(self.alone_ns.as_slice())
+    }
+
+    /// The lengths of the episodes, each with the longest that a poll in it may last \[ns\].
+    pub(crate) fn idle_and_alone(&self) -> impl Iterator<Item = (u64, u64)> {
+        let alone = |episode: usize| self.alone_ns.get(episode).copied().unwrap_or(u64::MAX);
+        self.idle_ns.iter().enumerate().map(move |(episode, &idle)| (idle, alone(episode)))
+    }
+
+    /// Appends an episode after which another task wanted the core `alone_ns` after the start, if that is known.
+    fn push(&mut self, start_ns: u64, idle_ns: u64, alone_ns: Option<u64>) {
+        let alone_ns = alone_ns.filter(|&alone| alone < idle_ns);
+        if alone_ns.is_some() && self.alone_ns.is_empty() {
+            self.alone_ns.resize(self.idle_ns.len(), u64::MAX);
+        }
+        if alone_ns.is_some() || !self.alone_ns.is_empty() {
+            self.alone_ns.push(alone_ns.unwrap_or(u64::MAX));
+        }
+        self.start_ns.push(start_ns);
+        self.idle_ns.push(idle_ns);
+    }
+
     /// The handlers that became ready at the end of an episode; empty where that is not known.
     #[inline]
     pub fn ready(&self, episode: usize) -> &[u32] {
@@ -56,6 +86,7 @@ impl Batch {
         for run in &mut self.runs {
             run.start_ns.clear();
             run.idle_ns.clear();
+            run.alone_ns.clear();
             run.ready.clear();
             run.ready_ends.clear();
         }
@@ -136,12 +167,13 @@ pub struct RecordingSource {
     reader: Reader,
     with_handlers: bool,
     late: Nanos,
+    poll_pass: Nanos,
 }
 
 impl RecordingSource {
     /// The episodes of a recording; ready handlers are read only if asked for.
     pub fn new(reader: Reader, with_handlers: bool) -> RecordingSource {
-        RecordingSource { reader, with_handlers, late: Nanos::ZERO }
+        RecordingSource { reader, with_handlers, late: Nanos::ZERO, poll_pass: Nanos::ZERO }
     }
 
     /// The same, the wake-up latency taken out of its idle times where the recording says that they include it
@@ -152,6 +184,21 @@ impl RecordingSource {
             self.late = wake_latency;
         }
         self
+    }
+
+    /// The same, for a host one pass of whose polling loop takes `pass`: KVM looks for other tasks at the end of a pass, so
+    /// that a poll takes at least one. Of use where [`Run::alone_ns`] is known and short; zero is the ideal loop.
+    #[must_use]
+    pub fn with_poll_pass(mut self, pass: Nanos) -> RecordingSource {
+        self.poll_pass = pass;
+        self
+    }
+
+    /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it polls. haltpoll in
+    /// a guest cannot see those of the host, which take the vCPU's core while it polls on by the clock; an event loop does not
+    /// look for any.
+    fn with_alone(&self) -> bool {
+        self.reader.metadata().layer == Layer::Host
     }
 
     /// The recording.
@@ -166,6 +213,9 @@ impl RecordingSource {
         }
         if self.late > Nanos::ZERO {
             columns = columns | Columns::HALTED;
+        }
+        if self.with_alone() {
+            columns = columns | Columns::ALONE_NS;
         }
         columns
     }
@@ -263,9 +313,9 @@ impl RecordingSource {
             let late = if polled_through { 0 } else { self.late.get() };
             let idle_ns = chunk.idle_ns[row].saturating_sub(late);
             span.add(chunk.start_ns[row], idle_ns);
+            let alone_ns = chunk.alone_ns.get(row).copied().flatten();
             let run = batch.run(chunk.idler[row] as usize);
-            run.start_ns.push(chunk.start_ns[row]);
-            run.idle_ns.push(idle_ns);
+            run.push(chunk.start_ns[row], idle_ns, alone_ns.map(|alone| alone.max(self.poll_pass.get())));
             if with_ready {
                 run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
                 run.ready_ends.push(run.ready.len());
@@ -286,15 +336,21 @@ struct MemoryEpisode {
     idler: usize,
     start_ns: u64,
     idle_ns: u64,
+    alone_ns: Option<u64>,
 }
 
 impl Memory {
     /// Pairs of idler and length \[ns\], in order.
     pub fn new(episodes: impl IntoIterator<Item = (usize, u64)>) -> Memory {
+        Memory::contended(episodes.into_iter().map(|(idler, idle_ns)| (idler, idle_ns, None)))
+    }
+
+    /// Idler, length, and where known the time after which another task wanted the core \[ns\], in order.
+    pub fn contended(episodes: impl IntoIterator<Item = (usize, u64, Option<u64>)>) -> Memory {
         let mut now = 0u64;
         let mut memory = Memory::default();
-        for (idler, idle_ns) in episodes {
-            memory.episodes.push(MemoryEpisode { idler, start_ns: now, idle_ns });
+        for (idler, idle_ns, alone_ns) in episodes {
+            memory.episodes.push(MemoryEpisode { idler, start_ns: now, idle_ns, alone_ns });
             memory.idlers = memory.idlers.max(idler + 1);
             now = now.saturating_add(idle_ns);
         }
@@ -335,9 +391,7 @@ impl Source for Memory {
                 batch.clear();
                 for episode in episodes {
                     span.add(episode.start_ns, episode.idle_ns);
-                    let run = batch.run(episode.idler);
-                    run.start_ns.push(episode.start_ns);
-                    run.idle_ns.push(episode.idle_ns);
+                    batch.run(episode.idler).push(episode.start_ns, episode.idle_ns, episode.alone_ns);
                 }
                 see(number, &batch);
             }

@@ -1,9 +1,9 @@
 //! Which instructions the kernels use, and the kernels compiled for each.
 
-use super::kernel::{Turns, apart, find_turns, limits, together};
+use super::group::LaneGroup;
+use super::kernel::{Ranges, apart, find_ranges, limits, together};
 use super::lanes::{Lanes, Plain};
-use super::lot::Lot;
-use super::strip::Strip;
+use super::segment::Segment;
 
 /// Instructions that the engine can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,17 +68,19 @@ impl Isa {
     }
 }
 
-type Apart = unsafe fn(Strip<'_>, usize, &mut Lot);
-type Together = unsafe fn(Strip<'_>, &Turns, usize, &mut Lot);
+type Apart = unsafe fn(Segment<'_>, usize, &mut LaneGroup);
+type Together = unsafe fn(Segment<'_>, &Ranges, usize, &mut LaneGroup);
 
-/// The kernels for one set of instructions; made by [`Isa::kernels`] alone, which asks the CPU.
+/// The kernels for one set of instructions; made by [`Isa::kernels`] alone, which asserts that the CPU has them.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
-    /// Lanes of a lot.
+    /// Lanes of a group.
     pub(super) lanes: usize,
-    find_turns: unsafe fn(&[i32], i32, i32, &mut Turns),
-    /// By rule, by growth ([`Lot::growth`]), and by whether all divisions are shifts.
+    find_ranges: unsafe fn(&[i32], i32, i32, &mut Ranges),
+    /// By rule, by growth ([`LaneGroup::growth`]), and by whether all divisions are shifts.
     apart: [[[Apart; 2]; 3]; 3],
+    /// For the host's rule where other tasks cut polls short: by growth, and by whether all divisions are shifts.
+    contended: [[Apart; 2]; 3],
     /// By rule, by growth: of [`Growth::Shift`] and [`Growth::Raise`] whose windows above zero grow past `start`, and
     /// of all others; and by whether all divisions are shifts.
     together: [[[Together; 2]; 3]; 2],
@@ -96,39 +98,46 @@ pub(super) enum Learns {
 }
 
 impl Kernels {
-    /// Runs a lot of any lanes.
-    pub(super) fn apart(&self, learns: Learns, strip: Strip<'_>, idler: usize, lot: &mut Lot) {
-        let kernel = self.apart[learns as usize][lot.growth as usize][usize::from(lot.shifts)];
-        // SAFETY: `Isa::kernels` has asked the CPU for the instructions.
-        unsafe { kernel(strip, idler, lot) }
+    /// Runs a group of any lanes.
+    pub(super) fn apart(&self, learns: Learns, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
+        let kernel = self.apart[learns as usize][group.growth as usize][usize::from(group.shifts)];
+        // SAFETY: `Isa::kernels` has asserted that the CPU has the instructions.
+        unsafe { kernel(segment, idler, group) }
+    }
+
+    /// Runs a group of any lanes of the host's rule over a segment in which other tasks cut polls short.
+    pub(super) fn contended(&self, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
+        let kernel = self.contended[group.growth as usize][usize::from(group.shifts)];
+        // SAFETY: as above.
+        unsafe { kernel(segment, idler, group) }
     }
 
     /// Finds where small episodes and others meet for maxima of a range.
-    pub(super) fn find_turns(
+    pub(super) fn find_ranges(
         &self,
         learns: Learns,
-        strip: Strip<'_>,
+        segment: Segment<'_>,
         (lowest, highest): (i32, i32),
-        turns: &mut Turns,
+        ranges: &mut Ranges,
     ) {
         let (small, between) = limits(lowest, highest, learns != Learns::Episode);
         // SAFETY: as above.
-        unsafe { (self.find_turns)(strip.lengths, small, between, turns) }
+        unsafe { (self.find_ranges)(segment.lengths, small, between, ranges) }
     }
 
-    /// Runs a lot whose lanes can run together, with the turns for its maxima.
+    /// Runs a group whose lanes can run together, with the ranges for its maxima.
     pub(super) fn together(
         &self,
         learns: Learns,
-        strip: Strip<'_>,
-        turns: &Turns,
+        segment: Segment<'_>,
+        ranges: &Ranges,
         idler: usize,
-        lot: &mut Lot,
+        group: &mut LaneGroup,
     ) {
-        let growth = if lot.grows_past_start { lot.growth as usize } else { 2 };
-        let kernel = self.together[usize::from(learns != Learns::Episode)][growth][usize::from(lot.shifts)];
+        let growth = if group.grows_past_start { group.growth as usize } else { 2 };
+        let kernel = self.together[usize::from(learns != Learns::Episode)][growth][usize::from(group.shifts)];
         // SAFETY: as above.
-        unsafe { kernel(strip, turns, idler, lot) }
+        unsafe { kernel(segment, ranges, idler, group) }
     }
 }
 
@@ -146,7 +155,7 @@ macro_rules! apart_by_division {
 }
 
 /// A module with all kernels for one type of vector: how many of them are taken at a time apart and together (all of a
-/// lot), and the features that the functions are compiled with.
+/// group), and the features that the functions are compiled with.
 macro_rules! kernels {
     ($module:ident, $lanes:ty, $apart:literal, $together:literal $(, #[$feature:meta])?) => {
         mod $module {
@@ -154,20 +163,25 @@ macro_rules! kernels {
 
             pub(super) const KERNELS: Kernels = Kernels {
                 lanes: $together * <$lanes>::WIDTH,
-                find_turns: turns,
+                find_ranges: ranges,
                 apart: [
                     [
-                        apart_by_division!(false, false, true, true),
-                        apart_by_division!(false, false, false, true),
-                        apart_by_division!(false, false, false, false),
+                        apart_by_division!(false, false, false, true, true),
+                        apart_by_division!(false, false, false, false, true),
+                        apart_by_division!(false, false, false, false, false),
                     ],
                     [
-                        apart_by_division!(true, false, true, true),
-                        apart_by_division!(true, false, false, true),
-                        apart_by_division!(true, false, false, false),
+                        apart_by_division!(false, true, false, true, true),
+                        apart_by_division!(false, true, false, false, true),
+                        apart_by_division!(false, true, false, false, false),
                     ],
                     // The division by a thousand dwarfs the growth.
-                    [apart_by_division!(true, true, false, false); 3],
+                    [apart_by_division!(false, true, true, false, false); 3],
+                ],
+                contended: [
+                    apart_by_division!(true, false, false, true, true),
+                    apart_by_division!(true, false, false, false, true),
+                    apart_by_division!(true, false, false, false, false),
                 ],
                 together: [
                     [by_division!(false, true, false), by_division!(false, false, false), by_division!(false, false, true)],
@@ -176,30 +190,30 @@ macro_rules! kernels {
             };
 
             $(#[$feature])?
-            unsafe fn turns(lengths: &[i32], small: i32, between: i32, turns: &mut Turns) {
+            unsafe fn ranges(lengths: &[i32], small: i32, between: i32, ranges: &mut Ranges) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { find_turns::<$lanes>(lengths, small, between, turns) }
+                unsafe { find_ranges::<$lanes>(lengths, small, between, ranges) }
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
-                strip: Strip<'_>,
+            unsafe fn run_apart<const CONTENDED: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
+                segment: Segment<'_>,
                 idler: usize,
-                lot: &mut Lot,
+                group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(strip, idler, lot) }
+                unsafe { apart::<$lanes, $apart, CONTENDED, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(segment, idler, group) }
             }
 
             $(#[$feature])?
             unsafe fn run_together<const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
-                strip: Strip<'_>,
-                turns: &Turns,
+                segment: Segment<'_>,
+                ranges: &Ranges,
                 idler: usize,
-                lot: &mut Lot,
+                group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(strip, turns, idler, lot) }
+                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(segment, ranges, idler, group) }
             }
         }
     };

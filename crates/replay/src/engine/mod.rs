@@ -1,31 +1,36 @@
 //! Replays thousands of settings at once, as fast as the machine can.
 //!
 //! # The idea
-//! A setting cannot look into the future, so its episodes have to be gone through in order; but settings know nothing
-//! of each other. One vector register therefore holds the windows of eight or sixteen settings, and an episode is
+//! A setting depends on the episodes before, so they have to be replayed in order; but settings do not depend on each
+//! other. One vector register therefore holds the windows of eight or sixteen settings, and an episode is
 //! taken through all of them with the same few instructions ([`Isa`]).
 //!
 //! Better still, settings whose maxima are close agree on which episodes are *small* (they grow a window that does not
 //! cover them) and which are *big* (they shrink every window). Sorted by maximum, as few as 2 000 settings lie so close
 //! that hardly an episode is neither, and what an episode does is decided once for all settings of a few vectors:
 //! * a small one costs, per vector, a comparison, the two sums, and the growth where it was not covered; cutting the
-//!   grown window to the maximum can wait for the next big one, as no small episode is long enough to tell;
+//!   grown window to the maximum can wait for the next big one, as no small episode is long enough to show it;
 //! * a block of 32 small ones that all windows cover costs one comparison per vector: nothing can change, and the sum
 //!   of the block is known;
 //! * a run of big ones ends when all windows are zero, or stay as they are: the rest of it is a multiplication;
-//! * one in between asks everything of every setting. Where those are many, all go through a kernel that knows no
-//!   other kind, and has no branch to mispredict.
+//! * one in between takes every operation in every setting. Where those are many, all go through a kernel for that kind
+//!   alone, and has no branch to mispredict.
 //!
 //! Windows that never change ([`Rule::Fixed`] and its kin) need no replay at all: one binary search
-//! per episode tells the shortest window that covers it, and so all others.
+//! per episode finds the shortest window that covers it, and so all others.
 //!
 //! # Exactness
 //! Every count is that of the scalar replay, for any lengths and parameters: tests compare the two. Lanes have 32 bits:
 //! * lengths above 2^31 - 1 ns are replayed as this: no lane has a maximum of 2^27 ns or more, a window is at most the
 //!   maximum, and no rule compares a length with more than twice the maximum; the sums of lengths are of the true ones;
 //! * a maximum of 2^27 ns (134 ms) or more leaves a setting to the scalar replay;
-//! * sums are 32 bits only within a part of a strip, so short that no lane can poll 2^32 ns in it;
-//! * episodes without length stand between strips, where the windows are in memory.
+//! * sums are 32 bits only within a part of a segment, so short that no lane can poll 2^32 ns in it;
+//! * episodes without length are between segments, where the windows are in memory.
+//!
+//! # Contention
+//! KVM ends a poll when another task is runnable on the core. Its rule learns from the length of the episode all the same, so
+//! that the windows do not change; an episode that was cut short halts in all lanes, and polls min(window, time alone). A
+//! segment that has such an episode goes through a kernel of its own; all others never look at the column.
 //!
 //! # The bound
 //! What a vector of settings of KVM's rule costs, if all factors are powers of two:
@@ -58,12 +63,12 @@
 #![allow(unsafe_code)] // Vector instructions are reached through intrinsics and function pointers that need it.
 
 mod fixed;
+mod group;
 mod isa;
 mod kernel;
 mod lane;
 mod lanes;
-mod lot;
-mod strip;
+mod segment;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -79,23 +84,23 @@ use crate::counts::Counts;
 use crate::rule::Rule;
 use crate::source::Batch;
 use fixed::Windows;
+use group::LaneGroup;
 use isa::{Kernels, Learns};
-use kernel::Turns;
+use kernel::Ranges;
 use lane::{Growth, Kind, Lane, Plan};
-use lot::Lot;
 use rayon::prelude::*;
+use segment::{BLOCK, SEGMENT, Segment, Segments};
 use std::collections::BTreeMap;
-use strip::{BLOCK, STRIP, Strip, Strips};
 
-/// Lots that one thread takes through a strip after one another, so that what is found out about the strip under their
+/// Groups of lanes that one thread takes through a segment after one another, so that what is found out about the segment under their
 /// maximum is found out once for all of them.
-const LOTS_OF_TASK: usize = 8;
+const GROUPS_PER_TASK: usize = 8;
 
-/// Settings of one maximum, or that need the same kernel, are few if they fill less than this share of a lot; those go
+/// Settings of one maximum, or that need the same kernel, are few if they fill less than this share of a group; those go
 /// with others.
 const FEW: usize = 4;
 
-/// Lanes run apart where more than this share of a strip's episodes is neither small nor big for them together.
+/// Lanes run apart where more than this share of a segment's episodes is neither small nor big for them together.
 const MANY_BETWEEN: usize = 3;
 
 /// Many settings that are fed the same episodes.
@@ -105,7 +110,7 @@ pub(crate) struct Engine {
     windows: Windows,
     /// For each rule where its counts are found.
     places: Vec<Place>,
-    strips: Vec<Strips>,
+    segments: Vec<Segments>,
     /// Number of episodes and their length; the rest is zero.
     all: Counts,
 }
@@ -116,19 +121,19 @@ enum Place {
     Lane { task: usize, lane: usize },
 }
 
-/// Lots of one rule.
+/// Groups of lanes of one rule.
 struct Task {
     learns: Learns,
-    /// Whether the lanes of a lot can run together.
+    /// Whether the lanes of a group can run together.
     together: bool,
-    /// Episodes of a part of a strip: as many as can be polled without leaving 32 bits.
+    /// Episodes of a part of a segment: as many as can be polled without leaving 32 bits.
     part: usize,
-    lots: Vec<Lot>,
-    turns: Turns,
+    groups: Vec<LaneGroup>,
+    ranges: Ranges,
 }
 
 impl Engine {
-    /// An engine for all of the rules that it can replay; the answer says which ones, in order.
+    /// An engine for all of the rules that it can replay, and for each rule whether it is one of them.
     pub(crate) fn new<'a>(rules: impl Iterator<Item = &'a Rule>, isa: Isa) -> (Engine, Vec<bool>) {
         let plans: Vec<Plan> = rules.map(Plan::of).collect();
         let mut engine = Engine {
@@ -136,16 +141,16 @@ impl Engine {
             tasks: vec![],
             windows: Windows::default(),
             places: vec![],
-            strips: vec![],
+            segments: vec![],
             all: Counts::default(),
         };
         let taken: Vec<bool> = plans.iter().map(|plan| *plan != Plan::Scalar).collect();
         let taken_plans: Vec<Plan> = plans.into_iter().filter(|plan| *plan != Plan::Scalar).collect();
-        engine.seat(&taken_plans);
+        engine.place(&taken_plans);
         (engine, taken)
     }
 
-    fn seat(&mut self, plans: &[Plan]) {
+    fn place(&mut self, plans: &[Plan]) {
         let mut windows = vec![];
         let mut groups: BTreeMap<(Kind, bool, u32), Vec<(usize, Lane)>> = BTreeMap::new();
         for (rule, plan) in plans.iter().enumerate() {
@@ -169,7 +174,7 @@ impl Engine {
         for ((kind, together, _), mut lanes) in groups {
             if together && lanes.len() >= few {
                 lanes.sort_by_key(|(_, lane)| alike(lane));
-                self.seat_group(kind, true, &lanes);
+                self.place_lanes(kind, true, &lanes);
                 continue;
             }
             for (rule, lane) in lanes {
@@ -180,20 +185,20 @@ impl Engine {
         for ((kind, together, _), mut lanes) in others {
             if lanes.len() >= few {
                 lanes.sort_by_key(|(_, lane)| (lane.max, alike(lane)));
-                self.seat_group(kind, together, &lanes);
+                self.place_lanes(kind, together, &lanes);
             } else {
                 rest.entry((kind, together)).or_default().extend(lanes);
             }
         }
         for ((kind, together), lanes) in rest {
-            self.seat_group(kind, together, &lanes);
+            self.place_lanes(kind, together, &lanes);
         }
     }
 
-    /// Neighbours sit together.
-    fn seat_group(&mut self, kind: Kind, together: bool, lanes: &[(usize, Lane)]) {
+    /// Neighbours go into one group.
+    fn place_lanes(&mut self, kind: Kind, together: bool, lanes: &[(usize, Lane)]) {
         let capacity = self.kernels.lanes;
-        for lanes in lanes.chunks(capacity * LOTS_OF_TASK) {
+        for lanes in lanes.chunks(capacity * GROUPS_PER_TASK) {
             let task = self.tasks.len();
             for (lane, (rule, _)) in lanes.iter().enumerate() {
                 self.places[*rule] = Place::Lane { task, lane };
@@ -207,38 +212,38 @@ impl Engine {
                 },
                 together,
                 part: part_under(settings.iter().map(|lane| lane.max).max().unwrap_or(0)),
-                lots: settings.chunks(capacity).map(|lanes| Lot::new(lanes, capacity)).collect(),
-                turns: Turns::default(),
+                groups: settings.chunks(capacity).map(|lanes| LaneGroup::new(lanes, capacity)).collect(),
+                ranges: Ranges::default(),
             });
         }
     }
 
-    /// Lets every setting live through a batch.
+    /// Replays a batch under every setting.
     pub(crate) fn feed(&mut self, batch: &Batch) {
         if self.places.is_empty() {
             return;
         }
         let mut runs = 0;
         for run in batch.runs() {
-            if self.strips.len() <= runs {
-                self.strips.push(Strips::default());
+            if self.segments.len() <= runs {
+                self.segments.push(Segments::default());
             }
             if !self.tasks.is_empty() {
-                self.strips[runs].fill(run.idler, &run.idle_ns);
+                self.segments[runs].fill(run);
             }
             runs += 1;
             self.all.episodes += run.idle_ns.len() as u64;
             self.all.idle_ns += run.idle_ns.iter().map(|&idle| u128::from(idle)).sum::<u128>();
         }
-        let Engine { kernels, tasks, windows, strips, .. } = self;
-        let strips = &strips[..if tasks.is_empty() { 0 } else { runs }];
+        let Engine { kernels, tasks, windows, segments, .. } = self;
+        let segments = &segments[..if tasks.is_empty() { 0 } else { runs }];
         rayon::join(
-            || batch.runs().for_each(|run| windows.feed(&run.idle_ns)),
-            || tasks.par_iter_mut().for_each(|task| task.feed(kernels, strips)),
+            || batch.runs().for_each(|run| windows.feed(run)),
+            || tasks.par_iter_mut().for_each(|task| task.feed(kernels, segments)),
         );
     }
 
-    /// What each rule did since this was asked last, in the order of the rules that were taken.
+    /// What each rule did since the last call, in the order of the rules that were taken.
     pub(crate) fn take(&mut self) -> Vec<Counts> {
         let all = std::mem::take(&mut self.all);
         let windows = self.windows.take(all);
@@ -270,7 +275,7 @@ fn alike(lane: &Lane) -> (Needs, [u32; 3]) {
 
 /// The most episodes that no lane with this maximum can poll 2^32 ns in: a power of two of blocks.
 fn part_under(max: u32) -> usize {
-    let mut part = STRIP;
+    let mut part = SEGMENT;
     while part > BLOCK && part as u64 * u64::from(max) >= 1 << 32 {
         part /= 2;
     }
@@ -278,35 +283,40 @@ fn part_under(max: u32) -> usize {
 }
 
 impl Task {
-    fn feed(&mut self, kernels: &Kernels, all: &[Strips]) {
-        for strips in all {
-            let idler = strips.idler;
-            for strip in strips.iter() {
-                if strip.instant > 0 {
-                    self.lots.iter_mut().for_each(|lot| lot.live_through_instants(idler, strip.instant));
+    fn feed(&mut self, kernels: &Kernels, all: &[Segments]) {
+        for segments in all {
+            let idler = segments.idler;
+            for segment in segments.iter() {
+                if segment.instant > 0 {
+                    self.groups.iter_mut().for_each(|group| group.count_instant(idler, segment.instant));
                 }
-                strip.parts(self.part).for_each(|part| self.feed_part(kernels, part, idler));
+                segment.parts(self.part).for_each(|part| self.feed_part(kernels, part, idler));
             }
         }
     }
 
-    fn feed_part(&mut self, kernels: &Kernels, part: Strip<'_>, idler: usize) {
+    fn feed_part(&mut self, kernels: &Kernels, part: Segment<'_>, idler: usize) {
+        // A guest cannot see the other tasks of its host's core.
+        if self.learns == Learns::Episode && !part.alone.is_empty() {
+            self.groups.iter_mut().for_each(|group| kernels.contended(part, idler, group));
+            return;
+        }
         let mut found = None;
-        for lot in &mut self.lots {
-            if self.together && found != Some(lot.maxima()) {
-                kernels.find_turns(self.learns, part, lot.maxima(), &mut self.turns);
-                found = Some(lot.maxima());
+        for group in &mut self.groups {
+            if self.together && found != Some(group.maxima()) {
+                kernels.find_ranges(self.learns, part, group.maxima(), &mut self.ranges);
+                found = Some(group.maxima());
             }
-            if self.together && self.turns.between as usize <= part.lengths.len() / MANY_BETWEEN {
-                kernels.together(self.learns, part, &self.turns, idler, lot);
+            if self.together && self.ranges.between as usize <= part.lengths.len() / MANY_BETWEEN {
+                kernels.together(self.learns, part, &self.ranges, idler, group);
             } else {
-                kernels.apart(self.learns, part, idler, lot);
+                kernels.apart(self.learns, part, idler, group);
             }
         }
     }
 
     fn take(&mut self, all: Counts) -> Vec<Counts> {
-        let counts = |tally: lot::Tally| Counts {
+        let counts = |tally: group::Tally| Counts {
             polls: all.episodes - tally.unpolled,
             // An episode that does not halt succeeds, unless it has no length and there was no window.
             polls_succeeded: all.episodes - tally.halts - tally.unpolled_instant,
@@ -315,6 +325,6 @@ impl Task {
             exits: tally.halts,
             ..all
         };
-        self.lots.iter_mut().flat_map(Lot::take).map(counts).collect()
+        self.groups.iter_mut().flat_map(LaneGroup::take).map(counts).collect()
     }
 }

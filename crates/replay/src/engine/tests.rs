@@ -101,7 +101,7 @@ fn every_small_setting_agrees_on_every_short_stream() {
     }
 }
 
-/// The bundled recordings' kind of parameters, with all revisions, through streams longer than a strip.
+/// The bundled recordings' kind of parameters, with all revisions, through streams longer than a segment.
 #[test]
 fn grids_agree_on_long_streams_of_every_kind() {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
@@ -236,8 +236,44 @@ fn episodes(rules: &[Rule]) -> impl Strategy<Value = Vec<(usize, u64)>> + use<> 
     })
 }
 
+/// Times alone at, around and far from what they cut short: the length of the episode and the windows.
+fn alone(rules: &[Rule]) -> impl Strategy<Value = Option<u64>> + use<> {
+    let near: Vec<u64> =
+        rules.iter().flat_map(Rule::values).map(|(_, value)| value.cast_unsigned()).collect();
+    let around = (prop::sample::select(near), -1i64..=1).prop_map(|(at, by)| at.saturating_add_signed(by));
+    prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(0)),
+        3 => around.prop_map(Some),
+        1 => (0u64..500_000).prop_map(Some),
+        1 => any::<u64>().prop_map(Some),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn engine_is_the_scalar_replay_under_contention(
+        (rules, episodes, times) in rules().prop_flat_map(|rules| {
+            let episodes = episodes(&rules);
+            let times = prop::collection::vec(alone(&rules), 1..60);
+            (Just(rules), episodes, times)
+        }),
+        cuts in prop::collection::vec(0u64..2_000, 0..4),
+        // Some streams are contended in a part only, so that both kinds of segment occur.
+        (from, share) in (0usize..1_500, 1usize..7),
+    ) {
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        let contended = |(place, (idler, idle)): (usize, (usize, u64))| {
+            let time = times[place / share % times.len()].filter(|_| place >= from || place % 50 == 7);
+            (idler, idle, time)
+        };
+        let mut rules = rules;
+        rules.extend([Rule::Never, Rule::Always, Rule::SkiRental(Nanos(20_000)), Rule::Fixed(Nanos(u64::MAX - 1))]);
+        same_as_scalar(&rules, &Memory::contended(episodes.into_iter().enumerate().map(contended)), &cuts);
+    }
+
     #[test]
     fn engine_is_the_scalar_replay(
         (rules, episodes) in rules().prop_flat_map(|rules| { let e = episodes(&rules); (Just(rules), e) }),

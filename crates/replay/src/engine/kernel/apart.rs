@@ -1,12 +1,15 @@
 //! Lanes that have next to nothing in common.
 
+use super::super::group::LaneGroup;
 use super::super::lanes::Lanes;
-use super::super::lot::Lot;
-use super::super::strip::Strip;
+use super::super::segment::{Segment, TO_THE_END};
 use super::settings::Settings;
 use super::{Tallies, store, vectors};
 
-/// The lanes may have any maximum each: every episode asks everything of every lane. `V` vectors at a time.
+/// The lanes may have any maximum each: every episode takes every operation in every lane. `V` vectors at a time.
+///
+/// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes, and polls no
+/// longer than the time alone; what a lane learns from it does not change, as the rule looks at the length of the episode.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -14,38 +17,49 @@ use super::{Tallies, store, vectors};
 pub(in super::super) unsafe fn apart<
     L: Lanes,
     const V: usize,
+    const CONTENDED: bool,
     const GUEST: bool,
     const MICROS: bool,
     const GROWS_BY_SHIFT: bool,
     const RAISES: bool,
     const SHIFTS: bool,
 >(
-    strip: Strip<'_>,
+    segment: Segment<'_>,
     idler: usize,
-    lot: &mut Lot,
+    group: &mut LaneGroup,
 ) {
+    assert!(!CONTENDED || segment.alone.len() == segment.lengths.len());
     let mut at = 0;
     // What is beyond the last setting only fills vectors.
-    while at < lot.lanes() {
-        // SAFETY: the caller vouches for the CPU. The settings are used up before the lot is changed.
+    while at < group.lanes() {
+        // SAFETY: the caller vouches for the CPU. There are as many times alone as lengths, as asserted. The settings are used
+        // up before the group is changed.
         unsafe {
-            let mut q: [L; V] = vectors(lot.windows(idler), at);
+            let mut q: [L; V] = vectors(group.windows(idler), at);
             let mut tallies = Tallies::new(&q);
-            let settings = Settings::<L>::of(lot, at, V * L::WIDTH);
-            for &length in strip.lengths {
+            let settings = Settings::<L>::of(group, at, V * L::WIDTH);
+            for (episode, &length) in segment.lengths.iter().enumerate() {
                 let x = L::splat(length);
                 settings.forget();
+                let alone = if CONTENDED { *segment.alone.get_unchecked(episode) } else { TO_THE_END };
+                let cut_short = CONTENDED && alone != TO_THE_END;
+                tallies.common_halts += u64::from(cut_short);
+                let longest_poll = L::splat(alone);
                 for (v, q) in q.iter_mut().enumerate() {
                     let step = settings.step::<GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(v, x, *q);
-                    tallies.halts[v] = tallies.halts[v].count(step.halted);
-                    tallies.polled[v] = tallies.polled[v].add(step.polled);
+                    if cut_short {
+                        tallies.polled[v] = tallies.polled[v].add(longest_poll.min(*q));
+                    } else {
+                        tallies.halts[v] = tallies.halts[v].count(step.halted);
+                        tallies.polled[v] = tallies.polled[v].add(step.polled);
+                    }
                     tallies.kept[v] = tallies.kept[v].count(step.kept);
                     *q = step.window;
                 }
             }
-            tallies.common_unpolled += strip.lengths.len() as u64;
-            tallies.add_to(lot, at, &q);
-            store(lot.windows(idler), at, q);
+            tallies.common_unpolled += segment.lengths.len() as u64;
+            tallies.add_to(group, at, &q);
+            store(group.windows(idler), at, q);
         }
         at += V * L::WIDTH;
     }

@@ -1,7 +1,7 @@
-//! The inner loops: a strip of episodes through the lanes of a lot.
+//! The inner loops: a segment of episodes through the lanes of a group.
 //!
 //! With *x* the length of an episode and *q* the window, all kernels count, per lane, *x* > *q* (halts), min(*x*, *q*)
-//! (time polled) and *q* = 0 (episodes that began without a poll), in 32 bits; the caller keeps strips so short that
+//! (time polled) and *q* = 0 (episodes that began without a poll), in 32 bits; the caller keeps segments so short that
 //! the sum cannot leave them. The last of the three is counted where windows change, for the episode that follows:
 //! see [`Tallies`].
 //!
@@ -12,16 +12,16 @@
 #![allow(clippy::needless_range_loop)]
 
 mod apart;
+mod ranges;
 mod settings;
 mod together;
-mod turns;
 
 pub(super) use apart::apart;
+pub(super) use ranges::{Ranges, find_ranges, limits};
 pub(super) use together::together;
-pub(super) use turns::{Turns, find_turns, limits};
 
+use super::group::{Column, LaneGroup};
 use super::lanes::Lanes;
-use super::lot::{Column, Lot};
 
 /// `V` vectors of a column, from lane `at`.
 ///
@@ -53,7 +53,7 @@ unsafe fn store<L: Lanes, const V: usize>(column: &mut Column, at: usize, vector
     }
 }
 
-/// What `V` vectors of lanes did in a part of a strip.
+/// What `V` vectors of lanes did in a part of a segment.
 struct Tallies<L, const V: usize> {
     polled: [L; V],
     halts: [L; V],
@@ -88,17 +88,17 @@ impl<L: Lanes, const V: usize> Tallies<L, V> {
         }
     }
 
-    /// Adds all to the counts of a lot from lane `at`. The last episode left these `windows`.
+    /// Adds all to the counts of a group from lane `at`. The last episode left these `windows`.
     #[inline(always)]
-    fn add_to(self, lot: &mut Lot, at: usize, windows: &[L; V]) {
-        add_up(&mut lot.polled_ns[at..], self.polled, |polled| self.common_polled + u64::from(polled));
-        add_up(&mut lot.halts[at..], self.halts, |halts| self.common_halts + u64::from(halts));
+    fn add_to(self, group: &mut LaneGroup, at: usize, windows: &[L; V]) {
+        add_up(&mut group.polled_ns[at..], self.polled, |polled| self.common_polled + u64::from(polled));
+        add_up(&mut group.halts[at..], self.halts, |halts| self.common_halts + u64::from(halts));
         let mut kept = self.kept;
         for v in 0..V {
             kept[v] = kept[v].count(windows[v].is_zero());
         }
         let unpolled = |kept: u32| self.common_unpolled.wrapping_add_signed(-i64::from(kept.cast_signed()));
-        add_up(&mut lot.unpolled[at..], kept, unpolled);
+        add_up(&mut group.unpolled[at..], kept, unpolled);
     }
 }
 

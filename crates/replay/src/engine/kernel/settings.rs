@@ -1,11 +1,11 @@
 //! What the lanes of a vector do with a window: grow it, shrink it, or take any episode at all.
 
+use super::super::group::LaneGroup;
 use super::super::lane::reciprocal;
 use super::super::lanes::Lanes;
-use super::super::lot::Lot;
 use std::marker::PhantomData;
 
-/// The settings of a lot, where they lie in memory: vectors of them are operands of instructions, and registers are
+/// The settings of a group, where they lie in memory: vectors of them are operands of instructions, and registers are
 /// left to windows and counts.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<L> {
@@ -33,21 +33,21 @@ impl<L: Lanes> Settings<L> {
     /// The settings from lane `at` on.
     ///
     /// # Safety
-    /// The CPU has the instructions of `L`, `lanes` settings follow in the lot, and the value is not used for longer
-    /// than the lot lives.
+    /// The CPU has the instructions of `L`, `lanes` settings follow in the group, and the value is not used for longer
+    /// than the group lives.
     #[inline(always)]
-    pub(super) unsafe fn of(lot: &Lot, at: usize, lanes: usize) -> Self {
-        assert!(at + lanes <= lot.capacity() && lot.capacity() <= lot.max.capacity());
+    pub(super) unsafe fn of(group: &LaneGroup, at: usize, lanes: usize) -> Self {
+        assert!(at + lanes <= group.capacity() && group.capacity() <= group.max.capacity());
         let from = |column: &super::Column| column.as_ptr().wrapping_add(at);
         Settings {
-            max: from(&lot.max),
-            grow: from(&lot.grow),
-            grow_shift: from(&lot.grow_shift),
-            start: from(&lot.start),
-            below_floor: from(&lot.below_floor),
-            shift: from(&lot.shift),
-            factor: from(&lot.factor),
-            factor_bits: from(&lot.factor_bits),
+            max: from(&group.max),
+            grow: from(&group.grow),
+            grow_shift: from(&group.grow_shift),
+            start: from(&group.start),
+            below_floor: from(&group.below_floor),
+            shift: from(&group.shift),
+            factor: from(&group.factor),
+            factor_bits: from(&group.factor_bits),
             lanes: PhantomData,
         }
     }
@@ -122,8 +122,8 @@ impl<L: Lanes> Settings<L> {
         }
     }
 
-    /// A window below the floor is zero; all others that a rule gives are at least that long. Also tells where it is
-    /// not zero.
+    /// A window below the floor is zero; all others that a rule gives are at least that long. Also returns where it
+    /// is not zero.
     ///
     /// # Safety
     /// See [`Settings::max`].

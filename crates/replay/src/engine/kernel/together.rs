@@ -1,14 +1,14 @@
 //! Lanes with maxima close to each other.
 
+use super::super::group::LaneGroup;
 use super::super::lanes::Lanes;
-use super::super::lot::Lot;
-use super::super::strip::{BLOCK, Strip};
+use super::super::segment::{BLOCK, Segment};
+use super::ranges::{Ranges, limits};
 use super::settings::Settings;
-use super::turns::{Turns, limits};
 use super::{Tallies, store, vectors};
 
 /// The lanes agree which episodes are small and which are big, and only those between, as long as one of the maxima,
-/// are asked everything.
+/// take every operation.
 ///
 /// Between two that are not small a window only grows, and need not be cut to the maximum, as no small episode can
 /// tell; nor can `start` matter but for windows of zero, which the first small episode lifts to it (`LIFTS` is for
@@ -29,21 +29,21 @@ pub(in super::super) unsafe fn together<
     const LIFTS: bool,
     const SHIFTS: bool,
 >(
-    strip: Strip<'_>,
-    turns: &Turns,
+    segment: Segment<'_>,
+    ranges: &Ranges,
     idler: usize,
-    lot: &mut Lot,
+    group: &mut LaneGroup,
 ) {
-    assert!(lot.capacity() == V * L::WIDTH);
-    let (lowest, highest) = lot.maxima();
+    assert!(group.capacity() == V * L::WIDTH);
+    let (lowest, highest) = group.maxima();
     let (_, between) = limits(lowest, highest, GUEST);
-    let lengths = strip.lengths;
+    let lengths = segment.lengths;
     let n = lengths.len();
-    // SAFETY: the caller vouches for the CPU. The settings are used up before the lot is changed.
+    // SAFETY: the caller vouches for the CPU. The settings are used up before the group is changed.
     unsafe {
-        let mut q: [L; V] = vectors(lot.windows(idler), 0);
+        let mut q: [L; V] = vectors(group.windows(idler), 0);
         let mut tallies = Tallies::new(&q);
-        let settings = Settings::<L>::of(lot, 0, V * L::WIDTH);
+        let settings = Settings::<L>::of(group, 0, V * L::WIDTH);
         let zero = L::splat(0);
         macro_rules! small {
             ($length:expr) => {{
@@ -59,7 +59,7 @@ pub(in super::super) unsafe fn together<
             }};
         }
         let mut i = 0;
-        let mut ends = turns.ends.iter();
+        let mut ends = ranges.ends.iter();
         while i < n {
             let Some(&end) = ends.next() else { break };
             let end = (end as usize).min(n);
@@ -74,13 +74,13 @@ pub(in super::super) unsafe fn together<
                 while i < end {
                     let block_end = (i / BLOCK + 1) * BLOCK;
                     if i % BLOCK == 0 && block_end <= end {
-                        let longest = L::splat(*strip.block_max.get_unchecked(i / BLOCK));
+                        let longest = L::splat(*segment.block_max.get_unchecked(i / BLOCK));
                         let mut uncovered = zero;
                         for v in 0..V {
                             uncovered = uncovered.count(longest.gt(q[v]));
                         }
                         if uncovered.all_zero() {
-                            tallies.common_polled += u64::from(*strip.block_sum.get_unchecked(i / BLOCK));
+                            tallies.common_polled += u64::from(*segment.block_sum.get_unchecked(i / BLOCK));
                             i = block_end;
                             continue;
                         }
@@ -119,7 +119,7 @@ pub(in super::super) unsafe fn together<
                         continue;
                     }
                     // What is between grows no window of zero where all have the same maximum.
-                    let to = if turns.between == 0 || zeros && lowest == highest {
+                    let to = if ranges.between == 0 || zeros && lowest == highest {
                         end
                     } else {
                         i + lengths[i..end].iter().take_while(|&&length| length > between).count()
@@ -151,7 +151,7 @@ pub(in super::super) unsafe fn together<
         for v in 0..V {
             q[v] = q[v].min(settings.max(v));
         }
-        tallies.add_to(lot, 0, &q);
-        store(lot.windows(idler), 0, q);
+        tallies.add_to(group, 0, &q);
+        store(group.windows(idler), 0, q);
     }
 }

@@ -1,12 +1,12 @@
-//! Where the episodes of a strip change between small ones and others.
+//! Ranges of small episodes and of others in a segment.
 
 use super::super::lanes::Lanes;
 
-/// Runs of small episodes and of others in one strip, for settings whose maxima lie in one range.
+/// Runs of small episodes and of others in one segment, for settings whose maxima lie in one range.
 ///
 /// Small episodes shrink no window, and big ones grow none and outlast all.
 #[derive(Default)]
-pub(in super::super) struct Turns {
+pub(in super::super) struct Ranges {
     /// Ends of runs, in turn of small episodes (the first may be empty) and of others.
     pub(in super::super) ends: Vec<u32>,
     /// Episodes that are neither small nor big.
@@ -26,13 +26,13 @@ pub(in super::super) const fn limits(lowest: i32, highest: i32, guest: bool) -> 
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
-pub(in super::super) unsafe fn find_turns<L: Lanes>(
+pub(in super::super) unsafe fn find_ranges<L: Lanes>(
     lengths: &[i32],
     small: i32,
     between: i32,
-    turns: &mut Turns,
+    ranges: &mut Ranges,
 ) {
-    turns.ends.clear();
+    ranges.ends.clear();
     let (mut before, mut not_small, mut big) = (0u64, 0u32, 0u32);
     for (word, lengths) in (0..).zip(lengths.chunks(64)) {
         let mut bits = 0u64;
@@ -60,12 +60,12 @@ pub(in super::super) unsafe fn find_turns<L: Lanes>(
         }
         let mut turning = bits ^ (bits << 1 | before);
         while turning != 0 {
-            turns.ends.push(64 * word + turning.trailing_zeros());
+            ranges.ends.push(64 * word + turning.trailing_zeros());
             turning &= turning - 1;
         }
         before = bits >> 63;
     }
-    // A strip is far shorter than 2^32.
-    turns.ends.push(u32::try_from(lengths.len()).unwrap_or(u32::MAX));
-    turns.between = not_small - big;
+    // A segment is far shorter than 2^32.
+    ranges.ends.push(u32::try_from(lengths.len()).unwrap_or(u32::MAX));
+    ranges.between = not_small - big;
 }

@@ -40,7 +40,7 @@ impl Column {
     }
 }
 
-/// What a lane did since it was asked last; episodes and their lengths are the same for all lanes.
+/// What a lane did since the last call; episodes and their lengths are the same for all lanes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// Episodes that began with window zero.
@@ -53,8 +53,8 @@ pub(super) struct Tally {
     pub(super) polled_ns: u64,
 }
 
-/// Settings of the lanes of a lot. The last lanes may be copies that only fill the vectors.
-pub(super) struct Lot {
+/// Settings of the lanes of a group. The last lanes may be copies that only fill the vectors.
+pub(super) struct LaneGroup {
     pub(super) max: Column,
     pub(super) grow: Column,
     pub(super) start: Column,
@@ -81,16 +81,16 @@ pub(super) struct Lot {
     pub(super) polled_ns: Vec<u64>,
 }
 
-impl Lot {
+impl LaneGroup {
     /// `lanes` in vectors that hold `capacity` together, a multiple of 8.
-    pub(super) fn new(lanes: &[Lane], capacity: usize) -> Lot {
+    pub(super) fn new(lanes: &[Lane], capacity: usize) -> LaneGroup {
         debug_assert!((1..=capacity).contains(&lanes.len()));
         let mut padded = lanes.to_vec();
         // As it does what a lane does that counts, it does not decide which kernel is taken or what is skipped.
         padded.resize(capacity, lanes[lanes.len() - 1]);
         let maxima = || lanes.iter().map(|lane| lane.max.cast_signed());
         let column = |of: &dyn Fn(&Lane) -> u32| Column::new(&padded, of);
-        Lot {
+        LaneGroup {
             max: column(&|lane| lane.max),
             grow: column(&|lane| lane.grow),
             start: column(&|lane| lane.start),
@@ -136,7 +136,7 @@ impl Lot {
     }
 
     /// Episodes of no length.
-    pub(super) fn live_through_instants(&mut self, idler: usize, episodes: u64) {
+    pub(super) fn count_instant(&mut self, idler: usize, episodes: u64) {
         self.windows(idler);
         let counts = self.unpolled.iter_mut().zip(&mut self.unpolled_instant);
         for (window, (unpolled, instant)) in self.windows[idler].iter().zip(counts) {
