@@ -2,9 +2,9 @@
 
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
-use dwell_lab::method::Progress;
 use dwell_policy::Nanos;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
+use dwell_stats::Progress;
 use dwell_trace::import::Input;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::fs::File;

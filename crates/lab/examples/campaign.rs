@@ -4,10 +4,12 @@
 //!
 //! writes every sample to FILE (Parquet), if one is named.
 
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::host::thread::own_cpu_time;
 use dwell_lab::host::{Cores, Load, Pinned, Realtime, Tsc, TscClock};
-use dwell_lab::method::{Arms, Block, Campaign, Figure, GapSpec, Gaps, Plan, Unit, samples};
+use dwell_lab::samples;
 use dwell_policy::Nanos;
+use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
 use std::error::Error;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     realtime.refused().iter().for_each(|why| eprintln!("{why}"));
     let clock = TscClock::calibrate(None, Duration::from_millis(100))?;
 
-    let plan = Plan { budget: Duration::from_secs(20), ..Plan::default() };
+    let plan = CampaignOptions { budget: Duration::from_secs(20), ..CampaignOptions::default() };
     let arms = Arms::new("sleep", Wait::Sleeping).arm("spin", Wait::Spinning);
     let figures = [Figure::of_block("cpu_ns_per_wake", Unit::Nanos).within(0.05)];
     let figures = figures.into_iter().chain(Figure::latency());
@@ -45,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         )
     })?;
 
-    let findings = record.findings();
+    let findings = record.results();
     println!("{} rounds, ended {:?}, {:?}", findings.rounds, findings.ended, findings.gating);
     for row in &findings.rows {
         let ratio = row

@@ -1,6 +1,6 @@
 //! How a vCPU of the lab idles: written as text, tried as an arm.
 
-use crate::method::gaps::Typed;
+use crate::gaps::Typed;
 use crate::vm::Options;
 use dwell_policy::param::{SetError, Setting};
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};

@@ -1,14 +1,18 @@
-//! Experiments on a real machine: what a policy or a setting really does, measured so that it can be believed.
+//! Experiments on real KVM: what a policy or a setting does, measured.
 //!
-//! [`host`] is what an experiment needs of the machine it runs on: cores, priorities, clocks, and to know when others
-//! disturb it. [`method`] is how experiments are run and judged, whatever they measure: arms in a balanced order, the same
-//! stimulus for each, disturbed blocks repeated, intervals and warnings. [`vm`] is a small VMM and [`guest`] what runs in it:
-//! functions of this program. [`idle`] says how a vCPU idles, and [`experiment`] measures what that costs.
+//! [`vm`] is a small VMM and [`guest`] is what runs in it: functions of this program. [`idle`] is how a vCPU idles, and
+//! [`experiment`] measures what that costs. [`gaps`] are the times between wakeups, the same for all settings that are
+//! compared. [`host`] is what an experiment needs from the machine: cores, priorities, clocks and the load of other
+//! programs. [`samples`] writes every sample to a file.
+//!
+//! How experiments are run and evaluated is in `dwell-stats`: arms in a balanced order, repeated blocks, intervals and
+//! warnings.
 #![allow(unsafe_code, reason = "a VMM maps memory, calls KVM, and runs guest code; each block is argued")]
 
 pub mod experiment;
+pub mod gaps;
 pub mod guest;
 pub mod host;
 pub mod idle;
-pub mod method;
+pub mod samples;
 pub mod vm;

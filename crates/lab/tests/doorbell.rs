@@ -5,8 +5,9 @@ mod alone;
 use alone::{Alone, figure, median_us, say, turn};
 use dwell_lab::experiment::doorbell::{Served, Work, block};
 use dwell_lab::experiment::{LabError, Rig, Tallies};
-use dwell_lab::method::{Block, Gaps};
+use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
+use dwell_stats::Block;
 use std::sync::atomic::AtomicBool;
 
 const REQUESTS: usize = 300;

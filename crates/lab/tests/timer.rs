@@ -5,7 +5,7 @@ mod alone;
 use alone::{Alone, figure, median_us, say, turn};
 use dwell_lab::experiment::timer::{Timer, block, predicted};
 use dwell_lab::experiment::{LabError, Tallies};
-use dwell_lab::method::Gaps;
+use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use std::sync::atomic::AtomicBool;
 

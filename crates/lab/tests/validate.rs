@@ -6,10 +6,11 @@ mod say;
 use dwell_lab::experiment::calibrate::{Calibration, cost, measure};
 use dwell_lab::experiment::validate::{FIGURES, block, figures, verdicts};
 use dwell_lab::experiment::{LabError, Rig};
+use dwell_lab::gaps::Gaps;
 use dwell_lab::host::Load;
 use dwell_lab::idle::Idle;
-use dwell_lab::method::{Arms, Campaign, CampaignError, Gaps, Plan};
 use dwell_policy::Nanos;
+use dwell_stats::{Arms, Campaign, CampaignError, CampaignOptions};
 use say::say;
 use std::sync::atomic::AtomicBool;
 
@@ -24,7 +25,13 @@ fn predictions_come_true() {
         Err(error) => return say!("SKIP {error}: {TEST}"),
     };
     let (stop, mut load) = (AtomicBool::new(false), Load::open().unwrap());
-    let plan = Plan { min_rounds: 2, max_rounds: 2, foreign_limit: 0.04, repeats: 2, ..Plan::default() };
+    let plan = CampaignOptions {
+        min_rounds: 2,
+        max_rounds: 2,
+        foreign_limit: 0.04,
+        repeats: 2,
+        ..CampaignOptions::default()
+    };
     let mut costs = vec![];
     for gap in [Nanos(50_000), Nanos(300_000)] {
         let record = measure(&rig, gap, plan.clone(), &mut load, &stop, &mut |_| ()).unwrap();

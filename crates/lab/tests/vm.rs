@@ -5,10 +5,12 @@ mod alone;
 use alone::{Alone, say};
 use dwell_lab::experiment::waking::{WARM_UP, Waking, wake};
 use dwell_lab::experiment::{LabError, Rig, pingpong};
+use dwell_lab::gaps::Gaps;
 use dwell_lab::idle::Idle;
-use dwell_lab::method::{Arms, Campaign, Gaps, Plan, Undisturbed};
 use dwell_policy::Nanos;
+use dwell_stats::{Arms, Campaign, CampaignOptions, Ungated};
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 const WAKES: usize = 300;
 
@@ -137,14 +139,15 @@ fn players_exchange_every_message() {
         .arm("spin", pingpong::Players::Spin)
         .arm("guest polling", vcpus("guest:haltpoll"))
         .arm("no poll control", vcpus("host:200us+no-poll-control"));
-    let plan = Plan { min_rounds: 1, max_rounds: 1, ..Plan::default() };
+    let plan = CampaignOptions { min_rounds: 1, max_rounds: 1, ..CampaignOptions::default() };
     let campaign = Campaign::new("pingpong", arms, pingpong::figures(), plan).unwrap();
+    let start = Instant::now();
     let record = campaign
-        .run(&mut Undisturbed::new(), &stop, &mut |_| (), |turn| {
+        .run(&mut Ungated::new(|| start.elapsed()), &stop, &mut |_| (), |turn| {
             pingpong::block(rig, &think, 1, WAKES, turn, &stop)
         })
         .unwrap();
-    let findings = record.findings();
+    let findings = record.results();
     let value = |arm: &str, figure: &str| findings.row(arm, figure).unwrap().value.unwrap().value;
     for arm in ["no polling", "futex", "spin", "guest polling", "no poll control"] {
         assert_eq!(findings.row(arm, "p50").unwrap().samples, Some(2 * WAKES as u64));

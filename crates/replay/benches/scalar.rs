@@ -9,8 +9,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::random::SplitMix64;
 use dwell_replay::{Batch, Memory, Rule, Source};
+use dwell_stats::SplitMix64;
 use std::hint::black_box;
 
 const EPISODES: usize = 1 << 16;

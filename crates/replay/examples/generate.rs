@@ -7,7 +7,7 @@
 //! gives the same file.
 
 use dwell_recording::{Episode, Layer, Metadata, Writer};
-use dwell_replay::random::SplitMix64;
+use dwell_stats::SplitMix64;
 use std::path::PathBuf;
 
 const IDLERS: [&str; 4] = ["cpu0", "cpu1", "cpu2", "cpu3"];

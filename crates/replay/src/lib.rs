@@ -15,7 +15,6 @@ pub mod bound;
 pub mod engine;
 pub mod grid;
 pub mod outer;
-pub mod random;
 pub mod smooth;
 pub mod study;
 pub mod tune;

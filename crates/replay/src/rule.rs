@@ -491,7 +491,7 @@ mod tests {
     fn leader_is_told_the_busy_time_of_each_idler() {
         // Two idlers by turns: while one idles, the other is busy. The second idles as long as it was busy, which only its
         // busy time tells; for the first there is nothing to learn.
-        let mut random = crate::random::SplitMix64::new(1);
+        let mut random = dwell_stats::SplitMix64::new(1);
         let mut length = || if random.below(5) < 2 { 200_000 } else { 8_000 };
         let episodes: Vec<(usize, u64)> =
             (0..4_000).map(|_| length()).flat_map(|n| [(0, n), (1, n)]).collect();

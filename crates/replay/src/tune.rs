@@ -10,11 +10,13 @@
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
-use crate::random::SplitMix64;
 use crate::rule::{Rule, RuleError, Terms};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
+use dwell_stats::{BLOCKS, Bootstrap, Draw};
+
+pub use dwell_stats::Interval;
 
 /// What a good setting is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,12 +63,6 @@ pub enum TuneError {
 
 /// The fewest episodes that are tuned on: two in each block of both halves.
 pub const MIN_EPISODES: u64 = 4 * BLOCKS as u64;
-
-/// Blocks that the second half is cut into.
-const BLOCKS: usize = 32;
-
-/// Times that the blocks are drawn anew.
-const RESAMPLES: usize = 2_000;
 
 /// Costs this close to the best are equal; among equals the setting with the fewest changes is taken.
 const EQUAL: f64 = 0.005;
@@ -128,17 +124,6 @@ impl Role {
             Role::Optimum => "optimum",
         }
     }
-}
-
-/// A share with its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// Lower end.
-    pub low: f64,
-    /// The value itself.
-    pub value: f64,
-    /// Upper end.
-    pub high: f64,
 }
 
 /// What is advised.
@@ -442,17 +427,12 @@ impl Judged {
     fn gain(&self, from: usize, to: usize, value: &Valuation) -> Interval {
         let pairs: Vec<(f64, f64)> =
             self.blocks.iter().map(|block| (value.of(&block[from]), value.of(&block[to]))).collect();
-        let share = |sum: (f64, f64)| if sum.0 > 0.0 { (sum.0 - sum.1) / sum.0 } else { 0.0 };
-        let add = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
-        let all = share(pairs.iter().copied().fold((0.0, 0.0), add));
-        // A fixed seed: the same recording gives the same interval.
-        let mut random = SplitMix64::new(0x6477_656c_6c21);
-        let mut block = || usize::try_from(random.below(pairs.len() as u64)).unwrap_or(0);
-        let mut drawn: Vec<f64> = (0..RESAMPLES)
-            .map(|_| share((0..pairs.len()).map(|_| pairs[block()]).fold((0.0, 0.0), add)))
-            .collect();
-        drawn.sort_by(f64::total_cmp);
-        let tail = RESAMPLES * 25 / 1_000;
-        Interval { low: drawn[tail], value: all, high: drawn[RESAMPLES - 1 - tail] }
+        let share = |draw: &Draw| {
+            let add = |a: (f64, f64), &pick: &usize| (a.0 + pairs[pick].0, a.1 + pairs[pick].1);
+            let (from, to) = draw.picks().iter().fold((0.0, 0.0), add);
+            Some(if from > 0.0 { (from - to) / from } else { 0.0 })
+        };
+        // The share always has a value.
+        Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0))
     }
 }

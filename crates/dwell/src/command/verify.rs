@@ -13,13 +13,13 @@ use dwell_knobs::journal::{Change, Id, Journal, State};
 use dwell_knobs::knob::Knob;
 use dwell_knobs::machine::Machine;
 use dwell_knobs::verification::{Compared, Figure, Measured, Verdict, Verification, judge};
-use dwell_lab::method::{Arms, Campaign, Findings, Interval, Plan, Undisturbed, Unit};
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table, duration};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Interval, Results, Ungated, Unit};
 use serde::Serialize;
 use sides::Sides;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Did it bring what was predicted? Lets the values of before and after take turns, and measures
 ///
@@ -129,20 +129,22 @@ fn measure(
     change: &Change,
     mut sides: Sides,
     stop: &AtomicBool,
-) -> anyhow::Result<(Findings, Sides)> {
+) -> anyhow::Result<(Results, Sides)> {
     let unit = |figure: Figure| if figure == Figure::HaltsPerS { Unit::PerSecond } else { Unit::Nanos };
     let figures = Figure::ALL
-        .map(|figure| dwell_lab::method::Figure::of_block(figure.name(), unit(figure)))
+        .map(|figure| dwell_stats::Figure::of_block(figure.name(), unit(figure)))
         .into_iter()
-        .chain([dwell_lab::method::Figure::of_block(WAKES, Unit::PerSecond)]);
-    let plan = Plan { budget: Duration::from_nanos(args.budget.get()), ..Plan::default() };
+        .chain([dwell_stats::Figure::of_block(WAKES, Unit::PerSecond)]);
+    let plan =
+        CampaignOptions { budget: Duration::from_nanos(args.budget.get()), ..CampaignOptions::default() };
     let arms = Arms::new(BEFORE, Side::Before).arm(AFTER, Side::After);
     let campaign = Campaign::new("verify", arms, figures, plan)?;
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
     let mut live = progress::Live::new();
-    // The load is what is measured under, not a disturbance.
+    // The change is measured under the load that is there: no block is repeated for it.
+    let start = Instant::now();
     let record = campaign.run(
-        &mut Undisturbed::new(),
+        &mut Ungated::new(|| start.elapsed()),
         stop,
         &mut |now| {
             if live.due() {
@@ -159,7 +161,7 @@ fn measure(
         },
     );
     live.clear();
-    Ok((record?.findings(), sides))
+    Ok((record?.results(), sides))
 }
 
 fn measured(interval: Interval) -> Measured {
@@ -170,7 +172,7 @@ fn conclude(
     args: &Args,
     machine: &dyn Machine,
     change: &Change,
-    findings: &Findings,
+    findings: &Results,
     sides: &Sides,
 ) -> Verification {
     let plan = &change.plan;

@@ -7,10 +7,11 @@
 use super::waking::{self, WARM_UP, Waking};
 use super::{LabError, Rig, wake};
 use crate::idle::Idle;
-use crate::method::{
-    Arms, Block, Campaign, CampaignError, Figure, Interval, Plan, Progress, Record, Surroundings, Unit,
-};
 use dwell_policy::Nanos;
+use dwell_stats::{
+    Arms, Block, Campaign, CampaignError, CampaignOptions, Environment, Figure, Interval, Measurements,
+    Progress, Unit,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicBool;
 
@@ -45,11 +46,11 @@ const POLL: &str = "poll";
 pub fn measure(
     rig: &Rig,
     gap: Nanos,
-    plan: Plan,
-    surroundings: &mut dyn Surroundings,
+    plan: CampaignOptions,
+    surroundings: &mut dyn Environment,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
-) -> Result<Record, CampaignError<LabError>> {
+) -> Result<Measurements, CampaignError<LabError>> {
     let gaps = vec![gap; WARM_UP + wake::wakes_of_a_block(gap, BLOCK)];
     let figures = [
         Figure::of_block("cpu_ns_per_wake", Unit::Nanos),
@@ -76,8 +77,8 @@ fn told(waking: &Waking) -> Block {
 }
 
 /// What the measurement says; `None` if it was broken off too early.
-pub fn cost(gap: Nanos, record: &Record) -> Option<HaltCost> {
-    let findings = record.findings();
+pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
+    let findings = record.results();
     let difference = |figure: &str| Some(findings.row(HALT, figure)?.comparison?.difference);
     Some(HaltCost {
         gap_ns: gap.get(),

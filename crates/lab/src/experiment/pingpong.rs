@@ -6,12 +6,13 @@
 
 use super::play::{self, Played, rounds_of_a_block};
 use super::{LabError, Rig, Tally, Usage};
+use crate::gaps::Gaps;
 use crate::guest::pingpong::{Table, reply, serve};
 use crate::host::{Thread, Tsc};
 use crate::idle::{Halts, Idle};
-use crate::method::{Block, Figure, Gaps, Turn, Unit};
 use crate::vm::{Machine, Vcpu};
 use dwell_policy::Nanos;
+use dwell_stats::{Block, Figure, Trial, Unit};
 use rustix::thread::futex;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,11 +60,11 @@ pub fn block(
     think: &Gaps,
     seed: u64,
     exchanges: usize,
-    turn: &Turn<'_, Players>,
+    trial: &Trial<'_, Players>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let think = think.sequence(seed, turn.sequence, WARM_UP + exchanges).gaps;
-    match turn.setting {
+    let think = think.sequence(seed, trial.sequence, WARM_UP + exchanges).gaps;
+    match trial.setting {
         Players::Spin => native(rig, &think, Wait::Spin, stop),
         Players::Futex => native(rig, &think, Wait::Futex, stop),
         Players::Vcpus(idle) => vcpus(rig, &think, idle, stop),

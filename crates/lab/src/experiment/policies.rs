@@ -8,12 +8,13 @@
 use super::wake::{self, Polling};
 use super::waking::{WARM_UP, wake};
 use super::{LabError, Rig};
+use crate::gaps::Gaps;
 use crate::idle::Idle;
-use crate::method::{Arms, Block, Figure, Gaps, Turn, Unit};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Rule, Terms};
+use dwell_stats::{Arms, Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
 /// The figure by which policies are judged: time polled plus halts at their price, for each wake.
@@ -95,13 +96,13 @@ pub fn block(
     seed: u64,
     wakes: usize,
     halt_cost: Nanos,
-    turn: &Turn<'_, Idle>,
+    trial: &Trial<'_, Idle>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let sequence = gaps.sequence(seed, turn.sequence, WARM_UP + wakes);
-    let waking = wake(rig, turn.setting, &sequence.gaps, stop)?;
-    let polling = Polling::of(rig, turn.setting, &waking);
-    let block = wake::told(rig, turn.setting, &waking);
+    let sequence = gaps.sequence(seed, trial.sequence, WARM_UP + wakes);
+    let waking = wake(rig, trial.setting, &sequence.gaps, stop)?;
+    let polling = Polling::of(rig, trial.setting, &waking);
+    let block = wake::told(rig, trial.setting, &waking);
     let Some(halts) = polling.halts else { return Ok(block) };
     let cost = waking.per_wake(polling.polled_ns) + waking.per_wake(halts) * halt_cost.get() as f64;
     Ok(block.figure(COST, cost))

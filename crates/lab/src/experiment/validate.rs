@@ -13,15 +13,16 @@
 use super::calibrate::Calibration;
 use super::waking::{self, WARM_UP, Waking};
 use super::{LabError, Rig};
+use crate::gaps::Gaps;
 use crate::idle::{Halts, Idle};
-use crate::method::interval::Bootstrap;
-use crate::method::{Block, Figure, Gaps, Interval, Record, Turn, Unit};
 use dwell_capture::{Recorder, Status, Target, Until};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, SettingValue};
 use dwell_replay::{Counts, Rule};
+use dwell_stats::Bootstrap;
+use dwell_stats::{Block, Figure, Interval, Measurements, Trial, Unit};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -66,9 +67,9 @@ pub struct Verdict {
 pub const RARE: f64 = 0.01;
 
 /// Every figure of every arm that was predicted.
-pub fn verdicts(record: &Record, others: &[(String, Idle)]) -> Vec<Verdict> {
+pub fn verdicts(record: &Measurements, others: &[(String, Idle)]) -> Vec<Verdict> {
     let bootstrap =
-        Bootstrap { confidence: record.plan.confidence, resamples: 2_000, seed: record.plan.seed };
+        Bootstrap { confidence: record.options.confidence, resamples: 2_000, seed: record.options.seed };
     let recorded = record.rounds_of(0);
     let mut verdicts = vec![];
     for (name, _) in others {
@@ -83,12 +84,9 @@ pub fn verdicts(record: &Record, others: &[(String, Idle)]) -> Vec<Verdict> {
             let blocks: f64 = run.iter().map(|blocks| blocks.len() as f64).sum::<f64>().max(1.0);
             let mean = |sums: &[f64]| sums.iter().sum::<f64>() / blocks;
             let count = !figure.ends_with("_ns");
-            let error = bootstrap.percentile(p.len().min(m.len()), |weights| {
-                let weigh = |sums: &[f64]| -> f64 {
-                    sums.iter().zip(weights).map(|(sum, weight)| sum * f64::from(*weight)).sum()
-                };
-                let drawn: u32 = weights.iter().sum();
-                let wakes = f64::from(drawn) * blocks / p.len().max(1) as f64;
+            let error = bootstrap.percentile(p.len().min(m.len()), |draw| {
+                let weigh = |sums: &[f64]| -> f64 { draw.picks().iter().map(|pick| sums[*pick]).sum() };
+                let wakes = draw.picks().len() as f64 * blocks / p.len().max(1) as f64;
                 Some(error(weigh(&p), weigh(&m), if count { RARE * wakes } else { 0.0 }))
             });
             let error = error.unwrap_or_else(|| Interval::unknown(f64::NAN));
@@ -135,15 +133,15 @@ pub fn block(
     gaps: &Gaps,
     wakes: usize,
     seed: u64,
-    turn: &Turn<'_, Idle>,
+    trial: &Trial<'_, Idle>,
     others: Option<(&[(String, Idle)], &Calibration)>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let gaps = gaps.sequence(seed, turn.sequence, WARM_UP + wakes).gaps;
+    let gaps = gaps.sequence(seed, trial.sequence, WARM_UP + wakes).gaps;
     let Some((others, calibration)) = others else {
-        return Ok(told(&waking::wake(rig, turn.setting, &gaps, stop)?));
+        return Ok(told(&waking::wake(rig, trial.setting, &gaps, stop)?));
     };
-    let (waking, recording) = recorded(rig, turn.setting, &gaps, stop)?;
+    let (waking, recording) = recorded(rig, trial.setting, &gaps, stop)?;
     let mut block = told(&waking);
     let wakes = waking.wakes().max(1) as f64;
     for (name, other) in others {

@@ -2,11 +2,12 @@
 
 use super::waking::{self, WARM_UP, Waking};
 use super::{LabError, Rig, repeats_of_a_block};
+use crate::gaps::Gaps;
 use crate::guest::Idling;
 use crate::idle::{Halts, Idle};
-use crate::method::{Block, Figure, Gaps, Turn, Unit};
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::Nanos;
+use dwell_stats::{Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
 /// The figures of an arm, besides the quantiles of the wake-up latency.
@@ -67,16 +68,16 @@ pub fn block(
     gaps: &Gaps,
     seed: u64,
     wakes: usize,
-    turn: &Turn<'_, Idle>,
+    trial: &Trial<'_, Idle>,
     kept: &mut Kept,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let sequence = gaps.sequence(seed, turn.sequence, WARM_UP + wakes);
-    let waking = waking::wake(rig, turn.setting, &sequence.gaps, stop)?;
-    if !turn.warm_up {
-        kept.add(turn.arm, &waking.counters);
+    let sequence = gaps.sequence(seed, trial.sequence, WARM_UP + wakes);
+    let waking = waking::wake(rig, trial.setting, &sequence.gaps, stop)?;
+    if !trial.warm_up {
+        kept.add(trial.arm, &waking.counters);
     }
-    Ok(told(rig, turn.setting, &waking))
+    Ok(told(rig, trial.setting, &waking))
 }
 
 /// What whoever polls did in a block: the guest, user space, or the kernel.

@@ -12,8 +12,8 @@
 //! taken, for it does not see the others. CPU time that a hypervisor below gave to others, *steal*, is from `/proc/stat`.
 
 use super::thread::process_cpu_time;
-use crate::method::{Disturbance, Surroundings};
 use dwell_policy::Nanos;
+use dwell_stats::{Environment, ForeignLoad};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -66,7 +66,7 @@ pub enum LoadError {
     },
 }
 
-/// Tells what others took of the machine, block by block: the [`Surroundings`] of a campaign on a real machine.
+/// Tells what others took of the machine, block by block: the [`Environment`] of a campaign on a real machine.
 #[derive(Debug)]
 pub struct Load {
     source: Source,
@@ -129,7 +129,7 @@ impl Load {
     ///
     /// # Errors
     /// Where a counter can no longer be read.
-    pub fn over(&self, span: Duration) -> Result<Disturbance, LoadError> {
+    pub fn over(&self, span: Duration) -> Result<ForeignLoad, LoadError> {
         let begin = self.read()?;
         std::thread::sleep(span);
         Ok(self.between(&begin, &self.read()?))
@@ -147,11 +147,11 @@ impl Load {
         })
     }
 
-    fn between(&self, begin: &Reading, end: &Reading) -> Disturbance {
+    fn between(&self, begin: &Reading, end: &Reading) -> ForeignLoad {
         let elapsed_ns = end.at.saturating_duration_since(begin.at).as_nanos().max(1) as f64;
         let share = |time: Nanos| time.get() as f64 / elapsed_ns;
         let own = end.own.saturating_sub(begin.own);
-        Disturbance {
+        ForeignLoad {
             foreign: share(end.all.saturating_sub(begin.all).saturating_sub(own)),
             foreign_error: share(self.source.error()),
             steal: share(end.steal.saturating_sub(begin.steal)),
@@ -165,7 +165,7 @@ impl Load {
     }
 }
 
-impl Surroundings for Load {
+impl Environment for Load {
     fn now(&mut self) -> Duration {
         self.start.elapsed()
     }
@@ -174,7 +174,7 @@ impl Surroundings for Load {
         self.begun = self.read().ok();
     }
 
-    fn end(&mut self) -> Option<Disturbance> {
+    fn end(&mut self) -> Option<ForeignLoad> {
         let begun = self.begun.take()?;
         Some(self.between(&begun, &self.read().ok()?))
     }

@@ -8,7 +8,7 @@ mod say;
 pub(crate) use say::say;
 
 use dwell_lab::experiment::Rig;
-use dwell_lab::method::{Block, Turn};
+use dwell_stats::{Block, Trial};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
 }
 
 /// A block of its own, outside of any campaign.
-pub(crate) fn turn<'t, S>(name: &'t str, setting: &'t S) -> Turn<'t, S> {
-    Turn { setting, name, arm: 0, round: 0, pass: 0, sequence: 0, attempt: 0, warm_up: false }
+pub(crate) fn turn<'t, S>(name: &'t str, setting: &'t S) -> Trial<'t, S> {
+    Trial { setting, name, arm: 0, round: 0, pass: 0, sequence: 0, attempt: 0, warm_up: false }
 }
 
 /// A figure that a block tells.

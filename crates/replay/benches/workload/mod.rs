@@ -8,8 +8,8 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_recording::Reader;
 use dwell_replay::engine::Isa;
-use dwell_replay::random::SplitMix64;
 use dwell_replay::{Bank, Batch, Counts, Memory, RecordingSource, Rule, Source, grid};
+use dwell_stats::SplitMix64;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -4,14 +4,11 @@
 use super::recorded::polled_ns;
 use super::timeline::slice_ns;
 use dwell_recording::{Chunk, Contents};
-use dwell_replay::random::SplitMix64;
+use dwell_stats::{Bootstrap, Draw};
 use serde::Serialize;
 
-/// Stretches of a recording: as many as `dwell tune` cuts its half into.
-const BLOCKS: u64 = 32;
-
-/// Times that they are drawn.
-const RESAMPLES: usize = 2_000;
+/// Blocks of a recording: as many as `dwell tune` cuts its half into.
+const BLOCKS: u64 = dwell_stats::BLOCKS as u64;
 
 /// A stretch of a recording: the sums over the episodes that begin in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -126,25 +123,19 @@ pub fn compare(before: &[Block], after: &[Block]) -> Vec<Compared> {
 }
 
 fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
-    let quotient = |(sum, over): (f64, f64)| (over > 0.0).then(|| sum / over);
     let parts = |blocks: &[Block]| blocks.iter().map(figure.over).collect::<Vec<_>>();
     let (a, b) = (parts(before), parts(after));
-    let add = |x: (f64, f64), y: (f64, f64)| (x.0 + y.0, x.1 + y.1);
-    let all = |parts: &[(f64, f64)]| quotient(parts.iter().copied().fold((0.0, 0.0), add));
-    // A fixed seed: the same recordings give the same interval.
-    let mut random = SplitMix64::new(0x6477_656c_6c21);
-    let mut draw = |parts: &[(f64, f64)]| {
-        let mut one = || usize::try_from(random.below(parts.len() as u64)).unwrap_or(0);
-        quotient((0..parts.len()).map(|_| parts[one()]).fold((0.0, 0.0), add))
+    let quotient = |parts: &mut dyn Iterator<Item = (f64, f64)>| {
+        let (sum, over) = parts.fold((0.0, 0.0), |x, y| (x.0 + y.0, x.1 + y.1));
+        (over > 0.0).then(|| sum / over)
     };
-    let by = |before: Option<f64>, after: Option<f64>| Some(after? / before.filter(|&value| value > 0.0)?);
-    let (before, after) = (all(&a), all(&b));
-    let ratio = by(before, after).map(|value| {
-        let mut drawn: Vec<f64> = (0..RESAMPLES).filter_map(|_| by(draw(&a), draw(&b))).collect();
-        drawn.sort_by(f64::total_cmp);
-        let tail = drawn.len() * 25 / 1_000;
-        let end = |at: usize| drawn.get(at).copied().unwrap_or(value);
-        Ratio { value, low_95: end(tail), high_95: end(drawn.len().saturating_sub(1 + tail)) }
+    let drawn =
+        |parts: &[(f64, f64)], draw: &Draw| quotient(&mut draw.picks().iter().map(|&pick| parts[pick]));
+    let ratio = Bootstrap::RECORDING.two_samples([a.len(), b.len()], |of_a, of_b| {
+        let (before, after) = (drawn(&a, of_a), drawn(&b, of_b));
+        Some(after? / before.filter(|&value| value > 0.0)?)
     });
-    Compared { figure: figure.name, before, after, ratio }
+    let ratio = ratio.map(|ratio| Ratio { value: ratio.value, low_95: ratio.low, high_95: ratio.high });
+    let all = |parts: &[(f64, f64)]| quotient(&mut parts.iter().copied());
+    Compared { figure: figure.name, before: all(&a), after: all(&b), ratio }
 }

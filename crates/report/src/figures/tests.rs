@@ -5,7 +5,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Outcome, Policy as _};
 use dwell_recording::{Episode, Metadata, Packing, Reader, WakeCause, Writer};
-use dwell_replay::random::SplitMix64;
+use dwell_stats::SplitMix64;
 
 struct Row {
     idler: usize,

@@ -11,11 +11,11 @@ use dwell_knobs::qmp::Monitor;
 use dwell_lab::experiment::Usage;
 use dwell_lab::host::load::Load;
 use dwell_lab::host::thread::Thread;
-use dwell_lab::method::{Arms, Block, Campaign, Figure, Findings, Plan, Progress, Turn, Unit};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_report::{Cell, Column, Table, duration, percent};
+use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Progress, Results, Trial, Unit};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -43,10 +43,10 @@ pub(super) struct Args {
     /// How long to measure at most
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     budget: Nanos,
-    /// Length of one turn
+    /// Length of one trial
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = quantity::duration)]
-    turn: Nanos,
-    /// How long a setting is in force before a turn of it counts: QEMU has forgotten what it learnt
+    trial: Nanos,
+    /// How long a setting is in force before a trial of it counts: QEMU has forgotten what it learnt
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
     /// Turns in which programs other than this QEMU take more than this much of a CPU are measured again, once
@@ -78,7 +78,7 @@ struct Benched<'a> {
     iothread: &'a str,
     thread_id: u32,
     arms: Vec<Arm>,
-    findings: &'a Findings,
+    findings: &'a Results,
 }
 
 #[derive(Serialize)]
@@ -237,11 +237,11 @@ impl Live {
 
     fn turn(
         &mut self,
-        turn: &Turn<'_, Setting>,
+        trial: &Trial<'_, Setting>,
         settle: Duration,
         length: Duration,
     ) -> anyhow::Result<Block> {
-        self.set(&values_of(turn.setting))?;
+        self.set(&values_of(trial.setting))?;
         std::thread::sleep(settle);
         let begin = self.read()?;
         std::thread::sleep(length);
@@ -268,7 +268,7 @@ impl Drop for Live {
     }
 }
 
-/// The error of a turn, as a campaign takes it.
+/// The error of a trial, as a campaign takes it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 struct TurnError(anyhow::Error);
@@ -279,7 +279,7 @@ fn measure(
     settings: &[Setting],
     pid: u32,
     stop: &AtomicBool,
-) -> anyhow::Result<(Findings, Option<Waits>)> {
+) -> anyhow::Result<(Results, Option<Waits>)> {
     let waits = if args.predict { Some(record_waits(live, stop)?) } else { None };
     let present = settings[0];
     let mut arms = Arms::new("present", present);
@@ -293,18 +293,18 @@ fn measure(
         Figure::of_block(CPU_SHARE, Unit::Share),
         Figure::of_block(SLEEPS_PER_S, Unit::PerSecond),
     ];
-    let plan = Plan {
+    let plan = CampaignOptions {
         budget: Duration::from_nanos(args.budget.get()),
         foreign_limit: args.max_foreign,
         // A host with guests is never quiet: better another round than waiting for it.
         repeats: 1,
         quiet_wait: Duration::from_millis(300),
-        ..Plan::default()
+        ..CampaignOptions::default()
     };
     let campaign = Campaign::new("iothread", arms, figures, plan)?;
     let mut load = Load::open()?;
     load.add_own(pid);
-    let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
+    let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.trial.get()));
     let mut line = progress::Live::new();
     let mut tell = |now: &Progress<'_>| {
         if line.due() {
@@ -312,9 +312,9 @@ fn measure(
         }
     };
     let record =
-        campaign.run(&mut load, stop, &mut tell, |turn| live.turn(turn, settle, length).map_err(TurnError));
+        campaign.run(&mut load, stop, &mut tell, |trial| live.turn(trial, settle, length).map_err(TurnError));
     line.clear();
-    Ok((record?.findings(), waits))
+    Ok((record?.results(), waits))
 }
 
 fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
@@ -329,7 +329,7 @@ fn report(
     iothread: &str,
     thread_id: u32,
     settings: &[Setting],
-    findings: &Findings,
+    findings: &Results,
     waits: Option<&Waits>,
 ) -> anyhow::Result<()> {
     let predicted = waits.map(|waits| waits.predict(settings)).transpose()?;

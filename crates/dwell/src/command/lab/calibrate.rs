@@ -7,9 +7,9 @@ use crate::output::{self, Format, FormatArg};
 use anyhow::bail;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::{Calibration, FORMAT, GAPS_US, HaltCost, cost, measure};
-use dwell_lab::method::Interval;
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
+use dwell_stats::Interval;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Measure what a halt and its wake cost on this host, in CPU time and latency, and store it
@@ -82,7 +82,7 @@ pub(crate) fn calibrate(
         if along.stopped() {
             bail!("stopped before everything was measured; nothing is stored");
         }
-        let findings = record.findings();
+        let findings = record.results();
         for warning in &findings.warnings {
             eprintln!("warning: gap of {}: {warning}", dwell_report::duration(gap.get() as f64));
         }

@@ -5,9 +5,9 @@ use crate::{progress, quantity, stop};
 use anyhow::Context;
 use dwell_lab::experiment::LabError;
 use dwell_lab::host::Load;
-use dwell_lab::method::samples::{self, About};
-use dwell_lab::method::{Arms, CampaignError, Plan, Progress, Record};
+use dwell_lab::samples::{self, About};
 use dwell_policy::Nanos;
+use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -59,13 +59,13 @@ fn budget(text: &str) -> Result<Duration, String> {
 
 impl CampaignArgs {
     /// The plan, of which `share` campaigns share the budget.
-    pub(crate) fn plan(&self, share: u32) -> Plan {
-        Plan {
+    pub(crate) fn plan(&self, share: u32) -> CampaignOptions {
+        CampaignOptions {
             seed: self.seed,
             max_rounds: self.rounds.unwrap_or(u32::MAX),
             budget: self.budget / share.max(1),
             foreign_limit: self.foreign_limit,
-            ..Plan::default()
+            ..CampaignOptions::default()
         }
     }
 
@@ -73,7 +73,7 @@ impl CampaignArgs {
     /// and so on, before the ending.
     pub(crate) fn keep(
         &self,
-        record: &Record,
+        record: &Measurements,
         part: usize,
         gaps: &str,
         notes: &[String],
@@ -130,8 +130,8 @@ impl Along {
             &mut Load,
             &AtomicBool,
             &mut dyn FnMut(&Progress<'_>),
-        ) -> Result<Record, CampaignError<LabError>>,
-    ) -> anyhow::Result<Record> {
+        ) -> Result<Measurements, CampaignError<LabError>>,
+    ) -> anyhow::Result<Measurements> {
         let Along { load, stop, line, what } = self;
         let mut tell = |now: &Progress<'_>| {
             if line.due() {
@@ -142,7 +142,7 @@ impl Along {
         line.clear();
         match done {
             Ok(record) => Ok(record),
-            Err(CampaignError::Block { source: LabError::Stopped, record, .. }) => Ok(*record),
+            Err(CampaignError::Block { source: LabError::Stopped, measurements, .. }) => Ok(*measurements),
             Err(error) => Err(error.into()),
         }
     }

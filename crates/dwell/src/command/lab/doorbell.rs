@@ -8,8 +8,9 @@ use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use dwell_lab::experiment::doorbell::{Served, WARM_UP, Work, block, figures};
 use dwell_lab::experiment::{Rig, Tallies, rounds_of_a_block};
-use dwell_lab::method::{Campaign, GapSpec, Gaps};
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
+use dwell_stats::Campaign;
 use serde::Serialize;
 
 /// Serve a guest's requests by an I/O thread that blocks, is busy or polls by a policy: round trip, CPU time, sleeps
@@ -98,7 +99,7 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
     })?;
     let notes = rig.notes();
     args.campaign.keep(&record, 0, &work.think.spec().to_string(), &notes)?;
-    let findings = record.findings();
+    let findings = record.results();
     let about = About {
         think: work.think.spec().to_string(),
         service_ns: args.service.get(),

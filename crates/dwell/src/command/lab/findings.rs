@@ -1,8 +1,8 @@
 //! How findings are shown.
 
 use crate::output::{self, Format};
-use dwell_lab::method::{Findings, Interval, Row, Unit};
 use dwell_report::{Cell, Column, Table};
+use dwell_stats::{Interval, ResultRow, Results, Unit};
 use serde::Serialize;
 
 /// One figure as people see it.
@@ -34,7 +34,7 @@ pub(crate) struct Told<'a, T: Serialize> {
     /// What a reader has to know of the machine.
     pub(crate) notes: Vec<String>,
     #[serde(flatten)]
-    pub(crate) findings: &'a Findings,
+    pub(crate) findings: &'a Results,
 }
 
 /// Prints findings in the form asked for; `more` follows the tables for people.
@@ -83,7 +83,7 @@ pub(crate) fn notes<T: Serialize>(told: &Told<'_, T>) {
 }
 
 /// The arms in order, each once.
-pub(crate) fn arms(findings: &Findings) -> Vec<&str> {
+pub(crate) fn arms(findings: &Results) -> Vec<&str> {
     let mut arms: Vec<&str> = vec![];
     for row in &findings.rows {
         if !arms.contains(&row.arm.as_str()) {
@@ -101,7 +101,7 @@ fn cell(value: f64, unit: Unit) -> Cell {
     }
 }
 
-fn values(findings: &Findings, shown: &[Shown]) -> Table {
+fn values(findings: &Results, shown: &[Shown]) -> Table {
     let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
     for arm in arms(findings) {
@@ -115,12 +115,12 @@ fn values(findings: &Findings, shown: &[Shown]) -> Table {
     table
 }
 
-fn compared(findings: &Findings, shown: &[Shown]) -> Table {
+fn compared(findings: &Results, shown: &[Shown]) -> Table {
     let shown: Vec<&Shown> = shown.iter().filter(|shown| shown.compared).collect();
     let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
     for arm in arms(findings).into_iter().skip(1) {
-        let of = |figure: &str| findings.row(arm, figure).and_then(Row::ratio).map(ratio);
+        let of = |figure: &str| findings.row(arm, figure).and_then(ResultRow::ratio).map(ratio);
         let cells = shown.iter().map(|shown| of(shown.figure).map_or(Cell::Missing, Cell::Text));
         table.push([Cell::Text(arm.to_owned())].into_iter().chain(cells));
     }
@@ -133,7 +133,7 @@ pub(crate) fn ratio(interval: Interval) -> String {
 }
 
 /// Every figure of every arm, a row each.
-fn long(findings: &Findings) -> Table {
+fn long(findings: &Results) -> Table {
     let mut table = Table::new([
         Column::text("experiment", "experiment"),
         Column::text("arm", "arm"),

@@ -7,9 +7,10 @@ use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::pingpong::{Players, block, exchanges_of_a_block, figures};
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
-use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps};
 use dwell_policy::Nanos;
+use dwell_stats::{Arms, Campaign};
 use serde::Serialize;
 
 /// Let two vCPUs wait for each other: round trip, CPU time, HLT exits, IPIs sent and avoided
@@ -84,7 +85,7 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
     })?;
     let notes = rig.notes();
     args.campaign.keep(&record, 0, &think.spec().to_string(), &notes)?;
-    let findings = record.findings();
+    let findings = record.results();
     let about = About {
         think: think.spec().to_string(),
         exchanges_per_block: exchanges,

@@ -9,11 +9,12 @@ use crate::quantity;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::policies::{COST, Where, block, figures};
 use dwell_lab::experiment::wake::wakes_of_a_block;
-use dwell_lab::method::{Campaign, Findings, GapSpec, Gaps, Row};
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_policy::version::NEWEST_KERNEL;
 use dwell_replay::Terms;
 use dwell_report::{Cell, Column, Table, duration};
+use dwell_stats::{Campaign, ResultRow, Results};
 use serde::Serialize;
 
 /// Run the policies that learn, live, against the kernel's rules at one price of a halt: cost, CPU, halts, latency
@@ -62,7 +63,7 @@ struct OfGaps {
     /// The arm of the leader.
     leader: String,
     wakes_per_block: usize,
-    findings: Findings,
+    findings: Results,
 }
 
 fn name(place: Where) -> &'static str {
@@ -102,7 +103,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
                 place: name(place),
                 leader: place.leader(terms).to_string(),
                 wakes_per_block: wakes,
-                findings: record.findings(),
+                findings: record.results(),
             });
         }
     }
@@ -134,7 +135,7 @@ fn table(compared: &Compared) -> Table {
             let value = |figure: &str| findings.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
             let nanos = |figure: &str| value(figure).map_or(Cell::Missing, Cell::Nanos);
             let ratio = |figure: &str| {
-                let ratio = findings.row(arm, figure).and_then(Row::ratio);
+                let ratio = findings.row(arm, figure).and_then(ResultRow::ratio);
                 ratio.map_or(Cell::Missing, |ratio| Cell::Text(findings::ratio(ratio)))
             };
             table.push([
@@ -160,7 +161,7 @@ fn verdict(compared: &Compared, place: Where) -> String {
     let here: Vec<&OfGaps> = compared.campaigns.iter().filter(|of| of.place == name(place)).collect();
     let wins = here.iter().filter(|of| {
         let row = of.findings.row(&of.leader, COST);
-        row.and_then(Row::ratio).is_some_and(|ratio| ratio.high < 1.0)
+        row.and_then(ResultRow::ratio).is_some_and(|ratio| ratio.high < 1.0)
     });
     format!(
         "{}: leader costs less than today's rule, with the whole interval, on {} of {} distributions of gaps",

@@ -1,8 +1,8 @@
 //! KVM's own numbers of each arm, for each round of the experiment.
 
 use dwell_lab::experiment::Tallies;
-use dwell_lab::method::Record;
 use dwell_report::{Cell, Column, Table};
+use dwell_stats::Measurements;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(crate) struct OfArm {
 }
 
 /// Of all arms.
-pub(crate) fn of(record: &Record, kept: &Tallies) -> Vec<OfArm> {
+pub(crate) fn of(record: &Measurements, kept: &Tallies) -> Vec<OfArm> {
     let arms = record.arms.iter().enumerate();
     arms.map(|(number, arm)| OfArm {
         arm: arm.name.clone(),

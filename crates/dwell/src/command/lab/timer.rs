@@ -8,9 +8,10 @@ use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use dwell_lab::experiment::timer::{Bill, Predicted, Timer, WARM_UP, block, figures, predicted};
 use dwell_lab::experiment::{Rig, Tallies, rounds_of_a_block};
-use dwell_lab::method::{Campaign, GapSpec, Gaps};
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
+use dwell_stats::Campaign;
 use serde::Serialize;
 
 /// Let a guest wait for its timer, kept by the kernel or by a thread: lateness, CPU time of both, exits
@@ -87,7 +88,7 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
         vec![]
     });
     args.campaign.keep(&record, 0, &ahead.spec().to_string(), &notes)?;
-    let findings = record.findings();
+    let findings = record.results();
     let about = About {
         ahead: ahead.spec().to_string(),
         timers_per_block: timers,

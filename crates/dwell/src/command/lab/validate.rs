@@ -11,9 +11,10 @@ use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{FIGURES, RARE, Verdict, block, figures, median_error, verdicts};
 use dwell_lab::experiment::wake::wakes_of_a_block;
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::{Halts, Idle};
-use dwell_lab::method::{Arms, Campaign, GapSpec, Gaps, Warning};
 use dwell_report::{Cell, Column, Table};
+use dwell_stats::{Arms, Campaign, Warning};
 use serde::Serialize;
 
 /// Predict what other settings of host polling would do from a recording, run them, and print predicted beside measured
@@ -116,7 +117,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             rounds: record.rounds,
             blocks_repeated: record.gating.rejected,
             wakes_per_block: wakes,
-            warnings: record.findings().warnings,
+            warnings: record.results().warnings,
             verdicts: verdicts(&record, &others),
         });
         if along.stopped() {

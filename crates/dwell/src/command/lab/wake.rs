@@ -7,9 +7,10 @@ use crate::output::FormatArg;
 use dwell_capture::kvm_stats::Counters;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::wake::{Kept, block, figures, wakes_of_a_block};
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
-use dwell_lab::method::{Campaign, GapSpec, Gaps};
 use dwell_policy::Nanos;
+use dwell_stats::Campaign;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -91,7 +92,7 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
     })?;
     let notes = rig.notes();
     args.campaign.keep(&record, 0, &gaps.spec().to_string(), &notes)?;
-    let findings = record.findings();
+    let findings = record.results();
     let counters = names
         .into_iter()
         .enumerate()

@@ -9,9 +9,9 @@ use dwell_knobs::journal::Change;
 use dwell_knobs::machine::Machine;
 use dwell_knobs::verification::Figure;
 use dwell_lab::host::thread::Thread;
-use dwell_lab::method::Block;
 use dwell_policy::Layer;
 use dwell_recording::{Chunk, Columns, Reader};
+use dwell_stats::Block;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 

@@ -11,10 +11,11 @@ pub use server::{Loop, Served};
 use super::play::Played;
 use super::service::{Service, served};
 use super::{LabError, Rig, Tallies, Usage};
+use crate::gaps::Gaps;
 use crate::guest::doorbell::{DOORBELL, Desk, Rung, doorbell};
-use crate::method::{Block, Figure, Gaps, Turn, Unit};
 use crate::vm::Machine;
 use dwell_policy::Nanos;
+use dwell_stats::{Block, Figure, Trial, Unit};
 use server::{Counts, Server};
 use std::sync::atomic::AtomicBool;
 
@@ -62,14 +63,14 @@ pub struct Work {
 pub fn block(
     rig: &Rig,
     work: &Work,
-    turn: &Turn<'_, Served>,
+    trial: &Trial<'_, Served>,
     kept: &mut Tallies,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let Served { by, suppress, idle } = turn.setting;
+    let Served { by, suppress, idle } = trial.setting;
     let machine = Machine::new(idle.machine(), 1)?;
     let desk: &Desk = machine.place()?;
-    let think = work.think.sequence(work.seed, turn.sequence, WARM_UP + work.requests).gaps;
+    let think = work.think.sequence(work.seed, trial.sequence, WARM_UP + work.requests).gaps;
     desk.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
     rig.make_bed(&desk.bed, idle)?;
     if idle.guest.is_none() {
@@ -94,8 +95,8 @@ pub fn block(
     let serve = |service: &Service<'_>| server.serve(by, service);
     let played = served(rig, vcpu, &bell, stop, serve, || (desk.rung(), counts.read()))?;
     let round_trips: Vec<u64> = desk.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
-    if !turn.warm_up {
-        kept.add(turn.arm, &played.kvm, round_trips.len());
+    if !trial.warm_up {
+        kept.add(trial.arm, &played.kvm, round_trips.len());
     }
     Ok(told(rig, round_trips, &played))
 }

@@ -3,11 +3,11 @@
 use super::super::arm::{ParseArmError, Parts, duration};
 use super::super::service::Service;
 use super::super::{LabError, Rig, os};
+use crate::gaps::Typed;
 use crate::guest::timer::{Alarm, KeptBy};
 use crate::guest::tsc;
 use crate::host::monotonic;
 use crate::idle::{Halts, Idle};
-use crate::method::gaps::Typed;
 use crate::vm::{Machine, Vector};
 use dwell_policy::Nanos;
 use rustix::fs::Timespec;

@@ -13,9 +13,10 @@ pub use predicted::{Bill, Predicted, predicted};
 use super::play::Played;
 use super::service::{Service, served};
 use super::{LabError, Rig, Tallies, Usage};
+use crate::gaps::Gaps;
 use crate::guest::timer::{Alarm, DOORBELL, Woke, timer};
-use crate::method::{Block, Figure, Gaps, Turn, Unit};
 use crate::vm::Machine;
+use dwell_stats::{Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
 /// Timers of each block that do not count.
@@ -47,14 +48,14 @@ pub fn block(
     ahead: &Gaps,
     seed: u64,
     timers: usize,
-    turn: &Turn<'_, Timer>,
+    trial: &Trial<'_, Timer>,
     kept: &mut Tallies,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let Timer { keeper, inject, idle } = turn.setting;
+    let Timer { keeper, inject, idle } = trial.setting;
     let machine = Machine::new(idle.machine(), 1)?;
     let alarm: &Alarm = machine.place()?;
-    let ahead = ahead.sequence(seed, turn.sequence, WARM_UP + timers).gaps;
+    let ahead = ahead.sequence(seed, trial.sequence, WARM_UP + timers).gaps;
     alarm.rounds.lay(WARM_UP, ahead.iter().map(|ahead| rig.cycles(*ahead)));
     alarm.keep(keeper.kept_by());
     alarm.poll_control.set(idle.poll_control);
@@ -64,8 +65,8 @@ pub fn block(
     let keep = |service: &Service<'_>| keeper.keep(rig, alarm, &injector, service);
     let played = served(rig, vcpu, &bell, stop, keep, || alarm.woke())?;
     let lateness: Vec<u64> = alarm.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
-    if !turn.warm_up {
-        kept.add(turn.arm, &played.kvm, lateness.len());
+    if !trial.warm_up {
+        kept.add(trial.arm, &played.kvm, lateness.len());
     }
     Ok(told(rig, lateness, &played))
 }

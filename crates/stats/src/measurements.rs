@@ -1,19 +1,19 @@
-//! What was measured.
+//! What a campaign measured, block by block.
 
-use super::campaign::Plan;
-use super::findings::{Figure, Findings};
-use super::schedule::{Arm, Role};
+use crate::campaign::CampaignOptions;
+use crate::results::{Figure, Results};
+use crate::schedule::{Arm, Role};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What one block found.
+/// What one block measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
-    /// Every sample \[ns\], in order.
+    /// The samples \[ns\], in order.
     pub samples_ns: Vec<u64>,
-    /// Every figure, by name. What is not finite is taken as not known.
+    /// The figures by name. A value that is not finite counts as not known.
     pub figures: BTreeMap<Cow<'static, str>, f64>,
 }
 
@@ -31,94 +31,94 @@ impl Block {
     }
 }
 
-/// What others took of the machine during a block.
+/// CPU time used by others during a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Disturbance {
-    /// CPU time of other programs by the time that passed, as a share of one CPU.
+pub struct ForeignLoad {
+    /// CPU time of other programs, as a share of one CPU.
     pub foreign: f64,
     /// By how much that may be too high.
     pub foreign_error: f64,
-    /// CPU time that the hypervisor below gave to others, over all CPUs, as a share of one.
+    /// Steal time: CPU time that the hypervisor below gave to others, over all CPUs, as a share of one CPU.
     pub steal: f64,
     /// By how much that may be too high.
     pub steal_error: f64,
 }
 
-impl Disturbance {
-    /// Whether either share is surely above `limit`.
+impl ForeignLoad {
+    /// Whether either share is above `limit`, also after its error is subtracted.
     pub fn exceeds(&self, limit: f64) -> bool {
         self.foreign - self.foreign_error > limit || self.steal - self.steal_error > limit
     }
 }
 
-/// What became of a block.
+/// Whether a block counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum BlockStatus {
     /// It counts.
     Kept,
-    /// It counts although others disturbed it: no attempt was better, or none was made.
+    /// It counts in spite of foreign load: no other attempt had less, or there was none.
     KeptDisturbed,
-    /// It does not count: others disturbed it, and another attempt was taken.
+    /// It does not count: another attempt had less foreign load.
     Rejected,
 }
 
-impl Verdict {
+impl BlockStatus {
     /// Its name in files.
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Kept => "kept",
-            Verdict::KeptDisturbed => "kept_disturbed",
-            Verdict::Rejected => "rejected",
+            BlockStatus::Kept => "kept",
+            BlockStatus::KeptDisturbed => "kept_disturbed",
+            BlockStatus::Rejected => "rejected",
         }
     }
 }
 
-/// A block with all that is known of it.
+/// A block with everything that is known about it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
-    /// Which arm, by its place in [`Record::arms`].
+pub struct MeasuredBlock {
+    /// Index of the arm in [`Measurements::arms`].
     pub arm: usize,
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: u32,
-    /// 0: on the way there, 1: on the way back.
+    /// 0: the first pass of the round, 1: the second, in reverse order.
     pub pass: u8,
-    /// Number of its sequence of gaps.
+    /// Number of its stimulus.
     pub sequence: u64,
-    /// From 0.
+    /// Number of the attempt, from 0.
     pub attempt: u32,
-    /// How long it took, with all that `measure` did before and after.
+    /// How long it took, including the preparation by `measure`.
     pub elapsed: Duration,
-    /// What others did; `None`: not known.
-    pub disturbance: Option<Disturbance>,
+    /// Foreign load; `None`: not known.
+    pub load: Option<ForeignLoad>,
     /// Whether it counts.
-    pub verdict: Verdict,
-    /// What it found.
+    pub status: BlockStatus,
+    /// What it measured.
     pub block: Block,
 }
 
-/// How well blocks could be kept undisturbed.
+/// Blocks that were repeated for foreign load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gating {
-    /// How the disturbance is known.
+    /// How foreign load was measured.
     pub source: String,
     /// Blocks that count.
     pub blocks: u64,
-    /// Attempts that were rejected and repeated.
+    /// Attempts that do not count.
     pub rejected: u64,
-    /// Of the blocks that count, those that were disturbed all the same.
+    /// Blocks that count in spite of foreign load.
     pub disturbed: u64,
-    /// Of the blocks that count, those of which it is not known whether they were disturbed.
+    /// Blocks that count and whose foreign load is not known.
     pub unknown: u64,
-    /// The round in which the machine was found never to be quiet; no block was repeated from there on.
+    /// The round, from 0, from which on no block was repeated because foreign load did not end.
     pub given_up_in_round: Option<u32>,
-    /// Disturbed blocks in a row.
+    /// Consecutive blocks with foreign load.
     #[serde(skip)]
     in_a_row: u32,
 }
 
 impl Gating {
-    /// Whether disturbed blocks are no longer repeated.
+    /// Whether blocks are no longer repeated.
     pub fn given_up(&self) -> bool {
         self.given_up_in_round.is_some()
     }
@@ -130,78 +130,84 @@ impl Gating {
     }
 }
 
-/// Why no more was measured.
+/// Why a campaign ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
-    /// All intervals are as narrow as wanted.
+pub enum StopReason {
+    /// All intervals are as narrow as required.
     Precise,
-    /// There are as many rounds as were allowed.
+    /// The most rounds were measured.
     Rounds,
-    /// There was no time for another round.
+    /// There was not enough time for another round.
     Budget,
-    /// It was stopped from outside.
+    /// It was stopped by the caller.
     Stopped,
     /// A block could not be measured.
     Failed,
 }
 
-/// An arm without its setting.
+/// Name and role of an arm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ArmName {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// What it is for.
     pub role: Role,
 }
 
-/// All that a campaign measured.
+/// Everything that a campaign measured.
 #[derive(Clone, Debug)]
-pub struct Record {
-    /// The experiment.
+pub struct Measurements {
+    /// Name of the campaign.
     pub name: String,
     /// The baseline first, the control last.
     pub arms: Vec<ArmName>,
-    /// What is asked of the blocks.
+    /// Which figures are reported.
     pub figures: Vec<Figure>,
-    /// How it was to be run.
-    pub plan: Plan,
-    /// All blocks in order, with those rejected and those of a round that was not completed.
-    pub blocks: Vec<Measured>,
-    /// Complete rounds: only these count.
+    /// How the campaign was to be run.
+    pub options: CampaignOptions,
+    /// All blocks in order of time, including those that do not count and those of an incomplete round.
+    pub blocks: Vec<MeasuredBlock>,
+    /// Complete rounds. Only these count.
     pub rounds: u32,
-    /// How well blocks could be kept undisturbed.
+    /// Blocks that were repeated for foreign load.
     pub gating: Gating,
-    /// Why no more was measured.
-    pub ended: Ended,
+    /// Why a campaign ended.
+    pub ended: StopReason,
     /// How long it took.
     pub elapsed: Duration,
 }
 
-impl Record {
-    pub(super) fn new<S>(name: &str, arms: &[Arm<S>], figures: &[Figure], plan: Plan) -> Record {
-        Record {
+impl Measurements {
+    pub(super) fn new<S>(
+        name: &str,
+        arms: &[Arm<S>],
+        figures: &[Figure],
+        options: CampaignOptions,
+    ) -> Measurements {
+        Measurements {
             name: name.to_owned(),
             arms: arms.iter().map(|arm| ArmName { name: arm.name.clone(), role: arm.role }).collect(),
             figures: figures.to_vec(),
-            plan,
+            options,
             blocks: Vec::new(),
             rounds: 0,
             gating: Gating::default(),
-            ended: Ended::Stopped,
+            ended: StopReason::Stopped,
             elapsed: Duration::ZERO,
         }
     }
 
-    /// The figures of all arms, with intervals and warnings.
-    pub fn findings(&self) -> Findings {
-        Findings::new(self)
+    /// The figures of all arms with their intervals and warnings.
+    pub fn results(&self) -> Results {
+        Results::new(self)
     }
 
-    /// The blocks of one arm that count, by round: both passes of each complete one.
+    /// The blocks of one arm that count, by complete round.
     pub fn rounds_of(&self, arm: usize) -> Vec<Vec<&Block>> {
         let mut rounds = vec![Vec::new(); self.rounds as usize];
-        let counts = |measured: &&Measured| measured.arm == arm && measured.verdict != Verdict::Rejected;
+        let counts =
+            |measured: &&MeasuredBlock| measured.arm == arm && measured.status != BlockStatus::Rejected;
         for measured in self.blocks.iter().filter(counts) {
             if let Some(round) = rounds.get_mut(measured.round as usize) {
                 round.push(&measured.block);
@@ -210,24 +216,24 @@ impl Record {
         rounds
     }
 
-    /// Of the attempts from number `first` on, all at one block, takes the least disturbed.
+    /// Of the attempts from index `first` on, all at one block, lets the one with the least foreign load count.
     pub(super) fn choose(&mut self, first: usize, limit: f64) {
         let foreign =
-            |measured: &Measured| measured.disturbance.map_or(0.0, |found| found.foreign.max(found.steal));
+            |measured: &MeasuredBlock| measured.load.map_or(0.0, |load| load.foreign.max(load.steal));
         let attempts = &mut self.blocks[first..];
         let Some(best) =
             (0..attempts.len()).min_by(|a, b| foreign(&attempts[*a]).total_cmp(&foreign(&attempts[*b])))
         else {
             return;
         };
-        attempts.iter_mut().for_each(|attempt| attempt.verdict = Verdict::Rejected);
+        attempts.iter_mut().for_each(|attempt| attempt.status = BlockStatus::Rejected);
         let gating = &mut self.gating;
         gating.blocks += 1;
         gating.rejected += attempts.len() as u64 - 1;
-        gating.unknown += u64::from(attempts[best].disturbance.is_none());
-        let disturbed = attempts[best].disturbance.is_some_and(|found| found.exceeds(limit));
+        gating.unknown += u64::from(attempts[best].load.is_none());
+        let disturbed = attempts[best].load.is_some_and(|load| load.exceeds(limit));
         gating.disturbed += u64::from(disturbed);
         gating.in_a_row = if disturbed { gating.in_a_row + 1 } else { 0 };
-        attempts[best].verdict = if disturbed { Verdict::KeptDisturbed } else { Verdict::Kept };
+        attempts[best].status = if disturbed { BlockStatus::KeptDisturbed } else { BlockStatus::Kept };
     }
 }

@@ -1,31 +1,32 @@
 //! Samples of many rounds and their quantiles, for any weights of the rounds.
 //!
-//! A bootstrap asks for the same quantiles some thousand times, each time with other weights. The samples are sorted
-//! once; of every 256th it is known how many of each round lie before it, so that a quantile is found by bisection.
+//! A bootstrap computes the same quantiles some thousand times, each time with other weights. The samples are sorted once;
+//! for every 256th, the number of samples of each round before it is kept, so that a quantile is found by bisection.
 
+use crate::histogram::nearest_rank as rank;
 use std::iter;
 
-/// Samples between two places of which the counts are kept.
+/// Samples between two positions with counts.
 const STRIDE: usize = 256;
 
-/// All samples of one arm.
+/// All samples of one arm, sorted.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// In order of size, with the round of each.
+    /// In ascending order, with the round of each.
     samples: Vec<(u64, u32)>,
     rounds: usize,
-    /// For each `STRIDE`th sample and the end, and for each round: what lies before it.
+    /// For each `STRIDE`th sample and the end, and for each round: the samples before it.
     before: Vec<Before>,
 }
 
-/// Samples of one round up to some place.
+/// Samples of one round before a position.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     count: u32,
     sum: f64,
 }
 
-/// Samples up to some place, each as often as the weight of its round says.
+/// Samples before a position, each counted with the weight of its round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Weighted {
     count: u64,
@@ -33,7 +34,7 @@ struct Weighted {
 }
 
 impl Pool {
-    /// The samples of each round.
+    /// Sorts the samples of all rounds.
     pub fn new<I: IntoIterator<Item = u64>>(rounds: impl IntoIterator<Item = I>) -> Pool {
         let mut samples = Vec::new();
         let mut count = 0;
@@ -56,7 +57,7 @@ impl Pool {
         self.samples.is_empty()
     }
 
-    /// How many samples are beyond quantile `q`, 0 to 1.
+    /// How many samples are above quantile `q`, 0 to 1.
     pub fn beyond(&self, q: f64) -> u64 {
         let count = self.samples.len() as u64;
         count - rank(q, count)
@@ -88,7 +89,7 @@ impl Pool {
         self.samples.len() / STRIDE + 2
     }
 
-    /// What lies before a mark.
+    /// The samples before a mark.
     fn up_to(&self, mark: usize, weights: &[u32]) -> Weighted {
         let marks = self.before[mark * self.rounds..].iter().zip(weights);
         marks.fold(Weighted::default(), |all, (before, weight)| Weighted {
@@ -134,18 +135,6 @@ fn before(samples: &[(u64, u32)], rounds: usize) -> Vec<Before> {
     }
     marks.extend_from_slice(&now);
     marks
-}
-
-/// The nearest rank of quantile `q` among `count`: 1 to `count`, 0 where there is none.
-fn rank(q: f64, count: u64) -> u64 {
-    // Products such as 0.07 × 100 come out a little above the whole number that is meant.
-    let exact = q.clamp(0.0, 1.0) * count as f64;
-    let near = exact.round();
-    let whole = if (exact - near).abs() < 1e-9 * count as f64 { near } else { exact.ceil() };
-    // Between 0 and `count`.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let rank = whole as u64;
-    rank.clamp(count.min(1), count)
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! From blocks to figures with intervals, each arm beside the baseline.
+//! Figures of each arm with their intervals, compared with the baseline.
 
-use super::interval::{Bootstrap, Interval};
-use super::pool::Pool;
-use super::record::{Block, Ended, Gating, Record};
-use super::schedule::Role;
-use super::warning::{self, Warning};
+use crate::measurements::{Block, Gating, Measurements, StopReason};
+use crate::pool::Pool;
+use crate::schedule::Role;
+use crate::warning::{self, Warning};
+use crate::{Bootstrap, Draw, Interval};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Resamples behind the intervals that are reported. Expanded percentiles of 95 % lie at 0.2 % for eight rounds.
+/// Resamples for the reported intervals. For eight rounds the expanded percentile of a 95 % interval is 0.2 %.
 const RESAMPLES: u32 = 10_000;
-/// Resamples while rounds are still added, only to see whether more are needed.
+/// Resamples while the campaign runs, to decide whether more rounds are needed.
 const RESAMPLES_BETWEEN: u32 = 1_000;
 
 /// The unit of a figure.
@@ -19,64 +19,69 @@ const RESAMPLES_BETWEEN: u32 = 1_000;
 pub enum Unit {
     /// Nanoseconds.
     Nanos,
-    /// A number of things, on average.
+    /// A mean number of things.
     Count,
     /// A share of one, such as of a CPU.
     Share,
-    /// Things per second.
+    /// A rate per second.
     PerSecond,
 }
 
-/// Where a figure comes from.
+/// How a figure is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// Each block tells it.
+pub enum FigureSource {
+    /// By each block.
     Block,
     /// The mean of all samples.
     Mean,
     /// A quantile of all samples, from 0 to 1.
     Quantile(f64),
-    /// The mean of the greatest of all samples, as a share from 0 to 1.
+    /// The mean of the greatest samples: this share of all, from 0 to 1.
     Worst(f64),
 }
 
-/// A number that is reported of each arm.
+/// A number that is reported for each arm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     name: Cow<'static, str>,
     unit: Unit,
-    source: Source,
+    source: FigureSource,
     within: Option<f64>,
 }
 
 impl Figure {
-    /// One that each block tells under this name. Its value in a round is the mean of the round's blocks.
+    /// A figure that each block computes under this name. Its value in a round is the mean over the round's blocks.
     pub fn of_block(name: impl Into<Cow<'static, str>>, unit: Unit) -> Figure {
-        Figure { name: name.into(), unit, source: Source::Block, within: None }
+        Figure { name: name.into(), unit, source: FigureSource::Block, within: None }
     }
 
-    /// A quantile of all samples, called `p50`, `p99.9` and so on.
+    /// A quantile of all samples, named `p50`, `p99.9` and so on.
     pub fn quantile(q: f64) -> Figure {
-        // 99.9 is not what 0.999 × 100 comes to.
+        // 0.999 × 100 is not exactly 99.9.
         let percent = (q * 1e9).round() / 1e7;
         Figure {
             name: format!("p{percent}").into(),
             unit: Unit::Nanos,
-            source: Source::Quantile(q),
+            source: FigureSource::Quantile(q),
             within: None,
         }
     }
 
-    /// The mean of all samples, called `mean`.
+    /// The mean of all samples, named `mean`.
     pub fn mean() -> Figure {
-        Figure { name: "mean".into(), unit: Unit::Nanos, source: Source::Mean, within: None }
+        Figure { name: "mean".into(), unit: Unit::Nanos, source: FigureSource::Mean, within: None }
     }
 
-    /// The mean of the slowest 1 % of all samples, called `worst 1 %`: it tells of the tail where p99.9 would be a
-    /// maximum in disguise.
+    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are too few samples
+    /// for p99.9.
     pub fn worst_percent() -> Figure {
-        Figure { name: "worst 1 %".into(), unit: Unit::Nanos, source: Source::Worst(0.01), within: None }
+        Figure {
+            name: "worst 1 %".into(),
+            unit: Unit::Nanos,
+            source: FigureSource::Worst(0.01),
+            within: None,
+        }
     }
 
     /// p50, p90, p99, p99.9 and the worst 1 %.
@@ -85,25 +90,26 @@ impl Figure {
         [p50, p90, p99, p999, Figure::worst_percent()]
     }
 
-    /// Under another name.
+    /// The same figure under another name.
     #[must_use]
     pub fn named(self, name: impl Into<Cow<'static, str>>) -> Figure {
         Figure { name: name.into(), ..self }
     }
 
-    /// Rounds are added until its ratio to the baseline is known to so little on either side, in every arm: 0.02 is ±2 %.
+    /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most this half width in
+    /// every arm. 0.02 is ±2 %.
     #[must_use]
     pub fn within(self, half_width: f64) -> Figure {
         Figure { within: Some(half_width), ..self }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// To how little on either side it shall be known, by [`within`](Figure::within).
-    pub fn wanted(&self) -> Option<f64> {
+    /// The half width required by [`within`](Figure::within).
+    pub fn required(&self) -> Option<f64> {
         self.within
     }
 
@@ -113,96 +119,95 @@ impl Figure {
     }
 }
 
-/// One arm beside the baseline.
+/// One arm compared with the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The arm by the baseline; of figures that blocks tell, the geometric mean over rounds. `None` where a value is not
-    /// positive.
+    /// Arm / baseline; for figures of blocks, the geometric mean over rounds. `None` where a value is not positive.
     pub ratio: Option<Interval>,
-    /// Of figures that blocks tell: the median of the rounds' ratios. If it is far from `ratio`, a few rounds make the
+    /// For figures of blocks: the median of the rounds' ratios. If it is far from `ratio`, a few rounds cause the
     /// difference.
     pub median_ratio: Option<Interval>,
-    /// The arm less the baseline, in the figure's unit.
+    /// Arm - baseline, in the unit of the figure.
     pub difference: Interval,
 }
 
 /// One figure of one arm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The arm.
+pub struct ResultRow {
+    /// Name of the arm.
     pub arm: String,
-    /// What it is for.
+    /// Role of the arm.
     pub role: Role,
-    /// The figure.
+    /// Name of the figure.
     pub figure: String,
     /// Its unit.
     pub unit: Unit,
-    /// Its value; of figures that blocks tell, the mean over rounds. `None` where there is none.
+    /// The value; for figures of blocks, the mean over rounds. `None` where it is not known.
     pub value: Option<Interval>,
-    /// Beside the baseline; `None` for the baseline itself and where either has no value.
+    /// Comparison with the baseline; `None` for the baseline itself and where either value is not known.
     pub comparison: Option<Comparison>,
-    /// Rounds behind it.
+    /// Rounds in which the figure is known.
     pub rounds: usize,
-    /// Of figures of samples: how many there are.
+    /// For figures of samples: the number of samples.
     pub samples: Option<u64>,
-    /// Of quantiles: how many samples lie beyond it. Of the worst: how many these are.
+    /// For quantiles: samples above it. For the worst 1 %: how many these are.
     pub beyond: Option<u64>,
 }
 
-impl Row {
-    /// The ratio to the baseline, where there is one.
+impl ResultRow {
+    /// The ratio to the baseline, where it is known.
     pub fn ratio(&self) -> Option<Interval> {
         self.comparison?.ratio
     }
 }
 
-/// The figures of all arms.
+/// The figures of all arms, with intervals and warnings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Findings {
-    /// The experiment.
+pub struct Results {
+    /// Name of the campaign.
     pub experiment: String,
-    /// Figure by figure, in each of them arm by arm.
-    pub rows: Vec<Row>,
-    /// How often an interval holds the truth.
+    /// In order of the figures, and for each figure in order of the arms.
+    pub rows: Vec<ResultRow>,
+    /// How often an interval covers the true value.
     pub confidence: f64,
     /// Complete rounds.
     pub rounds: u32,
-    /// How well blocks could be kept undisturbed.
+    /// Blocks repeated for foreign load.
     pub gating: Gating,
-    /// Why no more was measured.
-    pub ended: Ended,
+    /// Why the campaign ended.
+    pub ended: StopReason,
     /// How long it took \[s\].
     pub elapsed_s: f64,
-    /// What a reader has to know before believing any of it.
+    /// What limits the results.
     pub warnings: Vec<Warning>,
 }
 
-impl Findings {
-    pub(super) fn new(record: &Record) -> Findings {
-        let rows = Analysis::new(record, RESAMPLES).rows();
-        let mut findings = Findings {
-            experiment: record.name.clone(),
+impl Results {
+    pub(super) fn new(measurements: &Measurements) -> Results {
+        let rows = Analysis::new(measurements, RESAMPLES).rows();
+        let mut results = Results {
+            experiment: measurements.name.clone(),
             rows,
-            confidence: record.plan.confidence,
-            rounds: record.rounds,
-            gating: record.gating.clone(),
-            ended: record.ended,
-            elapsed_s: record.elapsed.as_secs_f64(),
+            confidence: measurements.options.confidence,
+            rounds: measurements.rounds,
+            gating: measurements.gating.clone(),
+            ended: measurements.ended,
+            elapsed_s: measurements.elapsed.as_secs_f64(),
             warnings: Vec::new(),
         };
-        findings.warnings = warning::of(&findings, record);
-        findings
+        results.warnings = warning::of(&results, measurements);
+        results
     }
 
     /// The row of an arm and a figure.
-    pub fn row(&self, arm: &str, figure: &str) -> Option<&Row> {
+    pub fn row(&self, arm: &str, figure: &str) -> Option<&ResultRow> {
         self.rows.iter().find(|row| row.arm == arm && row.figure == figure)
     }
 }
 
-impl Record {
-    /// Of the figures that shall be known precisely, the one that is farthest from it: its number, how far its interval
-    /// reaches, and how far it shall.
+impl Measurements {
+    /// Of the figures with a required precision, the one farthest from it: its index, the half width of its interval, and
+    /// the half width required.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
         let analysis = Analysis::new(self, RESAMPLES_BETWEEN);
         let wanted = self
@@ -221,44 +226,48 @@ impl Record {
     }
 }
 
-/// The blocks of a record, laid out by arm and round.
+/// The blocks by arm and round.
 struct Analysis<'a> {
-    record: &'a Record,
+    measurements: &'a Measurements,
     bootstrap: Bootstrap,
     rounds: Vec<Vec<Vec<&'a Block>>>,
     pools: Vec<Pool>,
 }
 
 impl<'a> Analysis<'a> {
-    fn new(record: &'a Record, resamples: u32) -> Analysis<'a> {
-        let rounds: Vec<Vec<Vec<&Block>>> = (0..record.arms.len()).map(|arm| record.rounds_of(arm)).collect();
+    fn new(measurements: &'a Measurements, resamples: u32) -> Analysis<'a> {
+        let rounds: Vec<Vec<Vec<&Block>>> =
+            (0..measurements.arms.len()).map(|arm| measurements.rounds_of(arm)).collect();
         let samples = |blocks: &Vec<&'a Block>| {
             blocks.clone().into_iter().flat_map(|block| block.samples_ns.iter().copied())
         };
         let pools = rounds.iter().map(|rounds| Pool::new(rounds.iter().map(samples))).collect();
-        let (confidence, seed) = (record.plan.confidence, record.plan.seed);
-        Analysis { record, bootstrap: Bootstrap { confidence, resamples, seed }, rounds, pools }
+        let (confidence, seed) = (measurements.options.confidence, measurements.options.seed);
+        Analysis { measurements, bootstrap: Bootstrap { confidence, resamples, seed }, rounds, pools }
     }
 
-    fn rows(&self) -> Vec<Row> {
-        let figures = self.record.figures.iter();
-        figures.flat_map(|figure| (0..self.record.arms.len()).map(move |arm| self.row(figure, arm))).collect()
+    fn rows(&self) -> Vec<ResultRow> {
+        let figures = self.measurements.figures.iter();
+        figures
+            .flat_map(|figure| (0..self.measurements.arms.len()).map(move |arm| self.row(figure, arm)))
+            .collect()
     }
 
-    fn row(&self, figure: &Figure, arm: usize) -> Row {
+    fn row(&self, figure: &Figure, arm: usize) -> ResultRow {
         let pool = &self.pools[arm];
         let values = self.values(figure, arm);
-        let of_block = figure.source == Source::Block;
+        let of_block = figure.source == FigureSource::Block;
         let value = if of_block {
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             self.bootstrap.mean(&known)
         } else {
-            self.bootstrap.percentile(self.rounds[arm].len(), |weights| sampled(figure.source, pool, weights))
+            self.bootstrap
+                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source, pool, draw.weights()))
         };
         let full = |round: &&Vec<&Block>| round.iter().any(|block| !block.samples_ns.is_empty());
-        Row {
-            arm: self.record.arms[arm].name.clone(),
-            role: self.record.arms[arm].role,
+        ResultRow {
+            arm: self.measurements.arms[arm].name.clone(),
+            role: self.measurements.arms[arm].role,
             figure: figure.name.to_string(),
             unit: figure.unit,
             value,
@@ -270,14 +279,14 @@ impl<'a> Analysis<'a> {
             },
             samples: (!of_block).then_some(pool.len() as u64),
             beyond: match figure.source {
-                Source::Block | Source::Mean => None,
-                Source::Quantile(q) => Some(pool.beyond(q)),
-                Source::Worst(share) => Some(pool.beyond(1.0 - share)),
+                FigureSource::Block | FigureSource::Mean => None,
+                FigureSource::Quantile(q) => Some(pool.beyond(q)),
+                FigureSource::Worst(share) => Some(pool.beyond(1.0 - share)),
             },
         }
     }
 
-    /// A figure that blocks tell, by round: the mean of the blocks, where all know it.
+    /// A figure of blocks by round: the mean over the blocks, where all have it.
     fn values(&self, figure: &Figure, arm: usize) -> Vec<Option<f64>> {
         let of_block =
             |block: &&Block| block.figures.get(&figure.name).copied().filter(|value| value.is_finite());
@@ -293,13 +302,13 @@ impl<'a> Analysis<'a> {
     fn compare(&self, figure: &Figure, arm: usize) -> Option<Comparison> {
         let ratio = self.ratio(figure, arm);
         let (difference, median_ratio) = match figure.source {
-            Source::Block => {
+            FigureSource::Block => {
                 let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
                 let median = self.bootstrap.median(&self.log_ratios(figure, arm));
                 (self.bootstrap.mean(&difference)?, median.map(|log| log.map(f64::exp)))
             }
             source => {
-                let difference = |weights: &[u32]| self.both(source, arm, weights).map(|(b, a)| a - b);
+                let difference = |draw: &Draw| self.both(source, arm, draw.weights()).map(|(b, a)| a - b);
                 (self.bootstrap.percentile(self.rounds[arm].len(), difference)?, None)
             }
         };
@@ -308,9 +317,9 @@ impl<'a> Analysis<'a> {
 
     fn ratio(&self, figure: &Figure, arm: usize) -> Option<Interval> {
         let log = match figure.source {
-            Source::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
-            source => self.bootstrap.percentile(self.rounds[arm].len(), |weights| {
-                self.both(source, arm, weights)
+            FigureSource::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
+            source => self.bootstrap.percentile(self.rounds[arm].len(), |draw| {
+                self.both(source, arm, draw.weights())
                     .filter(|(b, a)| *b > 0.0 && *a > 0.0)
                     .map(|(b, a)| (a / b).ln())
             }),
@@ -318,7 +327,7 @@ impl<'a> Analysis<'a> {
         log.map(|log| log.map(f64::exp))
     }
 
-    /// A figure that blocks tell, of the baseline and the arm, in the rounds that have both.
+    /// A figure of blocks, for the baseline and the arm, in the rounds that have both.
     fn pairs(&self, figure: &Figure, arm: usize) -> Vec<(f64, f64)> {
         let (baseline, values) = (self.values(figure, 0), self.values(figure, arm));
         baseline.into_iter().zip(values).filter_map(|(baseline, value)| Some((baseline?, value?))).collect()
@@ -331,18 +340,18 @@ impl<'a> Analysis<'a> {
         pairs.iter().filter(|_| positive).map(|(b, a)| (a / b).ln()).collect()
     }
 
-    /// A figure of samples, of the baseline and the arm, for any weights of the rounds.
-    fn both(&self, source: Source, arm: usize, weights: &[u32]) -> Option<(f64, f64)> {
+    /// A figure of samples, for the baseline and the arm, for any weights of the rounds.
+    fn both(&self, source: FigureSource, arm: usize, weights: &[u32]) -> Option<(f64, f64)> {
         Some((sampled(source, &self.pools[0], weights)?, sampled(source, &self.pools[arm], weights)?))
     }
 }
 
-fn sampled(source: Source, pool: &Pool, weights: &[u32]) -> Option<f64> {
+fn sampled(source: FigureSource, pool: &Pool, weights: &[u32]) -> Option<f64> {
     match source {
-        Source::Block => None,
-        Source::Mean => pool.mean(weights),
-        Source::Quantile(q) => pool.quantile(weights, q).map(|ns| ns as f64),
-        Source::Worst(share) => pool.worst(weights, share),
+        FigureSource::Block => None,
+        FigureSource::Mean => pool.mean(weights),
+        FigureSource::Quantile(q) => pool.quantile(weights, q).map(|ns| ns as f64),
+        FigureSource::Worst(share) => pool.worst(weights, share),
     }
 }
 

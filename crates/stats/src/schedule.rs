@@ -1,14 +1,14 @@
-//! Which arm is measured when.
+//! The order in which arms are measured.
 
-/// What an arm is for.
+/// The role of an arm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// What the others are compared with.
     Baseline,
-    /// What is to be found out about.
+    /// What is compared with the baseline.
     Tried,
-    /// The baseline once more: what differs here is the error of the method.
+    /// The baseline once more: any difference is the error of the method.
     Control,
 }
 
@@ -26,15 +26,15 @@ impl Role {
 /// One setting that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arm<S> {
-    /// What it is called in every result.
+    /// Its name in every result.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// What the experiment sets; the control's is the baseline's.
+    /// What the experiment sets; the control has the setting of the baseline.
     pub setting: S,
 }
 
-/// The arms of an experiment: the baseline, those tried, and at the end the control, which is always part.
+/// The arms of a campaign: the baseline, those tried, and last the control, which is always there.
 #[derive(Clone, Debug)]
 pub struct Arms<S> {
     arms: Vec<Arm<S>>,
@@ -52,7 +52,7 @@ impl<S: Clone> Arms<S> {
         }
     }
 
-    /// One more setting to try.
+    /// Adds a setting to try.
     #[must_use]
     pub fn arm(mut self, name: &str, setting: S) -> Arms<S> {
         let control = self.arms.len().saturating_sub(1);
@@ -62,7 +62,7 @@ impl<S: Clone> Arms<S> {
 }
 
 impl<S> Arms<S> {
-    /// All of them: the baseline first, the control last.
+    /// All arms: the baseline first, the control last.
     pub fn as_slice(&self) -> &[Arm<S>] {
         &self.arms
     }
@@ -70,9 +70,9 @@ impl<S> Arms<S> {
 
 /// The order of the arms, round by round.
 ///
-/// A round is a palindrome, so that each arm is measured twice and the mean of its two times is the same for all: what
-/// drifts evenly changes no comparison. The order within it is turned by one from round to round, so that no arm is
-/// always first, last, or in the middle where it follows itself.
+/// A round is a palindrome: each arm is measured twice, and the mean of its two times is the same for all arms, so that a
+/// linear drift changes no comparison. The order is rotated by one from round to round, so that no arm is always first,
+/// last, or in the middle where it follows itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     arms: usize,
@@ -81,17 +81,17 @@ pub struct Schedule {
 /// One place in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which arm, by its place in [`Arms::as_slice`].
+    /// Index of the arm in [`Arms::as_slice`].
     pub arm: usize,
-    /// 0: on the way there, 1: on the way back.
+    /// 0: the first pass, 1: the second, in reverse order.
     pub pass: u8,
 }
 
 impl Schedule {
-    /// Passes of a round: there and back.
+    /// Passes of a round.
     pub const PASSES: u8 = 2;
 
-    /// The order of so many arms.
+    /// The order for a number of arms.
     pub const fn new(arms: usize) -> Schedule {
         Schedule { arms }
     }
@@ -99,7 +99,7 @@ impl Schedule {
     /// The blocks of round number `round`, from 0.
     ///
     /// ```
-    /// use dwell_lab::method::Schedule;
+    /// use dwell_stats::Schedule;
     /// let order = |round| Schedule::new(3).round(round).map(|slot| slot.arm).collect::<Vec<_>>();
     /// assert_eq!(order(0), [0, 1, 2, 2, 1, 0]);
     /// assert_eq!(order(1), [1, 2, 0, 0, 2, 1]);

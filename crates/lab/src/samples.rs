@@ -25,10 +25,10 @@
 //! df[df.figure != "sample"].groupby(["figure", "arm"]).value.mean()
 //! ```
 
-use super::record::{Measured, Record};
 use dwell_capture::system;
 use dwell_recording::table::{Field, Kind, properties, schema, write_column};
 use dwell_recording::{NewFile, NewFileError};
+use dwell_stats::{MeasuredBlock, Measurements};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -66,7 +66,7 @@ const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
     Field { name, kind, required }
 }
 
-/// What a record does not know of itself.
+/// What a measurements does not know of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// The command line, as it was typed.
@@ -94,15 +94,15 @@ pub enum SamplesError {
 ///
 /// # Errors
 /// Where the file cannot be written.
-pub fn write(path: &Path, record: &Record, about: &About) -> Result<(), SamplesError> {
-    write_to(NewFile::create(path)?, record, about, ROWS_PER_GROUP)?.keep()?;
+pub fn write(path: &Path, measurements: &Measurements, about: &About) -> Result<(), SamplesError> {
+    write_to(NewFile::create(path)?, measurements, about, ROWS_PER_GROUP)?.keep()?;
     Ok(())
 }
 
 /// Returns what it was written to.
 fn write_to<W: Write + Send>(
     out: W,
-    record: &Record,
+    measurements: &Measurements,
     about: &About,
     rows_per_group: usize,
 ) -> Result<W, ParquetError> {
@@ -110,25 +110,25 @@ fn write_to<W: Write + Send>(
     let properties = Arc::new(properties(FIELDS, ZSTD_LEVEL, created_by)?);
     let mut file = SerializedFileWriter::new(out, schema("dwell_lab", FIELDS)?, properties)?;
     let mut rows = Rows::default();
-    for (number, measured) in record.blocks.iter().enumerate() {
+    for (number, measured) in measurements.blocks.iter().enumerate() {
         rows.push_block(number, measured);
         if rows.lines.len() >= rows_per_group {
-            rows.flush(record, &mut file)?;
+            rows.flush(measurements, &mut file)?;
         }
     }
-    rows.flush(record, &mut file)?;
+    rows.flush(measurements, &mut file)?;
     for (key, value) in
-        [("dwell.lab.format", FORMAT.to_owned()), ("dwell.lab", describe(record, about).to_string())]
+        [("dwell.lab.format", FORMAT.to_owned()), ("dwell.lab", describe(measurements, about).to_string())]
     {
         file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
     }
     file.into_inner()
 }
 
-fn describe(record: &Record, about: &About) -> serde_json::Value {
+fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
     let machine = system::Machine;
     json!({
-        "experiment": record.name,
+        "experiment": measurements.name,
         "command": about.command,
         "gaps": about.gaps,
         "begun_s": about.begun_s,
@@ -139,20 +139,20 @@ fn describe(record: &Record, about: &About) -> serde_json::Value {
             "cpus": system::online_cpus(&machine),
         },
         "tool_version": concat!("dwell ", env!("CARGO_PKG_VERSION")),
-        "plan": record.plan,
-        "arms": record.arms,
-        "figures": record.figures,
-        "rounds": record.rounds,
-        "gating": record.gating,
-        "ended": record.ended,
-        "elapsed_s": record.elapsed.as_secs_f64(),
+        "plan": measurements.options,
+        "arms": measurements.arms,
+        "figures": measurements.figures,
+        "rounds": measurements.rounds,
+        "gating": measurements.gating,
+        "ended": measurements.ended,
+        "elapsed_s": measurements.elapsed.as_secs_f64(),
     })
 }
 
 /// Rows of a row group: those of a block differ in little.
 #[derive(Default)]
 struct Rows {
-    /// For each row its block, by its place in the record, and its figure, by its place in `figures`.
+    /// For each row its block, by its place in the measurements, and its figure, by its place in `figures`.
     lines: Vec<(usize, usize)>,
     figures: Vec<ByteArray>,
     samples: Vec<i64>,
@@ -163,7 +163,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn push_block(&mut self, number: usize, measured: &Measured) {
+    fn push_block(&mut self, number: usize, measured: &MeasuredBlock) {
         let sample = self.figure("sample");
         for (place, value_ns) in (0i64..).zip(&measured.block.samples_ns) {
             self.lines.push((number, sample));
@@ -173,8 +173,7 @@ impl Rows {
             self.values_ns.push(value_ns.cast_signed());
         }
         let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
-        let others =
-            measured.disturbance.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
+        let others = measured.load.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
         let block_ns = ("block_ns", measured.elapsed.as_nanos() as f64);
         for (name, value) in own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]) {
             let figure = self.figure(name);
@@ -194,7 +193,7 @@ impl Rows {
 
     fn flush<W: Write + Send>(
         &mut self,
-        record: &Record,
+        measurements: &Measurements,
         file: &mut SerializedFileWriter<W>,
     ) -> Result<(), ParquetError> {
         let rows = std::mem::take(self);
@@ -211,7 +210,7 @@ impl Rows {
                 }
                 "value" => write_column::<_, DoubleType>(&mut group, &rows.values, Some(&is_value))?,
                 "complete" => {
-                    let complete = rows.of_block(record, |block| block.round < record.rounds);
+                    let complete = rows.of_block(measurements, |block| block.round < measurements.rounds);
                     write_column::<_, BoolType>(&mut group, &complete, None)?;
                 }
                 "block" => {
@@ -226,12 +225,13 @@ impl Rows {
                     write_column::<_, ByteArrayType>(&mut group, &names, None)?;
                 }
                 name if field.kind == Kind::Unsigned => {
-                    let numbers = rows.of_block(record, |block| number(block, name));
+                    let numbers = rows.of_block(measurements, |block| number(block, name));
                     write_column::<_, Int64Type>(&mut group, &numbers, None)?;
                 }
                 name => {
-                    let texts =
-                        rows.of_block(record, |block| ByteArray::from(text(record, block, name).as_str()));
+                    let texts = rows.of_block(measurements, |block| {
+                        ByteArray::from(text(measurements, block, name).as_str())
+                    });
                     write_column::<_, ByteArrayType>(&mut group, &texts, None)?;
                 }
             }
@@ -241,19 +241,19 @@ impl Rows {
     }
 
     /// A column that is the same in all rows of a block, computed once for each.
-    fn of_block<T: Clone>(&self, record: &Record, value: impl Fn(&Measured) -> T) -> Vec<T> {
+    fn of_block<T: Clone>(&self, measurements: &Measurements, value: impl Fn(&MeasuredBlock) -> T) -> Vec<T> {
         let mut column: Vec<T> = Vec::with_capacity(self.lines.len());
         let mut before = None;
         for (block, _) in &self.lines {
             let same = column.last().filter(|_| before == Some(*block)).cloned();
-            column.push(same.unwrap_or_else(|| value(&record.blocks[*block])));
+            column.push(same.unwrap_or_else(|| value(&measurements.blocks[*block])));
             before = Some(*block);
         }
         column
     }
 }
 
-fn number(block: &Measured, name: &str) -> i64 {
+fn number(block: &MeasuredBlock, name: &str) -> i64 {
     match name {
         "round" => block.round.into(),
         "pass" => block.pass.into(),
@@ -261,21 +261,21 @@ fn number(block: &Measured, name: &str) -> i64 {
     }
 }
 
-fn text(record: &Record, block: &Measured, name: &str) -> String {
-    let arm = &record.arms[block.arm];
+fn text(measurements: &Measurements, block: &MeasuredBlock, name: &str) -> String {
+    let arm = &measurements.arms[block.arm];
     match name {
-        "experiment" => record.name.clone(),
+        "experiment" => measurements.name.clone(),
         "arm" => arm.name.clone(),
         "role" => arm.role.name().to_owned(),
-        _ => block.verdict.name().to_owned(),
+        _ => block.status.name().to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::method::fake::Machine;
-    use crate::method::{Arms, Block, Campaign, Figure, Plan, Unit};
+    use dwell_stats::fake::FakeEnvironment;
+    use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field as Value;
     use std::collections::BTreeMap;
@@ -283,12 +283,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Two rounds, the second not completed, and a block that was repeated.
-    fn record() -> Record {
-        let plan = Plan { warm_up: false, max_rounds: 2, ..Plan::default() };
+    fn measurements() -> Measurements {
+        let plan = CampaignOptions { warm_up: false, max_rounds: 2, ..CampaignOptions::default() };
         let figures = [Figure::of_block("cost", Unit::Nanos)];
         let campaign = Campaign::new("test", Arms::new("a", 1u64).arm("b", 2), figures, plan).unwrap();
         let (stop, mut blocks) = (AtomicBool::new(false), 0u64);
-        let run = campaign.run(&mut Machine::disturbed([0.0, 0.5]), &stop, &mut |_| (), |turn| {
+        let run = campaign.run(&mut FakeEnvironment::disturbed([0.0, 0.5]), &stop, &mut |_| (), |turn| {
             blocks += 1;
             stop.store(blocks == 10, Ordering::Relaxed);
             let samples = vec![u64::MAX - blocks; usize::from(turn.name == "b") * 2 + 1];
@@ -307,10 +307,10 @@ mod tests {
         (pairs, reader.get_row_iter(None).unwrap().map(|found| row(found.unwrap())).collect())
     }
 
-    /// Every row that there should be, written out from the record one by one.
-    fn expected(record: &Record) -> Vec<BTreeMap<String, Value>> {
+    /// Every row that there should be, written out from the measurements one by one.
+    fn expected(measurements: &Measurements) -> Vec<BTreeMap<String, Value>> {
         let mut all = vec![];
-        for (number, block) in record.blocks.iter().enumerate() {
+        for (number, block) in measurements.blocks.iter().enumerate() {
             let text = |text: &str| Value::Str(text.to_owned());
             let common = |figure: &str| {
                 BTreeMap::from(
@@ -338,7 +338,7 @@ mod tests {
                 row.insert("value_ns".to_owned(), Value::ULong(*value_ns));
                 all.push(row);
             }
-            let foreign = block.disturbance.unwrap().foreign;
+            let foreign = block.load.unwrap().foreign;
             let figures = [
                 ("cost", block.block.figures["cost"]),
                 ("foreign", foreign),
@@ -356,11 +356,11 @@ mod tests {
 
     #[test]
     fn every_sample_and_figure_is_read_back() {
-        let record = record();
-        assert_eq!((record.rounds, record.blocks.len()), (1, 10));
+        let measurements = measurements();
+        assert_eq!((measurements.rounds, measurements.blocks.len()), (1, 10));
         for rows_per_group in [ROWS_PER_GROUP, 20, 1] {
-            let (_, rows) = rows(write_to(vec![], &record, &About::default(), rows_per_group).unwrap());
-            assert_eq!(rows, expected(&record));
+            let (_, rows) = rows(write_to(vec![], &measurements, &About::default(), rows_per_group).unwrap());
+            assert_eq!(rows, expected(&measurements));
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
             gaps: Some("constant:1us".to_owned()),
             ..About::default()
         };
-        write(&path, &record(), &about).unwrap();
+        write(&path, &measurements(), &about).unwrap();
         let (pairs, _) = rows(std::fs::read(&path).unwrap());
         assert_eq!(pairs["dwell.lab.format"], "1");
         let json: serde_json::Value = serde_json::from_str(&pairs["dwell.lab"]).unwrap();
@@ -383,12 +383,12 @@ mod tests {
         assert_eq!(json["gating"]["rejected"], 1);
         assert_eq!(json["ended"], "stopped");
         assert!(json["machine"]["kernel"].is_string());
-        assert!(write(&dir.path().join("none/a.parquet"), &record(), &about).is_err());
+        assert!(write(&dir.path().join("none/a.parquet"), &measurements(), &about).is_err());
     }
 
     #[test]
     fn a_record_of_nothing_is_a_file_without_rows() {
-        let nothing = Record { blocks: vec![], ..record() };
+        let nothing = Measurements { blocks: vec![], ..measurements() };
         assert!(rows(write_to(vec![], &nothing, &About::default(), 1).unwrap()).1.is_empty());
     }
 }

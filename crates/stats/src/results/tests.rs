@@ -1,6 +1,6 @@
 use super::*;
-use crate::method::fake::Machine;
-use crate::method::{Arms, Campaign, Plan, Turn};
+use crate::fake::FakeEnvironment;
+use crate::{Arms, Campaign, CampaignOptions, Trial};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -9,14 +9,20 @@ use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
 
 /// Runs so many rounds; each block is told how many there were before.
-fn measure(rounds: u32, figures: &[Figure], mut block: impl FnMut(&Turn<'_, f64>, u32) -> Block) -> Record {
-    let plan = Plan { min_rounds: 1, max_rounds: rounds, warm_up: false, ..Plan::default() };
-    let campaign = Campaign::new("test", Arms::new("a", 1.0).arm("b", 2.0), figures.to_vec(), plan).unwrap();
+fn measure(
+    rounds: u32,
+    figures: &[Figure],
+    mut block: impl FnMut(&Trial<'_, f64>, u32) -> Block,
+) -> Measurements {
+    let options =
+        CampaignOptions { min_rounds: 1, max_rounds: rounds, warm_up: false, ..CampaignOptions::default() };
+    let campaign =
+        Campaign::new("test", Arms::new("a", 1.0).arm("b", 2.0), figures.to_vec(), options).unwrap();
     let mut before = 0;
     let stop = AtomicBool::new(false);
-    let run = campaign.run(&mut Machine::disturbed([]), &stop, &mut |_| (), |turn| {
+    let run = campaign.run(&mut FakeEnvironment::disturbed([]), &stop, &mut |_| (), |trial| {
         before += 1;
-        Ok::<_, Infallible>(block(turn, before - 1))
+        Ok::<_, Infallible>(block(trial, before - 1))
     });
     run.unwrap()
 }
@@ -28,12 +34,12 @@ fn cost() -> Figure {
 /// What is the same but for an even drift of 1 % a block comes out the same to a hundredth of that.
 #[test]
 fn an_even_drift_changes_no_comparison() {
-    let record = measure(12, &[cost()], |turn, before| {
-        Block::new(vec![]).figure("cost", turn.setting * (100.0 + f64::from(before)))
+    let measurements = measure(12, &[cost()], |trial, before| {
+        Block::new(vec![]).figure("cost", trial.setting * (100.0 + f64::from(before)))
     });
-    let findings = record.findings();
+    let results = measurements.results();
     for (arm, truth) in [("b", 2.0), ("a (A/A)", 1.0)] {
-        let ratio = findings.row(arm, "cost").unwrap().ratio().unwrap();
+        let ratio = results.row(arm, "cost").unwrap().ratio().unwrap();
         assert!((ratio.value / truth - 1.0).abs() < 1e-4, "{arm}: {ratio:?}");
         assert!(ratio.ratio_half_width() < 1e-3, "{arm}: {ratio:?}");
     }
@@ -41,37 +47,37 @@ fn an_even_drift_changes_no_comparison() {
 
 #[test]
 fn figures_that_are_zero_or_missing_have_no_ratio_but_a_difference() {
-    let record = measure(8, &[cost()], |turn, before| {
+    let measurements = measure(8, &[cost()], |trial, before| {
         let block = Block::new(vec![]);
-        match turn.setting {
+        match trial.setting {
             1.0 => block.figure("cost", 0.0),
             // Not known in the first block of b, and so not in the first round.
             _ => block.figure("cost", if before == 1 { f64::NAN } else { 3.0 }),
         }
     });
-    let findings = record.findings();
-    let row = findings.row("b", "cost").unwrap();
+    let results = measurements.results();
+    let row = results.row("b", "cost").unwrap();
     assert_eq!(row.rounds, 7);
     let comparison = row.comparison.unwrap();
     assert_eq!((comparison.ratio, comparison.median_ratio), (None, None));
     assert_eq!(comparison.difference, Interval { low: 3.0, value: 3.0, high: 3.0 });
     let missing = Warning::Missing { arm: "b".to_owned(), figure: "cost".to_owned(), known: 7, rounds: 8 };
-    assert_eq!(findings.warnings, [missing]);
+    assert_eq!(results.warnings, [missing]);
 }
 
 #[test]
 fn a_control_that_differs_and_quantiles_of_too_few_samples_are_warned_of() {
     let figures = [cost(), Figure::quantile(0.5), Figure::quantile(0.99), Figure::quantile(0.999)];
-    let record = measure(8, &figures, |turn, _| {
-        let cost = if turn.name == "a (A/A)" { 1.03 } else { 1.0 };
+    let measurements = measure(8, &figures, |trial, _| {
+        let cost = if trial.name == "a (A/A)" { 1.03 } else { 1.0 };
         Block::new((0..100).map(|i| 1_000 + i).collect()).figure("cost", cost)
     });
-    let warnings: Vec<String> = record.findings().warnings.iter().map(ToString::to_string).collect();
-    let differs = "cost: the baseline differs from itself, by +3.0 % [+3.0 %, +3.0 %]; take no smaller difference for an \
-                   effect (of twenty figures, one does so by chance)";
+    let warnings: Vec<String> = measurements.results().warnings.iter().map(ToString::to_string).collect();
+    let differs = "cost: the baseline differs from its own control by +3.0 % [+3.0 %, +3.0 %]; smaller differences are not \
+                   effects (of twenty figures, one differs by chance)";
     // 8 rounds of 2 blocks of 100 samples: 16 beyond p99, 1 beyond p99.9.
     let few = ["a", "b", "a (A/A)"]
-        .map(|arm| format!("{arm}: p99.9 rests on 1 of 1600 samples; at least 10 are needed"));
+        .map(|arm| format!("{arm}: only 1 of 1600 samples are above p99.9; at least 10 are needed"));
     assert_eq!(warnings, [&[differs.to_owned()][..], &few].concat());
 }
 
@@ -80,16 +86,16 @@ fn quantiles_are_of_all_samples_and_have_their_names() {
     let figures = Figure::latency();
     assert_eq!(figures.each_ref().map(Figure::name), ["p50", "p90", "p99", "p99.9", "worst 1 %"]);
     let figures: Vec<Figure> = figures.into_iter().chain([Figure::mean()]).collect();
-    let record = measure(10, &figures, |turn, before| {
+    let measurements = measure(10, &figures, |trial, before| {
         // Block by block another stretch: only all together they are 0 to 599 times the setting.
         let of_arm = u64::from(before) * 10;
-        Block::new((of_arm..of_arm + 10).map(|i| if *turn.setting == 2.0 { 2 * i } else { i }).collect())
+        Block::new((of_arm..of_arm + 10).map(|i| if *trial.setting == 2.0 { 2 * i } else { i }).collect())
     });
-    let findings = record.findings();
-    for row in &findings.rows {
-        let arm = record.arms.iter().position(|arm| arm.name == row.arm).unwrap();
+    let results = measurements.results();
+    for row in &results.rows {
+        let arm = measurements.arms.iter().position(|arm| arm.name == row.arm).unwrap();
         let mut all: Vec<u64> =
-            record.rounds_of(arm).iter().flatten().flat_map(|b| b.samples_ns.clone()).collect();
+            measurements.rounds_of(arm).iter().flatten().flat_map(|b| b.samples_ns.clone()).collect();
         all.sort_unstable();
         let mean = |values: &[u64]| values.iter().sum::<u64>() as f64 / values.len() as f64;
         let expected = match row.figure.as_str() {
@@ -112,8 +118,8 @@ fn quantiles_are_of_all_samples_and_have_their_names() {
 
 #[test]
 fn findings_are_json_with_null_where_nothing_is_known() {
-    let record = measure(1, &[cost()], |turn, _| Block::new(vec![]).figure("cost", *turn.setting));
-    let json = serde_json::to_value(record.findings()).unwrap();
+    let measurements = measure(1, &[cost()], |trial, _| Block::new(vec![]).figure("cost", *trial.setting));
+    let json = serde_json::to_value(measurements.results()).unwrap();
     let row = &json["rows"][1];
     assert_eq!(
         (row["arm"].as_str(), row["role"].as_str(), row["unit"].as_str()),
@@ -136,8 +142,8 @@ fn intervals_of_ratios_hold_the_truth() {
         let mut random = ChaCha8Rng::seed_from_u64(campaign);
         let normal = |random: &mut ChaCha8Rng| -> f64 { StandardNormal.sample(random) };
         let wander: Vec<f64> = (0..10).map(|_| (0.2 * normal(&mut random)).exp()).collect();
-        let record = measure(10, &figures, |turn, _| {
-            let scale = wander[turn.round as usize] * if *turn.setting == 2.0 { TRUTH } else { 1.0 };
+        let measurements = measure(10, &figures, |trial, _| {
+            let scale = wander[trial.round as usize] * if *trial.setting == 2.0 { TRUTH } else { 1.0 };
             let noise = (0.05 * normal(&mut random)).exp();
             let sample = |random: &mut ChaCha8Rng| -> f64 { Exp1.sample(random) };
             // At most some million.
@@ -147,7 +153,7 @@ fn intervals_of_ratios_hold_the_truth() {
             Block::new(samples).figure("cost", scale * noise)
         });
         let bootstrap = Bootstrap { confidence: 0.95, resamples: 1_000, seed: campaign };
-        for row in (Analysis { bootstrap, ..Analysis::new(&record, 0) }).rows() {
+        for row in (Analysis { bootstrap, ..Analysis::new(&measurements, 0) }).rows() {
             let truth = if row.arm == "b" { TRUTH } else { 1.0 };
             if let Some(ratio) = row.ratio() {
                 *held.entry((row.arm, row.figure)).or_default() += u32::from(ratio.contains(truth));
@@ -164,15 +170,15 @@ proptest! {
     /// Ratios and differences are those of the rounds' means, written out.
     #[test]
     fn ratios_are_geometric_means_of_the_rounds_ratios(costs in prop::collection::vec(0.1f64..1e6, 6 * 5)) {
-        let record = measure(5, &[cost()], |_, before| Block::new(vec![]).figure("cost", costs[before as usize]));
-        let findings = record.findings();
+        let measurements = measure(5, &[cost()], |_, before| Block::new(vec![]).figure("cost", costs[before as usize]));
+        let results = measurements.results();
         let of = |arm: usize, round: u32| {
-            let found: Vec<f64> = record.blocks.iter().filter(|b| b.arm == arm && b.round == round)
+            let found: Vec<f64> = measurements.blocks.iter().filter(|b| b.arm == arm && b.round == round)
                 .map(|b| b.block.figures["cost"]).collect();
             (found[0] + found[1]) / 2.0
         };
         for (arm, name) in [(1, "b"), (2, "a (A/A)")] {
-            let comparison = findings.row(name, "cost").unwrap().comparison.unwrap();
+            let comparison = results.row(name, "cost").unwrap().comparison.unwrap();
             let ratio: f64 = (0..5).map(|round| of(arm, round) / of(0, round)).product();
             let difference: f64 = (0..5).map(|round| of(arm, round) - of(0, round)).sum();
             prop_assert!((comparison.ratio.unwrap().value / ratio.powf(0.2) - 1.0).abs() < 1e-9);

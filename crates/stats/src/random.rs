@@ -1,6 +1,6 @@
-//! Random numbers that are the same in every run: for the bootstrap, and for streams that are generated.
+//! Random numbers that are the same in every run: for the bootstrap, and for generated workloads.
 
-/// Steele, Lea and Flood's SplitMix64: 64 bits of state, each seed another sequence.
+/// SplitMix64 by Steele, Lea and Flood: 64 bits of state, another sequence for each seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
@@ -20,7 +20,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, all about equally likely (to `n` parts in 2^64); 0 for 0.
+    /// A number below `n`, all equally likely to `n` parts in 2^64; 0 for `n` = 0.
     pub const fn below(&mut self, n: u64) -> u64 {
         // Below `n`, as the first factor is below 2^64.
         #[allow(clippy::cast_possible_truncation)]
@@ -28,8 +28,8 @@ impl SplitMix64 {
         scaled
     }
 
-    /// Exponentially distributed with this mean, rounded down: what lies between arrivals that know nothing of each
-    /// other. At most 37 means.
+    /// Exponentially distributed with this mean, rounded down: the time between independent arrivals. At most 37 times the
+    /// mean.
     pub fn exponential(&mut self, mean: f64) -> u64 {
         // Above 0, at most 1.
         let share = ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;

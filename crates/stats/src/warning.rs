@@ -1,0 +1,200 @@
+//! What limits the results of a campaign.
+
+use crate::measurements::{Measurements, StopReason};
+use crate::results::{ResultRow, Results};
+use crate::schedule::Role;
+use crate::{Interval, MIN_ROUNDS};
+use serde::Serialize;
+use std::fmt;
+
+/// The fewest samples above a quantile with which it is more than a guess at the maximum.
+pub const MIN_BEYOND: u64 = 10;
+
+/// A reason to trust results less.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Warning {
+    /// The campaign was stopped early.
+    Stopped {
+        /// Complete rounds.
+        rounds: u32,
+    },
+    /// Too few rounds for intervals.
+    FewRounds {
+        /// Complete rounds.
+        rounds: u32,
+    },
+    /// Foreign load is not known.
+    NotGated {
+        /// Blocks whose foreign load is not known.
+        blocks: u64,
+    },
+    /// Foreign load did not end.
+    NeverQuiet {
+        /// The round, from 0, from which on blocks were not repeated.
+        round: u32,
+        /// The limit of foreign load, as a share of one CPU.
+        limit: f64,
+    },
+    /// Blocks count in spite of foreign load.
+    Disturbed {
+        /// How many of them.
+        disturbed: u64,
+        /// Blocks in all.
+        blocks: u64,
+        /// The limit of foreign load, as a share of one CPU.
+        limit: f64,
+    },
+    /// The baseline differs from itself.
+    ControlDiffers {
+        /// Name of the figure.
+        figure: String,
+        /// Control / baseline.
+        ratio: Interval,
+    },
+    /// An interval is wider than required.
+    Imprecise {
+        /// Name of the arm.
+        arm: String,
+        /// Name of the figure.
+        figure: String,
+        /// Half the width of the interval of the ratio, 0.05: ±5 %; infinite (`null`) where there is no ratio.
+        half_width: f64,
+        /// The half width required.
+        required: f64,
+    },
+    /// Too few samples are above a quantile.
+    FewSamples {
+        /// Name of the arm.
+        arm: String,
+        /// Name of the figure.
+        figure: String,
+        /// Samples in all.
+        samples: u64,
+        /// Samples above the quantile.
+        beyond: u64,
+    },
+    /// Some rounds lack the figure.
+    Missing {
+        /// Name of the arm.
+        arm: String,
+        /// Name of the figure.
+        figure: String,
+        /// Rounds with the figure.
+        known: usize,
+        /// Rounds in all.
+        rounds: u32,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::Stopped { rounds } => write!(f, "stopped early, after {rounds} complete rounds"),
+            Warning::FewRounds { rounds } => {
+                write!(f, "{rounds} rounds are too few: intervals need at least {MIN_ROUNDS}")
+            }
+            Warning::NotGated { blocks } => {
+                write!(f, "the load of other programs during {blocks} blocks is not known")
+            }
+            Warning::NeverQuiet { round, limit } => write!(
+                f,
+                "other programs kept using more than {} % of a CPU; from round {} on, disturbed blocks were not \
+                 repeated",
+                limit * 100.0,
+                round + 1
+            ),
+            Warning::Disturbed { disturbed, blocks, limit } => write!(
+                f,
+                "{disturbed} of {blocks} blocks count although other programs used more than {} % of a CPU",
+                limit * 100.0
+            ),
+            Warning::ControlDiffers { figure, ratio: Interval { low, value, high } } => write!(
+                f,
+                "{figure}: the baseline differs from its own control by {:+.1} % [{:+.1} %, {:+.1} %]; smaller \
+                 differences are not effects (of twenty figures, one differs by chance)",
+                percent(*value),
+                percent(*low),
+                percent(*high)
+            ),
+            Warning::Imprecise { arm, figure, half_width, required } if half_width.is_finite() => write!(
+                f,
+                "{arm}: {figure} is known to ±{:.1} %; ±{} % was required",
+                half_width * 100.0,
+                required * 100.0
+            ),
+            Warning::Imprecise { arm, figure, .. } => {
+                write!(f, "{arm}: {figure} has no ratio to the baseline")
+            }
+            Warning::FewSamples { arm, figure, samples, beyond } => write!(
+                f,
+                "{arm}: only {beyond} of {samples} samples are above {figure}; at least {MIN_BEYOND} are needed"
+            ),
+            Warning::Missing { arm, figure, known, rounds } => {
+                write!(f, "{arm}: {figure} is known in {known} of {rounds} rounds")
+            }
+        }
+    }
+}
+
+fn percent(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
+}
+
+/// All warnings, the gravest first.
+pub(super) fn of(results: &Results, measurements: &Measurements) -> Vec<Warning> {
+    let rounds = measurements.rounds;
+    let stopped = matches!(measurements.ended, StopReason::Stopped | StopReason::Failed);
+    let mut warnings = Vec::new();
+    warnings.extend(stopped.then_some(Warning::Stopped { rounds }));
+    warnings.extend(((rounds as usize) < MIN_ROUNDS).then_some(Warning::FewRounds { rounds }));
+    warnings.extend(gating(measurements));
+    warnings.extend(results.rows.iter().filter_map(control));
+    warnings.extend(results.rows.iter().filter_map(|row| imprecise(row, measurements)));
+    warnings.extend(results.rows.iter().filter_map(few_samples));
+    warnings.extend(results.rows.iter().filter_map(|row| missing(row, rounds)));
+    warnings
+}
+
+fn gating(measurements: &Measurements) -> impl Iterator<Item = Warning> {
+    let (gating, limit) = (&measurements.gating, measurements.options.foreign_limit);
+    let unknown = (gating.unknown > 0).then_some(Warning::NotGated { blocks: gating.unknown });
+    let never = gating.given_up_in_round.map(|round| Warning::NeverQuiet { round, limit });
+    let (disturbed, blocks) = (gating.disturbed, gating.blocks);
+    let disturbed = (disturbed > 0).then_some(Warning::Disturbed { disturbed, blocks, limit });
+    [unknown, never, disturbed].into_iter().flatten()
+}
+
+fn control(row: &ResultRow) -> Option<Warning> {
+    let ratio = row.ratio().filter(|ratio| row.role == Role::Control && !ratio.contains(1.0))?;
+    Some(Warning::ControlDiffers { figure: row.figure.clone(), ratio })
+}
+
+/// With too few rounds nothing is precise, which has its own warning.
+fn imprecise(row: &ResultRow, measurements: &Measurements) -> Option<Warning> {
+    if (measurements.rounds as usize) < MIN_ROUNDS {
+        return None;
+    }
+    let figure = measurements.figures.iter().find(|figure| figure.name() == row.figure)?;
+    let required = figure.required().filter(|_| row.role != Role::Baseline)?;
+    let half_width = row.ratio().map_or(f64::INFINITY, |ratio| ratio.ratio_half_width());
+    let (arm, figure) = (row.arm.clone(), row.figure.clone());
+    (half_width > required).then_some(Warning::Imprecise { arm, figure, half_width, required })
+}
+
+fn few_samples(row: &ResultRow) -> Option<Warning> {
+    let (samples, beyond) = (row.samples?, row.beyond.filter(|beyond| *beyond < MIN_BEYOND)?);
+    let (arm, figure) = (row.arm.clone(), row.figure.clone());
+    Some(Warning::FewSamples { arm, figure, samples, beyond })
+}
+
+/// A figure that an arm never has does not apply to it.
+fn missing(row: &ResultRow, rounds: u32) -> Option<Warning> {
+    let (arm, figure) = (row.arm.clone(), row.figure.clone());
+    (1..rounds as usize).contains(&row.rounds).then_some(Warning::Missing {
+        arm,
+        figure,
+        known: row.rounds,
+        rounds,
+    })
+}
