@@ -13,6 +13,8 @@ pub(crate) struct Fake {
     forbidden: Vec<PathBuf>,
     mount_errno: i32,
     perf_errno: i32,
+    /// Whether it is a kernel before 6.0, which does not count lost records by event.
+    old_perf: bool,
 }
 
 impl Fake {
@@ -22,6 +24,7 @@ impl Fake {
             forbidden: vec![],
             mount_errno: libc::ENODEV,
             perf_errno: libc::EACCES,
+            old_perf: false,
         }
     }
 
@@ -43,6 +46,12 @@ impl Fake {
 
     pub(crate) fn perf_fails(mut self, errno: i32) -> Fake {
         self.perf_errno = errno;
+        self
+    }
+
+    /// The refusal for `perf_fails` comes only without the counts of lost records, which this kernel does not have.
+    pub(crate) fn old_perf(mut self) -> Fake {
+        self.old_perf = true;
         self
     }
 
@@ -81,7 +90,10 @@ impl System for Fake {
         Err(io::Error::from_raw_os_error(self.mount_errno))
     }
 
-    fn open_event(&self, _: &Attributes, _: u32) -> io::Result<OwnedFd> {
+    fn open_event(&self, attributes: &Attributes, _: u32) -> io::Result<OwnedFd> {
+        if self.old_perf && attributes.counts_lost {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
         Err(io::Error::from_raw_os_error(self.perf_errno))
     }
 }

@@ -7,6 +7,7 @@ use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_trace::event::{Event, Kind, What};
 use std::collections::BTreeMap;
+use std::io;
 
 /// A tracepoint that a recorder wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub struct Trace {
     /// By number of the tracepoint.
     decoders: Vec<Option<Decoder>>,
     lost: BTreeMap<u32, u64>,
+    /// Of those, the ones that a record in a ring buffer told of.
+    told: BTreeMap<u32, u64>,
 }
 
 /// Where every kernel so far has it; the format file of the first probe is asked first.
@@ -119,7 +122,7 @@ impl Trace {
             kept.push(probe.clone());
         }
         let sampler = Sampler::open(system, tracepoints)?;
-        Ok(Trace { sampler, probes: kept, type_at, decoders, lost: BTreeMap::new() })
+        Ok(Trace { sampler, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
     }
 
     /// The probes that are open.
@@ -148,7 +151,7 @@ impl Trace {
 
     /// Hands over every event that is there, CPU by CPU; answers how many bytes they took.
     pub fn drain(&mut self, mut each: impl FnMut(Event)) -> u64 {
-        let Trace { sampler, type_at, decoders, lost, .. } = self;
+        let Trace { sampler, type_at, decoders, lost, told, .. } = self;
         // A loss without a time of its own is put where the CPU's last event was.
         let mut last_ns = 0;
         sampler.drain(|cpu, record| match record {
@@ -169,6 +172,7 @@ impl Trace {
             }
             Record::Lost { time_ns, count } => {
                 *lost.entry(cpu).or_default() += count;
+                *told.entry(cpu).or_default() += count;
                 let time_ns = time_ns.unwrap_or(last_ns);
                 each(Event { time_ns, cpu, pid: 0, tid: 0, what: What::Lost { count } });
             }
@@ -179,6 +183,25 @@ impl Trace {
     /// Counts events that came, but too late to be of use.
     pub fn count_lost(&mut self, cpu: u32, count: u64) {
         *self.lost.entry(cpu).or_default() += count;
+    }
+
+    /// Counts what was lost after the last record of each CPU, of which no ring buffer tells. To be called when the events
+    /// are disabled and everything is read; returns how many.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn settle_losses(&mut self) -> io::Result<u64> {
+        let mut more = 0;
+        for (cpu, all) in self.sampler.lost()?.unwrap_or_default() {
+            let told = self.told.entry(cpu).or_default();
+            let untold = all.saturating_sub(*told);
+            *told += untold;
+            if untold > 0 {
+                self.count_lost(cpu, untold);
+                more += untold;
+            }
+        }
+        Ok(more)
     }
 
     /// Events lost so far, by CPU; a CPU that lost none is not in it.

@@ -12,7 +12,7 @@ use dwell_policy::Layer;
 use dwell_recording::{
     Clock, Contents, Episode, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
 };
-use dwell_trace::event::Event;
+use dwell_trace::event::{Event, What};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
@@ -236,6 +236,7 @@ impl Recorder {
         metadata.kernel = kernel_release(&*system);
         metadata.cpu_model = cpu_model(&*system);
         metadata.lost.events = Some(0);
+        metadata.lost.at_least = !trace.sampler().counts_lost();
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
         Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched })
     }
@@ -345,6 +346,7 @@ impl Recorder {
         }
         self.trace.sampler().disable().map_err(io("switch off"))?;
         self.read(&mut round);
+        self.trace.settle_losses().map_err(io("read the lost counts of"))?;
         self.release(&mut round, u64::MAX, outlet, observer)?;
         let mut rows = Vec::new();
         self.pairing.finish(&mut rows);
@@ -358,11 +360,12 @@ impl Recorder {
     fn read(&mut self, round: &mut Round) {
         let mut late = Vec::new();
         let Round { merge, status, .. } = round;
-        self.trace.drain(|event| {
-            status.events += 1;
-            if !merge.push(event) {
-                late.push(event.cpu);
-            }
+        self.trace.drain(|event| match merge.push(event) {
+            true if matches!(event.what, What::Lost { .. }) => {}
+            true => status.events += 1,
+            // What a record of losses counts is counted already.
+            false if matches!(event.what, What::Lost { .. }) => {}
+            false => late.push(event.cpu),
         });
         late.into_iter().for_each(|cpu| self.trace.count_lost(cpu, 1));
     }

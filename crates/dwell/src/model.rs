@@ -188,7 +188,8 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         );
     }
     if let Some(lost) = metadata.lost.events.filter(|&lost| lost > 0) {
-        notes.push(format!("{lost} trace events were lost while recording"));
+        let at_least = if metadata.lost.at_least { "at least " } else { "" };
+        notes.push(format!("{at_least}{lost} trace events were lost while recording"));
     }
     if has_least_lengths(metadata) {
         notes.push(

@@ -142,6 +142,9 @@ pub struct Losses {
     /// `None`: nobody counted.
     #[serde(default)]
     pub events: Option<u64>,
+    /// Whether more than `events` may have been lost: the recorder could not see all losses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
     /// The part of `events` whose CPU is known.
     #[serde(default)]
     pub by_cpu: Vec<CpuLoss>,

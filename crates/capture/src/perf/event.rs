@@ -24,6 +24,9 @@ pub struct Attributes {
     pub source: Source,
     /// How full the ring buffer must be before a reader that waits is woken \[bytes\].
     pub watermark_bytes: u32,
+    /// Whether the event counts the records that did not fit into the ring buffer, for [`lost`] (Linux 6.0 and later; an
+    /// older kernel refuses it with `EINVAL`).
+    pub counts_lost: bool,
 }
 
 /// Opens an event on one CPU for all processes, disabled.
@@ -41,6 +44,7 @@ pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
         config,
         sample_type: SAMPLE_TYPE,
         clockid: libc::CLOCK_MONOTONIC,
+        read_format: if attributes.counts_lost { abi::PERF_FORMAT_LOST.into() } else { 0 },
         ..Default::default()
     };
     attr.__bindgen_anon_1.sample_period = 1;
@@ -64,6 +68,21 @@ pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
 /// What every sample has, in this order; `record` takes it apart.
 pub(super) const SAMPLE_TYPE: u64 =
     abi::PERF_SAMPLE_TID as u64 | abi::PERF_SAMPLE_TIME as u64 | abi::PERF_SAMPLE_RAW as u64;
+
+/// The records of an event that did not fit into its ring buffer so far; the event must count them.
+///
+/// The kernel writes `PERF_RECORD_LOST` only when there is room again and another record follows, so what is lost after the
+/// last record is in no ring buffer. This count has everything.
+pub(super) fn lost(event: BorrowedFd<'_>) -> io::Result<u64> {
+    // `u64 value; u64 lost;`, which is what PERF_FORMAT_LOST alone asks for.
+    let mut counts = [0; 16];
+    match rustix::io::read(event, &mut counts)? {
+        16 => Ok(u64::from_ne_bytes([
+            counts[8], counts[9], counts[10], counts[11], counts[12], counts[13], counts[14], counts[15],
+        ])),
+        read => Err(io::Error::other(format!("an event has {read} bytes of counts, 16 were expected"))),
+    }
+}
 
 pub(super) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: ENABLE takes a number and touches no memory of ours; the descriptor is open while it is borrowed.

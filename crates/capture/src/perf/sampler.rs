@@ -100,6 +100,8 @@ pub struct Sampler {
     /// For what wraps around the end of a ring buffer.
     spare: Vec<u8>,
     bytes: usize,
+    /// Whether events count what did not fit, which kernels before 6.0 cannot.
+    counts_lost: bool,
 }
 
 /// What all ring buffers together may take \[bytes\].
@@ -120,7 +122,7 @@ impl Sampler {
         let share = (ALL_RINGS / cpus.len().max(1)).max(LEAST_RING);
         let bytes = RING.min(1 << share.ilog2());
         raise_descriptor_limit();
-        let mut sampler = Sampler { tracepoints, buffers: vec![], spare: vec![], bytes };
+        let mut sampler = Sampler { tracepoints, buffers: vec![], spare: vec![], bytes, counts_lost: true };
         for cpu in cpus {
             if let Some(buffer) = sampler.open_cpu(system, cpu)? {
                 sampler.buffers.push(buffer);
@@ -134,7 +136,14 @@ impl Sampler {
         let mut events: Vec<OwnedFd> = vec![];
         let mut ring = None;
         for tracepoint in &self.tracepoints {
-            let fd = match system.open_event(&self.attributes(tracepoint), cpu) {
+            let mut opened = system.open_event(&self.attributes(tracepoint), cpu);
+            if self.counts_lost && opened.as_ref().is_err_and(is_invalid) {
+                let without = Attributes { counts_lost: false, ..self.attributes(tracepoint) };
+                opened = system.open_event(&without, cpu);
+                // Where both are refused, the reason is another one.
+                self.counts_lost = opened.as_ref().is_err_and(is_invalid);
+            }
+            let fd = match opened {
                 Ok(fd) => fd,
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
                 Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
@@ -152,7 +161,7 @@ impl Sampler {
 
     fn attributes(&self, tracepoint: &Tracepoint) -> Attributes {
         let watermark_bytes = u32::try_from(self.bytes / 4).unwrap_or(u32::MAX);
-        Attributes { source: tracepoint.source, watermark_bytes }
+        Attributes { source: tracepoint.source, watermark_bytes, counts_lost: self.counts_lost }
     }
 
     fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> OpenError {
@@ -194,6 +203,27 @@ impl Sampler {
     /// What the system says.
     pub fn disable(&self) -> io::Result<()> {
         self.all().try_for_each(|fd| event::disable(fd.as_fd()))
+    }
+
+    /// Whether [`Sampler::lost`] counts every record that did not fit. Otherwise (before Linux 6.0) only those are known
+    /// that a [`Record::Lost`] tells of, and what is lost after the last record of a CPU is not.
+    pub fn counts_lost(&self) -> bool {
+        self.counts_lost
+    }
+
+    /// The records of each CPU that did not fit into its ring buffer so far; `None` if they are not counted.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn lost(&self) -> io::Result<Option<Vec<(u32, u64)>>> {
+        if !self.counts_lost {
+            return Ok(None);
+        }
+        let of_cpu = |buffer: &CpuBuffer| {
+            let counts = buffer.events.iter().map(|fd| event::lost(fd.as_fd()));
+            Ok((buffer.cpu, counts.sum::<io::Result<u64>>()?))
+        };
+        self.buffers.iter().map(of_cpu).collect::<io::Result<_>>().map(Some)
     }
 
     fn all(&self) -> impl Iterator<Item = &OwnedFd> {
@@ -262,6 +292,10 @@ impl Sampler {
     }
 }
 
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINVAL)
+}
+
 fn prepare(fd: &OwnedFd, tracepoint: &Tracepoint) -> Result<(), OpenError> {
     let Some(filter) = &tracepoint.filter else { return Ok(()) };
     event::set_filter(fd.as_fd(), filter).map_err(|source| OpenError::Filter {
@@ -306,6 +340,25 @@ mod tests {
             filter: None,
         };
         Sampler::open(&fake, vec![tracepoint]).unwrap_err().to_string()
+    }
+
+    /// A kernel that does not count losses by event is asked again without; its refusal is then the one that is told.
+    #[test]
+    fn before_6_0_events_are_opened_without_counts_of_losses() {
+        let fake = Fake::new().old_perf().perf_fails(libc::EMFILE);
+        let source = Source::Tracepoint(41);
+        let tracepoint = Tracepoint { name: "kvm:kvm_vcpu_wakeup".to_owned(), source, filter: None };
+        let mut sampler = Sampler {
+            tracepoints: vec![tracepoint],
+            buffers: vec![],
+            spare: vec![],
+            bytes: RING,
+            counts_lost: true,
+        };
+        let refused = sampler.open_cpu(&fake, 0).unwrap_err();
+        assert!(matches!(refused, OpenError::Descriptors { .. }), "{refused}");
+        assert!(!sampler.counts_lost());
+        assert_eq!(sampler.lost().unwrap(), None);
     }
 
     #[test]

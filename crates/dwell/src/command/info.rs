@@ -122,6 +122,7 @@ fn losses(metadata: &Metadata) -> String {
     let lost = &metadata.lost;
     let events = match lost.events {
         None => "events: nobody counted".to_owned(),
+        Some(events) if lost.at_least => format!("at least {} events", count(events.into())),
         Some(0) => "no events".to_owned(),
         Some(events) => format!("{} events", count(events.into())),
     };

@@ -103,6 +103,8 @@ struct Recorded {
     elapsed_ns: u128,
     events: u64,
     lost_events: u64,
+    /// Whether more may have been lost: kernels before 6.0 do not count what is lost after the last event of a CPU.
+    lost_at_least: bool,
     lost_by_cpu: Vec<dwell_recording::CpuLoss>,
     episodes: u64,
     incomplete_episodes: u64,
@@ -152,6 +154,7 @@ fn describe(output: String, layer: &'static str, summary: &Summary) -> Recorded 
         elapsed_ns: summary.status.elapsed.as_nanos(),
         events: summary.status.events,
         lost_events: summary.status.lost,
+        lost_at_least: summary.metadata.lost.at_least,
         lost_by_cpu: summary.metadata.lost.by_cpu.clone(),
         episodes: summary.contents.episodes,
         incomplete_episodes: summary.status.incomplete,
@@ -166,7 +169,7 @@ const TOLD: usize = 10;
 fn words(recorded: &Recorded) -> String {
     let seconds = recorded.elapsed_ns as f64 / 1e9;
     let mut text = format!(
-        "{}: {} episodes of {} idler{} in {}, {} a second; {} events, {} lost\n",
+        "{}: {} episodes of {} idler{} in {}, {} a second; {} events, {}{} lost\n",
         recorded.output,
         count(recorded.episodes.into()),
         recorded.idlers.len(),
@@ -174,6 +177,7 @@ fn words(recorded: &Recorded) -> String {
         duration(recorded.elapsed_ns as f64),
         per_second(recorded.episodes, seconds),
         count(recorded.events.into()),
+        if recorded.lost_at_least { "at least " } else { "" },
         count(recorded.lost_events.into()),
     );
     let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
