@@ -1,12 +1,11 @@
 //! Versions and settings as people type them.
 
-use crate::quantity;
 use anyhow::{Context, anyhow, ensure};
 use dwell_policy::Layer;
-use dwell_policy::param::{self, Setting, Unit};
+use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_recording::{Metadata, SettingValue};
-use dwell_replay::Versions;
+use dwell_replay::{Catalogue, Versions};
 
 /// Which releases decide the rules and their defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -67,6 +66,18 @@ pub(crate) fn layer(text: &str) -> Result<Layer, String> {
         .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
 }
 
+/// Long help of `--policy`: every policy of the catalogue.
+pub(crate) fn policy_help() -> String {
+    let mut help =
+        "Policy to replay beside the settings, such as leader@20us; can be given several times\n".to_owned();
+    let catalogue = Catalogue::default();
+    for entry in catalogue.entries() {
+        help += &format!("\n  {}\n          {}", entry.grammar(), entry.about);
+    }
+    help + "\n\nThe first TIME is the halt cost (of `fixed`, the window); late=TIME is a wakeup latency that is in the \
+            measured idle times, and has no effect on a replay. A NAME=VALUE is a parameter of `dwell params`."
+}
+
 /// One `name=value`, the value still as typed.
 #[derive(Clone, Debug)]
 struct Assignment<'a> {
@@ -115,24 +126,9 @@ pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(
         return Err(format!("no such parameter here; there are {}", known.join(", ")));
     };
     let index = param::index_of(setting.layer(), name);
-    let number = index.map(|index| number(&param::table(setting.layer())[index], value)).transpose()?;
+    let number = index.map(|index| param::table(setting.layer())[index].parse(value)).transpose();
+    let number = number.map_err(|why| why.to_string())?;
     setting.set(name, number.unwrap_or(0)).map_err(|why| why.to_string())
-}
-
-fn number(param: &param::Param, text: &str) -> Result<i64, String> {
-    let range = || format!("a whole number from {} to {} {}", param.min, param.max, param.unit.name());
-    if let Ok(number) = text.parse::<i64>() {
-        return Ok(number);
-    }
-    match param.unit {
-        Unit::Nanoseconds => {
-            let ns = quantity::duration(text)?;
-            i64::try_from(ns.get()).map_err(|_| format!("too long; {} is {}", param.name, range()))
-        }
-        Unit::Switch if matches!(text, "Y" | "y" | "yes" | "on" | "true") => Ok(1),
-        Unit::Switch if matches!(text, "N" | "n" | "no" | "off" | "false") => Ok(0),
-        _ => Err(format!("{} is {}", param.name, range())),
-    }
 }
 
 /// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording says

@@ -1,11 +1,8 @@
 //! How a vCPU of the lab idles: written as text, tried as an arm.
 
-use crate::gaps::Typed;
 use crate::vm::Options;
-use dwell_policy::param::{SetError, Setting};
-use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
-use dwell_policy::{Layer, Nanos, ParseNanosError};
-use dwell_replay::{Rule, Terms};
+use dwell_policy::{Nanos, ParseNanosError};
+use dwell_replay::{ParseRuleError, Rule};
 use std::fmt;
 use std::str::FromStr;
 
@@ -24,9 +21,8 @@ pub enum Halts {
 /// `user:POLICY` (halts come to user space, which polls by the policy), `guest:POLICY` (the guest polls before it halts),
 /// `no-poll-control` (the guest forbids its host to poll, `MSR_KVM_POLL_CONTROL` = 0).
 ///
-/// POLICY is `never`, `always`, `fixed=NS`, `ski-rental=NS`, or a rule with what differs from its defaults: `kvm`,
-/// `haltpoll`, `aio`, `kvm@5.10,halt_poll_ns=50us`. Policies that learn are told what a halt is worth, and how late they
-/// learn of a wake that they slept through: `savings@20us`, `leader@20us,late=12us`.
+/// POLICY is a policy of the [catalogue](dwell_replay::catalogue), such as `fixed=20us`, `leader@20us,late=12us` or
+/// `kvm@5.10,halt_poll_ns=50us`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// Who handles its halts.
@@ -45,13 +41,9 @@ pub enum ParseIdleError {
         "`{0}` is no way to idle; write parts with + between them: host:200us, user:POLICY, guest:POLICY, no-poll-control"
     )]
     Part(String),
-    /// A policy that is not known.
-    #[error(
-        "`{0}` is no policy; write never, always, fixed=20us, ski-rental=20us, savings@20us, leader@20us (with ,late=10us \
-         where a halted idler learns of its wake so late), kvm, haltpoll or aio, the last three with NAME=VALUE after commas \
-         and @VERSION after their name, such as kvm@5.10,halt_poll_ns=50us"
-    )]
-    Policy(String),
+    /// A policy that cannot be read.
+    #[error(transparent)]
+    Policy(#[from] ParseRuleError),
     /// A duration that cannot be read.
     #[error("`{text}` {source}")]
     Duration {
@@ -59,17 +51,6 @@ pub enum ParseIdleError {
         text: String,
         /// What is wrong with it.
         source: ParseNanosError,
-    },
-    /// A version that cannot be read.
-    #[error("`{0}` is no version; write it as 6.11")]
-    Version(String),
-    /// A parameter that cannot be set so.
-    #[error("`{text}`: {source}")]
-    Parameter {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        source: SetError,
     },
     /// Parts that exclude each other.
     #[error("{0}")]
@@ -127,8 +108,8 @@ impl FromStr for Idle {
             let twice =
                 match part.split_once(':').map_or((part, ""), |(kind, rest)| (kind.trim(), rest.trim())) {
                     ("host", ns) => host.replace(duration(ns)?).is_some(),
-                    ("user", policy) => user.replace(rule(policy)?).is_some(),
-                    ("guest", policy) => guest.replace(rule(policy)?).is_some(),
+                    ("user", policy) => user.replace(policy.parse()?).is_some(),
+                    ("guest", policy) => guest.replace(policy.parse()?).is_some(),
                     ("no-poll-control", "") => poll_control.replace(false).is_some(),
                     _ => return Err(ParseIdleError::Part(part.to_owned())),
                 };
@@ -160,111 +141,20 @@ fn duration(text: &str) -> Result<Nanos, ParseIdleError> {
     text.parse().map_err(|source| ParseIdleError::Duration { text: text.to_owned(), source })
 }
 
-/// A policy as text.
-///
-/// # Errors
-/// [`ParseIdleError`], with what is wrong.
-pub fn rule(text: &str) -> Result<Rule, ParseIdleError> {
-    let unknown = || ParseIdleError::Policy(text.to_owned());
-    let (name, values) = text.split_once(',').map_or((text, None), |(name, values)| (name, Some(values)));
-    let (name, version) = name.split_once('@').map_or((name, None), |(name, version)| (name, Some(version)));
-    let layer = match name.trim() {
-        "kvm" => Layer::Host,
-        "haltpoll" => Layer::Guest,
-        "aio" => Layer::Iothread,
-        "savings" => return Ok(Rule::Savings(terms(version, values).ok_or_else(unknown)??)),
-        "leader" => return Ok(Rule::Leader(terms(version, values).ok_or_else(unknown)??)),
-        simple => {
-            if version.is_some() || values.is_some() {
-                return Err(unknown());
-            }
-            return match simple.split_once('=').map_or((simple, None), |(name, ns)| (name, Some(ns))) {
-                ("never", None) => Ok(Rule::Never),
-                ("always", None) => Ok(Rule::Always),
-                ("fixed", Some(ns)) => Ok(Rule::Fixed(duration(ns)?)),
-                ("ski-rental", Some(ns)) => Ok(Rule::SkiRental(duration(ns)?)),
-                _ => Err(unknown()),
-            };
-        }
-    };
-    let version = match version {
-        Some(text) => Version::parse(text).ok_or_else(|| ParseIdleError::Version(text.to_owned()))?,
-        None if layer == Layer::Iothread => NEWEST_QEMU,
-        None => NEWEST_KERNEL,
-    };
-    let mut setting = Setting::defaults(layer, version);
-    for part in values.into_iter().flat_map(|values| values.split(',')) {
-        let (name, value) = part.split_once('=').ok_or_else(unknown)?;
-        let value = value
-            .trim()
-            .parse()
-            .or_else(|_| duration(value.trim()).map(|ns| i64::try_from(ns.get()).unwrap_or(i64::MAX)))?;
-        let wrong = |source| ParseIdleError::Parameter { text: part.trim().to_owned(), source };
-        setting.set(name.trim(), value).map_err(wrong)?;
-    }
-    Ok(Rule::Layer(setting))
-}
-
-/// What a policy that learns is told: the price after its name, and `late=`; `None` where it is not told so.
-fn terms(price: Option<&str>, values: Option<&str>) -> Option<Result<Terms, ParseIdleError>> {
-    let late = match values.map(|values| values.split_once('=')) {
-        None => "0",
-        Some(Some((name, late))) if name.trim() == "late" => late.trim(),
-        Some(_) => return None,
-    };
-    let terms = |price: &str| Ok(Terms { halt_cost: duration(price.trim())?, wake_latency: duration(late)? });
-    price.map(terms)
-}
-
 impl fmt::Display for Idle {
     /// As it is parsed; of a rule only what differs from its defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut plus = "";
         if let Some(rule) = &self.guest {
-            write!(f, "guest:{}", Written(rule))?;
+            write!(f, "guest:{rule}")?;
             plus = "+";
         }
         match &self.halts {
             Halts::InKernel(Nanos(0)) if self.guest.is_some() => {}
-            Halts::InKernel(ns) => write!(f, "{plus}host:{}", Typed(*ns))?,
-            Halts::InUserSpace(rule) => write!(f, "{plus}user:{}", Written(rule))?,
+            Halts::InKernel(ns) => write!(f, "{plus}host:{ns:#}")?,
+            Halts::InUserSpace(rule) => write!(f, "{plus}user:{rule}")?,
         }
         if self.poll_control == Some(false) { f.write_str("+no-poll-control") } else { Ok(()) }
-    }
-}
-
-/// A rule as it is parsed, with all its parameters.
-pub(crate) struct Written<'r>(pub(crate) &'r Rule);
-
-impl fmt::Display for Written<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Rule::Fixed(ns) => write!(f, "fixed={}", Typed(*ns)),
-            Rule::SkiRental(ns) => write!(f, "ski-rental={}", Typed(*ns)),
-            Rule::Savings(terms) | Rule::Leader(terms) => {
-                write!(f, "{}@{}", self.0.name(), Typed(terms.halt_cost))?;
-                if terms.wake_latency == Nanos::ZERO {
-                    return Ok(());
-                }
-                write!(f, ",late={}", Typed(terms.wake_latency))
-            }
-            Rule::Layer(setting) => {
-                let (name, newest) = match setting.layer() {
-                    Layer::Host => ("kvm", NEWEST_KERNEL),
-                    Layer::Guest => ("haltpoll", NEWEST_KERNEL),
-                    Layer::Timer | Layer::Iothread => ("aio", NEWEST_QEMU),
-                };
-                f.write_str(name)?;
-                if setting.version() != newest {
-                    write!(f, "@{}", setting.version())?;
-                }
-                let defaults = Setting::defaults(setting.layer(), setting.version());
-                let mut set =
-                    setting.iter().filter(|(param, value)| defaults.get(param.name) != Some(*value));
-                set.try_for_each(|(param, value)| write!(f, ",{}={value}", param.name))
-            }
-            rule => f.write_str(rule.name()),
-        }
     }
 }
 
@@ -301,17 +191,17 @@ mod tests {
     fn says_what_is_wrong() {
         for (text, error) in [
             ("", "is no way to idle"),
-            ("host", "is no duration"),
-            ("host:5 minutes", "is no duration"),
+            ("host", "is not a duration"),
+            ("host:5 minutes", "is not a duration"),
             ("host:5s", "at most 4294967295"),
-            ("guest:fixed", "is no policy"),
-            ("guest:never,x=1", "is no policy"),
+            ("guest:fixed", "write fixed=TIME"),
+            ("guest:never,x=1", "write never"),
             ("user:kvm,halt_pol_ns=1", "halt_pol_ns"),
-            ("user:kvm@x", "is no version"),
-            ("user:leader", "leader@20us"),
-            ("user:savings@5 minutes", "is no duration"),
-            ("user:leader@20us,early=3us", "late=10us"),
-            ("user:leader@20us,late=soon", "is no duration"),
+            ("user:kvm@x", "is not a version"),
+            ("user:leader", "leader@TIME"),
+            ("user:savings@5 minutes", "is not a duration"),
+            ("user:leader@20us,early=3us", "late=TIME"),
+            ("user:leader@20us,late=soon", "is not a duration"),
             ("user:never+host:0", "either in the kernel"),
             ("host:0+host:0", "stand once"),
             ("user:never+no-poll-control", "kernel's polling"),

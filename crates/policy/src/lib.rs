@@ -1,47 +1,64 @@
-//! How long should something with nothing to do poll before it halts?
+//! How long should an idle CPU, vCPU or event loop poll before it halts?
 //!
-//! This crate holds the rules that Linux and QEMU apply today, exact to the arithmetic and by version,
-//! beside two policies of our own that learn from every episode, and the
-//! reference policies all are measured against. It knows of nothing else: no files, no clock,
-//! no allocation, no floating point. What is replayed, what an event loop runs and what a controller uses
-//! is this code.
+//! This crate has the rules of Linux and QEMU, exact to the arithmetic and by version, two policies of its own that learn
+//! from every episode, and the reference policies that all of them are compared with. It has no dependencies, no files, no
+//! clock, no floating point, and by default no allocation. What is replayed, what an event loop runs and what a controller
+//! uses is this code.
 //!
-//! | layer | rule | module |
-//! |---|---|---|
-//! | guest | Linux cpuidle haltpoll governor | [`guest`] |
-//! | host | KVM halt polling | [`host`] |
-//! | timer | KVM local APIC timer delivery | [`timer`] |
-//! | iothread | QEMU adaptive polling | [`iothread`] |
-//! | any | savings: whether polling has been worth it, one integer | [`savings`] |
-//! | any | leader: the window that would have cost least in times like this, 1 KB | [`leader`] |
-//! | any | never, always, fixed window, ski rental, optimum | [`reference`](mod@reference) |
+//! | layer | policy | module | feature |
+//! |---|---|---|---|
+//! | guest | Linux cpuidle haltpoll governor | [`guest`] | |
+//! | host | KVM halt polling | [`host`] | |
+//! | any | savings: polls while polling has saved more than it cost; 24 bytes | [`savings`] | |
+//! | any | leader: the window that would have cost least in similar episodes; 1 KB | [`leader`] | |
+//! | any | never, always, fixed window, ski rental, optimum | [`reference`](mod@reference) | |
+//! | iothread | QEMU adaptive polling | `iothread` | `iothread` |
+//! | timer | KVM local APIC timer delivery | `timer` | `timer` |
+//! | | table of every parameter; settings and times from text | `param` | `params` |
+//! | | every policy by its name; `Any`, a policy chosen at run time (allocates) | `catalogue` | `catalogue` |
 //!
-//! The policies of our own never cost more than twice the optimum and four halts, whatever comes ([`account`] says why),
-//! and need lengths without the wake-up latency in them ([`late`] takes it out).
+//! Savings and leader never cost more than twice the optimum plus four halts, whatever the episodes ([`account`] has the
+//! proof). They need lengths without the wakeup latency ([`late`] takes it out).
 //!
-//! Terms: an *idler* idles in *episodes*, each from "nothing to do" to the wake event. It polls for a
-//! *window*, then halts. A *revision* of a rule is the range of versions
-//! that share one exact behaviour.
+//! # Terms
+//! An *idler* (a CPU, vCPU or event-loop thread that idles) idles in *episodes*, each from "nothing to do" to the wakeup
+//! event. It polls for a *window*, then halts. A *revision* of a rule is the range of releases that share one exact
+//! behaviour.
+//!
+//! # Provenance
+//! Linux and QEMU are licensed under the GPL; this crate is not derived from their code. Each model was written from a
+//! description of the behaviour in plain words and formulas: what is compared with what, which integer widths, what wraps,
+//! in which order, since which release. No code or comment was copied. The descriptions were checked by test vectors, the
+//! inputs and outputs of the compiled functions of the releases named in each module; the conformance test replays every
+//! vector through the public API. Names of parameters, tracepoints and constants are those of the kernel and of QEMU, so
+//! that a reader can find them there.
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod account;
+#[cfg(feature = "catalogue")]
+pub mod catalogue;
 pub mod guest;
 pub mod host;
+#[cfg(feature = "iothread")]
 pub mod iothread;
 pub mod late;
 pub mod leader;
+#[cfg(feature = "params")]
 pub mod param;
 pub mod reference;
 pub mod savings;
+#[cfg(feature = "timer")]
 pub mod timer;
 pub mod version;
 
-mod any;
 mod nanos;
 
-pub use any::Any;
-pub use nanos::{Nanos, ParseNanosError};
+#[cfg(feature = "catalogue")]
+pub use catalogue::Any;
+pub use nanos::Nanos;
+#[cfg(feature = "params")]
+pub use nanos::ParseNanosError;
 
 /// Where in the virtualization stack the choice between polling and halting is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,10 +93,11 @@ impl Layer {
     }
 }
 
-/// What a policy is told when an episode is over.
+/// How an episode ended: what a policy learns from.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Outcome<'a> {
-    /// From "nothing to do" to the wake event.
+    /// From "nothing to do" to the wakeup event.
     pub idle: Nanos,
     /// Which handlers of an event loop became ready; empty for CPUs, and where it is not known.
     pub ready: &'a [u32],
@@ -88,23 +106,29 @@ pub struct Outcome<'a> {
 impl Outcome<'_> {
     /// The outcome of an episode of a CPU, which has no handlers.
     pub const fn of(idle: Nanos) -> Outcome<'static> {
-        Outcome { idle, ready: &[] }
+        Outcome::with_ready(idle, &[])
+    }
+
+    /// The outcome of an episode of an event loop whose handlers `ready` became ready.
+    pub const fn with_ready(idle: Nanos, ready: &[u32]) -> Outcome<'_> {
+        Outcome { idle, ready }
     }
 }
 
-/// A rule that decides how long to poll and learns from how the episode ended.
+/// Decides how long to poll, and learns from how the episode ended.
 ///
-/// `window` or `window_after` is asked once at the start of an episode and `observe` told once at its end, in turn.
+/// Call [`window`](Policy::window) or [`window_after`](Policy::window_after) once at the start of an episode and
+/// [`observe`](Policy::observe) once at its end.
 pub trait Policy {
     /// How long to poll before halting in the episode that begins now. Zero: halt at once.
     fn window(&mut self) -> Nanos;
-    /// As [`window`](Policy::window), of an idler that has been busy for so long since its last wake. For policies that
-    /// make no use of it the two are the same.
+    /// As [`window`](Policy::window), for an idler that was busy for `busy` since its last wakeup. The two are the same for
+    /// policies that do not use it.
     #[inline]
     fn window_after(&mut self, busy: Nanos) -> Nanos {
         let _ = busy;
         self.window()
     }
-    /// Learns from the episode for which the window was asked last.
+    /// Learns from the episode that the last window was for.
     fn observe(&mut self, outcome: Outcome<'_>);
 }

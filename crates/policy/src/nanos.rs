@@ -1,4 +1,5 @@
 use core::fmt;
+#[cfg(feature = "params")]
 use core::str::FromStr;
 
 /// A span of time in nanoseconds: the unit in which kernel counters and trace fields arrive.
@@ -8,7 +9,7 @@ pub struct Nanos(pub u64);
 impl Nanos {
     /// No time at all.
     pub const ZERO: Nanos = Nanos(0);
-    /// Longer than anything: the window of a policy that always polls.
+    /// The longest span: the window of a policy that always polls.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
     /// The number of nanoseconds.
@@ -29,13 +30,22 @@ impl Nanos {
 }
 
 impl fmt::Display for Nanos {
+    /// `20000 ns`; with `#` as short as it can be written without loss, `20us`, which parses as the same span.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ns", self.0)
+        if !f.alternate() {
+            return write!(f, "{} ns", self.0);
+        }
+        let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+        let whole = units.into_iter().find(|(scale, _)| self.0 != 0 && self.0.is_multiple_of(*scale));
+        let (scale, unit) = whole.unwrap_or((1, "ns"));
+        if self.0 == 0 { f.write_str("0") } else { write!(f, "{}{unit}", self.0 / scale) }
     }
 }
 
-/// Why a text is no span of time. The message goes on from the text itself: "`5 minutes` is no duration; …".
+/// Why a text is not a span of time. The message goes on from the text itself: "`5 minutes` is not a duration; …".
+#[cfg(feature = "params")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ParseNanosError {
     /// It is not a number and a unit.
     NotADuration,
@@ -45,11 +55,12 @@ pub enum ParseNanosError {
     TooLong,
 }
 
+#[cfg(feature = "params")]
 impl fmt::Display for ParseNanosError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParseNanosError::NotADuration => {
-                f.write_str("is no duration; write a number with ns, us, ms or s, such as 200us")
+                f.write_str("is not a duration; write a number with ns, us, ms or s, such as 200us")
             }
             ParseNanosError::TooFine => f.write_str("is finer than a nanosecond"),
             ParseNanosError::TooLong => write!(f, "is longer than {} ns", u64::MAX),
@@ -57,8 +68,10 @@ impl fmt::Display for ParseNanosError {
     }
 }
 
+#[cfg(feature = "params")]
 impl core::error::Error for ParseNanosError {}
 
+#[cfg(feature = "params")]
 impl FromStr for Nanos {
     type Err = ParseNanosError;
 
@@ -99,7 +112,7 @@ impl FromStr for Nanos {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "params"))]
 mod tests {
     use super::*;
 
@@ -120,6 +133,19 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Nanos(ns)), "{text}");
         }
+    }
+
+    #[test]
+    fn shortest_form_is_read_back() {
+        extern crate std;
+        use std::string::ToString;
+        let shortest = |ns: u64| std::format!("{:#}", Nanos(ns));
+        assert_eq!(
+            [0, 1, 1_500, 20_000, 1_000_000, 2_000_000_000].map(shortest),
+            ["0", "1ns", "1500ns", "20us", "1ms", "2s"]
+        );
+        assert_eq!(shortest(u64::MAX).parse(), Ok(Nanos::MAX));
+        assert_eq!(Nanos(20_000).to_string(), "20000 ns");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! it.
 
 use crate::version::{UnknownVersion, Version};
-use crate::{Layer, guest, host, iothread, timer};
+use crate::{Layer, Nanos, ParseNanosError, guest, host, iothread, timer};
 use core::fmt;
 
 /// What a parameter's number means.
@@ -89,6 +89,60 @@ impl Param {
         }
         let of_version = |s: &&Since| version.at_least(s.version.0, s.version.1);
         self.defaults.iter().rev().find(of_version).map(|s| s.value)
+    }
+}
+
+/// A text is not a value of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseValueError {
+    /// Not a number.
+    NotANumber(&'static Param),
+    /// Not a span of time.
+    NotATime(&'static Param, ParseNanosError),
+}
+
+impl fmt::Display for ParseValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ParseValueError::NotANumber(param) | ParseValueError::NotATime(param, _)) = self;
+        write!(f, "{} takes a whole number from {} to {}", param.name, param.min, param.max)?;
+        match (self, param.unit) {
+            (_, Unit::Nanoseconds) => f.write_str(" ns, or a time such as 200us")?,
+            (_, Unit::Switch) => f.write_str(", or yes or no")?,
+            (_, Unit::Microseconds) => f.write_str(" us")?,
+            (_, Unit::Factor | Unit::Shift) => {}
+        }
+        match self {
+            ParseValueError::NotATime(_, ParseNanosError::NotADuration) | ParseValueError::NotANumber(_) => {
+                Ok(())
+            }
+            ParseValueError::NotATime(_, why) => write!(f, "; the value {why}"),
+        }
+    }
+}
+
+impl core::error::Error for ParseValueError {}
+
+impl Param {
+    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and their opposites.
+    /// Whether it is in the range is for [`Setting::set`].
+    ///
+    /// # Errors
+    /// [`ParseValueError`].
+    pub fn parse(&'static self, text: &str) -> Result<i64, ParseValueError> {
+        let text = text.trim();
+        if let Ok(number) = text.parse::<i64>() {
+            return Ok(number);
+        }
+        match self.unit {
+            Unit::Nanoseconds => {
+                let time: Nanos = text.parse().map_err(|why| ParseValueError::NotATime(self, why))?;
+                i64::try_from(time.0).map_err(|_| ParseValueError::NotATime(self, ParseNanosError::TooLong))
+            }
+            Unit::Switch if ["Y", "y", "yes", "on", "true"].contains(&text) => Ok(1),
+            Unit::Switch if ["N", "n", "no", "off", "false"].contains(&text) => Ok(0),
+            _ => Err(ParseValueError::NotANumber(self)),
+        }
     }
 }
 
@@ -607,6 +661,26 @@ mod tests {
         );
         setting.set("halt-poll-ns", 5).unwrap();
         assert_eq!(setting.get("halt_poll_ns"), Some(5));
+    }
+
+    #[test]
+    fn values_are_read_in_the_unit_of_their_parameter() {
+        let parse = |layer, name, text: &str| {
+            let param = &table(layer)[index_of(layer, name).unwrap()];
+            param.parse(text).map_err(|why| why.to_string())
+        };
+        assert_eq!(parse(Layer::Host, "halt_poll_ns", "50us"), Ok(50_000));
+        assert_eq!(parse(Layer::Host, "halt_poll_ns", " 7 "), Ok(7));
+        assert_eq!(parse(Layer::Guest, "guest_halt_poll_allow_shrink", "N"), Ok(0));
+        assert_eq!(parse(Layer::Timer, "lapic_timer_advance_ns", "-1"), Ok(-1));
+        assert_eq!(
+            parse(Layer::Host, "halt_poll_ns", "5m").unwrap_err(),
+            "halt_poll_ns takes a whole number from 0 to 4294967295 ns, or a time such as 200us"
+        );
+        assert_eq!(
+            parse(Layer::Host, "halt_poll_ns_grow", "two").unwrap_err(),
+            "halt_poll_ns_grow takes a whole number from 0 to 4294967295"
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) lays policies side by side.
 
 pub mod bound;
+pub mod catalogue;
 pub mod engine;
 pub mod grid;
 pub mod outer;
@@ -27,8 +28,10 @@ mod source;
 mod versions;
 
 pub use bank::Bank;
+pub use catalogue::{Catalogue, ParseRuleError};
 pub use counts::Counts;
+pub use dwell_policy::catalogue::Terms;
 pub use pass::{ReplayError, Replayed, replay};
-pub use rule::{Player, Rule, RuleError, Terms};
+pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};
 pub use versions::Versions;

@@ -3,14 +3,12 @@
 use crate::counts::Counts;
 use crate::outer::{self, Controlled};
 use crate::source::Run;
+use dwell_policy::catalogue::{self, Entry, LEADER, SAVINGS, Start, Terms, Use};
 use dwell_policy::guest::{self, Haltpoll};
 use dwell_policy::host::{self, HaltPoll};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
-use dwell_policy::late::Late;
-use dwell_policy::leader::Leader;
 use dwell_policy::param::Setting;
 use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
-use dwell_policy::savings::Savings;
 use dwell_policy::version::UnknownVersion;
 use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 
@@ -19,23 +17,21 @@ use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 pub enum Rule {
     /// Halts at once.
     Never,
-    /// Polls until the wake.
+    /// Polls until the wakeup.
     Always,
-    /// One window for all time.
+    /// The same window in every episode.
     Fixed(Nanos),
-    /// Polls for as long as a halt is worth.
+    /// Polls for as long as a halt costs.
     SkiRental(Nanos),
-    /// Polls as long as that has saved something.
-    Savings(Terms),
-    /// Follows the window that would have cost least.
-    Leader(Terms),
-    /// The rule of a layer in one version: KVM halt polling, the haltpoll governor, or QEMU's adaptive polling.
+    /// A policy of the catalogue that has no variant here ([`Rule::leader`], [`Rule::savings`]), or of your own.
+    Policy(&'static Entry, Terms),
+    /// The rule of a layer in one version: KVM halt polling, the haltpoll governor, or QEMU adaptive polling.
     Layer(Setting),
-    /// KVM halt polling, its parameters set anew from time to time by a controller outside of the kernel.
+    /// KVM halt polling whose parameters a controller outside the kernel sets periodically.
     Controlled {
-        /// The setting that it begins with.
+        /// The setting at the start.
         host: Setting,
-        /// What the controller has to be told.
+        /// The halt cost and the period of the controller.
         terms: outer::Terms,
     },
     /// A guest that polls above a host that polls for the rest of the episode.
@@ -49,43 +45,35 @@ pub enum Rule {
     },
 }
 
-/// What a policy that learns has to be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// What one halt and wake is worth.
-    pub halt_cost: Nanos,
-    /// How much later than its event a halted idler learns of it; zero where the event itself is stamped.
-    ///
-    /// A replay knows the lengths of episodes whatever a rule does in them, and has no use for it.
-    pub wake_latency: Nanos,
-}
-
-impl Terms {
-    /// At this price of a halt, where events are stamped.
-    pub const fn at(halt_cost: Nanos) -> Terms {
-        Terms { halt_cost, wake_latency: Nanos::ZERO }
-    }
-}
-
 /// Why a rule cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The version of the setting has no known rule.
+    /// The rule of this version is not known.
     #[error("version {version}: {source}")]
     UnknownVersion {
         /// The version.
         version: String,
-        /// Which ones are known.
+        /// The known versions.
         source: UnknownVersion,
     },
-    /// Episodes say nothing about this layer's rule.
+    /// The rule of this name does not follow from idle episodes, or is not a single policy.
     #[error(
-        "the rule of the {0} layer cannot be replayed from idle episodes; layers that can: host, guest, iothread"
+        "cannot run the rule {0} as one policy over idle episodes; host, guest and iothread have such rules"
     )]
     NotReplayable(&'static str),
 }
 
 impl Rule {
+    /// Polls for the window that would have cost least in similar episodes.
+    pub const fn leader(terms: Terms) -> Rule {
+        Rule::Policy(LEADER, terms)
+    }
+
+    /// Polls while polling has saved more than it cost.
+    pub const fn savings(terms: Terms) -> Rule {
+        Rule::Policy(SAVINGS, terms)
+    }
+
     /// The policy's name in tables and JSON.
     pub fn name(&self) -> &'static str {
         match self {
@@ -93,8 +81,7 @@ impl Rule {
             Rule::Always => "always",
             Rule::Fixed(_) => "fixed",
             Rule::SkiRental(_) => "ski-rental",
-            Rule::Savings(_) => "savings",
-            Rule::Leader(_) => "leader",
+            Rule::Policy(entry, _) => entry.name,
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
@@ -110,17 +97,24 @@ impl Rule {
         }
     }
 
-    /// The parameters and their values; none for the reference policies but their window, and the terms of those that
-    /// learn.
+    /// The parameters and their values: the window of the reference policies that have one, the halt cost and the wakeup
+    /// latency of those that learn.
     pub fn values(&self) -> Vec<(&'static str, i64)> {
         match self {
             Rule::Never | Rule::Always => vec![],
             Rule::Fixed(window) | Rule::SkiRental(window) => {
                 vec![("window_ns", whole(*window))]
             }
-            Rule::Savings(terms) | Rule::Leader(terms) => {
-                vec![("halt_cost_ns", whole(terms.halt_cost)), ("wake_latency_ns", whole(terms.wake_latency))]
-            }
+            Rule::Policy(entry, terms) => match entry.start {
+                Start::Window(_) => vec![("window_ns", whole(terms.halt_cost))],
+                Start::Learner(_) => {
+                    vec![
+                        ("halt_cost_ns", whole(terms.halt_cost)),
+                        ("wake_latency_ns", whole(terms.wake_latency)),
+                    ]
+                }
+                _ => vec![],
+            },
             Rule::Layer(setting) => named(setting).collect(),
             Rule::Controlled { host, terms } => {
                 let terms = [("halt_cost_ns", whole(terms.halt_cost)), ("period_ns", whole(terms.period))];
@@ -132,15 +126,31 @@ impl Rule {
         }
     }
 
-    /// The policy at the beginning of an idler's life, with room for `handlers` of an event loop.
+    /// The policy at the first episode of an idler, for a replay ([`Player::play`]); an event loop has `handlers` handlers.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn start(&self, handlers: usize) -> Result<Player, RuleError> {
+        match *self {
+            // A replay has the lengths without the latency.
+            Rule::Policy(entry, terms) => {
+                Rule::Policy(entry, Terms::at(terms.halt_cost)).start_late(handlers)
+            }
+            rule => rule.start_late(handlers),
+        }
+    }
+
+    /// As [`Rule::start`], for episodes whose lengths include a wakeup latency where the idler halts
+    /// ([`Player::play_late`]).
+    ///
+    /// # Errors
+    /// [`RuleError`] for versions and layers that cannot be replayed.
+    pub fn start_late(&self, handlers: usize) -> Result<Player, RuleError> {
         let state = match self {
             Rule::Layer(setting) if setting.layer() == Layer::Iothread => {
+                let release = iothread::Release::new(setting.version()).map_err(unknown(setting))?;
                 let handlers = vec![Handler::new(Kind::Polled); handlers.max(1)];
-                State::Aio(Box::new(aio_policy(setting, handlers)?))
+                State::Aio(Box::new(Aio::new(release, iothread::Params::from(setting), handlers)))
             }
             Rule::Controlled { host, terms } => {
                 let revision = host::Revision::of(host.version()).map_err(unknown(host))?;
@@ -155,30 +165,28 @@ impl Rule {
         Ok(Player { state, ended_ns: None })
     }
 
-    /// The policy at the beginning of an idler's life, for a live idler: an event loop has one handler.
+    /// The policy at the first episode of an idler, to be run live: an event loop has one handler.
     ///
     /// # Errors
-    /// [`RuleError`] for versions and layers that are no single policy.
+    /// [`RuleError`] for versions and layers that are not a single policy.
     pub fn policy(&self) -> Result<Any, RuleError> {
         Ok(match self {
-            Rule::Never => Any::Never(Never),
-            Rule::Always => Any::Always(Always),
-            Rule::Fixed(window) => Any::Fixed(Fixed(*window)),
-            Rule::SkiRental(halt_cost) => Any::SkiRental(SkiRental { halt_cost: *halt_cost }),
-            Rule::Savings(terms) => {
-                Any::Savings(Late::new(Savings::new(terms.halt_cost), terms.wake_latency))
-            }
-            Rule::Leader(terms) => Any::Leader(Late::new(Leader::new(terms.halt_cost), terms.wake_latency)),
-            Rule::Layer(setting) => match setting.layer() {
-                Layer::Host => Any::Kvm(host_policy(setting)?),
-                Layer::Guest => Any::Haltpoll(guest_policy(setting)?),
-                Layer::Iothread => Any::Aio(aio_policy(setting, [Handler::new(Kind::Polled)])?),
-                Layer::Timer => return Err(RuleError::NotReplayable("timer")),
+            Rule::Never => Never.into(),
+            Rule::Always => Always.into(),
+            Rule::Fixed(window) => Fixed(*window).into(),
+            Rule::SkiRental(halt_cost) => SkiRental { halt_cost: *halt_cost }.into(),
+            Rule::Policy(entry, terms) => match entry.start {
+                Start::Alone(start) => start(),
+                Start::Window(start) => start(terms.halt_cost),
+                Start::Learner(start) => start(*terms),
+                _ => return Err(RuleError::NotReplayable(entry.name)),
             },
-            Rule::Controlled { .. } => {
-                return Err(RuleError::NotReplayable("controller outside of the kernel"));
-            }
-            Rule::Stacked { .. } => return Err(RuleError::NotReplayable("guest above host")),
+            Rule::Layer(setting) => match catalogue::of_layer(setting.layer()).map(|entry| entry.start) {
+                Some(Start::Rule(_, start)) => start(setting).map_err(unknown(setting))?,
+                _ => return Err(RuleError::NotReplayable(setting.layer().name())),
+            },
+            Rule::Controlled { .. } => return Err(RuleError::NotReplayable("kvm+controller")),
+            Rule::Stacked { .. } => return Err(RuleError::NotReplayable("haltpoll+kvm")),
         })
     }
 }
@@ -204,14 +212,6 @@ fn host_policy(setting: &Setting) -> Result<HaltPoll, RuleError> {
 fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
     let revision = guest::Revision::of(setting.version()).map_err(unknown(setting))?;
     Ok(Haltpoll::new(revision, guest::Params::from(setting)))
-}
-
-fn aio_policy<H: AsRef<[Handler]> + AsMut<[Handler]>>(
-    setting: &Setting,
-    handlers: H,
-) -> Result<Aio<H>, RuleError> {
-    let release = iothread::Release::new(setting.version()).map_err(unknown(setting))?;
-    Ok(Aio::new(release, iothread::Params::from(setting), handlers))
 }
 
 /// A policy in the middle of an idler's life.
@@ -283,66 +283,49 @@ impl Player {
     /// host below it together.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
-            State::One(Any::Never(policy)) => drive(policy, run, see),
-            State::One(Any::Always(policy)) => drive(policy, run, see),
-            State::One(Any::Fixed(policy)) => drive(policy, run, see),
-            State::One(Any::SkiRental(policy)) => drive(policy, run, see),
-            State::One(Any::Kvm(policy)) => drive(policy, run, see),
-            State::One(Any::Haltpoll(policy)) => drive_unseeing(policy, run, see),
-            State::One(Any::Aio(policy)) => drive_unseeing(policy, run, see),
-            State::One(Any::Savings(policy)) => drive(policy.exact(), run, see),
-            State::One(Any::Leader(policy)) => drive_after(policy.exact(), run, &mut self.ended_ns, see),
-            State::Aio(policy) => drive_with_handlers(policy.as_mut(), run, see),
+            State::One(policy) => {
+                let sees_tasks = !matches!(policy, Any::Haltpoll(_) | Any::Aio(_));
+                policy.with(Drive { run, ended_ns: &mut self.ended_ns, sees_tasks, see })
+            }
+            State::Aio(policy) if run.has_ready() => drive_with_handlers(policy.as_mut(), run, see),
+            State::Aio(policy) => {
+                Drive { run, ended_ns: &mut self.ended_ns, sees_tasks: false, see }.with(policy.as_mut())
+            }
             State::Controlled(controlled) => drive_controlled(controlled, run, see),
             State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run, see),
         }
     }
 }
 
-/// A policy in KVM's place: another task on the core ends a poll. The policy learns from the whole episode all the same, as
-/// KVM's rule does.
-fn drive(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
-    let mut counts = of_run(run);
-    for (idle, alone) in run.idle_and_alone() {
-        let window = policy.window();
-        see(window);
-        counts.count_alone(window.get(), idle, alone);
-        policy.observe(Outcome::of(Nanos(idle)));
-    }
-    counts
+/// The episodes of a run through a policy, which gets the busy time before each.
+struct Drive<'a, S> {
+    run: &'a Run,
+    ended_ns: &'a mut Option<u64>,
+    /// Whether another task on the core ends a poll, as in KVM; a guest's and an event loop's policy cannot see it. The
+    /// policy learns from the whole episode either way, as KVM's rule does.
+    sees_tasks: bool,
+    see: S,
 }
 
-/// A policy that cannot see other tasks on the core: a guest's, or an event loop's.
-fn drive_unseeing(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
-    let mut counts = of_run(run);
-    for &idle in &run.idle_ns {
-        let window = policy.window();
-        see(window);
-        counts.count(window.get(), idle);
-        policy.observe(Outcome::of(Nanos(idle)));
-    }
-    counts
-}
+impl<S: FnMut(Nanos)> Use for Drive<'_, S> {
+    type Output = Counts;
 
-/// Tells the policy how long the idler was busy before each episode.
-fn drive_after(
-    policy: &mut impl Policy,
-    run: &Run,
-    ended_ns: &mut Option<u64>,
-    mut see: impl FnMut(Nanos),
-) -> Counts {
-    let mut counts = of_run(run);
-    for (&start, (idle, alone)) in run.start_ns.iter().zip(run.idle_and_alone()) {
-        let window = match *ended_ns {
-            Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
-            None => policy.window(),
-        };
-        see(window);
-        counts.count_alone(window.get(), idle, alone);
-        policy.observe(Outcome::of(Nanos(idle)));
-        *ended_ns = Some(start.saturating_add(idle));
+    fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
+        let mut counts = of_run(self.run);
+        let mut last = *self.ended_ns;
+        for (&start, (idle, alone)) in self.run.start_ns.iter().zip(self.run.idle_and_alone()) {
+            let window = match last {
+                Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
+                None => policy.window(),
+            };
+            (self.see)(window);
+            counts.count_alone(window.get(), idle, if self.sees_tasks { alone } else { u64::MAX });
+            policy.observe(Outcome::of(Nanos(idle)));
+            last = Some(start.saturating_add(idle));
+        }
+        *self.ended_ns = last;
+        counts
     }
-    counts
 }
 
 fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
@@ -356,15 +339,12 @@ fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(
 }
 
 fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
-    if !run.has_ready() {
-        return drive_unseeing(policy, run, see);
-    }
     let mut counts = of_run(run);
     for (episode, &idle) in run.idle_ns.iter().enumerate() {
         let window = policy.window();
         see(window);
         counts.count(window.get(), idle);
-        policy.observe(Outcome { idle: Nanos(idle), ready: run.ready(episode) });
+        policy.observe(Outcome::with_ready(Nanos(idle), run.ready(episode)));
     }
     counts
 }
@@ -423,8 +403,8 @@ mod tests {
             Rule::Layer(defaults(Layer::Iothread, 11, 1)),
             Rule::Stacked { guest, host, poll_control: true },
             Rule::Stacked { guest, host, poll_control: false },
-            Rule::Savings(Terms::at(Nanos(20_000))),
-            Rule::Leader(Terms::at(Nanos(20_000))),
+            Rule::savings(Terms::at(Nanos(20_000))),
+            Rule::leader(Terms::at(Nanos(20_000))),
             Rule::Controlled {
                 host,
                 terms: outer::Terms { halt_cost: Nanos(20_000), period: Nanos(1_000_000) },
@@ -438,7 +418,7 @@ mod tests {
             idle_ns in prop::collection::vec(prop_oneof![0u64..400_000, any::<u64>()], 1..60)
         ) {
             for rule in rules() {
-                let (mut late, mut plain) = (rule.start(1).unwrap(), rule.start(1).unwrap());
+                let (mut late, mut plain) = (rule.start_late(1).unwrap(), rule.start(1).unwrap());
                 let late: Counts = idle_ns.iter().map(|&idle| late.play_late(Nanos(idle), Nanos::ZERO)).sum();
                 let mut counts = Counts::default();
                 let source = Memory::of_one(&idle_ns);
@@ -455,7 +435,7 @@ mod tests {
     /// Polls in the second half of a life of episodes of 12 us, under a policy that is told of them `wake_latency` late
     /// where it halts.
     fn polls_when_late(rule: Rule, wake_latency: Nanos) -> u64 {
-        let mut player = rule.start(1).unwrap();
+        let mut player = rule.start_late(1).unwrap();
         let mut polls = || (0..500).map(|_| player.play_late(Nanos(12_000), wake_latency).polls).sum();
         let _first: u64 = polls();
         polls()
@@ -465,7 +445,7 @@ mod tests {
     fn policies_that_learn_need_the_event_or_the_latency_taken_out() {
         let halt_cost = Nanos(20_000);
         let told = Terms { halt_cost, wake_latency: Nanos(15_000) };
-        for rule in [Rule::Savings as fn(Terms) -> Rule, Rule::Leader] {
+        for rule in [Rule::savings as fn(Terms) -> Rule, Rule::leader] {
             // The trap: 12 us look like 27 us, more than a halt is worth, and the policy never finds out.
             assert_eq!(polls_when_late(rule(Terms::at(halt_cost)), Nanos(15_000)), 0);
             assert_eq!(polls_when_late(rule(told), Nanos(15_000)), 500);
@@ -480,7 +460,7 @@ mod tests {
         let idle_ns: Vec<u64> = (0..2_000).map(|n| [9_000, 31_000, 70_000][n % 3]).collect();
         let counts = |terms: Terms| {
             let replayed =
-                crate::replay(&Memory::of_one(&idle_ns), &[Rule::Leader(terms)], terms.halt_cost, &|_| ());
+                crate::replay(&Memory::of_one(&idle_ns), &[Rule::leader(terms)], terms.halt_cost, &|_| ());
             replayed.unwrap().counts[0]
         };
         let terms = Terms::at(Nanos(20_000));
@@ -497,7 +477,7 @@ mod tests {
             (0..4_000).map(|_| length()).flat_map(|n| [(0, n), (1, n)]).collect();
         let source = Memory::new(episodes);
         let halt_cost = Nanos(20_000);
-        let rules = [Rule::Leader(Terms::at(halt_cost)), Rule::Savings(Terms::at(halt_cost))];
+        let rules = [Rule::leader(Terms::at(halt_cost)), Rule::savings(Terms::at(halt_cost))];
         let replayed = crate::replay(&source, &rules, halt_cost, &|_| ()).unwrap();
         let ratio = |place: usize| {
             replayed.counts[place].cost_ns(halt_cost) as f64 / replayed.optimum.cost_ns(halt_cost) as f64

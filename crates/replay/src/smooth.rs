@@ -85,7 +85,7 @@ impl Smoothed {
     fn see(&mut self, aio: &mut Aio<Vec<Handler>>, idle_ns: u64, ready: &[u32]) {
         self.episodes += 1;
         self.window_ns += u128::from(aio.window().get());
-        aio.observe(Outcome { idle: Nanos(idle_ns), ready });
+        aio.observe(Outcome::with_ready(Nanos(idle_ns), ready));
         // As in a replay: where it is not known which handlers became ready, the first was it.
         let ready = if ready.is_empty() { &[0] } else { ready };
         for handler in ready.iter().filter_map(|&h| aio.handlers().get(h as usize)) {

@@ -16,8 +16,9 @@ use crate::counts::Counts;
 use crate::grid;
 use crate::outer;
 use crate::pass::ReplayError;
-use crate::rule::{Rule, Terms};
+use crate::rule::Rule;
 use crate::source::Source;
+use dwell_policy::catalogue::Terms;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -111,8 +112,8 @@ impl Entry {
             Entry::Haltpoll => Rule::Layer(Setting::defaults(Layer::Guest, version)),
             Entry::SkiRental => Rule::SkiRental(halt_cost),
             Entry::BestFixed | Entry::BestKvm => return None,
-            Entry::Savings => Rule::Savings(Terms::at(halt_cost)),
-            Entry::Leader => Rule::Leader(Terms::at(halt_cost)),
+            Entry::Savings => Rule::savings(Terms::at(halt_cost)),
+            Entry::Leader => Rule::leader(Terms::at(halt_cost)),
             Entry::Outer => controlled(version, halt_cost, SECOND),
             Entry::OuterOften => controlled(version, halt_cost, Nanos(SECOND.get() / 10)),
         })

@@ -10,9 +10,10 @@
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
-use crate::rule::{Rule, RuleError, Terms};
+use crate::rule::{Rule, RuleError};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
+use dwell_policy::catalogue::Terms;
 use dwell_policy::param::Setting;
 use dwell_stats::{BLOCKS, Bootstrap, Draw};
 
@@ -227,8 +228,8 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         (Role::Recommended, chosen),
         (Role::BestInHindsight, rule(hindsight)),
         (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
-        (Role::Savings, Rule::Savings(Terms::at(task.halt_cost))),
-        (Role::Leader, Rule::Leader(Terms::at(task.halt_cost))),
+        (Role::Savings, Rule::savings(Terms::at(task.halt_cost))),
+        (Role::Leader, Rule::leader(Terms::at(task.halt_cost))),
     ];
     let judged = Judged::run(task, half, &finalists.map(|(_, rule)| rule))?;
     debug_assert_eq!(judged.total(5), fixed_counts);

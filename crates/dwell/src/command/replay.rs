@@ -36,9 +36,8 @@ pub(crate) struct Args {
     /// names of both layers are taken.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// A policy to replay beside the settings: never, always, fixed=TIME, ski-rental=TIME, or one that learns,
-    /// savings@TIME or leader@TIME, which is told what a halt is worth; may be given several times
-    #[arg(long, value_name = "POLICY", value_parser = dwell_lab::idle::rule)]
+    /// Policy to replay beside the settings, such as leader@20us; can be given several times
+    #[arg(long, value_name = "POLICY", value_parser = str::parse::<Rule>, long_help = settings::policy_help())]
     policy: Vec<Rule>,
     /// With --layer guest+host: the guest leaves host polling on (as where the host has no poll control); without it the
     /// guest's haltpoll driver has switched it off

@@ -47,14 +47,14 @@ impl Where {
 
     /// The leader's arm.
     pub fn leader(self, terms: Terms) -> Idle {
-        self.idle(Rule::Leader(terms))
+        self.idle(Rule::leader(terms))
     }
 
     /// The arms: today's rule, which is the baseline, what does not learn, what does, and the kernel itself with its
     /// default of 200 us.
     pub fn arms(self, version: Version, terms: Terms) -> Arms<Idle> {
         let others =
-            [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::Savings(terms), Rule::Leader(terms)];
+            [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::savings(terms), Rule::leader(terms)];
         let kernel = (self == Where::UserSpace).then(|| Idle::host(200_000));
         let others = others.into_iter().map(|rule| self.idle(rule)).chain(kernel);
         let first = self.idle(self.rule(version));

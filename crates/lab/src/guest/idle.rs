@@ -35,7 +35,8 @@ const TAKEN: u32 = 3;
 // SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from made; all the
 // rest is atomic.
 unsafe impl Sync for Bed {}
-// SAFETY: zero is valid everywhere (the bed is then empty), and a policy points nowhere.
+// SAFETY: zero is valid everywhere (the bed is then empty), and a policy
+// that is kept by value, as `make` asserts, points nowhere.
 unsafe impl Shared for Bed {}
 
 /// Counters of an idler, written by it alone, on lines of their own.
@@ -119,8 +120,9 @@ impl Bed {
     /// Gives the idler a policy, before its vCPU runs for the first time.
     ///
     /// # Panics
-    /// If it has one already.
+    /// If it has one already, and for a policy outside the catalogue, which the guest cannot reach.
     pub fn make(&self, policy: Any, hz: TscHz) {
+        assert!(policy.is_by_value(), "a guest runs policies of the catalogue only");
         let taken = self.state.compare_exchange(EMPTY, BEING_MADE, Ordering::Relaxed, Ordering::Relaxed);
         assert_eq!(taken, Ok(EMPTY), "a bed is made once");
         self.cycles_per_mebi_ns.store(hz.ticks(Nanos(1 << 20)).0, Ordering::Relaxed);

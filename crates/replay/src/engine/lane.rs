@@ -84,9 +84,7 @@ impl Plan {
                 Layer::Guest => Plan::guest(setting),
                 Layer::Timer | Layer::Iothread => Plan::Scalar,
             },
-            Rule::Savings(_) | Rule::Leader(_) | Rule::Controlled { .. } | Rule::Stacked { .. } => {
-                Plan::Scalar
-            }
+            Rule::Policy(..) | Rule::Controlled { .. } | Rule::Stacked { .. } => Plan::Scalar,
         }
     }
 

@@ -5,7 +5,7 @@ use super::super::service::Service;
 use super::super::{LabError, Rig, os};
 use crate::guest::doorbell::Desk;
 use crate::host::Tsc;
-use crate::idle::{Halts, Idle, Written, rule};
+use crate::idle::{Halts, Idle, ParseIdleError};
 use dwell_policy::{Any, Nanos, Outcome, Policy};
 use dwell_replay::Rule;
 use std::fmt;
@@ -50,7 +50,7 @@ impl FromStr for Served {
         let by = match parts.first {
             ("blocking", None) => Loop::Blocking,
             ("busy", None) => Loop::Busy,
-            ("adaptive", Some(policy)) => Loop::Adaptive(rule(policy)?),
+            ("adaptive", Some(policy)) => Loop::Adaptive(policy.parse().map_err(ParseIdleError::from)?),
             _ => return Err(ParseArmError::Unknown { text: text.to_owned(), forms: FORMS }),
         };
         let suppress = parts.has("suppress");
@@ -70,7 +70,7 @@ impl fmt::Display for Served {
         match &self.by {
             Loop::Blocking => f.write_str("blocking")?,
             Loop::Busy => f.write_str("busy")?,
-            Loop::Adaptive(rule) => write!(f, "adaptive:{}", Written(rule))?,
+            Loop::Adaptive(rule) => write!(f, "adaptive:{rule}")?,
         }
         if self.suppress {
             f.write_str("+suppress")?;
