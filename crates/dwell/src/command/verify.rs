@@ -15,35 +15,36 @@ use dwell_knobs::machine::Machine;
 use dwell_knobs::verification::{Compared, Figure, Measured, Verdict, Verification, judge};
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table, duration};
-use dwell_stats::{Arms, Campaign, CampaignOptions, Interval, Results, Ungated, Unit};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Interval, MIN_ROUNDS, Results, Ungated, Unit};
 use serde::Serialize;
 use sides::Sides;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Did it bring what was predicted? Lets the values of before and after take turns, and measures
+/// Measure whether an applied change has the effect that its plan predicts
 ///
-/// The values take turns of a fraction of a second in the order before, after, before, and backwards, under the load that
-/// there is; before comes twice so that the error of the method shows. Guests and hosts are recorded (needs root), of an I/O
-/// thread CPU time and sleeps are read. In the end the values of after are in force, also after Ctrl-C; killed in between,
-/// `dwell revert` takes the change back as ever. What was found is kept in the journal.
+/// Switches between the values from before and after the change every fraction of a second, under the load that is there,
+/// in the order before, after, before, and then in reverse. The values from before are measured twice: the difference
+/// between the two is the error of the method. A verdict needs at least six such rounds. Guests and hosts are recorded
+/// (needs root); of an I/O thread, CPU time and sleeps are read. At the end, and after Ctrl-C, the values from after are in
+/// force. If dwell is killed meanwhile, `dwell revert` reverts the change. The result is kept in the journal.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The change, as `dwell history` numbers it [default: the latest that is applied]
+    /// Number of the change, as in `dwell history` [default: the latest that is applied]
     id: Option<Id>,
-    /// Take the change back unless a gain was measured
+    /// Revert the change unless a gain was measured
     #[arg(long)]
     revert_if_worse: bool,
     /// Exit with 1 unless a gain was measured
     #[arg(long)]
     exit_code: bool,
-    /// How long to measure at most
+    /// The most time to measure; a round takes 6 times --turn and --settle together
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     budget: Nanos,
-    /// Length of one turn
+    /// How long to measure before each switch
     #[arg(long, value_name = "TIME", default_value = "400ms", value_parser = quantity::duration)]
     turn: Nanos,
-    /// How long values are in force before a turn of them counts, so that windows have found their length
+    /// How long to wait after each switch, so that windows reach their length
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
     #[command(flatten)]
@@ -69,10 +70,12 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     journal.save(&Change { verifying: true, ..change.clone() })?;
     let measured = measure(&args, &machine, &change, sides, &stop);
-    change::switch(&machine, &change, Side::After).context("cannot set the values of after again")?;
+    change::switch(&machine, &change, Side::After)
+        .context("cannot set the values from after the change again")?;
     journal.save(&Change { verifying: false, ..change.clone() })?;
-    let (findings, sides) = measured.context("the values of after are in force again")?;
-    let mut verification = conclude(&args, &machine, &change, &findings, &sides);
+    let (results, sides) =
+        measured.context("cannot verify the change; the values from after are in force again")?;
+    let mut verification = conclude(&args, &machine, &change, &results, &sides);
     if args.revert_if_worse && !verification.verdict.is_gain() {
         verification.reverted = change::revert(&mut journal, change.id, false, &mut wait)?.complete;
     }
@@ -81,7 +84,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     journal.save(&verified)?;
     report(&args, &change, &verification)?;
     if args.revert_if_worse && !verification.verdict.is_gain() && !verification.reverted {
-        bail!("the change could not be taken back wholly; `dwell status` shows what is there");
+        bail!("cannot revert all of the change; `dwell status` shows what is in force");
     }
     Ok(if args.exit_code && !verification.verdict.is_gain() { Answer::No } else { Answer::Yes })
 }
@@ -90,22 +93,22 @@ fn which(journal: &Journal<'_>, id: Option<Id>) -> anyhow::Result<Change> {
     let latest = || journal.changes().iter().rev().find(|change| change.state == State::Applied);
     let change = match id {
         Some(id) => journal.change(id)?,
-        None => latest().context("no change is applied; `dwell history` lists what there was")?,
+        None => latest().context("no change is applied; `dwell history` lists all changes")?,
     };
     if change.state != State::Applied {
-        bail!("change {} is {}; only one that is applied can be verified", change.id, change.state.name());
+        bail!("cannot verify change {}: it is {}, not applied", change.id, change.state.name());
     }
     Ok(change.clone())
 }
 
-/// What is not as the change left it is not switched back and forth; an interrupted verification may be begun anew.
+/// Refuses where a value was changed outside dwell. An interrupted verification may be started again.
 fn is_ours(machine: &dyn Machine, change: &Change) -> anyhow::Result<()> {
     for entry in change.entries.iter().filter(|entry| entry.knob.is_some()) {
         let standing = change::standing(machine, entry)?;
         let resumes = change.verifying && standing == Standing::Original;
         if standing != Standing::InForce && !resumes {
             bail!(
-                "{} is not as change {} has set it; `dwell status` shows what is there",
+                "{} was changed outside dwell since change {}; `dwell status` shows what is in force",
                 entry.place,
                 change.id
             );
@@ -116,9 +119,9 @@ fn is_ours(machine: &dyn Machine, change: &Change) -> anyhow::Result<()> {
 
 const BEFORE: &str = "before";
 const AFTER: &str = "after";
-const WAKES: &str = "wakes_per_s";
+const WAKEUPS: &str = "wakeups_per_s";
 
-/// The error of a turn, as a campaign takes it.
+/// The error of a block, as a campaign needs it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 struct TurnError(anyhow::Error);
@@ -134,11 +137,11 @@ fn measure(
     let figures = Figure::ALL
         .map(|figure| dwell_stats::Figure::of_block(figure.name(), unit(figure)))
         .into_iter()
-        .chain([dwell_stats::Figure::of_block(WAKES, Unit::PerSecond)]);
-    let plan =
+        .chain([dwell_stats::Figure::of_block(WAKEUPS, Unit::PerSecond)]);
+    let options =
         CampaignOptions { budget: Duration::from_nanos(args.budget.get()), ..CampaignOptions::default() };
     let arms = Arms::new(BEFORE, Side::Before).arm(AFTER, Side::After);
-    let campaign = Campaign::new("verify", arms, figures, plan)?;
+    let campaign = Campaign::new("verify", arms, figures, options)?;
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
     let mut live = progress::Live::new();
     // The change is measured under the load that is there: no block is repeated for it.
@@ -172,13 +175,13 @@ fn conclude(
     args: &Args,
     machine: &dyn Machine,
     change: &Change,
-    findings: &Results,
+    results: &Results,
     sides: &Sides,
 ) -> Verification {
     let plan = &change.plan;
     let control = format!("{BEFORE} (A/A)");
     let compared = |figure: Figure| {
-        let row = |arm: &str| findings.row(arm, figure.name());
+        let row = |arm: &str| results.row(arm, figure.name());
         let value = |arm: &str| Some(measured(row(arm)?.value?));
         let difference = |arm: &str| Some(measured(row(arm)?.comparison?.difference));
         let (predicted_before, predicted_after) = figure.predicted(plan);
@@ -194,21 +197,24 @@ fn conclude(
     };
     let figures: Vec<Compared> = Figure::ALL.into_iter().map(compared).collect();
     let promised = Figure::promised(plan);
-    let void = void(args, machine, change);
-    let judged = figures.iter().find(|compared| compared.figure == promised).map_or(Verdict::Unknown, judge);
-    let wakes_per_s = findings.row(BEFORE, WAKES).and_then(|row| Some(row.value?.value));
+    let no_effect = no_effect(args, machine, change);
+    let judged = figures
+        .iter()
+        .find(|compared| compared.figure == promised)
+        .map_or(Verdict::NotMeasured, |compared| judge(compared, results.rounds));
+    let wakes_per_s = results.row(BEFORE, WAKEUPS).and_then(|row| Some(row.value?.value));
     let span_s = plan.recording.span_ns as f64 / 1e9;
     let planned_wakes_per_s = (span_s > 0.0).then(|| plan.recording.episodes as f64 / span_s);
-    let mut notes: Vec<String> = void.iter().cloned().chain(sides.notes()).collect();
+    let mut notes: Vec<String> = no_effect.iter().cloned().chain(sides.notes()).collect();
     notes.extend(other_load(wakes_per_s, planned_wakes_per_s));
-    notes.extend(findings.warnings.iter().filter(|_| void.is_none()).map(ToString::to_string));
+    notes.extend(results.warnings.iter().filter(|_| no_effect.is_none()).map(ToString::to_string));
     Verification {
         at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-        verdict: if void.is_some() { Verdict::Void } else { judged },
+        verdict: if no_effect.is_some() { Verdict::NoEffect } else { judged },
         promised,
         figures,
-        rounds: findings.rounds,
-        elapsed_s: findings.elapsed_s,
+        rounds: results.rounds,
+        elapsed_s: results.elapsed_s,
         wakes_per_s,
         planned_wakes_per_s,
         reverted: false,
@@ -217,7 +223,7 @@ fn conclude(
 }
 
 /// Why nothing that was set can have an effect on what was measured.
-fn void(args: &Args, machine: &dyn Machine, change: &Change) -> Option<String> {
+fn no_effect(args: &Args, machine: &dyn Machine, change: &Change) -> Option<String> {
     if !args.state.is_this_machine() {
         return Some(
             "the files below --sysroot are not those of the running kernel, which was measured".to_owned(),
@@ -227,14 +233,14 @@ fn void(args: &Args, machine: &dyn Machine, change: &Change) -> Option<String> {
     knobs.filter_map(|knob| condition::void(machine, knob)).map(|why| why.to_string()).next()
 }
 
-/// Loads are called other ones beyond this factor.
+/// Beyond this factor the loads differ.
 const OTHER_LOAD: f64 = 2.0;
 
 fn other_load(now: Option<f64>, planned: Option<f64>) -> Option<String> {
     let (now, planned) = now.zip(planned)?;
     (now > planned * OTHER_LOAD || planned > now * OTHER_LOAD).then(|| {
         format!(
-            "the load is another one than in the plan's recording: {now:.0} wakes/s now, {planned:.0} then"
+            "the load differs from that of the plan's recording: {now:.0} wakeups/s now, {planned:.0} then"
         )
     })
 }
@@ -253,16 +259,27 @@ fn report(args: &Args, change: &Change, verification: &Verification) -> anyhow::
                 duration(verification.elapsed_s * 1e9)
             ))?;
             output::text(&table(verification).to_text())?;
-            output::text(&format!("\nVerdict: {}\n", verification.verdict.words()))?;
+            output::text(&format!("\nVerdict: {}\n", verdict(verification)))?;
             for note in &verification.notes {
                 output::text(&format!("note: {note}\n"))?;
             }
             output::text(match verification.reverted {
-                true => "the change was taken back\n",
-                false => "the values of after are in force\n",
+                true => "the change was reverted automatically\n",
+                false => "the values from after are in force\n",
             })
         }
     }
+}
+
+fn verdict(verification: &Verification) -> String {
+    let words = verification.verdict.words();
+    if verification.verdict == Verdict::NotEnoughRounds {
+        let complete = verification.rounds;
+        return format!(
+            "{words}: {complete} complete, at least {MIN_ROUNDS} are needed; use a longer --budget or a shorter --turn"
+        );
+    }
+    words.to_owned()
 }
 
 fn table(verification: &Verification) -> Table {

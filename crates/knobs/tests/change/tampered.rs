@@ -219,7 +219,7 @@ fn of_500_verifications_the_last_few_are_kept() {
         let mut change = journal.change(1).unwrap().clone();
         change.verifications.push(Verification {
             at_unix_s,
-            verdict: Verdict::Unknown,
+            verdict: Verdict::NotMeasured,
             promised: Figure::CostNsPerS,
             figures: vec![],
             rounds: 1,

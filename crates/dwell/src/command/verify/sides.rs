@@ -1,6 +1,6 @@
-//! What is measured of one turn: a recording of CPUs or vCPUs, or the counters of a thread.
+//! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread.
 
-use super::WAKES;
+use super::WAKEUPS;
 use crate::command::iothread::{kernel_thread, usage};
 use anyhow::Context;
 use dwell_capture::{GuestSource, Recorder, Target, Until};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Sides {
     measured: Source,
     halt_cost_ns: f64,
-    /// Whether any episode told polling from halting.
-    tells_polls: bool,
+    /// Whether the recording shows polls.
+    shows_polls: bool,
 }
 
 enum Source {
@@ -29,7 +29,7 @@ enum Source {
 }
 
 impl Sides {
-    /// Sees whether it can be measured at all.
+    /// Opens what the change is measured with.
     pub(super) fn open(machine: &dyn Machine, change: &Change) -> anyhow::Result<Sides> {
         let measured = match (change.plan.layer, &change.plan.iothread) {
             (Layer::Iothread, Some(target)) => {
@@ -42,11 +42,11 @@ impl Sides {
             _ => Source::Recorder(Target::Host { pid: None, exits: false }),
         };
         let measured = match measured {
-            Source::Recorder(target) => Source::Recorder(settled(target)?),
+            Source::Recorder(target) => Source::Recorder(with_source(target)?),
             thread @ Source::Thread(_) => thread,
         };
         let halt_cost_ns = change.plan.conditions.halt_cost_ns as f64;
-        Ok(Sides { measured, halt_cost_ns, tells_polls: false })
+        Ok(Sides { measured, halt_cost_ns, shows_polls: false })
     }
 
     /// Measures for so long.
@@ -56,8 +56,8 @@ impl Sides {
             Source::Recorder(target) => {
                 let until = Until { duration: Some(length), stop };
                 let (summary, bytes) = Recorder::open(target.clone(), None)?.to_memory(&until, &mut ())?;
-                let sums = Sums::of(&Reader::from_bytes("turn", bytes)?)?;
-                self.tells_polls |= sums.tells_polls;
+                let sums = Sums::of(&Reader::from_bytes("block", bytes)?)?;
+                self.shows_polls |= sums.shows_polls;
                 Ok(self.figures(&sums, summary.status.elapsed))
             }
         }
@@ -70,39 +70,38 @@ impl Sides {
             .figure(Figure::CostNsPerS.name(), per_second(cost_ns))
             .figure(Figure::CpuBurntNsPerS.name(), per_second(sums.polled_ns))
             .figure(Figure::HaltsPerS.name(), per_second(sums.halts))
-            .figure(WAKES, per_second(sums.wakes))
+            .figure(WAKEUPS, per_second(sums.wakeups))
     }
 
-    /// What the figures do not tell.
+    /// What limits the figures.
     pub(super) fn notes(&self) -> Option<String> {
         match self.measured {
             Source::Thread(_) => Some(
-                "of the thread all CPU time was measured, work included; only the difference compares with the prediction"
+                "all CPU time of the thread was measured, including its work; compare only the difference with the \
+                 prediction"
                     .to_owned(),
             ),
-            Source::Recorder(_) if !self.tells_polls => {
-                Some("no episode was seen to poll: every one counts as a halt".to_owned())
+            Source::Recorder(_) if !self.shows_polls => {
+                Some("the recording shows no polls: every episode counts as a halt".to_owned())
             }
             Source::Recorder(_) => None,
         }
     }
 }
 
-/// What can be recorded, with the source that was found for it: looking for one in every turn would take longer than the
-/// turn.
-fn settled(target: Target) -> anyhow::Result<Target> {
+/// The target with the source that works here: finding it in every block would take longer than the block.
+fn with_source(target: Target) -> anyhow::Result<Target> {
     let recorder =
-        Recorder::open(target.clone(), None).context("this cannot be verified; nothing was switched")?;
-    let speaks = recorder.metadata().source.events.iter().any(|event| event == "power:cpu_idle");
+        Recorder::open(target.clone(), None).context("cannot verify the change; no value was switched")?;
+    let has_cpu_idle = recorder.metadata().source.events.iter().any(|event| event == "power:cpu_idle");
     Ok(match target {
-        Target::Guest { .. } if speaks => Target::Guest { source: GuestSource::CpuIdle },
+        Target::Guest { .. } if has_cpu_idle => Target::Guest { source: GuestSource::CpuIdle },
         Target::Guest { .. } => Target::Guest { source: GuestSource::Switch },
         other => other,
     })
 }
 
-/// All CPU time of a thread: what polls and what works cannot be told apart from outside, and in the difference work cancels
-/// out.
+/// All CPU time of a thread: polling and work cannot be separated from outside, and work cancels out in the difference.
 fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Result<Block> {
     let (begun, before) = (Instant::now(), usage(*thread)?);
     std::thread::sleep(length);
@@ -114,16 +113,16 @@ fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Resu
         .figure(Figure::CostNsPerS.name(), cpu_ns + sleeps * halt_cost_ns)
         .figure(Figure::CpuBurntNsPerS.name(), cpu_ns)
         .figure(Figure::HaltsPerS.name(), sleeps)
-        .figure(WAKES, sleeps))
+        .figure(WAKEUPS, sleeps))
 }
 
-/// Sums over the episodes of a turn.
+/// Sums over the episodes of a block.
 #[derive(Default)]
 struct Sums {
-    wakes: f64,
+    wakeups: f64,
     halts: f64,
     polled_ns: f64,
-    tells_polls: bool,
+    shows_polls: bool,
 }
 
 impl Sums {
@@ -139,13 +138,13 @@ impl Sums {
     }
 
     fn add(&mut self, idle_ns: u64, window_ns: Option<u64>, halted: Option<bool>) {
-        self.wakes += 1.0;
+        self.wakeups += 1.0;
         if halted == Some(false) {
             self.polled_ns += idle_ns as f64;
         } else {
             self.halts += 1.0;
             self.polled_ns += window_ns.map_or(0.0, |window_ns| window_ns.min(idle_ns) as f64);
         }
-        self.tells_polls |= halted == Some(false) || window_ns.is_some_and(|window_ns| window_ns > 0);
+        self.shows_polls |= halted == Some(false) || window_ns.is_some_and(|window_ns| window_ns > 0);
     }
 }
