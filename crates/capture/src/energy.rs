@@ -3,9 +3,8 @@
 //! A counter runs on and begins anew at its maximum, after minutes to hours; a recording is taken to be shorter than that.
 //! Only root may read one (it would tell too much of what others compute).
 
-use crate::system::{System, text};
+use dwell_machine::Machine;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 const POWERCAP: &str = "/sys/class/powercap";
 
@@ -21,7 +20,7 @@ pub struct Meter {
 #[derive(Debug)]
 struct Zone {
     name: String,
-    folder: PathBuf,
+    folder: String,
     before_uj: u64,
     /// The greatest count \[uJ\].
     max_uj: u64,
@@ -30,38 +29,37 @@ struct Zone {
 impl Meter {
     /// Reads every zone that is a whole (a package, the platform), not those within; none where there is none or none may
     /// be read.
-    pub fn open(system: &dyn System) -> Meter {
-        let mut names = system.list(POWERCAP.as_ref()).unwrap_or_default();
-        names.sort_unstable();
+    pub fn open(machine: &dyn Machine) -> Meter {
+        let names = machine.names(POWERCAP).unwrap_or_default();
         let whole = |name: &String| name.starts_with("intel-rapl:") && name.matches(':').count() == 1;
         Meter {
             zones: names
                 .iter()
                 .filter(|name| whole(name))
-                .filter_map(|name| Zone::open(system, name))
+                .filter_map(|name| Zone::open(machine, name))
                 .collect(),
         }
     }
 
     /// The energy used since then, by zone \[uJ\].
-    pub fn used(&self, system: &dyn System) -> BTreeMap<String, u64> {
-        self.zones.iter().filter_map(|zone| Some((zone.name.clone(), zone.used(system)?))).collect()
+    pub fn used(&self, machine: &dyn Machine) -> BTreeMap<String, u64> {
+        self.zones.iter().filter_map(|zone| Some((zone.name.clone(), zone.used(machine)?))).collect()
     }
 }
 
 impl Zone {
-    fn open(system: &dyn System, name: &str) -> Option<Zone> {
-        let folder = PathBuf::from(POWERCAP).join(name);
+    fn open(machine: &dyn Machine, name: &str) -> Option<Zone> {
+        let folder = format!("{POWERCAP}/{name}");
         Some(Zone {
-            name: text(system, folder.join("name"))?,
-            before_uj: text(system, folder.join("energy_uj"))?.parse().ok()?,
-            max_uj: text(system, folder.join("max_energy_range_uj"))?.parse().ok()?,
+            name: machine.text(&format!("{folder}/name"))?,
+            before_uj: machine.text(&format!("{folder}/energy_uj"))?.parse().ok()?,
+            max_uj: machine.text(&format!("{folder}/max_energy_range_uj"))?.parse().ok()?,
             folder,
         })
     }
 
-    fn used(&self, system: &dyn System) -> Option<u64> {
-        let now_uj: u64 = text(system, self.folder.join("energy_uj"))?.parse().ok()?;
+    fn used(&self, machine: &dyn Machine) -> Option<u64> {
+        let now_uj: u64 = machine.text(&format!("{}/energy_uj", self.folder))?.parse().ok()?;
         now_uj
             .checked_sub(self.before_uj)
             .or_else(|| self.max_uj.checked_sub(self.before_uj)?.checked_add(now_uj))
@@ -71,7 +69,7 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use dwell_machine::fake::Fake;
 
     fn machine(package_uj: &str, core_uj: &str) -> Fake {
         let zone = |fake: Fake, id: &str, name: &str, uj: &str| {

@@ -1,41 +1,53 @@
-//! A machine of which every answer is written down: for tests of what happens where this one would not refuse.
+//! A fake machine whose kernel refuses to be traced, or seems to allow it.
 
+use crate::kvm_stats::SourceError;
 use crate::perf::Attributes;
 use crate::system::System;
-use std::collections::BTreeMap;
+use dwell_machine::{Hypervisor, KvmDevice, Machine, fake};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 
+/// [`fake::Fake`] with the three calls of a recorder.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    files: BTreeMap<PathBuf, String>,
-    forbidden: Vec<PathBuf>,
-    mount_errno: i32,
-    perf_errno: i32,
+    pub(crate) machine: fake::Fake,
+    pub(crate) mount_errno: i32,
+    pub(crate) perf_errno: i32,
     /// Whether it is a kernel before 6.0, which does not count lost records by event.
-    old_perf: bool,
+    pub(crate) old_perf: bool,
+    pub(crate) statistics: Option<Result<(), SourceError>>,
 }
 
 impl Fake {
     pub(crate) fn new() -> Fake {
         Fake {
-            files: BTreeMap::new(),
-            forbidden: vec![],
+            machine: fake::Fake::new(),
             mount_errno: libc::ENODEV,
             perf_errno: libc::EACCES,
             old_perf: false,
+            statistics: None,
         }
     }
 
+    /// A machine on which everything can be recorded.
+    pub(crate) fn quiet(release: &str) -> Fake {
+        let machine = fake::Fake::quiet(release);
+        Fake { machine, perf_errno: 0, statistics: Some(Ok(())), ..Fake::new() }
+    }
+
     pub(crate) fn file(mut self, path: &str, text: &str) -> Fake {
-        self.files.insert(path.into(), text.to_owned());
+        self.machine = self.machine.file(path, text);
+        self
+    }
+
+    pub(crate) fn link(mut self, path: &str, target: &str) -> Fake {
+        self.machine = self.machine.with_link(path, target);
         self
     }
 
     /// Everything below `path` exists and may not be read.
     pub(crate) fn forbid(mut self, path: &str) -> Fake {
-        self.forbidden.push(path.into());
+        self.machine = self.machine.forbid(path);
         self
     }
 
@@ -44,6 +56,7 @@ impl Fake {
         self
     }
 
+    /// With errno 0 an event can be opened.
     pub(crate) fn perf_fails(mut self, errno: i32) -> Fake {
         self.perf_errno = errno;
         self
@@ -54,38 +67,39 @@ impl Fake {
         self.old_perf = true;
         self
     }
+}
 
-    fn check(&self, path: &Path) -> io::Result<()> {
-        match self.forbidden.iter().any(|root| path.starts_with(root)) {
-            true => Err(io::Error::from_raw_os_error(libc::EACCES)),
-            false => Ok(()),
-        }
+impl Machine for Fake {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.machine.read(path)
+    }
+
+    fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        self.machine.names(path)
+    }
+
+    fn target(&self, path: &str) -> io::Result<String> {
+        self.machine.target(path)
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.machine.exists(path)
+    }
+
+    fn hypervisor(&self) -> Option<Hypervisor> {
+        self.machine.hypervisor()
+    }
+
+    fn kvm_device(&self) -> KvmDevice {
+        self.machine.kvm_device()
+    }
+
+    fn latency_request_us(&self) -> Option<i32> {
+        self.machine.latency_request_us()
     }
 }
 
 impl System for Fake {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.check(path)?;
-        let text = self.files.get(path).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
-        Ok(text.clone().into_bytes())
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.check(path)?;
-        let mut names: Vec<String> = self
-            .files
-            .keys()
-            .filter_map(|file| file.strip_prefix(path).ok()?.components().next())
-            .map(|name| name.as_os_str().to_string_lossy().into_owned())
-            .collect();
-        names.dedup();
-        if names.is_empty() { Err(io::Error::from_raw_os_error(libc::ENOENT)) } else { Ok(names) }
-    }
-
-    fn read_link(&self, path: &Path) -> io::Result<String> {
-        String::from_utf8(self.read(path)?).map_err(io::Error::other)
-    }
-
     fn mount_tracefs(&self) -> io::Result<OwnedFd> {
         Err(io::Error::from_raw_os_error(self.mount_errno))
     }
@@ -94,6 +108,13 @@ impl System for Fake {
         if self.old_perf && attributes.counts_lost {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Err(io::Error::from_raw_os_error(self.perf_errno))
+        match self.perf_errno {
+            0 => Ok(std::fs::File::open("/dev/null")?.into()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {
+        self.statistics
     }
 }

@@ -1,52 +1,49 @@
 //! Names of processes and threads, out of `/proc`.
 
-use crate::system::{System, text};
+use dwell_machine::Machine;
 use dwell_trace::pairing::Names;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Names as `/proc` has them now; what has ended has none.
 #[derive(Clone)]
 pub struct ProcNames {
-    system: Arc<dyn System>,
+    machine: Arc<dyn Machine>,
 }
 
 impl ProcNames {
     /// Names on this machine.
-    pub fn new(system: Arc<dyn System>) -> ProcNames {
-        ProcNames { system }
+    pub fn new(machine: Arc<dyn Machine>) -> ProcNames {
+        ProcNames { machine }
     }
 }
 
 impl Names for ProcNames {
     fn process(&mut self, pid: i32) -> Option<String> {
-        text(&*self.system, format!("/proc/{pid}/comm"))
+        self.machine.text(&format!("/proc/{pid}/comm"))
     }
 
     fn thread(&mut self, pid: i32, tid: i32) -> Option<String> {
-        text(&*self.system, format!("/proc/{pid}/task/{tid}/comm"))
+        self.machine.text(&format!("/proc/{pid}/task/{tid}/comm"))
     }
 
     fn vcpus(&mut self, pid: i32) -> Vec<u32> {
         let dir = format!("/proc/{pid}/fd");
-        let fds = self.system.list(Path::new(&dir)).unwrap_or_default();
-        let links = fds.iter().filter_map(|fd| self.system.read_link(Path::new(&format!("{dir}/{fd}"))).ok());
+        let fds = self.machine.names(&dir).unwrap_or_default();
+        let links = fds.iter().filter_map(|fd| self.machine.target(&format!("{dir}/{fd}")).ok());
         links.filter_map(|link| link.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()).collect()
     }
 }
 
 /// The threads of a process, or the thread itself if the number is not that of a process.
-pub(crate) fn threads(system: &dyn System, pid: i32) -> Vec<i32> {
-    let status = text(system, format!("/proc/{pid}/status")).unwrap_or_default();
+pub(crate) fn threads(machine: &dyn Machine, pid: i32) -> Vec<i32> {
+    let status = machine.text(&format!("/proc/{pid}/status")).unwrap_or_default();
     let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<i32>().ok());
     match leader {
         None => vec![],
         Some(leader) if leader != pid => vec![pid],
         Some(_) => {
-            let tasks = system.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
-            let mut tasks: Vec<i32> = tasks.iter().filter_map(|task| task.parse().ok()).collect();
-            tasks.sort_unstable();
-            tasks
+            let tasks = machine.numbers(&format!("/proc/{pid}/task"));
+            tasks.into_iter().filter_map(|task| i32::try_from(task).ok()).collect()
         }
     }
 }
@@ -56,14 +53,14 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Whether the numbers of processes here are those of the whole machine. In another PID namespace they are not, and
 /// filters in the kernel, which know only the machine's, would let the wrong ones through.
-pub(crate) fn pids_are_global(system: &dyn System) -> bool {
-    system.read_link(Path::new("/proc/self/ns/pid")).is_ok_and(|link| link == INITIAL_PID_NAMESPACE)
+pub(crate) fn pids_are_global(machine: &dyn Machine) -> bool {
+    machine.target("/proc/self/ns/pid").is_ok_and(|link| link == INITIAL_PID_NAMESPACE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use dwell_machine::fake::Fake;
 
     #[test]
     fn a_process_means_all_its_threads_and_a_thread_itself() {
@@ -80,8 +77,8 @@ mod tests {
     #[test]
     fn vcpus_are_seen_among_the_open_files() {
         let fake = Fake::new()
-            .file("/proc/7/fd/3", "anon_inode:kvm-vm")
-            .file("/proc/7/fd/4", "anon_inode:kvm-vcpu:5")
+            .with_link("/proc/7/fd/3", "anon_inode:kvm-vm")
+            .with_link("/proc/7/fd/4", "anon_inode:kvm-vcpu:5")
             .file("/proc/7/comm", "vmm\n");
         let mut names = ProcNames::new(Arc::new(fake));
         assert_eq!(names.vcpus(7), [5]);
@@ -91,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_pid_namespace_is_noticed() {
-        assert!(pids_are_global(&Fake::new().file("/proc/self/ns/pid", INITIAL_PID_NAMESPACE)));
-        assert!(!pids_are_global(&Fake::new().file("/proc/self/ns/pid", "pid:[4026532300]")));
+        assert!(pids_are_global(&Fake::new().with_link("/proc/self/ns/pid", INITIAL_PID_NAMESPACE)));
+        assert!(!pids_are_global(&Fake::new().with_link("/proc/self/ns/pid", "pid:[4026532300]")));
     }
 }

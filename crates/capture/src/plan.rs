@@ -4,8 +4,9 @@ use crate::decode::HLT_EXITS;
 use crate::names::ProcNames;
 use crate::probe::{Probe, Trace};
 use crate::record::{RecordError, Target};
-use crate::system::{System, kernel_release, online_cpus};
+use crate::system::System;
 use crate::tracefs::Tracefs;
+use dwell_machine::{cpu, kernel};
 use dwell_policy::host;
 use dwell_policy::version::Version;
 use dwell_recording::IdleIncludes;
@@ -29,7 +30,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, RecordError> {
     Ok(match target {
         Target::Host { pid, exits } => {
-            let revision = kernel_release(&**system)
+            let revision = kernel::release(&**system)
                 .and_then(|release| Version::parse(&release))
                 .and_then(|version| host::Revision::of(version).ok());
             let pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
@@ -90,7 +91,7 @@ fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<P
 /// Makes every CPU busy and idle a few times, and answers the source to use and the CPUs that went idle without saying so.
 fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u32>), RecordError> {
     if !tracefs.has(system, &Kind::CpuIdle.to_string()) {
-        return Ok((GuestSource::Switch, online_cpus(system)));
+        return Ok((GuestSource::Switch, cpu::online(system)));
     }
     let probes = [Probe::of(Kind::CpuIdle), Probe::of(Kind::Switch).filtered("next_pid == 0")];
     let mut trace = Trace::open(system, tracefs, &probes, None)?;
@@ -108,14 +109,14 @@ fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u3
     let speaks = |cpu: &u32| seen.get(cpu).is_some_and(|(spoke, _)| *spoke > 0);
     let silent = seen.iter().filter(|(_, (spoke, idled))| *spoke == 0 && *idled > 0).map(|(cpu, _)| *cpu);
     let silent = silent.collect();
-    let all_speak = online_cpus(system).iter().all(speaks);
+    let all_speak = cpu::online(system).iter().all(speaks);
     Ok((if all_speak { GuestSource::CpuIdle } else { GuestSource::Switch }, silent))
 }
 
 /// Runs and sleeps on each CPU in turn, in a thread of its own, so that the caller's affinity is left alone. A CPU on
 /// which this may not run goes idle by itself, or shows nothing.
 fn visit_every_cpu(system: &dyn System) {
-    let cpus = online_cpus(system);
+    let cpus = cpu::online(system);
     let visit = move || {
         for cpu in cpus {
             let mut set = rustix::thread::CpuSet::new();

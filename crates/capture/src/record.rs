@@ -6,8 +6,9 @@ use crate::perf::OpenError;
 use crate::plan::plan;
 use crate::probe::{Trace, TraceError};
 use crate::settings::Watch;
-use crate::system::{Machine, System, cpu_model, kernel_release};
+use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
+use dwell_machine::{Machine, Sysroot, cpu, holds_vm, kernel};
 use dwell_policy::Layer;
 use dwell_recording::{
     Clock, Contents, Episode, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
@@ -202,7 +203,7 @@ impl Recorder {
     /// # Errors
     /// Why it cannot be recorded.
     pub fn open(target: Target, command: Option<String>) -> Result<Recorder, RecordError> {
-        Recorder::open_on(Arc::new(Machine), target, command)
+        Recorder::open_on(Arc::new(Sysroot::of_this_machine()), target, command)
     }
 
     /// As [`Recorder::open`], on a machine that is asked through `system`.
@@ -233,8 +234,8 @@ impl Recorder {
         metadata.source.command = command;
         metadata.idle_includes = idle_includes;
         metadata.clock = Clock::Monotonic;
-        metadata.kernel = kernel_release(&*system);
-        metadata.cpu_model = cpu_model(&*system);
+        metadata.kernel = kernel::release(&*system);
+        metadata.cpu_model = cpu::model(&*system);
         metadata.lost.events = Some(0);
         metadata.lost.at_least = !trace.sampler().counts_lost();
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
@@ -518,8 +519,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(system: &dyn System, threads: &[i32]) -> Watched {
-        let filters = !threads.is_empty() && names::pids_are_global(system);
+    fn new(machine: &dyn Machine, threads: &[i32]) -> Watched {
+        let filters = !threads.is_empty() && names::pids_are_global(machine);
         Watched { filters, ..Watched::default() }
     }
 
@@ -598,7 +599,7 @@ pub fn record_anything(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
-    let running = running_vms(&Machine);
+    let running = running_vms(&Sysroot::of_this_machine());
     if running > 0
         && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false }, None)
     {
@@ -611,17 +612,8 @@ pub fn record_anything(
 }
 
 /// Processes that have a VM open.
-fn running_vms(system: &dyn System) -> usize {
-    let processes = system.list(Path::new("/proc")).unwrap_or_default();
-    let pids = processes.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    pids.filter(|pid| {
-        let dir = format!("/proc/{pid}/fd");
-        let fds = system.list(Path::new(&dir)).unwrap_or_default();
-        fds.iter().any(|fd| {
-            system.read_link(Path::new(&format!("{dir}/{fd}"))).is_ok_and(|link| link == "anon_inode:kvm-vm")
-        })
-    })
-    .count()
+fn running_vms(machine: &dyn Machine) -> usize {
+    machine.numbers("/proc").into_iter().filter(|pid| holds_vm(machine, *pid).unwrap_or(false)).count()
 }
 
 #[cfg(test)]
@@ -714,7 +706,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_let_through_once() {
-        let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+        let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
         let mut watched = Watched::new(&global, &[5, 6]);
         assert_eq!(watched.more(&[5, 6]).as_deref(), Some("common_pid == 5 || common_pid == 6"));
         assert_eq!(watched.more(&[5]), None);
@@ -740,7 +732,7 @@ mod tests {
         /// before everything above was opened.
         #[test]
         fn no_thread_is_let_through_twice(rounds in prop::collection::vec(prop::collection::vec(1i32..500, 0..110), 1..20)) {
-            let global = Fake::new().file("/proc/self/ns/pid", "pid:[4026531836]");
+            let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
             let mut watched = Watched::new(&global, &[1]);
             let mut filters: Vec<String> = vec![];
             for threads in rounds {

@@ -1,11 +1,11 @@
 //! The settings in force, at the start and when they change.
 
-use crate::system::{System, text};
+use dwell_machine::parameter::Value as Held;
+use dwell_machine::{Cpuidle, Machine};
 use dwell_policy::Layer;
 use dwell_recording::{SettingValue, SettingsChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Where a layer's parameters are.
 const fn folder(layer: Layer) -> Option<&'static str> {
@@ -16,7 +16,7 @@ const fn folder(layer: Layer) -> Option<&'static str> {
     }
 }
 
-/// Parameters that rule how a layer polls, of all that its module has.
+/// The parameters that determine how a layer polls begin with this, of all that its module has.
 const fn prefix(layer: Layer) -> &'static str {
     match layer {
         Layer::Guest => "guest_halt_poll_",
@@ -25,23 +25,22 @@ const fn prefix(layer: Layer) -> &'static str {
 }
 
 /// The parameters of `layer` as they are now; empty where there are none.
-pub fn read(system: &dyn System, layer: Layer) -> BTreeMap<String, SettingValue> {
+pub fn read(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, SettingValue> {
     let Some(folder) = folder(layer) else { return BTreeMap::new() };
-    let names = system.list(Path::new(folder)).unwrap_or_default();
+    let names = machine.names(folder).unwrap_or_default();
     let names = names.into_iter().filter(|name| name.starts_with(prefix(layer)));
-    names.filter_map(|name| Some((name.clone(), value(&text(system, format!("{folder}/{name}"))?)))).collect()
+    names
+        .filter_map(|name| Some((name.clone(), value(&machine.text(&format!("{folder}/{name}"))?))))
+        .collect()
 }
 
-/// Sysfs writes a switch as `Y` or `N`.
 fn value(text: &str) -> SettingValue {
-    match text {
-        "Y" => SettingValue::Flag(true),
-        "N" => SettingValue::Flag(false),
-        _ => match (text.parse(), text.parse()) {
-            (Ok(number), _) => SettingValue::Number(number),
-            (_, Ok(negative)) => SettingValue::Negative(negative),
-            _ => SettingValue::Text(text.to_owned()),
-        },
+    match Held::parse(text) {
+        Held::Switch(on) => SettingValue::Flag(on),
+        Held::Number(number) => {
+            u64::try_from(number).map_or(SettingValue::Negative(number), SettingValue::Number)
+        }
+        Held::Text(text) => SettingValue::Text(text),
     }
 }
 
@@ -55,18 +54,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(system: &dyn System, layer: Layer) -> Watch {
-        let now = read(system, layer);
+    pub(crate) fn start(machine: &dyn Machine, layer: Layer) -> Watch {
+        let now = read(machine, layer);
         let changes = match now.is_empty() {
             true => vec![],
             false => vec![SettingsChange { at_ns: None, layer, values: now.clone() }],
         };
-        Watch { layer, now, changes, notes: notes(system, layer) }
+        Watch { layer, now, changes, notes: notes(machine, layer) }
     }
 
     /// Looks again; `at_ns` is now \[ns, CLOCK_MONOTONIC\].
-    pub(crate) fn look(&mut self, system: &dyn System, at_ns: u64) {
-        let values = read(system, self.layer);
+    pub(crate) fn look(&mut self, machine: &dyn Machine, at_ns: u64) {
+        let values = read(machine, self.layer);
         if values != self.now {
             let at_ns = Some(at_ns);
             self.changes.push(SettingsChange { at_ns, layer: self.layer, values: values.clone() });
@@ -83,23 +82,20 @@ impl Watch {
     }
 }
 
-/// What else rules how a guest's CPUs idle.
-fn notes(system: &dyn System, layer: Layer) -> BTreeMap<String, Value> {
+/// What else determines how a guest's CPUs idle.
+fn notes(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, Value> {
     if layer != Layer::Guest {
         return BTreeMap::new();
     }
-    let cpuidle = "/sys/devices/system/cpu/cpuidle";
-    let read = |name: &str| text(system, format!("{cpuidle}/{name}"));
-    BTreeMap::from([(
-        "dwell.cpuidle".to_owned(),
-        json!({ "driver": read("current_driver"), "governor": read("current_governor_ro") }),
-    )])
+    let cpuidle = Cpuidle::read(machine);
+    let value = json!({ "driver": cpuidle.driver, "governor": cpuidle.governor });
+    BTreeMap::from([("dwell.cpuidle".to_owned(), value)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use dwell_machine::fake::Fake;
 
     #[test]
     fn changes_are_remembered_with_their_time() {

@@ -4,10 +4,10 @@
 //! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
 
 use crate::format::{Format, FormatError};
-use crate::system::{System, kernel_release, text};
+use crate::system::System;
+use dwell_machine::{Machine, kernel};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
 /// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum TracefsError {
     NotPermitted {
         /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Tracefs is there, the whole category is not: the module that has it is not loaded.
@@ -68,7 +68,7 @@ pub enum TracefsError {
     Io {
         /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -84,7 +84,7 @@ fn remedy_of_category(category: &str) -> &'static str {
 /// A tracefs that can be read.
 #[derive(Debug)]
 pub struct Tracefs {
-    root: PathBuf,
+    root: String,
     kernel: String,
     /// Keeps a mount of our own alive; `root` leads through it.
     mount: Option<OwnedFd>,
@@ -98,20 +98,20 @@ impl Tracefs {
     /// # Errors
     /// [`TracefsError::NoTracefs`] or [`TracefsError::NotPermitted`].
     pub fn open(system: &dyn System) -> Result<Tracefs, TracefsError> {
-        let kernel = kernel_release(system).unwrap_or_else(|| "of unknown release".to_owned());
+        let kernel = kernel::release(system).unwrap_or_else(|| "of unknown release".to_owned());
         let mut refused = None;
-        for root in mounted(system).into_iter().chain(USUAL_PLACES.map(PathBuf::from)) {
-            match system.list(&root.join("events")) {
+        for root in mounted(system).into_iter().chain(USUAL_PLACES.map(str::to_owned)) {
+            match system.names(&format!("{root}/events")) {
                 Ok(_) => return Ok(Tracefs { root, kernel, mount: None }),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    refused = Some((format!("read {}", root.display()), error));
+                    refused = Some((format!("read {root}"), error));
                 }
                 Err(_) => {}
             }
         }
         match system.mount_tracefs() {
             Ok(mount) => {
-                let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+                let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
                 Ok(Tracefs { root, kernel, mount: Some(mount) })
             }
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
@@ -124,7 +124,7 @@ impl Tracefs {
     }
 
     /// Where it is; for a mount of our own a path through `/proc/self/fd`, valid in this process only.
-    pub fn root(&self) -> &Path {
+    pub fn root(&self) -> &str {
         &self.root
     }
 
@@ -134,22 +134,22 @@ impl Tracefs {
     }
 
     /// Whether there is this tracepoint, as `category:name`.
-    pub fn has(&self, system: &dyn System, event: &str) -> bool {
-        system.read(&self.path(event).join("id")).is_ok()
+    pub fn has(&self, machine: &dyn Machine, event: &str) -> bool {
+        machine.read(&format!("{}/id", self.path(event))).is_ok()
     }
 
-    fn path(&self, event: &str) -> PathBuf {
+    fn path(&self, event: &str) -> String {
         let (category, name) = event.split_once(':').unwrap_or(("", event));
-        self.root.join("events").join(category).join(name)
+        format!("{}/events/{category}/{name}", self.root)
     }
 
     /// The layout of a tracepoint, given as `category:name`.
     ///
     /// # Errors
     /// Which of the things that can be missing is missing.
-    pub fn format(&self, system: &dyn System, event: &str) -> Result<Format, TracefsError> {
-        let path = self.path(event);
-        let bytes = system.read(&path.join("format")).map_err(|error| self.why(system, event, error))?;
+    pub fn format(&self, machine: &dyn Machine, event: &str) -> Result<Format, TracefsError> {
+        let path = format!("{}/format", self.path(event));
+        let bytes = machine.read(&path).map_err(|error| self.why(machine, event, error))?;
         Format::parse(&String::from_utf8_lossy(&bytes))
             .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
     }
@@ -159,12 +159,12 @@ impl Tracefs {
         TracefsError::MissingField { event: event.to_owned(), field, kernel: self.kernel.clone() }
     }
 
-    fn why(&self, system: &dyn System, event: &str, error: io::Error) -> TracefsError {
+    fn why(&self, machine: &dyn Machine, event: &str, error: io::Error) -> TracefsError {
         let kernel = self.kernel.clone();
         match error.kind() {
             io::ErrorKind::NotFound => {
                 let (category, _) = event.split_once(':').unwrap_or(("", event));
-                match system.list(&self.root.join("events").join(category)) {
+                match machine.names(&format!("{}/events/{category}", self.root)) {
                     Ok(_) => TracefsError::MissingTracepoint { event: event.to_owned(), kernel },
                     Err(_) => TracefsError::MissingCategory { category: category.to_owned(), kernel },
                 }
@@ -178,17 +178,17 @@ impl Tracefs {
 }
 
 /// The mount points of tracefs, and of debugfs with a tracefs in it.
-fn mounted(system: &dyn System) -> Vec<PathBuf> {
-    let mounts = text(system, "/proc/mounts").unwrap_or_default();
-    let of = |wanted: &str, below: &str| -> Vec<PathBuf> {
+fn mounted(machine: &dyn Machine) -> Vec<String> {
+    let mounts = machine.text("/proc/mounts").unwrap_or_default();
+    let of = |wanted: &str, below: &str| -> Vec<String> {
         let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         fields
             .filter(|fields| fields.get(2) == Some(&wanted))
-            .filter_map(|fields| Some(Path::new(&unescape(fields.get(1)?)).join(below)))
+            .filter_map(|fields| Some(format!("{}{below}", unescape(fields.get(1)?))))
             .collect()
     };
     let mut places = of("tracefs", "");
-    places.extend(of("debugfs", "tracing"));
+    places.extend(of("debugfs", "/tracing"));
     places
 }
 
@@ -235,7 +235,7 @@ fn mount_in_namespace() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use crate::fake::Fake;
-    use crate::system::Machine;
+    use dwell_machine::Sysroot;
 
     #[test]
     fn private_mounts_show_events_and_leave_nothing_behind() {
@@ -251,13 +251,14 @@ mod tests {
                     continue;
                 }
             };
-            let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
+            let here = Sysroot::of_this_machine();
             let kernel = "test".to_owned();
             let tracefs = Tracefs { root, kernel, mount: Some(mount) };
-            let format = tracefs.format(&Machine, "sched:sched_switch").unwrap();
+            let format = tracefs.format(&here, "sched:sched_switch").unwrap();
             assert_eq!(format.name, "sched_switch");
             assert!(matches!(
-                tracefs.format(&Machine, "sched:no_such_thing"),
+                tracefs.format(&here, "sched:no_such_thing"),
                 Err(TracefsError::MissingTracepoint { .. })
             ));
             assert_eq!(mounts(), before);
@@ -271,7 +272,7 @@ mod tests {
             .file("/proc/mounts", "none /odd\\040place tracefs rw 0 0\n")
             .file("/odd place/events/kvm/kvm_vcpu_wakeup/id", "41\n");
         let tracefs = Tracefs::open(&fake).unwrap();
-        assert_eq!(tracefs.root(), Path::new("/odd place"));
+        assert_eq!(tracefs.root(), "/odd place");
         assert!(tracefs.has(&fake, "kvm:kvm_vcpu_wakeup"));
         assert!(!tracefs.is_private());
     }
@@ -281,7 +282,7 @@ mod tests {
         let fake = Fake::new()
             .file("/proc/mounts", "none /sys/kernel/debug debugfs rw 0 0\n")
             .file("/sys/kernel/debug/tracing/events/enable", "0\n");
-        assert_eq!(Tracefs::open(&fake).unwrap().root(), Path::new("/sys/kernel/debug/tracing"));
+        assert_eq!(Tracefs::open(&fake).unwrap().root(), "/sys/kernel/debug/tracing");
     }
 
     #[test]

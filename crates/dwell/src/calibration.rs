@@ -1,8 +1,8 @@
 //! What a halt costs on this host, as `dwell lab calibrate` has measured and stored it.
 
 use anyhow::{Context, bail};
-use dwell_capture::system;
 use dwell_lab::experiment::calibrate::{Calibration, FORMAT};
+use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_recording::Metadata;
 use std::env;
 use std::fs;
@@ -68,8 +68,8 @@ pub(crate) fn of_machine(metadata: &Metadata) -> anyhow::Result<Option<Calibrati
 
 /// The CPU and the kernel of this host, as recordings name them.
 pub(crate) fn this_host() -> (String, String) {
-    let machine = &system::Machine;
-    (system::cpu_model(machine).unwrap_or_default(), system::kernel_release(machine).unwrap_or_default())
+    let machine = &Sysroot::of_this_machine();
+    (cpu::model(machine).unwrap_or_default(), kernel::release(machine).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use dwell_knobs::journal::{Change, STATE_DIRECTORY};
-use dwell_knobs::machine::Sysroot;
+use dwell_machine::Sysroot;
 use dwell_report::{count, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

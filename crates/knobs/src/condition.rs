@@ -1,8 +1,8 @@
 //! Whether a knob can be set here, and whether anything reads it.
 
-use crate::knob::{Knob, Module};
-use crate::machine::{self, Machine};
+use crate::knob::Knob;
 use crate::place::Place;
+use dwell_machine::{Apicv, Cpuidle, Machine, Writable};
 use dwell_policy::Layer;
 use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
@@ -48,8 +48,6 @@ impl fmt::Display for Void {
     }
 }
 
-const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
-
 /// Why nothing reads this knob here; `None` if something does, as far as a machine tells.
 pub fn void(machine: &dyn Machine, knob: Knob) -> Option<Void> {
     match knob.param.layer {
@@ -60,21 +58,18 @@ pub fn void(machine: &dyn Machine, knob: Knob) -> Option<Void> {
 }
 
 fn haltpoll(machine: &dyn Machine) -> Option<Void> {
-    let read = |name: &str| machine::text(machine, &format!("{CPUIDLE}/{name}"));
-    if read("current_driver").is_none_or(|driver| driver == "none") {
+    let cpuidle = Cpuidle::read(machine);
+    if cpuidle.driver.is_none() {
         return Some(Void::NoCpuidleDriver);
     }
-    let governor = read("current_governor").or_else(|| read("current_governor_ro"))?;
+    let governor = cpuidle.governor?;
     (governor != "haltpoll").then_some(Void::OtherGovernor { governor })
 }
 
 fn apicv(machine: &dyn Machine) -> Option<Void> {
-    let switches = ["/sys/module/kvm_intel/parameters/enable_apicv", "/sys/module/kvm_amd/parameters/avic"];
-    let there: Vec<(&str, String)> =
-        switches.into_iter().filter_map(|path| Some((path, machine::text(machine, path)?))).collect();
-    match there.iter().find(|(_, value)| matches!(value.as_str(), "Y" | "1")) {
-        Some(_) => None,
-        None => Some(Void::NoApicv { switch: there.first().map(|(path, _)| (*path).to_owned()) }),
+    match Apicv::read(machine) {
+        Some(switch) if switch.on => None,
+        switch => Some(Void::NoApicv { switch: switch.map(|switch| switch.path.to_owned()) }),
     }
 }
 
@@ -93,13 +88,6 @@ pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
     }
 }
 
-/// Whether a module was loaded, rather than built in; `None` if it is not there.
-pub fn is_loaded(machine: &dyn Machine, module: Module) -> Option<bool> {
-    let folder = format!("/sys/module/{}", module.name());
-    // Only modules that were loaded have a state.
-    machine.exists(&folder).then(|| machine.exists(&format!("{folder}/initstate")))
-}
-
 /// Why a knob cannot be written here.
 #[derive(Debug)]
 pub enum Unwritable {
@@ -115,7 +103,7 @@ pub enum Unwritable {
 ///
 /// # Errors
 /// [`Unwritable`]. Of a QEMU only a write tells.
-pub fn writable(machine: &dyn Machine, place: &Place) -> Result<(), Unwritable> {
+pub fn writable(machine: &dyn Writable, place: &Place) -> Result<(), Unwritable> {
     let Place::Parameter(path) = place else { return Ok(()) };
     match machine.try_writing(path) {
         Ok(()) => Ok(()),

@@ -7,7 +7,8 @@
 //! All properties of an `iothread` object can be named, those that do not steer polling (`aio-max-batch`,
 //! `thread-pool-min`, `thread-pool-max`) included; which there are, and which values they take, is QEMU's to say.
 
-use crate::qmp::{Monitor, QmpError};
+use crate::qmp::{Limits, Monitor, QmpError};
+use dwell_machine::Writable;
 use dwell_policy::iothread::{Params, Property, Revision};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -173,6 +174,14 @@ fn arguments(id: &str, property: &str, value: Option<i64>) -> Value {
         Some(value) => json!({ "path": path(id), "property": property, "value": value }),
         None => json!({ "path": path(id), "property": property }),
     }
+}
+
+/// Connects to the monitor at a socket of a machine.
+///
+/// # Errors
+/// [`QmpError`] if nothing listens there, or it is not a monitor.
+pub fn connect(machine: &dyn Writable, socket: &str) -> Result<Monitor, IothreadError> {
+    Ok(Monitor::connect(&machine.path(socket), Limits::default())?)
 }
 
 /// The I/O threads that users made, in QEMU's order. QEMU's own, such as `mon_iothread`, are not told.

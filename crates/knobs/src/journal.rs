@@ -38,11 +38,11 @@
 
 mod own;
 
-use crate::machine::{self, Lock, Machine};
 use crate::place::Place;
 use crate::plan::{Plan, Write};
-use crate::safe;
 use crate::verification::Verification;
+use crate::whole_file;
+use dwell_machine::{Lock, Writable};
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -53,7 +53,7 @@ pub const FORMAT: u32 = 1;
 pub const STATE_DIRECTORY: &str = "/var/lib/dwell";
 
 /// The longest file of the journal \[bytes\].
-pub const LONGEST: usize = safe::LONGEST as usize;
+pub const LONGEST: usize = dwell_machine::LONGEST_FILE as usize;
 
 /// What a change may grow by after its first write \[bytes\]: values that the kernel clamped, and verifications.
 const GROWTH: usize = 64 << 10;
@@ -238,7 +238,7 @@ fn hint(error: &io::Error) -> &'static str {
 
 /// The journal of a machine, locked for writing.
 pub struct Journal<'a> {
-    machine: &'a dyn Machine,
+    machine: &'a dyn Writable,
     directory: String,
     changes: Vec<Change>,
     state_directory: String,
@@ -250,7 +250,7 @@ impl<'a> Journal<'a> {
     ///
     /// # Errors
     /// [`JournalError`] if another process has it, or it is not as it was written.
-    pub fn open(machine: &'a dyn Machine, state_directory: &str) -> Result<Journal<'a>, JournalError> {
+    pub fn open(machine: &'a dyn Writable, state_directory: &str) -> Result<Journal<'a>, JournalError> {
         let directory = folder(state_directory);
         let failed = |what, path: &str| {
             let path = path.to_owned();
@@ -265,15 +265,15 @@ impl<'a> Journal<'a> {
         let lock = machine.lock(&path).map_err(failed("lock", &path))?;
         let Some(lock) = lock else { return Err(JournalError::Locked { path }) };
         // The directory itself has to outlast a power failure as well.
-        for path in [state_directory, machine::parent(state_directory)] {
+        for path in [state_directory, whole_file::parent(state_directory)] {
             machine.sync_directory(path).map_err(failed("sync", path))?;
         }
         // What a process that was killed has left. Only the holder of the lock writes here.
         for directory in [state_directory, &directory] {
-            let unfinished = |name: &&String| name.ends_with(machine::UNFINISHED);
+            let unfinished = |name: &&String| name.ends_with(whole_file::UNFINISHED);
             for name in names(machine, directory)?.iter().filter(unfinished) {
                 let path = format!("{directory}/{name}");
-                machine::take_away(machine, &path).map_err(failed("remove", &path))?;
+                whole_file::take_away(machine, &path).map_err(failed("remove", &path))?;
             }
         }
         let changes = read_all(machine, state_directory)?;
@@ -305,7 +305,7 @@ impl<'a> Journal<'a> {
     }
 
     /// The machine whose journal it is.
-    pub fn machine(&self) -> &'a dyn Machine {
+    pub fn machine(&self) -> &'a dyn Writable {
         self.machine
     }
 
@@ -326,7 +326,7 @@ impl<'a> Journal<'a> {
             self.reserve(bytes.len() + GROWTH)?;
         }
         let path = format!("{}/{}", self.directory, name(change.id));
-        let put = || machine::put(self.machine, &path, &bytes);
+        let put = || whole_file::put(self.machine, &path, &bytes);
         let is_full = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         };
@@ -352,7 +352,7 @@ impl<'a> Journal<'a> {
         if self.machine.read_own(&path).is_ok_and(|spare| spare.len() >= bytes) {
             return Ok(());
         }
-        machine::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)])
+        whole_file::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)])
             .map_err(|source| JournalError::Io { what: "write", path, source })
     }
 }
@@ -396,7 +396,7 @@ fn id_of(name: &str) -> Option<Id> {
     (self::name(id) == name && id > 0).then_some(id)
 }
 
-fn names(machine: &dyn Machine, directory: &str) -> Result<Vec<String>, JournalError> {
+fn names(machine: &dyn Writable, directory: &str) -> Result<Vec<String>, JournalError> {
     match machine.names(directory) {
         Ok(names) => Ok(names),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
@@ -408,10 +408,10 @@ fn names(machine: &dyn Machine, directory: &str) -> Result<Vec<String>, JournalE
 ///
 /// # Errors
 /// [`JournalError`] if it is not as it was written.
-pub fn read_all(machine: &dyn Machine, state_directory: &str) -> Result<Vec<Change>, JournalError> {
+pub fn read_all(machine: &dyn Writable, state_directory: &str) -> Result<Vec<Change>, JournalError> {
     let directory = folder(state_directory);
     let mut changes = vec![];
-    for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(machine::UNFINISHED)) {
+    for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(whole_file::UNFINISHED)) {
         let path = format!("{directory}/{name}");
         let Some(id) = id_of(name) else { return Err(JournalError::Foreign { path }) };
         let bytes = machine.read_own(&path).map_err(|source| JournalError::Io {

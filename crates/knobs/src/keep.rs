@@ -10,13 +10,12 @@
 //!
 //! The number is the change's, with zeros in front, so that of two files the later change wins.
 
-use crate::condition::is_loaded;
 use crate::journal::{Entry, Id};
 use crate::knob::{IothreadTarget, Knob, Module};
-use crate::machine::Machine;
 use crate::place::Place;
 use crate::value::{self, ValueError};
 use crate::{iothread, libvirt, lines};
+use dwell_machine::{Module as Loading, Writable};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 
@@ -69,7 +68,7 @@ pub enum KeepError {
 /// # Errors
 /// [`KeepError`], with what to do by hand.
 pub fn entries(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     id: Id,
     setting: &Setting,
     iothread: Option<&IothreadTarget>,
@@ -186,27 +185,27 @@ fn is_written(name: &str, value: &str) -> bool {
 }
 
 fn of_module(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     id: Id,
     module: Module,
     setting: &Setting,
 ) -> Result<Vec<(Place, String)>, KeepError> {
     let any = |paths: &[&str]| paths.iter().any(|path| machine.exists(path));
-    match is_loaded(machine, module) {
+    match Loading::read(machine, module.name()) {
         None => Err(KeepError::NoModule { module: module.name() }),
-        Some(true) => {
+        Some(Loading::Loaded) => {
             let text = format!("{}{}\n", head(id, '#'), lines::module_options(module, setting));
             Ok(vec![(Place::File(format!("/etc/modprobe.d/dwell-{id:06}.conf")), text)])
         }
-        Some(false) if any(&["/usr/bin/systemd-tmpfiles", "/bin/systemd-tmpfiles"]) => {
+        Some(Loading::BuiltIn) if any(&["/usr/bin/systemd-tmpfiles", "/bin/systemd-tmpfiles"]) => {
             Ok(vec![(Place::File(format!("/etc/tmpfiles.d/dwell-{id:06}.conf")), tmpfiles(id, setting))])
         }
-        Some(false) if any(&["/usr/lib/systemd/systemd", "/lib/systemd/systemd"]) => {
+        Some(Loading::BuiltIn) if any(&["/usr/lib/systemd/systemd", "/lib/systemd/systemd"]) => {
             let unit = format!("/etc/systemd/system/dwell-{id:06}.service");
             let wanted = format!("/etc/systemd/system/multi-user.target.wants/dwell-{id:06}.service");
             Ok(vec![(Place::File(unit.clone()), oneshot(id, setting)), (Place::Link(wanted), unit)])
         }
-        Some(false) => Err(KeepError::KernelCommandLine {
+        Some(Loading::BuiltIn) => Err(KeepError::KernelCommandLine {
             module: module.name(),
             line: lines::kernel_command_line(module, setting),
         }),

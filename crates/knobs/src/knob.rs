@@ -4,9 +4,10 @@
 //! them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one comes from it.
 
 use crate::place::Place;
+use dwell_machine::parameter;
 use dwell_policy::Layer;
 use dwell_policy::host::{MaxSource, Revision};
-use dwell_policy::param::{self, Param, Unit};
+use dwell_policy::param::{self, Param};
 use dwell_policy::version::Version;
 
 /// A parameter of a rule that can be set on a machine.
@@ -129,7 +130,7 @@ impl Knob {
     }
 
     fn path(self) -> String {
-        format!("{}/{}", self.param.home, self.param.name)
+        parameter::path(self.param)
     }
 
     /// What a write reaches in this version (of Linux, of QEMU for I/O threads).
@@ -151,11 +152,7 @@ impl Knob {
 
     /// A value as the parameter's file takes it: switches are Y and N.
     pub fn written(self, value: i64) -> String {
-        match (self.param.unit, value) {
-            (Unit::Switch, 0) => "N".to_owned(),
-            (Unit::Switch, 1) => "Y".to_owned(),
-            _ => value.to_string(),
-        }
+        parameter::written(self.param, value)
     }
 
     /// The line of a shell that sets a module parameter now.

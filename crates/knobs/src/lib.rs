@@ -16,7 +16,6 @@
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
-//! | the seam of system calls | [`machine`] |
 //! | QEMU's monitor, as a client | [`qmp`] |
 //! | the I/O threads of a QEMU or qemu-storage-daemon | [`iothread`] |
 
@@ -31,10 +30,9 @@ pub mod keep;
 pub mod knob;
 mod libvirt;
 pub mod lines;
-pub mod machine;
 pub mod place;
 pub mod plan;
 pub mod qmp;
-mod safe;
 pub mod value;
 pub mod verification;
+mod whole_file;

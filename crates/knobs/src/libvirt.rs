@@ -3,13 +3,16 @@
 //! `virsh dumpxml --inactive` is read, the element put in or taken out, and the whole given back to `virsh define`;
 //! everything else stays as it is, to the letter. A running domain keeps what it has until it is started anew.
 
-use crate::machine::Machine;
+use dwell_machine::Writable;
 use roxmltree::{Document, Node};
 use std::io;
 use std::ops::Range;
 
+/// libvirt's shell.
+const VIRSH: &str = "/usr/bin/virsh";
+
 /// The `<poll …/>` of an I/O thread as it stands there; `None` if it has none.
-pub(crate) fn poll(machine: &dyn Machine, domain: &str, number: u32) -> io::Result<Option<String>> {
+pub(crate) fn poll(machine: &dyn Writable, domain: &str, number: u32) -> io::Result<Option<String>> {
     let xml = dump(machine, domain)?;
     let thread = Thread::find(&xml, domain, number)?;
     Ok(thread.poll.and_then(|range| xml.get(range)).map(str::to_owned))
@@ -17,14 +20,14 @@ pub(crate) fn poll(machine: &dyn Machine, domain: &str, number: u32) -> io::Resu
 
 /// Puts a `<poll …/>` there, or takes away the one that is there.
 pub(crate) fn set_poll(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     domain: &str,
     number: u32,
     element: Option<&str>,
 ) -> io::Result<()> {
     let xml = dump(machine, domain)?;
     let changed = Thread::find(&xml, domain, number)?.with(&xml, element.unwrap_or(""));
-    machine.virsh(&["define", "/dev/stdin"], &changed).map(drop)
+    machine.run(VIRSH, &["define", "/dev/stdin"], &changed).map(drop)
 }
 
 /// Whether a text is one `<poll …/>` with nothing but numbers: what dwell writes, and the only thing that it puts back.
@@ -48,8 +51,8 @@ pub(crate) fn is_poll(text: &str) -> bool {
 /// What a `<poll>` may have.
 const ATTRIBUTES: [&str; 4] = ["max", "grow", "shrink", "weight"];
 
-fn dump(machine: &dyn Machine, domain: &str) -> io::Result<String> {
-    machine.virsh(&["dumpxml", "--inactive", "--security-info", domain], "")
+fn dump(machine: &dyn Writable, domain: &str) -> io::Result<String> {
+    machine.run(VIRSH, &["dumpxml", "--inactive", "--security-info", domain], "")
 }
 
 /// Where an `<iothread>` and its `<poll>` are in the text of a domain.

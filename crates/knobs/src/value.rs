@@ -4,9 +4,11 @@
 
 use crate::iothread::{self, IothreadError};
 use crate::libvirt;
-use crate::machine::{self, Machine};
 use crate::place::Place;
 use crate::qmp::QmpError;
+use crate::whole_file;
+use dwell_machine::Writable;
+use dwell_machine::parameter::Value;
 use std::io;
 
 /// Why a value could not be read or written.
@@ -88,33 +90,24 @@ pub fn shown(value: Option<&str>) -> String {
     }
 }
 
-/// Whether two values mean the same: switches are Y and N, or 1 and 0.
+/// Whether two values are the same: switches are Y and N, or 1 and 0.
 pub fn same(place: &Place, a: Option<&str>, b: Option<&str>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) if place.is_live() => number(a) == number(b),
+        (Some(a), Some(b)) if place.is_live() => Value::same(a, b),
         (a, b) => a == b,
-    }
-}
-
-/// As numbers, where they are.
-fn number(text: &str) -> Result<i64, &str> {
-    match text.trim() {
-        "Y" | "y" => Ok(1),
-        "N" | "n" => Ok(0),
-        other => other.parse().map_err(|_| other),
     }
 }
 
 /// A value as a number, switches being 0 and 1; `None` if it is none.
 pub fn number_of(value: Option<&str>) -> Option<i64> {
-    number(value?).ok()
+    Value::parse(value?).number()
 }
 
 /// What is there. A QEMU that has ended has nothing.
 ///
 /// # Errors
 /// [`ValueError`] if it cannot be told.
-pub fn read(machine: &dyn Machine, place: &Place) -> Result<Option<String>, ValueError> {
+pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, ValueError> {
     let io = |source| ValueError::Io { what: "read", place: place.clone(), source };
     match place {
         Place::Parameter(path) => {
@@ -124,7 +117,7 @@ pub fn read(machine: &dyn Machine, place: &Place) -> Result<Option<String>, Valu
         Place::Link(path) => there(machine.target(path)).map_err(io),
         Place::Libvirt { domain, number } => libvirt::poll(machine, domain, *number).map_err(io),
         Place::Iothread { socket, id, property } => {
-            let read = || iothread::get(&mut machine.monitor(socket)?, id, property);
+            let read = || iothread::get(&mut iothread::connect(machine, socket)?, id, property);
             match read() {
                 Ok(value) => Ok(Some(value.to_string())),
                 Err(IothreadError::Qmp(QmpError::Connect { source, .. })) if has_ended(&source) => Ok(None),
@@ -159,7 +152,7 @@ fn lossy(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// [`ValueError`]; after [`ValueError::Clamped`] something is there that nobody asked for.
-pub fn write(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
+pub fn write(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
     put(machine, place, value)?;
     let kept = read(machine, place)?;
     if same(place, kept.as_deref(), value) {
@@ -168,31 +161,31 @@ pub fn write(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Resul
     Err(ValueError::Clamped { place: place.clone(), written: shown(value), kept })
 }
 
-fn put(machine: &dyn Machine, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
+fn put(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
     let io = |source| ValueError::Io { what: "write", place: place.clone(), source };
     match (place, value) {
         (Place::Parameter(path), Some(value)) => machine.write(path, value.as_bytes()).map_err(io),
         (Place::File(path), Some(text)) => {
-            machine.make_directory(machine::parent(path)).map_err(io)?;
-            machine::remove_unfinished(machine, path).map_err(io)?;
-            machine::put(machine, path, text.as_bytes()).map_err(io)
+            machine.make_directory(whole_file::parent(path)).map_err(io)?;
+            whole_file::remove_unfinished(machine, path).map_err(io)?;
+            whole_file::put(machine, path, text.as_bytes()).map_err(io)
         }
         (Place::Link(path), Some(target)) => {
-            machine.make_directory(machine::parent(path)).map_err(io)?;
-            machine.check_directory(machine::parent(path)).map_err(io)?;
+            machine.make_directory(whole_file::parent(path)).map_err(io)?;
+            machine.check_directory(whole_file::parent(path)).map_err(io)?;
             machine.link(target, path).map_err(io)?;
-            machine.sync_directory(machine::parent(path)).map_err(io)
+            machine.sync_directory(whole_file::parent(path)).map_err(io)
         }
         (Place::File(path) | Place::Link(path), None) => {
-            machine::remove_unfinished(machine, path).map_err(io)?;
-            machine::take_away(machine, path).map_err(io)
+            whole_file::remove_unfinished(machine, path).map_err(io)?;
+            whole_file::take_away(machine, path).map_err(io)
         }
         (Place::Libvirt { domain, number }, value) => {
             libvirt::set_poll(machine, domain, *number, value).map_err(io)
         }
         (Place::Iothread { socket, id, property }, Some(value)) => {
             let number = value.parse().map_err(|_| io(io::ErrorKind::InvalidInput.into()))?;
-            let set = || iothread::put(&mut machine.monitor(socket)?, id, property, number);
+            let set = || iothread::put(&mut iothread::connect(machine, socket)?, id, property, number);
             set().map_err(|error| ValueError::Qemu {
                 what: "write",
                 place: place.clone(),

@@ -25,7 +25,7 @@
 //! df[df.figure != "sample"].groupby(["figure", "arm"]).value.mean()
 //! ```
 
-use dwell_capture::system;
+use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_recording::table::{Field, Kind, properties, schema, write_column};
 use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{MeasuredBlock, Measurements};
@@ -126,7 +126,7 @@ fn write_to<W: Write + Send>(
 }
 
 fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
-    let machine = system::Machine;
+    let machine = Sysroot::of_this_machine();
     json!({
         "experiment": measurements.name,
         "command": about.command,
@@ -134,9 +134,9 @@ fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
         "begun_s": about.begun_s,
         "notes": about.notes,
         "machine": {
-            "kernel": system::kernel_release(&machine),
-            "cpu_model": system::cpu_model(&machine),
-            "cpus": system::online_cpus(&machine),
+            "kernel": kernel::release(&machine),
+            "cpu_model": cpu::model(&machine),
+            "cpus": cpu::online(&machine),
         },
         "tool_version": concat!("dwell ", env!("CARGO_PKG_VERSION")),
         "plan": measurements.options,

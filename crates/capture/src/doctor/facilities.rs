@@ -1,9 +1,11 @@
 //! What this machine lets a recorder use.
 
-use super::machine::{Machine, Perf};
-use super::root::{Absent, Root};
 use crate::kvm_stats::SourceError;
+use crate::perf::{Attributes, Source};
+use crate::system::System;
+use dwell_machine::{Absent, Machine};
 use serde::Serialize;
+use std::io;
 
 /// The ways into the kernel, and whether they are open.
 #[derive(Clone, Debug, Serialize)]
@@ -29,6 +31,36 @@ pub struct Facilities {
     /// The same, as a value.
     #[serde(skip)]
     pub(super) kvm_statistics_error: Option<SourceError>,
+}
+
+/// Whether perf may watch every task on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Perf {
+    /// It may.
+    Allowed,
+    /// The kernel refuses it to this user.
+    Denied,
+    /// The kernel has no perf, or a sandbox hides it.
+    Missing,
+    /// Another machine's files are read; its kernel cannot be asked.
+    NotAsked,
+}
+
+impl Perf {
+    /// Opens, and closes again, an event of all tasks on one CPU that counts nothing: what recording tracepoints needs.
+    fn examine(system: &dyn System) -> Perf {
+        let attributes = Attributes { source: Source::Switches, watermark_bytes: 1, counts_lost: false };
+        match system.open_event(&attributes, 0) {
+            Ok(_) => Perf::Allowed,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Perf::Denied,
+            // A kernel without perf returns ENOSYS, which is of this kind but has a number.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported && error.raw_os_error().is_none() => {
+                Perf::NotAsked
+            }
+            Err(_) => Perf::Missing,
+        }
+    }
 }
 
 /// A kernel file system.
@@ -89,18 +121,18 @@ pub(super) const TRACEPOINTS: [&str; 19] = [
 ];
 
 impl Facilities {
-    pub(super) fn examine(root: &Root, machine: &dyn Machine) -> Facilities {
-        let status = root.text("/proc/self/status").unwrap_or_default();
-        let tracefs = mounted(root, "tracefs");
-        let debugfs = mounted(root, "debugfs");
-        let statistics = machine.kvm_statistics().and_then(Result::err);
+    pub(super) fn examine(system: &dyn System) -> Facilities {
+        let status = system.text("/proc/self/status").unwrap_or_default();
+        let tracefs = mounted(system, "tracefs");
+        let debugfs = mounted(system, "debugfs");
+        let statistics = system.kvm_statistics().and_then(Result::err);
         Facilities {
             euid: euid(&status),
             capabilities: capabilities(&status),
-            perf_event_paranoid: root.number("/proc/sys/kernel/perf_event_paranoid"),
-            perf: machine.perf(),
-            btf: root.exists("/sys/kernel/btf/vmlinux"),
-            tracepoints: tracefs.open().map(|at| tracepoints(root, at)),
+            perf_event_paranoid: system.number("/proc/sys/kernel/perf_event_paranoid"),
+            perf: Perf::examine(system),
+            btf: system.exists("/sys/kernel/btf/vmlinux"),
+            tracepoints: tracefs.open().map(|at| tracepoints(system, at)),
             kvm_statistics: statistics.map(|error| error.to_string()),
             kvm_statistics_error: statistics,
             tracefs,
@@ -130,28 +162,29 @@ fn capabilities(status: &str) -> Vec<&'static str> {
     CAPABILITIES.iter().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect()
 }
 
-fn mounted(root: &Root, filesystem: &str) -> Mounted {
-    let mounts = root.text("/proc/self/mounts").or_else(|_| root.text("/proc/mounts")).unwrap_or_default();
+fn mounted(machine: &dyn Machine, filesystem: &str) -> Mounted {
+    let mounts =
+        machine.text("/proc/self/mounts").or_else(|| machine.text("/proc/mounts")).unwrap_or_default();
     let at = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
         let place = fields.nth(1)?;
         (fields.next()? == filesystem).then(|| place.to_owned())
     });
     let Some(at) = at else {
-        let filesystems = root.text("/proc/filesystems").unwrap_or_default();
+        let filesystems = machine.text("/proc/filesystems").unwrap_or_default();
         let known = filesystems.lines().any(|line| line.split_ascii_whitespace().last() == Some(filesystem));
         return if known { Mounted::No } else { Mounted::Unknown };
     };
-    match root.names(&at) {
+    match machine.names(&at).map_err(Absent::from) {
         Err(Absent::Denied) => Mounted::Denied { at },
         _ => Mounted::At { at },
     }
 }
 
-fn tracepoints(root: &Root, tracefs: &str) -> Vec<&'static str> {
+fn tracepoints(machine: &dyn Machine, tracefs: &str) -> Vec<&'static str> {
     let there = |tracepoint: &&&str| {
         let path = tracepoint.replace(':', "/");
-        root.exists(&format!("{tracefs}/events/{path}"))
+        machine.exists(&format!("{tracefs}/events/{path}"))
     };
     TRACEPOINTS.iter().filter(there).copied().collect()
 }

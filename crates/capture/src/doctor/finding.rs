@@ -1,11 +1,7 @@
 //! Settings that do nothing, that equal others, or that do harm.
 
-use super::guest::Guest;
-use super::host::Host;
-use super::param::{self, Value};
-use super::timer::Timer;
-use super::vmm::{Kind, Vmm};
-use super::{KvmDevice, Report};
+use dwell_machine::parameter::{self as param, Parameter as Value};
+use dwell_machine::{Absent, Facts, Guest, Host, Hypervisor, KvmDevice, Timer, Vmm};
 use dwell_policy::guest::Revision as GuestRevision;
 use dwell_policy::host::{MaxSource, Revision as HostRevision};
 use dwell_policy::version::Version;
@@ -572,7 +568,7 @@ pub(super) fn explained<S: Serializer>(findings: &[Finding], serializer: S) -> R
 }
 
 /// Everything that is to be said of a machine, the gravest first.
-pub(super) fn of(report: &Report) -> Vec<Finding> {
+pub(super) fn of(report: &Facts) -> Vec<Finding> {
     let version = report.kernel.version;
     let mut findings = vec![];
     if let Some(release) = report.kernel.release.clone().filter(|_| !report.kernel.rules_known) {
@@ -594,7 +590,7 @@ fn changed(values: &[Value]) -> Vec<&'static str> {
 }
 
 fn host(host: &Host, version: Option<Version>, findings: &mut Vec<Finding>) {
-    if matches!(host.device, KvmDevice::Closed { why: super::Absent::Denied }) {
+    if matches!(host.device, KvmDevice::Closed { why: Absent::Denied }) {
         findings.push(Finding::KvmDenied);
     }
     if host.kvm.is_some() && host.unseen_processes > 0 {
@@ -635,13 +631,16 @@ fn guest(guest: &Guest, version: Option<Version>, findings: &mut Vec<Finding>) {
     if let Some(value) = guest.idle_override.clone() {
         findings.push(Finding::IdleOverride { value });
     }
-    let decides = guest.haltpoll_decides();
-    if guest.driver.is_some() && (guest.latency_qos_us == Some(0) || !guest.zero_latency_cpus.is_empty()) {
+    let decides = guest.cpuidle.haltpoll_decides();
+    if guest.cpuidle.driver.is_some()
+        && (guest.latency_qos_us == Some(0) || !guest.zero_latency_cpus.is_empty())
+    {
         let cpus = if guest.latency_qos_us == Some(0) { vec![] } else { guest.zero_latency_cpus.clone() };
         findings.push(Finding::LatencyQosZero { cpus, haltpoll: decides });
     }
-    if guest.driver.as_deref() == Some("haltpoll") && !decides {
-        findings.push(Finding::OtherGovernor { governor: guest.governor.clone().unwrap_or_default() });
+    if guest.cpuidle.driver.as_deref() == Some("haltpoll") && !decides {
+        findings
+            .push(Finding::OtherGovernor { governor: guest.cpuidle.governor.clone().unwrap_or_default() });
         return;
     }
     if guest.parameters.is_empty() {
@@ -660,11 +659,11 @@ fn guest(guest: &Guest, version: Option<Version>, findings: &mut Vec<Finding>) {
 
 /// Why no driver lets the governor decide; in the order in which the driver itself looks.
 fn no_driver(guest: &Guest, version: Option<Version>) -> NoDriver {
-    if guest.driver.is_some() {
+    if guest.cpuidle.driver.is_some() {
         NoDriver::OtherDriver
     } else if guest.idle_override.is_some() {
         NoDriver::IdleOverride
-    } else if !guest.hypervisor.as_ref().is_some_and(super::Hypervisor::is_kvm) {
+    } else if !guest.hypervisor.as_ref().is_some_and(Hypervisor::is_kvm) {
         NoDriver::NotAKvmGuest
     } else if guest.realtime_hint != Some(true) && guest.force != Some(true) {
         let can_be_forced = guest.force.is_some() || version.is_some_and(|version| version.at_least(5, 7));
@@ -705,9 +704,9 @@ fn haltpoll(guest: &Guest, version: Option<Version>, findings: &mut Vec<Finding>
 fn timer(timer: &Timer, kvm: bool, findings: &mut Vec<Finding>) {
     let get = |name| param::get(&timer.parameters, name);
     let posts = get("pi_inject_timer").is_some_and(|value| value > 0);
-    if posts && timer.apicv != Some(true) {
-        findings.push(Finding::PiInjectWithoutApicv { switched_off: timer.apicv == Some(false) });
-    } else if posts && timer.posting_needs_disabled_exits {
+    if posts && timer.apicv.is_none_or(|switch| !switch.on) {
+        findings.push(Finding::PiInjectWithoutApicv { switched_off: timer.apicv.is_some() });
+    } else if posts && timer.posting_needs_disabled_exits() {
         findings.push(Finding::PiInjectNeedsExitsDisabled);
     }
     if posts && timer.nohz_full.is_empty() {
@@ -728,7 +727,7 @@ fn timer(timer: &Timer, kvm: bool, findings: &mut Vec<Finding>) {
 }
 
 fn iothreads(vmm: &Vmm, findings: &mut Vec<Finding>) {
-    if !matches!(vmm.kind, Kind::Qemu | Kind::QemuStorageDaemon) {
+    if !vmm.is_qemu() {
         return;
     }
     for thread in &vmm.io_threads {

@@ -18,44 +18,22 @@
 
 mod facilities;
 mod finding;
-mod guest;
-mod host;
-mod kernel;
-mod machine;
-mod param;
-mod process;
 mod recorder;
-mod root;
-mod timer;
-mod vmm;
 
-pub use facilities::{Facilities, Mounted};
+pub use facilities::{Facilities, Mounted, Perf};
 pub use finding::{Finding, NoDriver, Severity};
-pub use guest::Guest;
-pub use host::{Host, Presence, Vcpu, Vm};
-pub use kernel::Kernel;
-pub use machine::{Hypervisor, KvmDevice, Machine, OnlyFiles, Perf, ThisMachine};
-pub use param::{Value, written};
 pub use recorder::{Obstacle, Recorder, Verdict};
-pub use root::{Absent, Root};
-pub use timer::Timer;
-pub use vmm::{IoThread, Kind, Vmm};
 
+use crate::system::System;
+use dwell_machine::Facts;
 use serde::Serialize;
 
 /// How a machine idles.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The running kernel.
-    pub kernel: Kernel,
-    /// KVM, as the host of VMs.
-    pub host: Host,
-    /// This machine's own CPUs.
-    pub guest: Guest,
-    /// Timers of VMs.
-    pub timer: Timer,
-    /// Virtual machine monitors with their I/O threads.
-    pub vmms: Vec<Vmm>,
+    /// The facts of the machine.
+    #[serde(flatten)]
+    pub facts: Facts,
     /// The ways into the kernel.
     pub facilities: Facilities,
     /// What can be recorded.
@@ -67,23 +45,15 @@ pub struct Report {
 
 impl Report {
     /// Examines a machine. Reads only.
-    pub fn examine(root: &Root, machine: &dyn Machine) -> Report {
-        let kernel = Kernel::examine(root);
-        let processes = process::all(root);
-        let host = Host::examine(root, machine, &kernel, &processes);
-        let facilities = Facilities::examine(root, machine);
-        let mut report = Report {
-            guest: Guest::examine(root, machine, &kernel),
-            timer: Timer::examine(root, &kernel),
-            vmms: processes.iter().filter_map(Vmm::of).collect(),
-            recorders: recorder::all(&host, &facilities),
-            findings: vec![],
-            kernel,
-            host,
+    pub fn examine(system: &dyn System) -> Report {
+        let facts = Facts::read(system);
+        let facilities = Facilities::examine(system);
+        Report {
+            recorders: recorder::all(&facts.host, &facilities),
+            findings: finding::of(&facts),
+            facts,
             facilities,
-        };
-        report.findings = finding::of(&report);
-        report
+        }
     }
 
     /// The gravest of the findings.

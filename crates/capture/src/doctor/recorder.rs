@@ -1,10 +1,8 @@
 //! What can be recorded here, and what it takes where it cannot.
 
-use super::facilities::{Facilities, Mounted};
-use super::host::Host;
-use super::machine::{KvmDevice, Perf};
-use super::root::Absent;
+use super::facilities::{Facilities, Mounted, Perf};
 use crate::kvm_stats::SourceError;
+use dwell_machine::{Absent, Host, KvmDevice};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// One thing that can be recorded.

@@ -1,128 +1,50 @@
 //! Each finding on a fake machine that has it, and on the same machine without it.
 
 use super::*;
+use crate::fake;
 use crate::kvm_stats::SourceError;
-use std::fs;
-use std::os::unix::fs::symlink;
-use tempfile::TempDir;
+use dwell_machine::{Absent, Hypervisor, KvmDevice, Sysroot, Vcpu};
 
-/// A machine made of files. Begins as a KVM host and haltpoll guest where nothing is to be found.
-struct Fake {
-    dir: TempDir,
-    hypervisor: Option<Hypervisor>,
-    device: KvmDevice,
-    perf: Perf,
-    statistics: Result<(), SourceError>,
-}
+/// A machine that begins as a KVM host and haltpoll guest where nothing is to be found.
+struct Fake(fake::Fake);
 
-impl Machine for Fake {
-    fn hypervisor(&self) -> Option<Hypervisor> {
-        self.hypervisor.clone()
-    }
-    fn kvm_device(&self) -> KvmDevice {
-        self.device.clone()
-    }
-    fn perf(&self) -> Perf {
-        self.perf
-    }
-    fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {
-        Some(self.statistics)
-    }
-}
-
-const KVM: &str = "sys/module/kvm/parameters/";
-const HALTPOLL: &str = "sys/module/haltpoll/parameters/";
-const CPUIDLE: &str = "sys/devices/system/cpu/cpuidle/";
+const KVM: &str = "/sys/module/kvm/parameters/";
+const HALTPOLL: &str = "/sys/module/haltpoll/parameters/";
+const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle/";
 
 impl Fake {
-    /// A quiet machine of a kernel release.
     fn of(release: &str) -> Fake {
-        let fake = Fake::empty();
-        fake.file("proc/sys/kernel/osrelease", release)
-            .file("proc/cmdline", "quiet")
-            .file("proc/sys/kernel/timer_migration", "1")
-            .file("proc/sys/kernel/perf_event_paranoid", "2")
-            .file("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n")
-            .file(
-                "proc/self/mounts",
-                "none /sys/kernel/tracing tracefs rw 0 0\nnone /sys/kernel/debug debugfs rw 0 0\n",
-            )
-            .file("sys/kernel/debug/kvm/halt_exits", "0")
-            .file("sys/devices/system/cpu/nohz_full", "")
-            .file("sys/devices/system/cpu/isolated", "");
+        let fake = Fake(fake::Fake::quiet(release));
         for tracepoint in facilities::TRACEPOINTS {
-            fake.file(&format!("sys/kernel/tracing/events/{}/id", tracepoint.replace(':', "/")), "1");
+            fake.file(&format!("/sys/kernel/tracing/events/{}/id", tracepoint.replace(':', "/")), "1");
         }
-        for (name, value) in [("", 200_000), ("_grow", 2), ("_grow_start", 10_000), ("_shrink", 2)] {
-            fake.file(&format!("{KVM}halt_poll_ns{name}"), &value.to_string());
-        }
-        for (name, value) in
-            [("ns", "200000"), ("shrink", "2"), ("grow", "2"), ("grow_start", "50000"), ("allow_shrink", "Y")]
-        {
-            fake.file(&format!("{HALTPOLL}guest_halt_poll_{name}"), value);
-        }
-        fake.file(&format!("{KVM}pi_inject_timer"), "0")
-            .file("sys/module/kvm_intel/parameters/enable_apicv", "Y")
-            .file("sys/module/kvm_intel/parameters/preemption_timer", "Y")
-            .file("sys/module/cpuidle_haltpoll/parameters/force", "N")
-            .file(&format!("{CPUIDLE}current_driver"), "haltpoll")
-            .file(&format!("{CPUIDLE}current_governor"), "haltpoll")
-            .file(&format!("{CPUIDLE}available_governors"), "menu haltpoll")
-            .file("sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "0");
-        fake.vm(
-            100,
-            &["/usr/bin/qemu-system-x86_64", "-name", "web", "-object", "iothread,id=io0,poll-max-ns=32768"],
-        );
         fake
     }
 
     fn empty() -> Fake {
-        let hypervisor =
-            Hypervisor { signature: "KVMKVMKVM".into(), kvm_features: Some(1 << 12), kvm_hints: Some(1) };
-        Fake {
-            dir: tempfile::tempdir().unwrap(),
-            hypervisor: Some(hypervisor),
-            device: KvmDevice::Open { halt_poll: true, disable_exits: 15, binary_stats: true },
-            perf: Perf::Allowed,
-            statistics: Ok(()),
-        }
+        Fake(fake::Fake { perf_errno: 0, statistics: Some(Ok(())), ..fake::Fake::new() })
     }
 
     fn file(&self, path: &str, text: &str) -> &Fake {
-        let path = self.dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        self.0.machine.set(path, text);
         self
     }
 
     fn without(&self, path: &str) -> &Fake {
-        let path = self.dir.path().join(path);
-        if path.is_dir() {
-            fs::remove_dir_all(path).unwrap()
-        } else {
-            fs::remove_file(path).unwrap()
-        }
+        self.0.machine.remove_all(path);
         self
     }
 
-    fn vm(&self, pid: u32, arguments: &[&str]) -> &Fake {
-        let line: String = arguments.iter().map(|word| format!("{word}\0")).collect();
-        self.file(&format!("proc/{pid}/comm"), "qemu-system-x86\n")
-            .file(&format!("proc/{pid}/cmdline"), &line);
-        for (tid, comm) in [(pid, "qemu-system-x86"), (pid + 1, "CPU 0/KVM"), (pid + 2, "IO io0")] {
-            self.file(&format!("proc/{pid}/task/{tid}/comm"), comm);
-        }
-        let fds = self.dir.path().join(format!("proc/{pid}/fd"));
-        let _ = fs::remove_dir_all(&fds);
-        fs::create_dir_all(&fds).unwrap();
-        for (fd, target) in ["/dev/kvm", "anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0"].iter().enumerate() {
-            symlink(target, fds.join(fd.to_string())).unwrap();
-        }
-        self
+    fn vm(&self, pid: u32, arguments: &[&str]) {
+        self.0.machine.vm(pid, arguments);
+    }
+
+    fn kvm(&self, features: u32, hints: u32) {
+        self.0.machine.set_hypervisor(Some(Hypervisor::kvm(features, hints)));
     }
 
     fn report(&self) -> Report {
-        Report::examine(&Root::at(self.dir.path()), self)
+        Report::examine(&self.0)
     }
 
     fn findings(&self) -> Vec<Finding> {
@@ -148,7 +70,11 @@ fn nothing_is_found_on_a_quiet_machine() {
 fn nothing_is_found_where_nothing_is() {
     let report = Fake::empty().report();
     assert_eq!(report.findings, []);
-    assert!(report.host.kvm.is_none() && report.guest.driver.is_none() && report.vmms.is_empty());
+    assert!(
+        report.facts.host.kvm.is_none()
+            && report.facts.guest.cpuidle.driver.is_none()
+            && report.facts.vmms.is_empty()
+    );
 }
 
 #[test]
@@ -189,7 +115,7 @@ fn copied_maximum_from_5_8_to_6_0_only() {
         assert_eq!(Fake::of(release).findings().contains(&copied), expected, "{release}");
     }
     let idle = Fake::of("5.15.39");
-    idle.without("proc/100");
+    idle.without("/proc/100");
     assert_eq!(idle.report().worst(), Some(Severity::Note));
     assert_eq!(Fake::of("5.15.39").report().worst(), Some(Severity::Warning));
 }
@@ -201,28 +127,28 @@ fn haltpoll_without_a_driver_is_void_and_the_cause_is_named() {
             .file(&format!("{CPUIDLE}current_governor"), "menu");
         fake
     };
-    let mut fake = driverless(Fake::of("6.18.44"));
+    let fake = driverless(Fake::of("6.18.44"));
     fake.finds(&Finding::HaltpollVoid { cause: NoDriver::NotLoaded, changed: vec![] });
-    fake.hypervisor = Some(Hypervisor { kvm_hints: Some(0), ..fake.hypervisor.clone().unwrap() });
+    fake.kvm(1 << 12, 0);
     let cause = NoDriver::NoRealtimeHint { can_be_forced: true };
     fake.finds(&Finding::HaltpollVoid { cause, changed: vec![] });
     assert_eq!(fake.report().worst(), Some(Severity::Note));
     fake.file(&format!("{HALTPOLL}guest_halt_poll_ns"), "300000");
     fake.finds(&Finding::HaltpollVoid { cause, changed: vec!["guest_halt_poll_ns"] });
     assert_eq!(fake.report().worst(), Some(Severity::Warning));
-    fake.file("proc/cmdline", "idle=halt");
+    fake.file("/proc/cmdline", "idle=halt");
     fake.finds(&Finding::HaltpollVoid { cause: NoDriver::IdleOverride, changed: vec!["guest_halt_poll_ns"] });
-    let mut elsewhere = driverless(Fake::of("6.18.44"));
-    elsewhere.hypervisor = None;
+    let elsewhere = driverless(Fake::of("6.18.44"));
+    elsewhere.0.machine.set_hypervisor(None);
     elsewhere.finds(&Finding::HaltpollVoid { cause: NoDriver::NotAKvmGuest, changed: vec![] });
     let other = Fake::of("6.18.44");
     other
         .file(&format!("{CPUIDLE}current_driver"), "intel_idle")
         .file(&format!("{CPUIDLE}current_governor"), "menu");
     other.finds(&Finding::HaltpollVoid { cause: NoDriver::OtherDriver, changed: vec![] });
-    let mut old = driverless(Fake::of("5.4.286"));
-    old.without("sys/module/cpuidle_haltpoll");
-    old.hypervisor = Some(Hypervisor { kvm_hints: Some(0), ..old.hypervisor.clone().unwrap() });
+    let old = driverless(Fake::of("5.4.286"));
+    old.without("/sys/module/cpuidle_haltpoll");
+    old.kvm(1 << 12, 0);
     let cause = NoDriver::NoRealtimeHint { can_be_forced: false };
     old.finds(&Finding::HaltpollVoid { cause, changed: vec![] });
 }
@@ -236,8 +162,8 @@ fn driver_under_another_governor() {
 
 #[test]
 fn both_layers_poll_without_poll_control() {
-    let mut fake = Fake::of("6.18.44");
-    fake.hypervisor = Some(Hypervisor { kvm_features: Some(0), ..fake.hypervisor.clone().unwrap() });
+    let fake = Fake::of("6.18.44");
+    fake.kvm(0, 1);
     assert_eq!(fake.findings(), [Finding::BothLayersPoll]);
 }
 
@@ -271,60 +197,60 @@ fn guest_values_that_do_not_mean_what_they_seem_to() {
 #[test]
 fn latency_request_of_zero() {
     let fake = Fake::of("6.18.44");
-    fake.file("sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "n/a");
+    fake.file("/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "n/a");
     assert_eq!(fake.findings(), [Finding::LatencyQosZero { cpus: vec![0], haltpoll: true }]);
-    fake.file("dev/cpu_dma_latency", "\0\0\0\0");
+    fake.file("/dev/cpu_dma_latency", "\0\0\0\0");
     assert_eq!(fake.findings(), [Finding::LatencyQosZero { cpus: vec![], haltpoll: true }]);
-    fake.file("dev/cpu_dma_latency", "\0\u{5}\0\0");
-    fake.file("sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "0");
+    fake.file("/dev/cpu_dma_latency", "\0\u{5}\0\0");
+    fake.file("/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "0");
     assert_eq!(fake.findings(), []);
 }
 
 #[test]
 fn idle_on_the_command_line() {
     let fake = Fake::of("6.18.44");
-    fake.file("proc/cmdline", "quiet idle=poll");
+    fake.file("/proc/cmdline", "quiet idle=poll");
     assert_eq!(fake.findings(), [Finding::IdleOverride { value: "poll".into() }]);
     assert_eq!(fake.report().worst(), Some(Severity::Danger));
-    fake.file("proc/cmdline", "quiet -- idle=poll");
+    fake.file("/proc/cmdline", "quiet -- idle=poll");
     assert_eq!(fake.findings(), []);
 }
 
 #[test]
 fn posted_timers_and_what_they_need() {
     let fake = Fake::of("6.18.44");
-    fake.file(&format!("{KVM}pi_inject_timer"), "1").file("sys/devices/system/cpu/nohz_full", "1-3");
+    fake.file(&format!("{KVM}pi_inject_timer"), "1").file("/sys/devices/system/cpu/nohz_full", "1-3");
     assert_eq!(fake.findings(), [Finding::PiInjectNeedsExitsDisabled]);
-    fake.file("sys/module/kvm_intel/parameters/enable_apicv", "N");
+    fake.file("/sys/module/kvm_intel/parameters/enable_apicv", "N");
     assert_eq!(fake.findings(), [Finding::PiInjectWithoutApicv { switched_off: true }]);
-    fake.without("sys/module/kvm_intel");
+    fake.without("/sys/module/kvm_intel");
     assert_eq!(fake.findings(), [Finding::PiInjectWithoutApicv { switched_off: false }]);
     let before = Fake::of("5.17.6");
-    before.file(&format!("{KVM}pi_inject_timer"), "1").file("sys/devices/system/cpu/nohz_full", "1-3");
+    before.file(&format!("{KVM}pi_inject_timer"), "1").file("/sys/devices/system/cpu/nohz_full", "1-3");
     let copied = Finding::HostMaxCopied { vms: 1, halt_poll_ns: 200_000 };
     assert_eq!(before.findings(), std::slice::from_ref(&copied));
-    before.file("sys/devices/system/cpu/nohz_full", "(null)");
+    before.file("/sys/devices/system/cpu/nohz_full", "(null)");
     assert_eq!(before.findings(), [copied, Finding::PiInjectWithoutHousekeeping]);
 }
 
 #[test]
 fn timers_and_the_cpus_they_fire_on() {
     let fake = Fake::of("6.18.44");
-    fake.file("proc/sys/kernel/timer_migration", "0");
+    fake.file("/proc/sys/kernel/timer_migration", "0");
     assert_eq!(fake.findings(), []);
-    fake.file("sys/devices/system/cpu/nohz_full", "1-3");
+    fake.file("/sys/devices/system/cpu/nohz_full", "1-3");
     assert_eq!(fake.findings(), [Finding::TimersStay { nohz_full: "1-3".into() }]);
     let isolated = Fake::of("6.18.44");
-    isolated.file("sys/devices/system/cpu/isolated", "2-3");
+    isolated.file("/sys/devices/system/cpu/isolated", "2-3");
     assert_eq!(isolated.findings(), [Finding::IsolatedWithTimers { isolated: "2-3".into() }]);
-    isolated.file("sys/devices/system/cpu/nohz_full", "2-3");
+    isolated.file("/sys/devices/system/cpu/nohz_full", "2-3");
     assert_eq!(isolated.findings(), []);
 }
 
 #[test]
 fn timer_parameters() {
     let fake = Fake::of("6.1.192");
-    fake.file("sys/module/kvm_intel/parameters/preemption_timer", "N");
+    fake.file("/sys/module/kvm_intel/parameters/preemption_timer", "N");
     assert_eq!(fake.findings(), [Finding::NoPreemptionTimer]);
     let fixed = Fake::of("6.1.192");
     fixed.file(&format!("{KVM}lapic_timer_advance_ns"), "-1");
@@ -365,7 +291,7 @@ fn kernels_and_values_that_dwell_does_not_know() {
     let fake = Fake::of("6.18.44");
     fake.file(&format!("{KVM}halt_poll_ns_grow"), "(null)");
     assert!(
-        !fake.report().timer.parameters[0].changed(),
+        !fake.report().facts.timer.parameters[0].changed(),
         "what KVM makes of -1 when it loads is its default"
     );
     fake.finds(&Finding::ParameterUnreadable { path: "/sys/module/kvm/parameters/halt_poll_ns_grow".into() });
@@ -373,12 +299,12 @@ fn kernels_and_values_that_dwell_does_not_know() {
 
 #[test]
 fn rights_that_are_missing() {
-    let mut fake = Fake::of("6.18.44");
-    fake.device = KvmDevice::Closed { why: Absent::Denied };
+    let fake = Fake::of("6.18.44");
+    fake.0.machine.set_kvm(KvmDevice::Closed { why: Absent::Denied });
     assert_eq!(fake.findings(), [Finding::KvmDenied]);
     // A process whose descriptors are hidden looks like one without the directory.
     let fake = Fake::of("6.18.44");
-    fake.without("proc/100/fd");
+    fake.without("/proc/100/fd");
     fake.finds(&Finding::ProcessesUnseen { processes: 1 });
 }
 
@@ -393,9 +319,9 @@ fn everything_can_be_recorded_by_root_beside_a_vm() {
     for recorder in &report.recorders {
         assert_eq!((recorder.verdict, &recorder.obstacles), (Verdict::Yes, &vec![]), "{}", recorder.name);
     }
-    assert_eq!(report.host.vms[0].name.as_deref(), Some("web"));
-    assert_eq!(report.host.vms[0].vcpus, [Vcpu { id: 0, tid: Some(101) }]);
-    assert_eq!(report.vmms[0].io_threads[0].tid, Some(102));
+    assert_eq!(report.facts.host.vms[0].name.as_deref(), Some("web"));
+    assert_eq!(report.facts.host.vms[0].vcpus, [Vcpu { id: 0, tid: Some(101) }]);
+    assert_eq!(report.facts.vmms[0].io_threads[0].tid, Some(102));
 }
 
 #[test]
@@ -408,30 +334,30 @@ fn each_missing_facility_has_its_own_remedy() {
         remedies.insert(format!("{} -> {}", expected.what(), expected.remedy()));
     };
     let fake = Fake::of("6.18.44");
-    fake.without("proc/100");
+    fake.without("/proc/100");
     blocks(&fake, "record host", Verdict::Partly, Obstacle::NoVm);
 
-    let mut fake = Fake::empty();
-    fake.device = KvmDevice::Closed { why: Absent::Missing };
+    let fake = Fake::empty();
+    fake.0.machine.set_kvm(KvmDevice::Closed { why: Absent::Missing });
     blocks(&fake, "record host", Verdict::No, Obstacle::NoKvm);
     blocks(&fake, "record guest", Verdict::No, Obstacle::NoTracefs);
 
     let user = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
     let mut fake = Fake::of("6.18.44");
-    fake.file("proc/self/status", user).file("proc/sys/kernel/perf_event_paranoid", "3");
-    fake.perf = Perf::Denied;
+    fake.file("/proc/self/status", user).file("/proc/sys/kernel/perf_event_paranoid", "3");
+    fake.0.perf_errno = libc::EACCES;
     blocks(&fake, "record thread", Verdict::No, Obstacle::PerfDenied { paranoid: Some(3) });
-    fake.file("proc/self/mounts", "").file("proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
+    fake.file("/proc/self/mounts", "").file("/proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
     blocks(&fake, "record host", Verdict::No, Obstacle::TracefsNotMounted);
-    fake.statistics = Err(SourceError::NotMounted);
+    fake.0.statistics = Some(Err(SourceError::NotMounted));
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsNotMounted);
-    fake.perf = Perf::Missing;
+    fake.0.perf_errno = libc::ENOSYS;
     blocks(&fake, "record guest", Verdict::No, Obstacle::NoPerf);
 
     let mut fake = Fake::of("6.18.44");
-    fake.without("sys/kernel/tracing/events/kvm/kvm_vcpu_wakeup");
+    fake.without("/sys/kernel/tracing/events/kvm/kvm_vcpu_wakeup");
     blocks(&fake, "record host", Verdict::No, Obstacle::NoTracepoint { name: "kvm:kvm_vcpu_wakeup" });
-    fake.without("sys/kernel/tracing/events/power/guest_halt_poll_ns");
+    fake.without("/sys/kernel/tracing/events/power/guest_halt_poll_ns");
     let what = "windows of haltpoll cannot be checked";
     blocks(
         &fake,
@@ -439,17 +365,17 @@ fn each_missing_facility_has_its_own_remedy() {
         Verdict::Partly,
         Obstacle::LessWithout { name: "power:guest_halt_poll_ns", what },
     );
-    fake.without("sys/kernel/tracing/events/raw_syscalls");
+    fake.without("/sys/kernel/tracing/events/raw_syscalls");
     assert_eq!(obstacles(&fake.report(), "record thread").0, Verdict::Yes);
-    fake.without("sys/kernel/tracing/events/syscalls");
+    fake.without("/sys/kernel/tracing/events/syscalls");
     blocks(&fake, "record thread", Verdict::No, Obstacle::NoTracepoint { name: recorder::NO_SYSCALLS });
-    fake.without("sys/kernel/tracing/events/sched/sched_waking");
+    fake.without("/sys/kernel/tracing/events/sched/sched_waking");
     blocks(&fake, "record guest", Verdict::No, Obstacle::NoTracepoint { name: "sched:sched_waking" });
-    fake.statistics = Err(SourceError::NoKvm);
+    fake.0.statistics = Some(Err(SourceError::NoKvm));
     blocks(&fake, "bound", Verdict::No, Obstacle::NoKvmStatistics);
-    fake.statistics = Err(SourceError::Denied);
+    fake.0.statistics = Some(Err(SourceError::Denied));
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsDenied);
-    fake.statistics = Err(SourceError::LockedDown);
+    fake.0.statistics = Some(Err(SourceError::LockedDown));
     blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsLockedDown { stats_open: false });
     assert_eq!(remedies.len(), 14);
 }
@@ -457,7 +383,7 @@ fn each_missing_facility_has_its_own_remedy() {
 #[test]
 fn root_mounts_for_itself_what_is_not_mounted() {
     let fake = Fake::of("6.18.44");
-    fake.file("proc/self/mounts", "").file("proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
+    fake.file("/proc/self/mounts", "").file("/proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
     assert!(fake.report().recorders.iter().all(|r| r.verdict == Verdict::Yes));
 }
 
@@ -478,8 +404,8 @@ fn every_finding_in_json_has_code_values_and_words() {
 
 #[test]
 fn this_machine_can_be_examined() {
-    let report = Report::examine(&Root::of_this_machine(), &ThisMachine);
-    assert!(report.kernel.release.is_some());
+    let report = Report::examine(&Sysroot::of_this_machine());
+    assert!(report.facts.kernel.release.is_some());
     assert_eq!(report.recorders.len(), 4);
     assert!(serde_json::to_string(&report).is_ok());
 }

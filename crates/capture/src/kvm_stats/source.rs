@@ -3,7 +3,7 @@
 use super::binary::StatsFile;
 use super::{Counters, Snapshot};
 use crate::detached::Detached;
-use crate::doctor::{Absent, Root};
+use dwell_machine::{Absent, Machine, Sysroot, Writable, holds_vm};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -40,7 +40,7 @@ struct Directory {
 }
 
 impl Directory {
-    fn of(root: &Root, name: String) -> Option<Directory> {
+    fn of(root: &Sysroot, name: String) -> Option<Directory> {
         let (tid, fd) = name.split_once('-')?;
         let (tid, fd) = (tid.parse().ok()?, fd.parse().ok()?);
         let status = root.text(&format!("/proc/{tid}/status")).unwrap_or_default();
@@ -93,7 +93,7 @@ pub enum SourceError {
 /// The counters of running VMs, to be read again and again.
 #[derive(Debug)]
 pub struct StatsReader {
-    root: Root,
+    root: Sysroot,
     debugfs: Result<Debugfs, SourceError>,
     pid: Option<u32>,
     /// Statistics files by process, where one is open for each of its vCPUs. They are looked for once: VMs that start
@@ -104,7 +104,7 @@ pub struct StatsReader {
 /// debugfs, and what keeps it mounted.
 #[derive(Debug)]
 struct Debugfs {
-    root: Root,
+    root: Sysroot,
     _mount: Option<Detached>,
 }
 
@@ -114,21 +114,22 @@ const ANY_COUNTER: &str = "kvm/halt_attempted_poll";
 
 impl Debugfs {
     /// debugfs where it is mounted, else mounted for this process alone.
-    fn open(root: &Root) -> Result<Debugfs, SourceError> {
-        match root.names(DEBUGFS) {
+    fn open(root: &Sysroot) -> Result<Debugfs, SourceError> {
+        match root.names(DEBUGFS).map_err(Absent::from) {
             Ok(names) if !names.is_empty() => {
-                Debugfs { root: Root::at(root.path(DEBUGFS)), _mount: None }.readable()
+                Debugfs { root: Sysroot::at(root.path(DEBUGFS)), _mount: None }.readable()
             }
             Err(Absent::Denied) => Err(SourceError::Denied),
             _ => {
                 let mount = Detached::new("debugfs").map_err(|_| SourceError::NotMounted)?;
-                Debugfs { root: Root::at(mount.path()), _mount: Some(mount) }.readable()
+                Debugfs { root: Sysroot::at(mount.path()), _mount: Some(mount) }.readable()
             }
         }
     }
 
     fn readable(self) -> Result<Debugfs, SourceError> {
-        match (self.root.text(ANY_COUNTER), self.root.names("kvm")) {
+        let readable = self.root.read(ANY_COUNTER).map_err(Absent::from);
+        match (readable, self.root.names("kvm").map_err(Absent::from)) {
             (Ok(_), _) => Ok(self),
             (Err(Absent::Denied), Ok(_)) => Err(SourceError::LockedDown),
             (_, Err(Absent::Denied)) => Err(SourceError::Denied),
@@ -142,7 +143,7 @@ impl Debugfs {
 /// # Errors
 /// [`SourceError`], which says what to do.
 pub fn debugfs_readable() -> Result<(), SourceError> {
-    Debugfs::open(&Root::of_this_machine()).map(|_| ())
+    Debugfs::open(&Sysroot::of_this_machine()).map(|_| ())
 }
 
 impl StatsReader {
@@ -151,17 +152,17 @@ impl StatsReader {
     /// # Errors
     /// [`SourceError`], which says what to do.
     pub fn new(pid: Option<u32>) -> Result<StatsReader, SourceError> {
-        let root = Root::of_this_machine();
+        let root = Sysroot::of_this_machine();
         let debugfs = Debugfs::open(&root);
         StatsReader::of(root, debugfs, pid)
     }
 
     fn of(
-        root: Root,
+        root: Sysroot,
         debugfs: Result<Debugfs, SourceError>,
         pid: Option<u32>,
     ) -> Result<StatsReader, SourceError> {
-        let pids = pid.map_or_else(|| root.numbers("/proc").unwrap_or_default(), |pid| vec![pid]);
+        let pids = pid.map_or_else(|| root.numbers("/proc"), |pid| vec![pid]);
         let files =
             pids.iter().copied().filter_map(|pid| Some((pid, statistics_files(&root, pid)?))).collect();
         let mut reader = StatsReader { root, debugfs, pid, files };
@@ -217,30 +218,24 @@ impl StatsReader {
     }
 }
 
-/// Whether a process holds a VM, or hides what it holds from this user.
-fn may_hold_vm(root: &Root, pid: u32) -> bool {
-    let directory = format!("/proc/{pid}/fd");
-    match root.numbers(&directory) {
-        Ok(fds) => fds
-            .iter()
-            .any(|fd| root.link(&format!("{directory}/{fd}")).as_deref() == Some("anon_inode:kvm-vm")),
-        Err(absent) => absent != Absent::Missing,
-    }
+/// Whether a process holds a VM, or its open files are hidden from this user.
+fn may_hold_vm(root: &Sysroot, pid: u32) -> bool {
+    holds_vm(root, pid).unwrap_or_else(|error| Absent::from(error) != Absent::Missing)
 }
 
-fn from_debugfs(debugfs: &Root, directory: &str) -> Counters {
+fn from_debugfs(debugfs: &Sysroot, directory: &str) -> Counters {
     // A histogram's file holds its first bucket only.
-    Counters::gather(|name| debugfs.value(&format!("kvm/{directory}/{name}")), |_| None)
+    Counters::gather(|name| debugfs.text(&format!("kvm/{directory}/{name}"))?.parse().ok(), |_| None)
 }
 
 /// Copies of the statistics files that a process keeps open, if there is one for each of its vCPUs.
-fn statistics_files(root: &Root, pid: u32) -> Option<Vec<StatsFile>> {
+fn statistics_files(root: &Sysroot, pid: u32) -> Option<Vec<StatsFile>> {
     let directory = format!("/proc/{pid}/fd");
     let mut vcpus = 0;
     let mut open = BTreeMap::new();
-    for fd in root.numbers(&directory).ok()? {
+    for fd in root.numbers(&directory) {
         // What was open when the directory was listed may be closed now, the listing itself first of all.
-        let Some(link) = root.link(&format!("{directory}/{fd}")) else { continue };
+        let Ok(link) = root.target(&format!("{directory}/{fd}")) else { continue };
         if link.starts_with("anon_inode:kvm-vcpu:") {
             vcpus += 1;
         } else if let Some(vcpu) = link.strip_prefix("anon_inode:kvm-vcpu-stats:") {
@@ -277,8 +272,8 @@ mod tests {
     }
 
     fn reader(root: &std::path::Path, pid: Option<u32>) -> Result<StatsReader, SourceError> {
-        let root = Root::at(root);
-        let debugfs = Debugfs { root: Root::at(root.path(DEBUGFS)), _mount: None }.readable();
+        let root = Sysroot::at(root);
+        let debugfs = Debugfs { root: Sysroot::at(root.path(DEBUGFS)), _mount: None }.readable();
         StatsReader::of(root, debugfs, pid)
     }
 

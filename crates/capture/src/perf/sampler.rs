@@ -3,7 +3,8 @@
 use super::event::{self, Attributes, Source};
 use super::record::{Record, Records};
 use super::ring::Ring;
-use crate::system::{System, online_cpus, text};
+use crate::system::System;
+use dwell_machine::cpu;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -118,7 +119,7 @@ impl Sampler {
     /// # Errors
     /// Which of the things that can be refused is refused.
     pub fn open(system: &dyn System, tracepoints: Vec<Tracepoint>) -> Result<Sampler, OpenError> {
-        let cpus = online_cpus(system);
+        let cpus = cpu::online(system);
         let share = (ALL_RINGS / cpus.len().max(1)).max(LEAST_RING);
         let bytes = RING.min(1 << share.ilog2());
         raise_descriptor_limit();
@@ -167,12 +168,12 @@ impl Sampler {
     fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> OpenError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                let paranoid = text(system, "/proc/sys/kernel/perf_event_paranoid");
+                let paranoid = system.text("/proc/sys/kernel/perf_event_paranoid");
                 OpenError::NotPermitted { paranoid: paranoid.and_then(|text| text.parse().ok()), source }
             }
             Some(libc::ENOSYS) => OpenError::NoPerf { source },
             Some(libc::EMFILE | libc::ENFILE) => {
-                let needed = self.tracepoints.len() * online_cpus(system).len();
+                let needed = self.tracepoints.len() * cpu::online(system).len();
                 OpenError::Descriptors { needed, source }
             }
             _ => OpenError::Event { event: tracepoint.name.clone(), cpu, source },

@@ -6,9 +6,9 @@ use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow};
 use dwell_knobs::change::{self, Obstacle, Past, Permission, Ready};
 use dwell_knobs::journal::{self, Id, Journal};
-use dwell_knobs::machine::Machine;
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::{Plan, Write};
+use dwell_machine::Writable;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
     Plan::from_toml(&text).with_context(|| path.display().to_string())
 }
 
-fn carry_out(machine: &dyn Machine, plan: &Plan, args: &Args) -> anyhow::Result<(Ready, Option<Id>)> {
+fn carry_out(machine: &dyn Writable, plan: &Plan, args: &Args) -> anyhow::Result<(Ready, Option<Id>)> {
     if !machine.exists(&args.state.state_dir) {
         // What is refused anyway makes no journal.
         check(machine, plan, args, &[])?;
@@ -98,7 +98,7 @@ fn carry_out(machine: &dyn Machine, plan: &Plan, args: &Args) -> anyhow::Result<
 }
 
 fn check(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     plan: &Plan,
     args: &Args,
     changes: &[journal::Change],

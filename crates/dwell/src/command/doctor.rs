@@ -3,9 +3,9 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
-use dwell_capture::doctor::{
-    Facilities, Finding, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Machine, Mounted, OnlyFiles,
-    Perf, Presence, Recorder, Report, Root, Severity, ThisMachine, Timer, Value, Verdict, Vmm, written,
+use dwell_capture::doctor::{Facilities, Finding, Mounted, Perf, Recorder, Report, Severity, Verdict};
+use dwell_machine::{
+    Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm, parameter,
 };
 use dwell_report::{Cell, Column, Table};
 use std::io::{self, IsTerminal};
@@ -38,11 +38,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     {
         anyhow::bail!("--sysroot {}: no such directory", directory.display());
     }
-    let (root, machine): (Root, &dyn Machine) = match &args.sysroot {
-        Some(directory) => (Root::at(directory), &OnlyFiles),
-        None => (Root::of_this_machine(), &ThisMachine),
-    };
-    let report = Report::examine(&root, machine);
+    let machine = args.sysroot.as_ref().map_or_else(Sysroot::of_this_machine, Sysroot::at);
+    let report = Report::examine(&machine);
     match args.format.format {
         Format::Json => output::json(&report)?,
         Format::Csv => output::csv(&findings_table(&report.findings))?,
@@ -88,12 +85,15 @@ impl Page {
         self.text.push('\n');
     }
 
-    fn values(&mut self, values: &[Value]) {
+    fn values(&mut self, values: &[Parameter]) {
         for value in values {
-            let now = value.value.map_or_else(|| "no number".to_owned(), |now| written(value.unit, now));
+            let now =
+                value.value.map_or_else(|| "no number".to_owned(), |now| parameter::shown(value.param, now));
             let from = match value.default {
                 Some(_) if !value.changed() => "the default".to_owned(),
-                Some(default) => self.paint.warning(&format!("default {}", written(value.unit, default))),
+                Some(default) => {
+                    self.paint.warning(&format!("default {}", parameter::shown(value.param, default)))
+                }
                 None => String::new(),
             };
             let line = format!("  {:<LABEL$} {now:>12}  {from}", value.name);
@@ -105,11 +105,11 @@ impl Page {
 
 fn text(report: &Report, paint: Paint) -> String {
     let mut page = Page { paint, text: String::new() };
-    kernel(&mut page, &report.kernel);
-    host(&mut page, &report.host);
-    guest(&mut page, &report.guest);
-    timer(&mut page, &report.timer);
-    vmms(&mut page, &report.vmms);
+    kernel(&mut page, &report.facts.kernel);
+    host(&mut page, &report.facts.host);
+    guest(&mut page, &report.facts.guest);
+    timer(&mut page, &report.facts.timer);
+    vmms(&mut page, &report.facts.vmms);
     facilities(&mut page, &report.facilities);
     recorders(&mut page, &report.recorders);
     findings(&mut page, &report.findings);
@@ -140,14 +140,14 @@ fn host(page: &mut Page, host: &Host) {
     page.section("host: KVM");
     let kvm = match host.kvm {
         None => "not in this kernel",
-        Some(Presence::Module) => "loaded as a module",
-        Some(Presence::BuiltIn) => "built in",
+        Some(Module::Loaded) => "loaded as a module",
+        Some(Module::BuiltIn) => "built in",
     };
     page.line("kvm", kvm);
     page.line("vendor module", &list(&host.vendor));
     page.line("/dev/kvm", &device(&host.device));
     page.values(&host.parameters);
-    if let Some(source) = host.max_source.filter(|_| !host.parameters.is_empty()) {
+    if let Some(source) = host.max_source_words().filter(|_| !host.parameters.is_empty()) {
         page.line("effect", source);
     }
     for vm in &host.vms {
@@ -202,10 +202,10 @@ fn guest(page: &mut Page, guest: &Guest) {
         page.line("poll control", known(guest.poll_control));
         page.line("REALTIME hint", known(guest.realtime_hint));
     }
-    page.line("cpuidle driver", guest.driver.as_deref().unwrap_or("none"));
-    let idle = if guest.driver.is_none() { " (decides nothing without a driver)" } else { "" };
-    page.line("cpuidle governor", &format!("{}{idle}", guest.governor.as_deref().unwrap_or("none")));
-    page.line("governors", &list(&guest.governors));
+    page.line("cpuidle driver", guest.cpuidle.driver.as_deref().unwrap_or("none"));
+    let idle = if guest.cpuidle.driver.is_none() { " (decides nothing without a driver)" } else { "" };
+    page.line("cpuidle governor", &format!("{}{idle}", guest.cpuidle.governor.as_deref().unwrap_or("none")));
+    page.line("governors", &list(&guest.cpuidle.governors));
     page.line("idle states", &list(&guest.states));
     if let Some(force) = guest.force {
         page.line("cpuidle_haltpoll.force", if force { "Y" } else { "N" });
@@ -222,11 +222,14 @@ fn guest(page: &mut Page, guest: &Guest) {
 fn timer(page: &mut Page, timer: &Timer) {
     page.section("timer: KVM's local APIC timer");
     page.values(&timer.parameters);
-    page.line("APICv or AVIC", timer.apicv.map_or("this flavour of KVM has none", yes_no));
+    page.line(
+        "APICv or AVIC",
+        timer.apicv.map_or("this flavour of KVM has none", |switch| yes_no(switch.on)),
+    );
     if let Some(on) = timer.preemption_timer {
         page.line("preemption timer", yes_no(on));
     }
-    if let Some(needs) = timer.posting_needs {
+    if let Some(needs) = timer.posting_needs_words() {
         page.line("posting a timer needs", needs);
     }
     let cpus = |list: &str| if list.is_empty() { "none".to_owned() } else { list.to_owned() };
@@ -353,7 +356,7 @@ mod tests {
         file("proc/7/cmdline", "/usr/bin/kvm\0-name\0a\u{1b}[2Jb\0");
         file("sys/module/kvm/parameters/halt_poll_ns", "100000");
         file("sys/module/kvm/parameters/halt_poll_ns_grow_start", "0");
-        let report = Report::examine(&Root::at(dir.path()), &OnlyFiles);
+        let report = Report::examine(&Sysroot::at(dir.path()));
         let plain = text(&report, Paint::on(false));
         assert!(!plain.contains('\u{1b}'), "{plain}");
         assert!(

@@ -7,8 +7,7 @@ use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
-use dwell_knobs::machine::{Machine, Sysroot, kernel_release};
-use dwell_knobs::value;
+use dwell_machine::{Machine, Sysroot, kernel, parameter};
 use dwell_policy::Layer;
 use dwell_policy::param::{Param, Setting};
 use dwell_policy::version::{NEWEST_QEMU, Version};
@@ -130,7 +129,7 @@ struct Base {
 impl Base {
     fn of(args: &Args, machine: &dyn Machine) -> anyhow::Result<Base> {
         let qemu = args.qemu;
-        let release = kernel_release(machine).unwrap_or_default();
+        let release = kernel::release(machine).unwrap_or_default();
         let (kernel, is_here) = match &args.kernel {
             Some(version) => (*version, false),
             None => match settings::kernel(&release) {
@@ -141,24 +140,15 @@ impl Base {
         let of = |layer| Setting::defaults(layer, if layer == Layer::Iothread { qemu } else { kernel });
         let mut settings: Vec<Setting> = Layer::ALL.map(of).to_vec();
         if is_here {
-            settings.iter_mut().for_each(|setting| read(setting, machine));
+            let here = |setting: &Setting| {
+                let (layer, version) = (setting.layer(), setting.version());
+                parameter::setting(layer, version, &parameter::read(machine, layer, Some(version)))
+            };
+            settings.iter_mut().for_each(|setting| *setting = here(setting));
         }
         let values = if is_here { "what is set here where it can be read" } else { "its defaults" };
         let told = format!("Linux {kernel}, QEMU {qemu}; not named: {values}");
         Ok(Base { settings, told, is_here })
-    }
-}
-
-/// Takes over what is set on the machine.
-fn read(setting: &mut Setting, machine: &dyn Machine) {
-    let params: Vec<&'static Param> = setting.iter().map(|(param, _)| param).collect();
-    for param in params {
-        let place = Knob { param }.place(None);
-        let text = place.and_then(|place| value::read(machine, &place).ok().flatten());
-        if let Some(number) = value::number_of(text.as_deref()) {
-            // What is out of the model's range keeps the default.
-            let _ = setting.set(param.name, number);
-        }
     }
 }
 

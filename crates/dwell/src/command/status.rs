@@ -5,9 +5,9 @@ use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, ago};
 use dwell_knobs::change::{self, Standing};
 use dwell_knobs::journal::{self, Change, Entry, Id, State};
-use dwell_knobs::machine::{Machine, boot_id};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
+use dwell_machine::{Writable, identity};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -59,7 +59,7 @@ enum Seen {
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
     let changes = journal::read_all(&machine, &args.state.state_dir)?;
-    let now = boot_id(&machine);
+    let now = identity::boot_id(&machine);
     let open: Vec<Open<'_>> = changes
         .iter()
         .filter(|change| change.state.is_open())
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(if args.exit_code && !all { Answer::No } else { Answer::Yes })
 }
 
-fn examine<'a>(machine: &dyn Machine, change: &'a Change, now: Option<&str>) -> Open<'a> {
+fn examine<'a>(machine: &dyn Writable, change: &'a Change, now: Option<&str>) -> Open<'a> {
     let row = |entry: &'a Entry| Row {
         knob: entry.knob.as_deref(),
         place: &entry.place,

@@ -11,8 +11,8 @@ use dwell_knobs::change::{self, Side, Standing};
 use dwell_knobs::condition;
 use dwell_knobs::journal::{Change, Id, Journal, State};
 use dwell_knobs::knob::Knob;
-use dwell_knobs::machine::Machine;
 use dwell_knobs::verification::{Compared, Figure, Measured, Verdict, Verification, judge};
+use dwell_machine::Writable;
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table, duration};
 use dwell_stats::{Arms, Campaign, CampaignOptions, Interval, MIN_ROUNDS, Results, Ungated, Unit};
@@ -102,7 +102,7 @@ fn which(journal: &Journal<'_>, id: Option<Id>) -> anyhow::Result<Change> {
 }
 
 /// Refuses where a value was changed outside dwell. An interrupted verification may be started again.
-fn is_ours(machine: &dyn Machine, change: &Change) -> anyhow::Result<()> {
+fn is_ours(machine: &dyn Writable, change: &Change) -> anyhow::Result<()> {
     for entry in change.entries.iter().filter(|entry| entry.knob.is_some()) {
         let standing = change::standing(machine, entry)?;
         let resumes = change.verifying && standing == Standing::Original;
@@ -128,7 +128,7 @@ struct TurnError(anyhow::Error);
 
 fn measure(
     args: &Args,
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     change: &Change,
     mut sides: Sides,
     stop: &AtomicBool,
@@ -173,7 +173,7 @@ fn measured(interval: Interval) -> Measured {
 
 fn conclude(
     args: &Args,
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     change: &Change,
     results: &Results,
     sides: &Sides,
@@ -223,7 +223,7 @@ fn conclude(
 }
 
 /// Why nothing that was set can have an effect on what was measured.
-fn no_effect(args: &Args, machine: &dyn Machine, change: &Change) -> Option<String> {
+fn no_effect(args: &Args, machine: &dyn Writable, change: &Change) -> Option<String> {
     if !args.state.is_this_machine() {
         return Some(
             "the files below --sysroot are not those of the running kernel, which was measured".to_owned(),

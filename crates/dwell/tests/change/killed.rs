@@ -9,7 +9,7 @@ use crate::say::say;
 use crate::{FORKS, Scene, start, stderr};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY};
-use dwell_knobs::machine::Sysroot;
+use dwell_machine::Sysroot;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};

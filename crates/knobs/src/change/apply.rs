@@ -3,9 +3,9 @@
 use super::check::Ready;
 use super::{in_state, is_original, is_ours, now_unix_s};
 use crate::journal::{Change, Entry, Journal, JournalError, State};
-use crate::machine::{Machine, boot_id};
 use crate::place::Place;
 use crate::value::{self, ValueError, shown};
+use dwell_machine::{Writable, identity};
 use std::time::Duration;
 
 /// Why a plan was not carried out.
@@ -98,7 +98,7 @@ fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
         state: State::Unfinished,
         begun_at_unix_s: now,
         since_unix_s: now,
-        boot_id: boot_id(journal.machine()),
+        boot_id: identity::boot_id(journal.machine()),
         tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
         kept: ready.kept,
         entries: ready.entries.clone(),
@@ -110,7 +110,7 @@ fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
 }
 
 fn carry_out(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     ready: &Ready,
     change: &mut Change,
     wait: &mut dyn FnMut(Duration),
@@ -143,7 +143,7 @@ const LONGEST_KEPT: usize = 200;
 
 /// One write, if what is expected is there. What the kernel made of the value counts as ours from then on.
 fn step(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     entry: &mut Entry,
     expected: Option<&str>,
     text: &str,
@@ -176,7 +176,7 @@ fn roll_back(journal: &mut Journal<'_>, change: &Change, source: StepError) -> A
     ApplyError::RolledBack { id, source }
 }
 
-fn restore(machine: &dyn Machine, entry: &Entry) -> Result<(), Unrestored> {
+fn restore(machine: &dyn Writable, entry: &Entry) -> Result<(), Unrestored> {
     let failed =
         |why: String| Unrestored { place: entry.place.clone(), original: entry.original.clone(), why };
     let found = value::read(machine, &entry.place).map_err(|error| failed(error.to_string()))?;
@@ -191,7 +191,7 @@ fn restore(machine: &dyn Machine, entry: &Entry) -> Result<(), Unrestored> {
 }
 
 /// What a write that was cut short may have left beside a file.
-pub(super) fn tidy(machine: &dyn Machine, entry: &Entry) -> Result<(), ValueError> {
+pub(super) fn tidy(machine: &dyn Writable, entry: &Entry) -> Result<(), ValueError> {
     match (&entry.place, &entry.original) {
         (Place::File(_) | Place::Link(_), None) => value::write(machine, &entry.place, None),
         _ => Ok(()),

@@ -2,13 +2,14 @@
 
 use super::is_ours;
 use crate::condition::{self, Unwritable, Void};
+use crate::iothread;
 use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
 use crate::knob::Knob;
-use crate::machine::{Machine, kernel_release};
 use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
+use dwell_machine::{Module as Loading, Writable, kernel};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -177,7 +178,7 @@ impl Ready {
 /// # Errors
 /// Everything that is in the way and not permitted.
 pub fn check(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     plan: &Plan,
     keep: bool,
     permission: Permission,
@@ -201,7 +202,7 @@ pub fn check(
 }
 
 struct Checked<'a> {
-    machine: &'a dyn Machine,
+    machine: &'a dyn Writable,
     plan: &'a Plan,
     changes: &'a [Change],
     obstacles: Vec<Obstacle>,
@@ -239,10 +240,10 @@ impl Checked<'_> {
     /// The version here is the plan's, but for the patch level.
     fn version(&mut self, of_rule: Version) {
         let here = match (self.plan.layer, &self.plan.iothread) {
-            (Layer::Iothread, Some(target)) => {
-                self.machine.monitor(&target.socket).ok().map(|monitor| monitor.greeting().version.clone())
-            }
-            _ => kernel_release(self.machine),
+            (Layer::Iothread, Some(target)) => iothread::connect(self.machine, &target.socket)
+                .ok()
+                .map(|monitor| monitor.greeting().version.clone()),
+            _ => kernel::release(self.machine),
         };
         let same = |here: Version| (here.major, here.minor) == (of_rule.major, of_rule.minor);
         if !here.as_deref().and_then(Version::parse).is_some_and(same) {
@@ -319,8 +320,10 @@ impl Checked<'_> {
         let Some((knob, module)) = knob.and_then(|knob| Some((knob, knob.module()?))) else {
             return "whoever starts it".to_owned();
         };
-        match condition::is_loaded(self.machine, module) {
-            Some(true) => format!("`options {} {}` in /etc/modprobe.d", module.name(), knob.option(to)),
+        match Loading::read(self.machine, module.name()) {
+            Some(Loading::Loaded) => {
+                format!("`options {} {}` in /etc/modprobe.d", module.name(), knob.option(to))
+            }
             _ => format!("`{}.{}` on the kernel's command line", module.name(), knob.option(to)),
         }
     }

@@ -4,9 +4,9 @@ use super::apply::tidy;
 use super::{in_state, is_original, is_ours};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::Knob;
-use crate::machine::Machine;
 use crate::place::Place;
 use crate::value::{self, ValueError};
+use dwell_machine::Writable;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn put_back(
-    machine: &dyn Machine,
+    machine: &dyn Writable,
     entry: &Entry,
     force: bool,
     by: &dyn Fn(&Entry, Option<&str>) -> Option<Id>,
@@ -139,7 +139,7 @@ fn put_back(
 
 /// Where limits of haltpoll would stay above a maximum that is put back, they are let down first. If anything is not as the
 /// change left it, or fails, the originals are put back all the same.
-fn let_limits_come_down(machine: &dyn Machine, change: &Change, wait: &mut dyn FnMut(Duration)) {
+fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn FnMut(Duration)) {
     let Some(last) = change.back.iter().position(|write| write.then_wait_ms > 0) else { return };
     let as_applied = |entry: &Entry| {
         let found = value::read(machine, &entry.place).ok().flatten();
@@ -174,7 +174,7 @@ pub enum Side {
 ///
 /// # Errors
 /// [`ValueError`], also if somebody else has set one of them.
-pub fn switch(machine: &dyn Machine, change: &Change, side: Side) -> Result<(), ValueError> {
+pub fn switch(machine: &dyn Writable, change: &Change, side: Side) -> Result<(), ValueError> {
     let knobs = change.entries.iter().filter(|entry| entry.knob.is_some());
     let entries: Vec<&Entry> = if side == Side::After { knobs.collect() } else { knobs.rev().collect() };
     for entry in entries {

@@ -2,8 +2,8 @@
 
 use super::{is_original, is_ours};
 use crate::journal::Entry;
-use crate::machine::Machine;
 use crate::value::{self, ValueError};
+use dwell_machine::Writable;
 use serde::Serialize;
 
 /// How a place stands.
@@ -32,7 +32,7 @@ pub enum Standing {
 ///
 /// # Errors
 /// [`ValueError`] if it cannot be read.
-pub fn standing(machine: &dyn Machine, entry: &Entry) -> Result<Standing, ValueError> {
+pub fn standing(machine: &dyn Writable, entry: &Entry) -> Result<Standing, ValueError> {
     let found = value::read(machine, &entry.place)?;
     let text = found.as_deref();
     Ok(if value::same(&entry.place, text, entry.applied.as_deref()) {

@@ -7,7 +7,7 @@ pub mod same;
 
 use crate::condition;
 use crate::knob::{Knob, Reach};
-use crate::machine::Machine;
+use dwell_machine::Machine;
 use dwell_policy::Layer;
 use dwell_policy::param::{Param, Setting};
 use dwell_policy::version::Version;

@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::machine::Sysroot;
 use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Gain, Plan, Predicted, RecordingFacts};
+use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;

@@ -1,15 +1,14 @@
 //! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation failing once.
 
-mod faulty;
 mod fixture;
 mod tampered;
 
 use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Standing, standing};
 use dwell_knobs::journal::{self, Journal, JournalError, State};
-use dwell_knobs::machine::Machine;
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
-use faulty::{Fault, Faulty};
+use dwell_machine::Writable;
+use dwell_machine::fake::{Fault, Faulty};
 use fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use std::time::Duration;
 
@@ -17,13 +16,13 @@ const STATE: &str = "/var/lib/dwell";
 
 fn no_wait(_: Duration) {}
 
-fn ready(machine: &dyn Machine, plan: &Plan, keep: bool) -> Ready {
+fn ready(machine: &dyn Writable, plan: &Plan, keep: bool) -> Ready {
     let changes = journal::read_all(machine, STATE).unwrap();
     change::check(machine, plan, keep, Permission::default(), &changes).unwrap()
 }
 
 /// Checks and applies, as the program does.
-fn apply(machine: &dyn Machine, plan: &Plan, keep: bool) -> Result<u32, ApplyError> {
+fn apply(machine: &dyn Writable, plan: &Plan, keep: bool) -> Result<u32, ApplyError> {
     let mut journal = Journal::open(machine, STATE).map_err(ApplyError::Journal)?;
     // What cannot be checked is not carried out, which the tests count as refused.
     let Ok(ready) = change::check(machine, plan, keep, Permission::default(), journal.changes()) else {
@@ -32,7 +31,7 @@ fn apply(machine: &dyn Machine, plan: &Plan, keep: bool) -> Result<u32, ApplyErr
     change::apply(&mut journal, &ready, &mut no_wait).map(|change| change.id)
 }
 
-fn revert_all(machine: &dyn Machine, force: bool) -> Vec<change::Reverted> {
+fn revert_all(machine: &dyn Writable, force: bool) -> Vec<change::Reverted> {
     let mut journal = Journal::open(machine, STATE).unwrap();
     let open: Vec<u32> = journal.changes().iter().rev().filter(|c| c.state.is_open()).map(|c| c.id).collect();
     open.into_iter().map(|id| change::revert(&mut journal, id, force, &mut no_wait).unwrap()).collect()
@@ -234,7 +233,10 @@ fn a_value_that_the_kernel_makes_another_of_is_an_error_and_nothing_stays_change
     let fixture = Fixture::guest();
     let before = fixture.snapshot();
     let place = format!("{HALTPOLL}/guest_halt_poll_grow_start");
-    let clamping = Faulty::new(&fixture.machine, Fault::Clamp { path: place, to: "4096\n".to_owned() });
+    let clamping = Faulty::new(
+        &fixture.machine,
+        Fault::Clamp { path: place, to: "4096\n".to_owned(), unless: "50000".to_owned() },
+    );
     let error = apply(&clamping, &guest_plan(), true).unwrap_err();
     let ApplyError::RolledBack { source, .. } = &error else { panic!("{error:?}") };
     assert!(source.to_string().contains("took 12500 and holds 4096"), "{source}");
@@ -292,7 +294,7 @@ fn whichever_operation_fails_nothing_stays_half_changed() {
         };
         for error in [libc::ENOSPC, libc::EROFS, libc::EPERM] {
             for number in 0..operations {
-                for fault in [Fault::Once { number, error }, Fault::From { number, error }] {
+                for fault in [Fault::Once { number, errno: error }, Fault::From { number, errno: error }] {
                     let fixture = Fixture::guest();
                     let before = fixture.snapshot();
                     let outcome = apply(&Faulty::new(&fixture.machine, fault), &guest_plan(), keep);
@@ -329,7 +331,7 @@ fn whichever_operation_of_revert_fails_the_next_revert_finishes_it() {
         let fixture = Fixture::guest();
         let before = fixture.snapshot();
         apply(&fixture.machine, &guest_plan(), true).unwrap();
-        let faulty = Faulty::new(&fixture.machine, Fault::Once { number, error: libc::EIO });
+        let faulty = Faulty::new(&fixture.machine, Fault::Once { number, errno: libc::EIO });
         let done = Journal::open(&faulty, STATE)
             .ok()
             .and_then(|mut journal| change::revert(&mut journal, 1, false, &mut no_wait).ok());

@@ -4,7 +4,7 @@
 //! [`TscClock::calibrate`] finds the rate and says how far both can be relied on.
 
 use super::thread::nanos;
-use dwell_capture::system;
+use dwell_machine::{Machine, Sysroot};
 use dwell_policy::Nanos;
 use rustix::time::ClockId;
 use std::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
@@ -179,7 +179,7 @@ impl TscClock {
         let marks = [Mark::now(), Mark::after(span / 2), Mark::after(span / 2)];
         let declared_invariant = invariant();
         let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        let kernel_relies_on_it = system::text(&system::Machine, source).is_some_and(|name| name == "tsc");
+        let kernel_relies_on_it = Sysroot::of_this_machine().text(source).is_some_and(|name| name == "tsc");
         let (hz, measured) = judge(marks, kvm)?;
         Ok(TscClock { hz, measured, declared_invariant, kernel_relies_on_it })
     }

@@ -1,6 +1,6 @@
 //! Threads: on which core, how urgent, and what they used.
 
-use dwell_capture::system::{self, System};
+use dwell_machine::{Machine, Sysroot, cpu};
 use dwell_policy::Nanos;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, Timespec};
@@ -110,15 +110,10 @@ impl Cores {
     /// # Errors
     /// Where there are fewer CPUs than vCPUs, or fewer than two.
     pub fn choose(vcpus: usize) -> Result<Cores, CoresError> {
-        let siblings = |cpu: Cpu| siblings(&system::Machine, cpu);
+        let machine = Sysroot::of_this_machine();
+        let siblings = |cpu: Cpu| cpu::siblings(&machine, cpu.0).into_iter().map(Cpu).collect();
         pick(&allowed()?, siblings, vcpus)
     }
-}
-
-fn siblings(machine: &dyn System, cpu: Cpu) -> Vec<Cpu> {
-    let path = format!("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu.0);
-    let list = system::text(machine, path).unwrap_or_default();
-    system::cpu_list(&list).into_iter().map(Cpu).collect()
 }
 
 fn pick(allowed: &[Cpu], siblings: impl Fn(Cpu) -> Vec<Cpu>, vcpus: usize) -> Result<Cores, CoresError> {
@@ -229,8 +224,8 @@ fn set_scheduler(policy: libc::c_int, parameters: libc::sched_param) -> io::Resu
 /// How long threads under SCHED_FIFO may keep a CPU before the kernel pauses them (`kernel.sched_rt_runtime_us`);
 /// `None`: for ever, or not known.
 pub fn longest_fifo_stretch() -> Option<Duration> {
-    let text = system::text(&system::Machine, "/proc/sys/kernel/sched_rt_runtime_us")?;
-    text.parse().ok().map(Duration::from_micros)
+    let us = Sysroot::of_this_machine().number("/proc/sys/kernel/sched_rt_runtime_us")?;
+    u64::try_from(us).ok().map(Duration::from_micros)
 }
 
 /// A thread of this machine.

@@ -6,9 +6,9 @@ use anyhow::Context;
 use dwell_capture::{GuestSource, Recorder, Target, Until};
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
-use dwell_knobs::machine::Machine;
 use dwell_knobs::verification::Figure;
 use dwell_lab::host::thread::Thread;
+use dwell_machine::Writable;
 use dwell_policy::Layer;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_stats::Block;
@@ -30,10 +30,10 @@ enum Source {
 
 impl Sides {
     /// Opens what the change is measured with.
-    pub(super) fn open(machine: &dyn Machine, change: &Change) -> anyhow::Result<Sides> {
+    pub(super) fn open(machine: &dyn Writable, change: &Change) -> anyhow::Result<Sides> {
         let measured = match (change.plan.layer, &change.plan.iothread) {
             (Layer::Iothread, Some(target)) => {
-                let mut monitor = machine.monitor(&target.socket)?;
+                let mut monitor = iothread::connect(machine, &target.socket)?;
                 let thread = iothread::find(&mut monitor, &target.id)?;
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
                 Source::Thread(Thread::of(pid, tid))

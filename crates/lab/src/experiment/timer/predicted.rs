@@ -5,7 +5,7 @@
 
 use super::super::{LabError, Rig};
 use crate::vm::Flavour;
-use dwell_capture::system::{self, Machine as ThisMachine};
+use dwell_machine::{Machine, Sysroot, cpu as cpus, kernel};
 use dwell_policy::Nanos;
 use dwell_policy::timer::housekeeping::{self, Cpu, Host, Hrtimer};
 use dwell_policy::timer::{
@@ -68,33 +68,20 @@ const AHEAD_NS: u64 = 100_000;
 /// # Errors
 /// [`LabError::UnknownKernel`] where the model does not know the running kernel.
 pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
-    let release = system::kernel_release(&ThisMachine).and_then(|text| Version::parse(&text));
+    let machine = Sysroot::of_this_machine();
+    let release = kernel::release(&machine).and_then(|text| Version::parse(&text));
     let revision = release.and_then(|version| Revision::of(version).ok()).ok_or(LabError::UnknownKernel)?;
     let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
     let khz = u32::try_from(rig.hz().get() / 1_000).unwrap_or(u32::MAX);
-    let advance = advance(revision, &read);
-    let this = this_host(revision, rig.flavour(), cpu, &read);
+    let advance = advance(revision, &machine);
+    let this = this_host(revision, rig.flavour(), cpu, &machine);
     let hosts = [this].into_iter().flat_map(with_and_without).chain(others(revision));
     Ok(hosts.map(|host| host.predict(revision, khz, advance)).collect())
 }
 
-fn read(path: &str) -> Option<String> {
-    system::text(&ThisMachine, path)
-}
-
-fn is_on(text: &str) -> bool {
-    matches!(text.trim(), "Y" | "y" | "1")
-}
-
-fn this_host(
-    revision: Revision,
-    flavour: &Flavour,
-    cpu: u32,
-    read: &impl Fn(&str) -> Option<String>,
-) -> Assumed {
-    let nohz_full = read("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
-    let housekeeping = system::cpu_list(&nohz_full).contains(&cpu);
-    let pi_inject = read("/sys/module/kvm/parameters/pi_inject_timer");
+fn this_host(revision: Revision, flavour: &Flavour, cpu: u32, machine: &dyn Machine) -> Assumed {
+    let housekeeping = cpus::tickless(machine).contains(&cpu);
+    let pi_inject = machine.switch("/sys/module/kvm/parameters/pi_inject_timer");
     let preemption_timer = flavour.preemption_timer == Some(true);
     Assumed {
         name: "this host",
@@ -102,8 +89,8 @@ fn this_host(
         hv_timer: preemption_timer.then(|| HvTimer::new(revision, RATE_SHIFT, flavour.nested, None)),
         hlt_in_guest: false,
         housekeeping,
-        pi_inject: pi_inject.map_or(housekeeping, |text| is_on(&text)),
-        timer_migration: read("/proc/sys/kernel/timer_migration").is_none_or(|text| is_on(&text)),
+        pi_inject: pi_inject.unwrap_or(housekeeping),
+        timer_migration: machine.switch("/proc/sys/kernel/timer_migration").unwrap_or(true),
     }
 }
 
@@ -143,11 +130,11 @@ fn others(revision: Revision) -> impl Iterator<Item = Assumed> {
 }
 
 /// How early timers are set: by the module's parameter, or where that cannot be read, by its default.
-fn advance(revision: Revision, read: &impl Fn(&str) -> Option<String>) -> Advance {
-    let parameter = |name: &str| read(&format!("/sys/module/kvm/parameters/{name}"));
-    let of_12 = || Some(AdvanceParameter::LapicTimerAdvance(is_on(&parameter("lapic_timer_advance")?)));
+fn advance(revision: Revision, machine: &dyn Machine) -> Advance {
+    let path = |name: &str| format!("/sys/module/kvm/parameters/{name}");
+    let of_12 = || Some(AdvanceParameter::LapicTimerAdvance(machine.switch(&path("lapic_timer_advance"))?));
     let older = || {
-        let ns = parameter("lapic_timer_advance_ns")?.trim().parse().ok()?;
+        let ns = machine.number(&path("lapic_timer_advance_ns"))?.try_into().ok()?;
         Some(AdvanceParameter::LapicTimerAdvanceNs(ns))
     };
     let of = |parameter| Advance::of(revision, parameter);
@@ -241,6 +228,7 @@ fn in_short(path: Path) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_machine::fake::Fake;
 
     fn rows(revision: Revision) -> Vec<Predicted> {
         others(revision).map(|host| host.predict(revision, 2_000_000, Advance::ADAPTIVE)).collect()
@@ -281,13 +269,11 @@ mod tests {
             posted_interrupts: Some(true),
             preemption_timer: Some(true),
         };
-        let files = |nohz: &'static str, inject: &'static str, advance: &'static str| {
-            move |path: &str| match path {
-                "/sys/devices/system/cpu/nohz_full" => Some(nohz.to_owned()),
-                "/sys/module/kvm/parameters/pi_inject_timer" => Some(inject.to_owned()),
-                "/sys/module/kvm/parameters/lapic_timer_advance" => Some(advance.to_owned()),
-                _ => None,
-            }
+        let files = |nohz, inject, advance| {
+            Fake::new()
+                .file("/sys/devices/system/cpu/nohz_full", nohz)
+                .file("/sys/module/kvm/parameters/pi_inject_timer", inject)
+                .file("/sys/module/kvm/parameters/lapic_timer_advance", advance)
         };
         let revision = Revision::V6_12;
         let isolated = this_host(revision, &flavour, 3, &files("2-3", "Y", "N"));

@@ -1,6 +1,6 @@
 //! Virtual machine monitors with their I/O threads.
 
-use super::process::{Process, Thread};
+use crate::process::{Process, Thread};
 use dwell_policy::Layer;
 use dwell_policy::param;
 use dwell_policy::version::Version;
@@ -9,21 +9,22 @@ use std::collections::BTreeMap;
 
 /// A process that is a virtual machine monitor or a storage daemon of one.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Vmm {
     /// Its process.
     pub pid: u32,
     /// The program's file name.
     pub program: String,
     /// Which program it is.
-    pub kind: Kind,
+    pub kind: VmmKind,
     /// The VM's name on the command line.
     pub name: Option<String>,
     /// For QEMU, the version of the machine type on the command line: the program is at least that new. The version
-    /// itself is only told by its monitor.
+    /// itself only its monitor reports.
     pub at_least: Option<String>,
-    /// The same, understood.
+    /// The same, as a version.
     #[serde(skip)]
-    pub(super) at_least_version: Option<Version>,
+    pub at_least_version: Option<Version>,
     /// Its I/O threads.
     pub io_threads: Vec<IoThread>,
 }
@@ -31,7 +32,7 @@ pub struct Vmm {
 /// Which program a monitor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum VmmKind {
     /// QEMU's system emulator.
     Qemu,
     /// QEMU's storage daemon.
@@ -61,9 +62,14 @@ pub struct IoThread {
 }
 
 impl Vmm {
-    pub(super) fn of(process: &Process) -> Option<Vmm> {
+    /// Whether it is QEMU or its storage daemon, whose I/O threads are objects with polling properties.
+    pub fn is_qemu(&self) -> bool {
+        matches!(self.kind, VmmKind::Qemu | VmmKind::QemuStorageDaemon)
+    }
+
+    pub(crate) fn of(process: &Process) -> Option<Vmm> {
         let kind = kind(process)?;
-        let at_least = if kind == Kind::Qemu { machine_version(process) } else { None };
+        let at_least = if kind == VmmKind::Qemu { machine_version(process) } else { None };
         Some(Vmm {
             pid: process.pid,
             program: process.program().to_owned(),
@@ -76,20 +82,20 @@ impl Vmm {
     }
 }
 
-fn kind(process: &Process) -> Option<Kind> {
+fn kind(process: &Process) -> Option<VmmKind> {
     let program = process.program();
     let known = match program {
-        "qemu-storage-daemon" => Some(Kind::QemuStorageDaemon),
-        "qemu-kvm" | "kvm" => Some(Kind::Qemu),
-        "firecracker" => Some(Kind::Firecracker),
-        "cloud-hypervisor" => Some(Kind::CloudHypervisor),
-        "crosvm" => Some(Kind::Crosvm),
-        _ if program.starts_with("qemu-system-") => Some(Kind::Qemu),
+        "qemu-storage-daemon" => Some(VmmKind::QemuStorageDaemon),
+        "qemu-kvm" | "kvm" => Some(VmmKind::Qemu),
+        "firecracker" => Some(VmmKind::Firecracker),
+        "cloud-hypervisor" => Some(VmmKind::CloudHypervisor),
+        "crosvm" => Some(VmmKind::Crosvm),
+        _ if program.starts_with("qemu-system-") => Some(VmmKind::Qemu),
         _ => None,
     };
     known.or_else(|| {
         let files = process.files.as_ref()?;
-        files.iter().any(|file| file == "anon_inode:kvm-vm").then_some(Kind::Other)
+        files.iter().any(|file| file == "anon_inode:kvm-vm").then_some(VmmKind::Other)
     })
 }
 
@@ -102,7 +108,7 @@ fn machine_version(process: &Process) -> Option<Version> {
     })
 }
 
-fn io_threads(process: &Process, kind: Kind) -> Vec<IoThread> {
+fn io_threads(process: &Process, kind: VmmKind) -> Vec<IoThread> {
     let mut named: Vec<&Thread> =
         process.threads.iter().filter(|thread| is_io_thread(&thread.comm, kind)).collect();
     let mut all = vec![];
@@ -128,13 +134,13 @@ fn io_threads(process: &Process, kind: Kind) -> Vec<IoThread> {
 
 /// How the event loops of the known programs are named: `IO io0` (QEMU), `_disk0_q0`, `_net1_qp0` (Cloud
 /// Hypervisor), `v_block`, `v_net` (crosvm). Firecracker does its I/O on its main thread.
-fn is_io_thread(comm: &str, kind: Kind) -> bool {
+fn is_io_thread(comm: &str, kind: VmmKind) -> bool {
     match kind {
-        Kind::Qemu | Kind::QemuStorageDaemon => comm.starts_with("IO "),
-        Kind::CloudHypervisor => comm.starts_with('_') && comm.contains("_q"),
-        Kind::Crosvm => comm.starts_with("v_"),
-        Kind::Firecracker => comm == "firecracker",
-        Kind::Other => false,
+        VmmKind::Qemu | VmmKind::QemuStorageDaemon => comm.starts_with("IO "),
+        VmmKind::CloudHypervisor => comm.starts_with('_') && comm.contains("_q"),
+        VmmKind::Crosvm => comm.starts_with("v_"),
+        VmmKind::Firecracker => comm == "firecracker",
+        VmmKind::Other => false,
     }
 }
 
@@ -230,7 +236,7 @@ mod tests {
                 .unwrap();
         assert_eq!(
             (vmm.kind, vmm.name.as_deref(), vmm.at_least.as_deref()),
-            (Kind::Qemu, Some("web"), Some("7.2"))
+            (VmmKind::Qemu, Some("web"), Some("7.2"))
         );
         let seen: Vec<_> = vmm.io_threads.iter().map(|t| (t.id.as_deref(), t.tid)).collect();
         assert_eq!(seen, [(Some("io0"), Some(102)), (Some("io1"), None), (Some("mon_iothread"), Some(101))]);

@@ -1,6 +1,6 @@
-//! Which kernel runs, and what it was started with.
+//! Which kernel runs, and with which parameters it was booted.
 
-use super::root::Root;
+use crate::seam::Machine;
 use dwell_policy::param;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
@@ -8,10 +8,11 @@ use serde::Serialize;
 
 /// The running kernel.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Kernel {
     /// `uname -r`; `None` if it cannot be read.
     pub release: Option<String>,
-    /// What the release means.
+    /// The version of the release.
     #[serde(skip)]
     pub version: Option<Version>,
     /// Whether the rules of the host and the guest layer are known for it.
@@ -38,12 +39,17 @@ const CONCERNED: [&str; 12] = [
     "processor",
 ];
 
+/// `uname -r`; `None` if it cannot be read.
+pub fn release(machine: &dyn Machine) -> Option<String> {
+    machine.text("/proc/sys/kernel/osrelease").filter(|release| !release.is_empty())
+}
+
 impl Kernel {
-    pub(super) fn examine(root: &Root) -> Kernel {
-        let release = root.text("/proc/sys/kernel/osrelease").ok();
+    pub(crate) fn read(machine: &dyn Machine) -> Kernel {
+        let release = release(machine);
         let version = release.as_deref().and_then(Version::parse);
         let known = |layer| version.is_some_and(|version| param::known_version(layer, version).is_ok());
-        let line = root.text("/proc/cmdline").unwrap_or_default();
+        let line = machine.text("/proc/cmdline").unwrap_or_default();
         Kernel {
             release,
             version,
@@ -62,7 +68,7 @@ impl Kernel {
     }
 }
 
-/// What stands before ` -- `: the rest is for the first process.
+/// The words before ` -- `: the rest is for the first process.
 fn own_arguments(line: &str) -> impl Iterator<Item = &str> {
     line.split_ascii_whitespace().take_while(|word| *word != "--")
 }

@@ -1,56 +1,56 @@
 //! Processes and their threads, as /proc shows them.
 
-use super::root::Root;
+use crate::seam::Machine;
 
 /// A process that is a virtual machine monitor, or may be one.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    pub(super) comm: String,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) comm: String,
     /// The words of its command line.
-    pub(super) arguments: Vec<String>,
-    pub(super) threads: Vec<Thread>,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) threads: Vec<Thread>,
     /// Where its open descriptors lead; `None` if this user may not see them.
-    pub(super) files: Option<Vec<String>>,
+    pub(crate) files: Option<Vec<String>>,
 }
 
 /// A thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Thread {
+pub(crate) struct Thread {
     /// Its number.
-    pub(super) tid: u32,
+    pub(crate) tid: u32,
     /// Its name.
-    pub(super) comm: String,
+    pub(crate) comm: String,
 }
 
 /// Every process; those that end meanwhile are left out.
-pub(super) fn all(root: &Root) -> Vec<Process> {
-    let pids = root.numbers("/proc").unwrap_or_default();
-    pids.into_iter().filter_map(|pid| Process::read(root, pid)).collect()
+pub(crate) fn all(machine: &dyn Machine) -> Vec<Process> {
+    let pids = machine.numbers("/proc");
+    pids.into_iter().filter_map(|pid| Process::read(machine, pid)).collect()
 }
 
 impl Process {
-    fn read(root: &Root, pid: u32) -> Option<Process> {
-        let comm = root.text(&format!("/proc/{pid}/comm")).ok()?;
-        let line = root.bytes(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    fn read(machine: &dyn Machine, pid: u32) -> Option<Process> {
+        let comm = machine.text(&format!("/proc/{pid}/comm"))?;
+        let line = machine.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let arguments: Vec<String> = line
             .split(|byte| *byte == 0)
             .filter(|word| !word.is_empty())
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect();
         // Kernel threads have no command line, and no files either.
-        let files = if arguments.is_empty() { Some(vec![]) } else { files(root, pid) };
-        Some(Process { pid, comm, arguments, threads: threads(root, pid), files })
+        let files = if arguments.is_empty() { Some(vec![]) } else { files(machine, pid) };
+        Some(Process { pid, comm, arguments, threads: threads(machine, pid), files })
     }
 
     /// The name of the program file, without its directory.
-    pub(super) fn program(&self) -> &str {
+    pub(crate) fn program(&self) -> &str {
         let path = self.arguments.first().map_or("", String::as_str);
         path.rsplit('/').next().unwrap_or(path)
     }
 
     /// The words that follow an option, `-name` and `--name` alike.
-    pub(super) fn options<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn options<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.arguments.windows(2).filter_map(move |pair| {
             let option = pair[0].trim_start_matches('-');
             (pair[0].starts_with('-') && option == name).then_some(pair[1].as_str())
@@ -58,7 +58,7 @@ impl Process {
     }
 
     /// The VM's name: QEMU's `-name guest=X,…` or `-name X`, Firecracker's `--id X`.
-    pub(super) fn vm_name(&self) -> Option<String> {
+    pub(crate) fn vm_name(&self) -> Option<String> {
         let qemu = self.options("name").find_map(|value| {
             let mut items = value.split(',');
             let first = items.next().filter(|item| !item.contains('='));
@@ -68,13 +68,13 @@ impl Process {
     }
 }
 
-fn threads(root: &Root, pid: u32) -> Vec<Thread> {
-    let tids = root.numbers(&format!("/proc/{pid}/task")).unwrap_or_default();
-    let thread = |tid| Some(Thread { tid, comm: root.text(&format!("/proc/{pid}/task/{tid}/comm")).ok()? });
+fn threads(machine: &dyn Machine, pid: u32) -> Vec<Thread> {
+    let tids = machine.numbers(&format!("/proc/{pid}/task"));
+    let thread = |tid| Some(Thread { tid, comm: machine.text(&format!("/proc/{pid}/task/{tid}/comm"))? });
     tids.into_iter().filter_map(thread).collect()
 }
 
-fn files(root: &Root, pid: u32) -> Option<Vec<String>> {
-    let names = root.names(&format!("/proc/{pid}/fd")).ok()?;
-    Some(names.iter().filter_map(|name| root.link(&format!("/proc/{pid}/fd/{name}"))).collect())
+fn files(machine: &dyn Machine, pid: u32) -> Option<Vec<String>> {
+    let names = machine.names(&format!("/proc/{pid}/fd")).ok()?;
+    Some(names.iter().filter_map(|name| machine.target(&format!("/proc/{pid}/fd/{name}")).ok()).collect())
 }

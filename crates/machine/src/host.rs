@@ -1,47 +1,66 @@
 //! KVM on this machine, and the VMs that run on it.
 
-use super::kernel::Kernel;
-use super::machine::{KvmDevice, Machine};
-use super::param::{self, Value};
-use super::process::Process;
-use super::root::Root;
+use crate::kernel::Kernel;
+use crate::kvm::KvmDevice;
+use crate::parameter::{self, Parameter};
+use crate::process::Process;
+use crate::seam::Machine;
 use dwell_policy::Layer;
 use dwell_policy::host::{MaxSource, Revision};
 use serde::Serialize;
+use std::io;
 
-/// What rules halt polling of vCPUs here.
+/// What determines halt polling of vCPUs here.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Host {
     /// How KVM got into the kernel; `None` if it is not there.
-    pub kvm: Option<Presence>,
+    pub kvm: Option<Module>,
     /// The vendor modules in the kernel: `kvm_intel`, `kvm_amd`, `kvm_pvm`.
     pub vendor: Vec<String>,
-    /// What `/dev/kvm` answers.
+    /// The state of `/dev/kvm`.
     pub device: KvmDevice,
     /// Where the longest window comes from on this kernel; `None` if its rule is not known.
-    pub max_source: Option<&'static str>,
+    #[serde(serialize_with = "in_words")]
+    pub max_source: Option<MaxSource>,
     /// The module parameters.
-    pub parameters: Vec<Value>,
+    pub parameters: Vec<Parameter>,
     /// The running VMs that this user can see.
     pub vms: Vec<Vm>,
     /// Processes whose open files this user may not see; VMs may be among them.
     pub unseen_processes: usize,
-    /// Whether a VM has an override of its own cannot be read from outside: `KVM_CAP_HALT_POLL` can be set, not asked.
+    /// Whether a VM has an override of its own cannot be read from outside: `KVM_CAP_HALT_POLL` can be set, not read.
     pub overrides_visible: bool,
 }
 
-/// How a part of the kernel got there.
+/// How a module got into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Presence {
-    /// It was loaded as a module.
-    Module,
+pub enum Module {
+    /// It was loaded.
+    #[serde(rename = "module")]
+    Loaded,
     /// It is part of the kernel image.
     BuiltIn,
 }
 
+impl Module {
+    /// How the module of this name got into the kernel; `None` if it is not there.
+    pub fn read(machine: &dyn Machine, name: &str) -> Option<Module> {
+        let folder = format!("/sys/module/{name}");
+        let listed = machine.text("/proc/modules").unwrap_or_default();
+        let listed = listed.lines().any(|line| line.split(' ').next() == Some(name));
+        // Only modules that were loaded have a state.
+        if listed || machine.exists(&format!("{folder}/initstate")) {
+            return Some(Module::Loaded);
+        }
+        machine.exists(&folder).then_some(Module::BuiltIn)
+    }
+}
+
 /// A process that holds a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Vm {
     /// Its process.
     pub pid: u32,
@@ -67,41 +86,39 @@ pub struct Vcpu {
 }
 
 impl Host {
-    pub(super) fn examine(
-        root: &Root,
-        machine: &dyn Machine,
-        kernel: &Kernel,
-        processes: &[Process],
-    ) -> Host {
-        let revision = kernel.version.and_then(|version| Revision::of(version).ok());
-        let modules = root.names("/sys/module").unwrap_or_default();
+    pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel, processes: &[Process]) -> Host {
+        let modules = machine.names("/sys/module").unwrap_or_default();
         Host {
-            kvm: presence(root, "kvm"),
+            kvm: Module::read(machine, "kvm"),
             vendor: modules.into_iter().filter(|name| name.starts_with("kvm_")).collect(),
             device: machine.kvm_device(),
-            max_source: revision.map(|revision| max_source(revision.max_source())),
-            parameters: param::values(root, Layer::Host, kernel.version),
+            max_source: kernel
+                .version
+                .and_then(|version| Revision::of(version).ok())
+                .map(Revision::max_source),
+            parameters: parameter::read(machine, Layer::Host, kernel.version),
             vms: processes.iter().filter_map(Vm::of).collect(),
             unseen_processes: processes.iter().filter(|process| process.files.is_none()).count(),
             overrides_visible: false,
         }
     }
-}
 
-fn presence(root: &Root, module: &str) -> Option<Presence> {
-    let loaded = root.text("/proc/modules").unwrap_or_default();
-    if loaded.lines().any(|line| line.split(' ').next() == Some(module)) {
-        return Some(Presence::Module);
+    /// The number of running VMs that this user can see.
+    pub fn running_vms(&self) -> usize {
+        self.vms.iter().map(|vm| vm.count).sum()
     }
-    root.exists(&format!("/sys/module/{module}")).then_some(Presence::BuiltIn)
+
+    /// Where the longest window comes from, in words.
+    pub fn max_source_words(&self) -> Option<&'static str> {
+        self.max_source.map(words)
+    }
 }
 
-/// Where the longest window comes from, in words.
-fn max_source(source: MaxSource) -> &'static str {
+const fn words(source: MaxSource) -> &'static str {
     match source {
-        MaxSource::Live => "halt_poll_ns is read at every halt; a write reaches running VMs",
+        MaxSource::Live => "halt_poll_ns is read at every halt; a write is in force for running VMs",
         MaxSource::CopiedAtCreation => {
-            "halt_poll_ns is copied when a VM is created (or set by KVM_CAP_HALT_POLL); a write does not reach running VMs"
+            "halt_poll_ns is copied when a VM is created (or set by KVM_CAP_HALT_POLL); running VMs keep what they have"
         }
         MaxSource::CapElseLive => {
             "halt_poll_ns is read at every halt, except for VMs whose VMM has set KVM_CAP_HALT_POLL"
@@ -109,10 +126,28 @@ fn max_source(source: MaxSource) -> &'static str {
     }
 }
 
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
+fn in_words<S: serde::Serializer>(source: &Option<MaxSource>, out: S) -> Result<S::Ok, S::Error> {
+    source.map(words).serialize(out)
+}
+
+/// Whether a process holds a VM.
+///
+/// # Errors
+/// The system's error where this user may not see the process's open files, or the process has ended.
+pub fn holds_vm(machine: &dyn Machine, pid: u32) -> io::Result<bool> {
+    let folder = format!("/proc/{pid}/fd");
+    let holds = |fd: &String| machine.target(&format!("{folder}/{fd}")).is_ok_and(|link| link == VM);
+    Ok(machine.names(&folder)?.iter().any(holds))
+}
+
+/// Where the descriptor of a VM leads.
+const VM: &str = "anon_inode:kvm-vm";
+
 impl Vm {
     fn of(process: &Process) -> Option<Vm> {
         let files = process.files.as_ref()?;
-        let count = files.iter().filter(|file| *file == "anon_inode:kvm-vm").count();
+        let count = files.iter().filter(|file| *file == VM).count();
         if count == 0 {
             return None;
         }
@@ -158,6 +193,7 @@ fn vcpu_of_name(comm: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Fake;
 
     #[test]
     fn threads_named_after_vcpus() {
@@ -167,5 +203,17 @@ mod tests {
         assert_eq!(vcpu_of_name("vcpu12"), Some(12));
         assert_eq!(vcpu_of_name("crosvm_vcpu1"), Some(1));
         assert_eq!(vcpu_of_name("vcpu_manager"), None);
+    }
+
+    #[test]
+    fn modules_that_were_loaded_and_modules_that_are_built_in() {
+        let machine = Fake::new()
+            .file("/sys/module/kvm/initstate", "live\n")
+            .file("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0\n");
+        assert_eq!(Module::read(&machine, "kvm"), Some(Module::Loaded));
+        assert_eq!(Module::read(&machine, "haltpoll"), Some(Module::BuiltIn));
+        assert_eq!(Module::read(&machine, "kvm_amd"), None);
+        let listed = Fake::new().file("/proc/modules", "kvm 1 0 - Live 0x0\n");
+        assert_eq!(Module::read(&listed, "kvm"), Some(Module::Loaded));
     }
 }

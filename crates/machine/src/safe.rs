@@ -17,8 +17,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The most that is read of one file \[bytes\]; no parameter, configuration file or journal of dwell is longer.
-pub(crate) const LONGEST: u64 = 1 << 20;
+/// The most that is read of one file \[bytes\]; no file that a machine describes itself with, no configuration file and no
+/// journal of dwell is longer.
+pub const LONGEST: u64 = 1 << 20;
 
 fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why.into())

@@ -1,0 +1,61 @@
+//! Everything that is read of a machine, once.
+
+use crate::guest::Guest;
+use crate::host::Host;
+use crate::kernel::Kernel;
+use crate::process;
+use crate::seam::Machine;
+use crate::timer::Timer;
+use crate::vmm::Vmm;
+use serde::Serialize;
+
+/// How a machine idles and what determines it.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The running kernel.
+    pub kernel: Kernel,
+    /// KVM, as the host of VMs.
+    pub host: Host,
+    /// This machine's own CPUs.
+    pub guest: Guest,
+    /// Timers of VMs.
+    pub timer: Timer,
+    /// Virtual machine monitors with their I/O threads.
+    pub vmms: Vec<Vmm>,
+}
+
+impl Facts {
+    /// Reads a machine. Nothing is written.
+    pub fn read(machine: &dyn Machine) -> Facts {
+        let kernel = Kernel::read(machine);
+        let processes = process::all(machine);
+        Facts {
+            host: Host::read(machine, &kernel, &processes),
+            guest: Guest::read(machine, &kernel),
+            timer: Timer::read(machine, &kernel),
+            vmms: processes.iter().filter_map(Vmm::of).collect(),
+            kernel,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sysroot;
+    use crate::fake::Fake;
+
+    #[test]
+    fn a_machine_without_files_has_no_facts() {
+        let facts = Facts::read(&Fake::new());
+        assert!(facts.host.kvm.is_none() && facts.guest.cpuidle.driver.is_none() && facts.vmms.is_empty());
+    }
+
+    #[test]
+    fn this_machine_can_be_read() {
+        let facts = Facts::read(&Sysroot::of_this_machine());
+        assert!(facts.kernel.release.is_some());
+        assert!(serde_json::to_string(&facts).is_ok());
+    }
+}

@@ -1,0 +1,131 @@
+//! How this machine's own CPUs idle, if it is a guest.
+
+use crate::hypervisor::Hypervisor;
+use crate::kernel::Kernel;
+use crate::parameter::{self, Parameter};
+use crate::seam::Machine;
+use dwell_policy::Layer;
+use serde::Serialize;
+
+/// The cpuidle driver and governors of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Cpuidle {
+    /// The driver; `None` if there is none.
+    pub driver: Option<String>,
+    /// The governor in use, though without a driver it decides nothing.
+    pub governor: Option<String>,
+    /// The governors that could be used.
+    pub governors: Vec<String>,
+    /// Whether the governor can be changed while the kernel runs (`current_governor` is there).
+    #[serde(skip)]
+    pub governor_can_be_set: bool,
+}
+
+const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
+const HALTPOLL: &str = "haltpoll";
+
+impl Cpuidle {
+    /// Reads the driver and the governors.
+    pub fn read(machine: &dyn Machine) -> Cpuidle {
+        let read = |name: &str| machine.text(&format!("{CPUIDLE}/{name}")).filter(|text| !text.is_empty());
+        Cpuidle {
+            driver: read("current_driver").filter(|name| name != "none"),
+            governor: read("current_governor").or_else(|| read("current_governor_ro")),
+            governors: read("available_governors")
+                .unwrap_or_default()
+                .split_ascii_whitespace()
+                .map(str::to_owned)
+                .collect(),
+            governor_can_be_set: machine.exists(&format!("{CPUIDLE}/current_governor")),
+        }
+    }
+
+    /// Whether the haltpoll governor decides.
+    pub fn haltpoll_decides(&self) -> bool {
+        self.driver.is_some() && self.governor.as_deref() == Some(HALTPOLL)
+    }
+
+    /// Whether the driver is haltpoll's.
+    pub fn has_haltpoll_driver(&self) -> bool {
+        self.driver.as_deref() == Some(HALTPOLL)
+    }
+
+    /// Whether this kernel has the governor haltpoll and it could be used here. On kernels that do not list their
+    /// governors this is not known, and `true`.
+    pub fn has_haltpoll_governor(&self) -> bool {
+        self.governors.is_empty() || self.governors.iter().any(|name| name == HALTPOLL)
+    }
+}
+
+/// What determines the idling of this machine's CPUs.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Guest {
+    /// The hypervisor below; `None` on bare metal, or if it was not asked.
+    pub hypervisor: Option<Hypervisor>,
+    /// Whether the hypervisor lets the guest switch host polling off; `None` if that is not known.
+    pub poll_control: Option<bool>,
+    /// Whether the hypervisor promises that vCPUs are not preempted; `None` if that is not known.
+    pub realtime_hint: Option<bool>,
+    /// The cpuidle driver and governors.
+    #[serde(flatten)]
+    pub cpuidle: Cpuidle,
+    /// The idle states of CPU 0, from shallow to deep.
+    pub states: Vec<String>,
+    /// `idle=` on the kernel's command line.
+    pub idle_override: Option<String>,
+    /// The `force` parameter of the haltpoll driver; `None` if the driver is not there.
+    pub force: Option<bool>,
+    /// The parameters of the haltpoll governor.
+    pub parameters: Vec<Parameter>,
+    /// The least wakeup latency that any process asks for, of all CPUs together \[us\]; `None` if it may not be read.
+    pub latency_qos_us: Option<i32>,
+    /// CPUs for which a wakeup latency of zero is asked for.
+    pub zero_latency_cpus: Vec<u32>,
+}
+
+impl Guest {
+    pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel) -> Guest {
+        let hypervisor = machine.hypervisor();
+        let kvm = hypervisor.as_ref().filter(|below| below.is_kvm());
+        Guest {
+            poll_control: kvm.map(Hypervisor::poll_control),
+            realtime_hint: kvm.map(Hypervisor::realtime),
+            cpuidle: Cpuidle::read(machine),
+            states: states(machine),
+            idle_override: kernel.argument("idle").map(str::to_owned),
+            force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
+            parameters: parameter::read(machine, Layer::Guest, kernel.version),
+            latency_qos_us: machine.latency_request_us(),
+            zero_latency_cpus: zero_latency_cpus(machine),
+            hypervisor,
+        }
+    }
+}
+
+fn states(machine: &dyn Machine) -> Vec<String> {
+    const CPU0: &str = "/sys/devices/system/cpu/cpu0/cpuidle";
+    let mut numbered: Vec<(u32, String)> = machine
+        .names(CPU0)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|name| name.strip_prefix("state")?.parse().ok())
+        .filter_map(|index: u32| Some((index, machine.text(&format!("{CPU0}/state{index}/name"))?)))
+        .collect();
+    numbered.sort();
+    numbered.into_iter().map(|(_, name)| name).collect()
+}
+
+/// In this file `n/a` means that no latency is tolerated; 0 means that any is.
+fn zero_latency_cpus(machine: &dyn Machine) -> Vec<u32> {
+    let zero = |cpu: &u32| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
+        machine.text(&path).is_some_and(|text| text == "n/a")
+    };
+    let names = machine.names("/sys/devices/system/cpu").unwrap_or_default();
+    let mut cpus: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok()).collect();
+    cpus.sort_unstable();
+    cpus.retain(zero);
+    cpus
+}

@@ -1,0 +1,180 @@
+//! Parameters of kernel modules: the one reader, the one parser and the one printer of them.
+
+use crate::seam::Machine;
+use dwell_policy::Layer;
+use dwell_policy::param::{self, Param, Setting, Unit};
+use dwell_policy::version::Version;
+use serde::Serialize;
+
+/// What a parameter's file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `Y` or `N`.
+    Switch(bool),
+    /// A number.
+    Number(i64),
+    /// Anything else, without the white space around it.
+    Text(String),
+}
+
+impl Value {
+    /// Reads what the kernel prints and people write: `Y`, `N` (either case), numbers, text.
+    pub fn parse(text: &str) -> Value {
+        match text.trim() {
+            "Y" | "y" => Value::Switch(true),
+            "N" | "n" => Value::Switch(false),
+            other => other.parse().map_or_else(|_| Value::Text(other.to_owned()), Value::Number),
+        }
+    }
+
+    /// It as a number, switches being 0 and 1; `None` for text.
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Value::Switch(on) => Some(i64::from(*on)),
+            Value::Number(number) => Some(*number),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// Whether two texts are the same value: `Y` and `1` are.
+    pub fn same(a: &str, b: &str) -> bool {
+        let (a, b) = (Value::parse(a), Value::parse(b));
+        match (a.number(), b.number()) {
+            (Some(a), Some(b)) => a == b,
+            _ => a == b,
+        }
+    }
+}
+
+/// A value as the parameter's file takes it and the kernel prints it: switches are `Y` and `N`.
+pub fn written(param: &Param, value: i64) -> String {
+    match (param.unit, value) {
+        (Unit::Switch, 0) => "N".to_owned(),
+        (Unit::Switch, 1) => "Y".to_owned(),
+        _ => value.to_string(),
+    }
+}
+
+/// A value for people: [`written`], and the unit of times.
+pub fn shown(param: &Param, value: i64) -> String {
+    match param.unit {
+        Unit::Nanoseconds | Unit::Microseconds => format!("{value} {}", param.unit.name()),
+        _ => written(param, value),
+    }
+}
+
+/// The file of a parameter of a kernel module.
+pub fn path(param: &Param) -> String {
+    format!("{}/{}", param.home, param.name)
+}
+
+/// A parameter of a layer's rule as it is set on a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What its number means: ns, us, factor, 0/1.
+    pub unit: &'static str,
+    /// Its value; switches are 0 and 1. `None` if it is there but its file holds no number.
+    pub value: Option<i64>,
+    /// The default of this kernel; `None` if its rule is not known.
+    pub default: Option<i64>,
+    /// What it does.
+    pub about: &'static str,
+    /// What 0 means.
+    pub zero: &'static str,
+    /// Its file.
+    pub path: String,
+    /// Its row in the table of parameters.
+    #[serde(skip)]
+    pub param: &'static Param,
+}
+
+impl Parameter {
+    /// Whether its value is not the default; `false` if either is not known.
+    pub fn changed(&self) -> bool {
+        matches!((self.value, self.default), (Some(value), Some(default)) if value != default)
+    }
+}
+
+/// The parameters of a layer that are there, in the order of the table. I/O threads have none in sysfs.
+pub fn read(machine: &dyn Machine, layer: Layer, version: Option<Version>) -> Vec<Parameter> {
+    if layer == Layer::Iothread {
+        return vec![];
+    }
+    param::table(layer).iter().filter_map(|param| read_one(machine, param, version)).collect()
+}
+
+fn read_one(machine: &dyn Machine, param: &'static Param, version: Option<Version>) -> Option<Parameter> {
+    let path = path(param);
+    machine.exists(&path).then(|| Parameter {
+        name: param.name,
+        unit: param.unit.name(),
+        value: machine.number(&path),
+        default: version.and_then(|version| param.default_in(version)),
+        about: param.about,
+        zero: param.zero,
+        path,
+        param,
+    })
+}
+
+/// The value of a parameter, if it is there and a number.
+pub fn get(parameters: &[Parameter], name: &str) -> Option<i64> {
+    parameters.iter().find(|parameter| parameter.name == name)?.value
+}
+
+/// The parameters as a setting: what is not there, or is out of the model's range, has the default of `version`.
+pub fn setting(layer: Layer, version: Version, parameters: &[Parameter]) -> Setting {
+    let mut setting = Setting::defaults(layer, version);
+    for parameter in parameters {
+        if let Some(value) = parameter.value {
+            let _ = setting.set(parameter.name, value);
+        }
+    }
+    setting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn values_are_read_as_the_kernel_prints_them() {
+        let number = |text| Value::parse(text).number();
+        assert_eq!(Value::parse("Y\n"), Value::Switch(true));
+        assert_eq!((number("Y"), number("N"), number("n")), (Some(1), Some(0), Some(0)));
+        assert_eq!((number("-1"), number("4294967295\n")), (Some(-1), Some(4_294_967_295)));
+        assert_eq!(Value::parse("(null)"), Value::Text("(null)".to_owned()));
+        assert!(Value::same("Y", "1\n") && Value::same("7", " 7 ") && Value::same("auto", "auto\n"));
+        assert!(!Value::same("Y", "0") && !Value::same("7", "seven"));
+    }
+
+    #[test]
+    fn switches_are_written_as_the_kernel_prints_them() {
+        let param = |name: &str| {
+            let all = Layer::ALL.into_iter().flat_map(param::table);
+            all.into_iter().find(|param| param.name == name).unwrap()
+        };
+        assert_eq!(written(param("guest_halt_poll_allow_shrink"), 0), "N");
+        // -1 of pi_inject_timer means "choose at load".
+        assert_eq!(written(param("pi_inject_timer"), -1), "-1");
+        assert_eq!(shown(param("halt_poll_ns"), 200_000), "200000 ns");
+        assert_eq!(shown(param("halt_poll_ns_grow"), 2), "2");
+    }
+
+    #[test]
+    fn a_setting_has_defaults_where_the_machine_has_nothing_that_fits() {
+        let machine = Fake::new()
+            .file("/sys/module/kvm/parameters/halt_poll_ns", "50000\n")
+            .file("/sys/module/kvm/parameters/halt_poll_ns_grow", "much\n");
+        let version = Version::new(6, 18);
+        let parameters = read(&machine, Layer::Host, Some(version));
+        assert_eq!((parameters[0].value, parameters[1].value), (Some(50_000), None));
+        assert!(parameters[0].changed() && !parameters[1].changed());
+        let setting = setting(Layer::Host, version, &parameters);
+        assert_eq!((setting.get("halt_poll_ns"), setting.get("halt_poll_ns_grow")), (Some(50_000), Some(2)));
+    }
+}
