@@ -1,14 +1,12 @@
-//! Policies side by side over many recordings: what they cost over the optimum.
+//! Policies compared over many recordings: what they cost over the optimum.
 //!
-//! Every policy lives through the same episodes, open loop, and pays what [`Counts::cost_ns`] says; two rows are what the
-//! best fixed window and the best setting of KVM's rule would have cost, chosen for each recording in hindsight. Over
-//! recordings costs are summed up as the geometric mean of cost by optimum, which weighs each recording the same, and
-//! as the worst of them.
+//! Every policy gets the same episodes, open loop, and its cost is [`Counts::cost_ns`]. Two are chosen for each recording in
+//! hindsight: the best fixed window and the best setting of KVM's rule. Over several recordings, costs are summed up as the
+//! geometric mean of cost over optimum, in which every recording has the same weight, and as the worst.
 //!
 //! # What was fitted
-//! The parameters of [`Leader`](dwell_policy::leader::Leader) were chosen on the recordings named in [`FITTED`]: of those
-//! that come with dwell every other one, in the order of their names, from the first. Means are given for these and for the
-//! others apart.
+//! The parameters of [`Leader`](dwell_policy::leader::Leader) were chosen on the recordings in [`FITTED`]: every second of
+//! the bundled recordings in the order of their names, from the first. Means are given for these and for the others apart.
 
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
@@ -18,7 +16,7 @@ use crate::outer;
 use crate::pass::ReplayError;
 use crate::rule::Rule;
 use crate::source::Source;
-use dwell_policy::catalogue::Terms;
+use dwell_policy::catalogue::{Entry, LEADER, Terms, learners};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -35,87 +33,87 @@ pub const FITTED: [&str; 7] = [
     "guest-redis_poisson5k",
 ];
 
-/// A row of the study.
+/// A policy of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+#[non_exhaustive]
+pub enum Subject {
     /// Halts at once.
     Never,
-    /// A fixed window of 200 us, the longest that KVM and haltpoll take by default.
+    /// A fixed window of 200 us, the longest of KVM and haltpoll by default.
     Always,
-    /// KVM halt polling by default.
+    /// KVM halt polling with its defaults.
     Kvm,
-    /// The haltpoll governor by default.
+    /// The haltpoll governor with its defaults.
     Haltpoll,
-    /// Polls for what a halt is worth.
+    /// Polls for as long as a halt costs.
     SkiRental,
     /// The fixed window that was best for the recording.
     BestFixed,
     /// The setting of KVM's rule that was best for the recording, of [`grid::settings`].
     BestKvm,
-    /// Polls as long as that has saved something.
-    Savings,
-    /// Follows the window that would have cost least.
-    Leader,
-    /// KVM halt polling, set anew every second by a controller outside of the kernel.
+    /// A policy that learns, of the catalogue or of your own.
+    Learner(&'static Entry),
+    /// KVM halt polling whose parameters a controller outside the kernel sets every second.
     Outer,
     /// The same, every tenth of a second.
     OuterOften,
 }
 
-/// A window that nearly never ends.
+/// A window that hardly any episode outlasts.
 const ALWAYS: Nanos = Nanos::from_micros(200);
 
-impl Entry {
-    /// Every row, in the order in which they are shown.
-    pub const ALL: [Entry; 11] = [
-        Entry::Never,
-        Entry::Always,
-        Entry::Kvm,
-        Entry::Haltpoll,
-        Entry::SkiRental,
-        Entry::BestFixed,
-        Entry::BestKvm,
-        Entry::Savings,
-        Entry::Leader,
-        Entry::Outer,
-        Entry::OuterOften,
-    ];
+impl Subject {
+    /// The leader.
+    pub const LEADER: Subject = Subject::Learner(LEADER);
+
+    /// The policies of the study, in the order in which they are shown; all learners of the catalogue are among them.
+    pub fn all() -> Vec<Subject> {
+        let fixed = [
+            Subject::Never,
+            Subject::Always,
+            Subject::Kvm,
+            Subject::Haltpoll,
+            Subject::SkiRental,
+            Subject::BestFixed,
+            Subject::BestKvm,
+        ];
+        let learners = learners().map(Subject::Learner);
+        fixed.into_iter().chain(learners).chain([Subject::Outer, Subject::OuterOften]).collect()
+    }
 
     /// Name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
-            Entry::Never => "never",
-            Entry::Always => "always 200us",
-            Entry::Kvm => "kvm",
-            Entry::Haltpoll => "haltpoll",
-            Entry::SkiRental => "ski rental",
-            Entry::BestFixed => "best fixed",
-            Entry::BestKvm => "best kvm",
-            Entry::Savings => "savings",
-            Entry::Leader => "leader",
-            Entry::Outer => "outer 1s",
-            Entry::OuterOften => "outer 100ms",
+            Subject::Never => "never",
+            Subject::Always => "always 200us",
+            Subject::Kvm => "kvm",
+            Subject::Haltpoll => "haltpoll",
+            Subject::SkiRental => "ski rental",
+            Subject::BestFixed => "best fixed",
+            Subject::BestKvm => "best kvm",
+            Subject::Learner(entry) => entry.name,
+            Subject::Outer => "outer 1s",
+            Subject::OuterOften => "outer 100ms",
         }
     }
 
     /// Whether it is chosen for each recording with all of it known.
     pub const fn in_hindsight(self) -> bool {
-        matches!(self, Entry::BestFixed | Entry::BestKvm)
+        matches!(self, Subject::BestFixed | Subject::BestKvm)
     }
 
-    /// What is replayed for the row, in a kernel of this version; `None` for what is chosen in hindsight.
+    /// What is replayed, in a kernel of this version; `None` for what is chosen in hindsight.
     fn rule(self, version: Version, halt_cost: Nanos) -> Option<Rule> {
         Some(match self {
-            Entry::Never => Rule::Never,
-            Entry::Always => Rule::Fixed(ALWAYS),
-            Entry::Kvm => Rule::Layer(Setting::defaults(Layer::Host, version)),
-            Entry::Haltpoll => Rule::Layer(Setting::defaults(Layer::Guest, version)),
-            Entry::SkiRental => Rule::SkiRental(halt_cost),
-            Entry::BestFixed | Entry::BestKvm => return None,
-            Entry::Savings => Rule::savings(Terms::at(halt_cost)),
-            Entry::Leader => Rule::leader(Terms::at(halt_cost)),
-            Entry::Outer => controlled(version, halt_cost, SECOND),
-            Entry::OuterOften => controlled(version, halt_cost, Nanos(SECOND.get() / 10)),
+            Subject::Never => Rule::Never,
+            Subject::Always => Rule::Fixed(ALWAYS),
+            Subject::Kvm => Rule::Layer(Setting::defaults(Layer::Host, version)),
+            Subject::Haltpoll => Rule::Layer(Setting::defaults(Layer::Guest, version)),
+            Subject::SkiRental => Rule::SkiRental(halt_cost),
+            Subject::BestFixed | Subject::BestKvm => return None,
+            Subject::Learner(entry) => Rule::Policy(entry, Terms::at(halt_cost)),
+            Subject::Outer => controlled(version, halt_cost, SECOND),
+            Subject::OuterOften => controlled(version, halt_cost, Nanos(SECOND.get() / 10)),
         })
     }
 }
@@ -127,46 +125,50 @@ fn controlled(version: Version, halt_cost: Nanos, period: Nanos) -> Rule {
     Rule::Controlled { host, terms: outer::Terms { halt_cost, period } }
 }
 
-/// One recording at one price.
+/// One recording at one halt cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priced {
-    /// What one halt and wake is worth.
+    /// CPU time of one halt and wakeup.
     pub halt_cost: Nanos,
-    /// What the optimum costs \[ns\].
+    /// Cost of the optimum \[ns\].
     pub optimum_ns: u128,
-    /// What each of [`Entry::ALL`] costs \[ns\].
-    pub cost_ns: [u128; Entry::ALL.len()],
+    /// Cost of each policy \[ns\], in the order asked for.
+    pub cost_ns: Vec<(Subject, u128)>,
 }
 
 impl Priced {
-    /// What a row costs by the optimum; `None` where that costs nothing.
-    pub fn ratio(&self, entry: Entry) -> Option<f64> {
-        let place = Entry::ALL.iter().position(|other| *other == entry)?;
-        (self.optimum_ns > 0).then(|| self.cost_ns[place] as f64 / self.optimum_ns as f64)
+    /// The cost of a policy over that of the optimum; `None` where that is zero.
+    pub fn ratio(&self, subject: Subject) -> Option<f64> {
+        let (_, cost_ns) = self.cost_ns.iter().find(|(other, _)| *other == subject)?;
+        (self.optimum_ns > 0).then(|| *cost_ns as f64 / self.optimum_ns as f64)
     }
 }
 
-/// How much of the leader's gain over KVM's default another keeps: 1 where it costs as much as the leader, 0 where it costs
-/// as much as the default. `None` where the leader gains nothing. Gains are ratios, so that means over recordings are the
-/// geometric ones.
+/// The share of the leader's gain over KVM's defaults that another policy keeps: 1 where it costs as much as the leader, 0
+/// where it costs as much as the defaults. `None` where the leader gains nothing. Gains are logarithms of ratios, so that
+/// means over recordings are geometric.
 pub fn kept(kvm: f64, leader: f64, other: f64) -> Option<f64> {
     let gain = (kvm / leader).ln();
     (gain > 1e-3).then(|| (kvm / other).ln() / gain)
 }
 
-/// Replays all rows over a recording once, at several prices of a halt; `version` is that of the kernel whose rules and
-/// defaults are taken. `progress` is told how many episodes were seen since it was last told.
+/// Replays policies over a recording once, at several halt costs; `version` is that of the kernel whose rules and defaults
+/// are taken. `progress` gets the number of episodes replayed since its last call.
 ///
 /// # Errors
 /// [`ReplayError`].
 pub fn study(
     source: &dyn Source,
     version: Version,
+    subjects: &[Subject],
     prices: &[Nanos],
     progress: &dyn Fn(u64),
 ) -> Result<Vec<Priced>, ReplayError> {
-    let of_price = |price: &Nanos| Entry::ALL.map(|entry| entry.rule(version, *price));
-    let mut rules: Vec<Rule> = prices.iter().flat_map(of_price).flatten().collect();
+    let of_price = |price: &Nanos| {
+        let price = *price;
+        subjects.iter().filter_map(move |subject| subject.rule(version, price))
+    };
+    let mut rules: Vec<Rule> = prices.iter().flat_map(of_price).collect();
     let online = rules.len();
     rules.extend(grid::settings(Layer::Host, version).into_iter().map(Rule::Layer));
     let mut bank = Bank::new(&rules, 0)?;
@@ -182,21 +184,22 @@ pub fn study(
     })?;
     let counts = bank.take();
     let (online, grid) = counts.split_at(online);
-    // In the order of the rules: price by price, the entries that have one.
+    // In the order of the rules: price by price, the policies that have one.
     let mut online = online.iter();
     let priced = |(price, bound): (&Nanos, &OptimumBound)| {
         let cost = |counts: &Counts| counts.cost_ns(*price);
-        let cost_ns = Entry::ALL.map(|entry| match entry {
-            Entry::BestFixed => cost(&windows.best(*price).1),
-            Entry::BestKvm => grid.iter().map(cost).min().unwrap_or(0),
+        let cost_of = |subject: &Subject| match subject {
+            Subject::BestFixed => cost(&windows.best(*price).1),
+            Subject::BestKvm => grid.iter().map(cost).min().unwrap_or(0),
             _ => online.next().map_or(0, cost),
-        });
+        };
+        let cost_ns = subjects.iter().copied().zip(subjects.iter().map(cost_of)).collect();
         Priced { halt_cost: *price, optimum_ns: cost(&bound.counts()), cost_ns }
     };
     Ok(prices.iter().zip(&bounds).map(priced).collect())
 }
 
-/// Costs by the optimum over several recordings.
+/// Costs over the optimum, over several recordings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Their geometric mean.
@@ -224,24 +227,24 @@ mod tests {
     use crate::{Memory, replay};
 
     #[test]
-    fn rows_are_what_a_replay_of_each_says() {
+    fn costs_are_those_of_a_replay_of_each_policy() {
         let idle: Vec<u64> = (0..3_000).map(|n| [3_000, 12_000, 90_000, 400_000][n * 7 % 11 % 4]).collect();
         let (source, version) = (Memory::of_one(&idle), Version::new(6, 18));
         let prices = [5_000, 50_000].map(Nanos);
-        let studied = study(&source, version, &prices, &|_| ()).unwrap();
+        let studied = study(&source, version, &Subject::all(), &prices, &|_| ()).unwrap();
         for (price, priced) in prices.into_iter().zip(&studied) {
             assert_eq!(priced.halt_cost, price);
-            for (entry, cost_ns) in Entry::ALL.into_iter().zip(priced.cost_ns) {
-                if let Some(rule) = entry.rule(version, price) {
+            for &(subject, cost_ns) in &priced.cost_ns {
+                if let Some(rule) = subject.rule(version, price) {
                     let replayed = replay(&source, &[rule], price, &|_| ()).unwrap();
-                    assert_eq!(cost_ns, replayed.counts[0].cost_ns(price), "{entry:?}");
+                    assert_eq!(cost_ns, replayed.counts[0].cost_ns(price), "{subject:?}");
                     assert_eq!(priced.optimum_ns, replayed.optimum.cost_ns(price));
                 }
-                assert!(cost_ns >= priced.optimum_ns, "{entry:?}");
+                assert!(cost_ns >= priced.optimum_ns, "{subject:?}");
             }
-            let cost = |entry| priced.ratio(entry).unwrap();
-            assert!(cost(Entry::BestFixed) <= cost(Entry::Never).min(cost(Entry::SkiRental)) * 1.001);
-            assert!(cost(Entry::BestKvm) <= cost(Entry::Never));
+            let cost = |subject| priced.ratio(subject).unwrap();
+            assert!(cost(Subject::BestFixed) <= cost(Subject::Never).min(cost(Subject::SkiRental)) * 1.001);
+            assert!(cost(Subject::BestKvm) <= cost(Subject::Never));
         }
     }
 

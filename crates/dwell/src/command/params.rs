@@ -4,9 +4,10 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use dwell_policy::Layer;
+use dwell_policy::catalogue::Entry;
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
-use dwell_replay::Versions;
+use dwell_replay::{Catalogue, Versions};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -22,8 +23,36 @@ pub(crate) struct Args {
     /// QEMU whose parameters and defaults to list for iothread
     #[arg(long, value_name = "VERSION", value_parser = settings::qemu, default_value_t = NEWEST_QEMU)]
     qemu: Version,
+    /// List the policies of --policy instead: how each is written, and what it does
+    #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu"])]
+    policies: bool,
     #[command(flatten)]
     format: FormatArg,
+}
+
+/// A policy of the catalogue.
+#[derive(Serialize)]
+struct Policy {
+    name: &'static str,
+    grammar: String,
+    about: &'static str,
+}
+
+fn policies(format: Format) -> Outcome {
+    let catalogue = Catalogue::default();
+    let policy =
+        |entry: &Entry| Policy { name: entry.name, grammar: entry.grammar().to_string(), about: entry.about };
+    let all: Vec<Policy> = catalogue.entries().map(policy).collect();
+    let mut table = Table::new([Column::text("policy", "grammar"), Column::text("what it does", "about")]);
+    for policy in &all {
+        table.push([Cell::Text(policy.grammar.clone()), Cell::Text(policy.about.to_owned())]);
+    }
+    match format {
+        Format::Json => output::json(&all)?,
+        Format::Csv => output::csv(&table)?,
+        Format::Table => output::text(&table.to_text())?,
+    }
+    Ok(Answer::Yes)
 }
 
 #[derive(Serialize)]
@@ -60,6 +89,9 @@ impl Described {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    if args.policies {
+        return policies(args.format.format);
+    }
     let mut described = vec![];
     let versions = Versions { kernel: args.kernel, qemu: args.qemu };
     for layer in Layer::ALL.into_iter().filter(|layer| args.layer.is_none_or(|asked| asked == *layer)) {

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use dwell_policy::version::{NEWEST_KERNEL, Version};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
-use dwell_replay::study::{Entry, FITTED, Priced, Summary, kept, study};
+use dwell_replay::study::{FITTED, Priced, Subject, Summary, kept, study};
 use dwell_replay::{RecordingSource, Source};
 use dwell_report::{Cell, Column, Table, count, duration};
 use serde::Serialize;
@@ -154,7 +154,7 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
     let source = RecordingSource::new(reader, false).without_latency(args.recorded_latency);
     let bar = progress::episodes(source.episodes(), "replaying");
-    let priced = study(&source, version, &args.halt_cost, &|episodes| bar.inc(episodes));
+    let priced = study(&source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
     bar.finish_and_clear();
     let fitted = FITTED.contains(&name.as_str());
     Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), priced: priced? })
@@ -186,7 +186,7 @@ fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
 }
 
 fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
-    let ratio = |one: &Found, entry: Entry| one.priced[place].ratio(entry);
+    let ratio = |one: &Found, subject: Subject| one.priced[place].ratio(subject);
     let recording = |one: &Found| RecordingJson {
         recording: one.name.clone(),
         layer: one.layer.name(),
@@ -194,19 +194,22 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         idle_includes: one.idle_includes,
         episodes: one.episodes,
         optimum_cost_ns: one.priced[place].optimum_ns,
-        cost_over_optimum: Entry::ALL.into_iter().map(|entry| (entry.name(), ratio(one, entry))).collect(),
-        outer_keeps: outer_keeps(|entry| ratio(one, entry)),
+        cost_over_optimum: Subject::all()
+            .into_iter()
+            .map(|subject| (subject.name(), ratio(one, subject)))
+            .collect(),
+        outer_keeps: outer_keeps(|subject| ratio(one, subject)),
     };
-    let summary = |entry: Entry| {
+    let summary = |subject: Subject| {
         let of = |wanted: &dyn Fn(&&Found) -> bool| {
-            Summary::of(found.iter().filter(wanted).filter_map(|one| ratio(one, entry)))
+            Summary::of(found.iter().filter(wanted).filter_map(|one| ratio(one, subject)))
         };
         let mean = |summary: Option<Summary>| summary.map(|summary| summary.geometric_mean);
         let all = of(&|_| true);
-        let is_worst = |one: &&Found| ratio(one, entry) == all.map(|all| all.worst);
+        let is_worst = |one: &&Found| ratio(one, subject) == all.map(|all| all.worst);
         SummaryJson {
-            policy: entry.name(),
-            in_hindsight: entry.in_hindsight(),
+            policy: subject.name(),
+            in_hindsight: subject.in_hindsight(),
             geometric_mean: mean(all),
             geometric_mean_fitted: mean(of(&|one| one.fitted)),
             geometric_mean_others: mean(of(&|one| !one.fitted)),
@@ -214,31 +217,32 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
             worst_recording: all.and_then(|_| found.iter().find(is_worst)).map(|one| one.name.clone()),
         }
     };
-    let mean = |entry| Summary::of(found.iter().filter_map(|one| ratio(one, entry)));
+    let mean = |subject| Summary::of(found.iter().filter_map(|one| ratio(one, subject)));
     AtPrice {
         halt_cost_ns: price.get(),
         recordings: found.iter().map(recording).collect(),
-        summary: Entry::ALL.map(summary).into(),
-        outer_keeps: outer_keeps(|entry| mean(entry).map(|summary| summary.geometric_mean)),
+        summary: Subject::all().into_iter().map(summary).collect(),
+        outer_keeps: outer_keeps(|subject| mean(subject).map(|summary| summary.geometric_mean)),
     }
 }
 
-fn outer_keeps(ratio: impl Fn(Entry) -> Option<f64>) -> Option<f64> {
-    kept(ratio(Entry::Kvm)?, ratio(Entry::Leader)?, ratio(Entry::Outer)?)
+fn outer_keeps(ratio: impl Fn(Subject) -> Option<f64>) -> Option<f64> {
+    kept(ratio(Subject::Kvm)?, ratio(Subject::LEADER)?, ratio(Subject::Outer)?)
 }
 
 const MEAN: &str = "geometric mean";
 
 /// Recordings by policies, and below them the means and the worst.
 fn table(at: &AtPrice) -> Table {
-    let policies = Entry::ALL.map(|entry| Column::number(entry.name(), entry.name()));
+    let subjects = Subject::all();
+    let policies = subjects.iter().map(|subject| Column::number(subject.name(), subject.name()));
     let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes")];
     let last = [Column::number("kept by 1s", "outer_keeps")];
     let mut table = Table::new(head.into_iter().chain(policies).chain(last));
     for one in &at.recordings {
         let late = if one.idle_includes == IdleIncludes::Wake { " †" } else { "" };
         let name = format!("{}{}{late}", one.recording, if one.fitted { " *" } else { "" });
-        let ratios = Entry::ALL.map(|entry| Cell::ratio(one.cost_over_optimum[entry.name()]));
+        let ratios = subjects.iter().map(|subject| Cell::ratio(one.cost_over_optimum[subject.name()]));
         let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
         table.push(first.into_iter().chain(ratios).chain([Cell::share(one.outer_keeps)]));
     }
@@ -270,15 +274,15 @@ fn long(studied: &Studied) -> Table {
     ]);
     for at in &studied.prices {
         for one in &at.recordings {
-            for entry in Entry::ALL {
+            for subject in Subject::all() {
                 table.push([
                     Cell::Count(at.halt_cost_ns.into()),
                     Cell::Text(one.recording.clone()),
                     Cell::Text(one.layer.to_owned()),
                     Cell::Text(one.fitted.to_string()),
                     Cell::Count(one.episodes.into()),
-                    Cell::Text(entry.name().to_owned()),
-                    Cell::ratio(one.cost_over_optimum[entry.name()]),
+                    Cell::Text(subject.name().to_owned()),
+                    Cell::ratio(one.cost_over_optimum[subject.name()]),
                 ]);
             }
         }
