@@ -18,6 +18,9 @@ enum Layout {
     CpuIdle { state: At, cpu: At },
     GuestHaltPoll { new: At, old: At },
     Switch { prev: At, next: At },
+    RunqueueSwitch { prev: At, prev_state: At, next: At },
+    Wakeup { woken: At, target: At },
+    Migrate { task: At, from: At, to: At },
     Waking { woken: At, target: At },
     Interrupt(Interrupt),
     Enter { call: Call, argument: At },
@@ -28,6 +31,10 @@ enum Layout {
 
 /// `state` of `power:cpu_idle` when the idle state is left: `PWR_EVENT_EXIT`, (u32)-1.
 const IDLE_LEFT: u32 = u32::MAX;
+
+/// The states in `prev_state` of `sched:sched_switch` in which a thread is not runnable (`TASK_REPORT` and the one above it);
+/// a preempted thread has the bit above them.
+const SLEEP_STATES: u64 = 0xff;
 
 impl Decoder {
     /// Prepares to read `kind`.
@@ -53,6 +60,13 @@ impl Decoder {
             Kind::Switch | Kind::ContextSwitch => {
                 Layout::Switch { prev: at("prev_pid")?, next: at("next_pid")? }
             }
+            Kind::RunqueueSwitch => Layout::RunqueueSwitch {
+                prev: at("prev_pid")?,
+                prev_state: at("prev_state")?,
+                next: at("next_pid")?,
+            },
+            Kind::Wakeup | Kind::WakeupNew => Layout::Wakeup { woken: at("pid")?, target: at("target_cpu")? },
+            Kind::Migrate => Layout::Migrate { task: at("pid")?, from: at("orig_cpu")?, to: at("dest_cpu")? },
             Kind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
             Kind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
             Kind::RescheduleInterrupt | Kind::CallInterrupt => Layout::Interrupt(Interrupt::Ipi),
@@ -90,6 +104,17 @@ impl Decoder {
             }
             Layout::Switch { prev, next } => {
                 What::Switch { prev: prev.read_i32(raw)?, next: next.read_i32(raw)? }
+            }
+            Layout::RunqueueSwitch { prev, prev_state, next } => What::RunqueueSwitch {
+                prev: prev.read_i32(raw)?,
+                prev_runnable: prev_state.read(raw)? & SLEEP_STATES == 0,
+                next: next.read_i32(raw)?,
+            },
+            Layout::Wakeup { woken, target } => {
+                What::Wakeup { woken: woken.read_i32(raw)?, target: target.read_u32(raw)? }
+            }
+            Layout::Migrate { task, from, to } => {
+                What::Migrate { task: task.read_i32(raw)?, from: from.read_u32(raw)?, to: to.read_u32(raw)? }
             }
             Layout::Waking { woken, target } => {
                 What::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) }
@@ -178,11 +203,11 @@ mod tests {
         #[test]
         fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
             let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
-                "next_pid", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f"];
+                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
             let kinds = [Kind::VcpuWakeup, Kind::HaltPoll, Kind::HltExit, Kind::CpuIdle, Kind::GuestHaltPoll,
-                Kind::Switch, Kind::Waking, Kind::TimerInterrupt, Kind::AnyEnter, Kind::AnyLeave,
+                Kind::Switch, Kind::RunqueueSwitch, Kind::Wakeup, Kind::Migrate, Kind::Waking, Kind::TimerInterrupt, Kind::AnyEnter, Kind::AnyLeave,
                 Kind::Enter(Call::Ppoll), Kind::Leave(Call::Ppoll)];
             for kind in kinds {
                 let _ = Decoder::new(kind, &format).unwrap().decode(&raw, 0);

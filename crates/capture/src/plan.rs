@@ -1,21 +1,22 @@
 //! What is traced for each target, and what pairs it.
 
 use crate::decode::HLT_EXITS;
-use crate::names::ProcNames;
+use crate::names::{self, ProcNames};
 use crate::probe::{Probe, Trace};
-use crate::record::{RecordError, Target};
+use crate::record::{RecordError, Target, processes_with_vm};
 use crate::system::System;
 use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel};
 use dwell_policy::host;
 use dwell_policy::version::Version;
 use dwell_recording::IdleIncludes;
+use dwell_trace::contention::Contention;
 use dwell_trace::event::{Call, Kind, What};
 use dwell_trace::guest::{GuestPairing, GuestSource};
-use dwell_trace::host::HostPairing;
+use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,12 +30,18 @@ pub(crate) fn plan(
     target: &Target,
 ) -> Result<Plan, RecordError> {
     Ok(match target {
-        Target::Host { pid, exits } => {
+        Target::Host { pid, exits, contention } => {
             let revision = kernel::release(&**system)
                 .and_then(|release| Version::parse(&release))
                 .and_then(|version| host::Revision::of(version).ok());
-            let pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
-            (host_probes(*exits), Box::new(pairing), IdleIncludes::Wake)
+            let mut pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
+            let mut probes = host_probes(*exits);
+            if *contention && can_see_contention(&**system, tracefs) {
+                let cpus = cpus_of_vcpus(&**system, *pid);
+                probes.extend(contention_probes(cpus.as_ref()));
+                pairing = pairing.with_contention(Contention::new(cpus));
+            }
+            (probes, Box::new(pairing), IdleIncludes::Wake)
         }
         Target::Guest { source } => guest(&**system, tracefs, *source)?,
         Target::Thread { pid, .. } => {
@@ -51,6 +58,59 @@ fn host_probes(exits: bool) -> Vec<Probe> {
         probes.push(Probe::of(Kind::HltExit).filtered(HLT_EXITS).by_thread().optional());
     }
     probes
+}
+
+/// The tracepoints that show which tasks are runnable.
+const CONTENTION: [Kind; 4] = [Kind::RunqueueSwitch, Kind::Wakeup, Kind::WakeupNew, Kind::Migrate];
+
+/// Whether the kernel has these tracepoints, and the numbers of threads in them are those that perf gives for the same
+/// threads: in a PID namespace they are not.
+fn can_see_contention(system: &dyn System, tracefs: &Tracefs) -> bool {
+    names::pids_are_global(system) && CONTENTION.iter().all(|kind| tracefs.has(system, &kind.to_string()))
+}
+
+/// The scheduler's tracepoints, filtered in the kernel to what concerns `cpus`.
+fn contention_probes(cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
+    let any = |field: &str| {
+        let terms = cpus?.iter().map(|cpu| format!("{field} == {cpu}"));
+        Some(terms.collect::<Vec<_>>().join(" || "))
+    };
+    let probe = |kind| {
+        let filter = match kind {
+            Kind::RunqueueSwitch => any("CPU"),
+            Kind::Migrate => any("orig_cpu").zip(any("dest_cpu")).map(|(from, to)| format!("{from} || {to}")),
+            _ => any("target_cpu"),
+        };
+        Probe { filter, ..Probe::of(kind) }
+    };
+    CONTENTION.map(probe).to_vec()
+}
+
+/// A filter is at most a page long; above this many CPUs all are watched.
+const MOST_CPUS_IN_FILTER: usize = 64;
+
+/// The CPUs on which the vCPUs of process `pid`, or of all VMs, may run; `None`: any. They are looked for once: a vCPU that
+/// moves elsewhere later has no time alone.
+fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>> {
+    let pids = pid.map_or_else(|| processes_with_vm(system), |pid| vec![pid]);
+    let online: BTreeSet<u32> = cpu::online(system).into_iter().collect();
+    let mut cpus = BTreeSet::new();
+    for pid in pids {
+        let threads = names::threads(system, pid);
+        let named = |tid: &&i32| {
+            system
+                .text(&format!("/proc/{pid}/task/{tid}/comm"))
+                .is_some_and(|name| vcpu_of_name(&name).is_some())
+        };
+        let vcpus: Vec<i32> = threads.iter().filter(named).copied().collect();
+        for tid in if vcpus.is_empty() { threads } else { vcpus } {
+            let status = system.text(&format!("/proc/{pid}/task/{tid}/status"))?;
+            let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            cpus.extend(cpu::parse_list(allowed.trim()).into_iter().filter(|cpu| online.contains(cpu)));
+        }
+    }
+    let some = !cpus.is_empty() && cpus.len() < online.len() && cpus.len() <= MOST_CPUS_IN_FILTER;
+    some.then_some(cpus)
 }
 
 /// The tracepoints of which threads' episodes are made: two for each system call, or, where the kernel has none for single

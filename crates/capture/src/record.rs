@@ -1,6 +1,7 @@
 //! Recording: a target, its tracepoints, its episodes, its file.
 
 use crate::energy::{ENERGY, Meter};
+use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::perf::OpenError;
 use crate::plan::plan;
@@ -10,6 +11,7 @@ use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_machine::{Machine, Sysroot, cpu, holds_vm, kernel};
 use dwell_policy::Layer;
+use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
     Clock, Contents, Episode, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
 };
@@ -37,6 +39,9 @@ pub enum Target {
         /// Take `kvm:kvm_exit` too, of HLT only: it tells the number of each vCPU for certain, where it fires, and costs
         /// the filter's time (a fraction of a microsecond) at every exit of every VM.
         exits: bool,
+        /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode. They fire at
+        /// every context switch and wakeup there.
+        contention: bool,
     },
     /// The CPUs of this machine, which may be a guest.
     Guest {
@@ -173,6 +178,7 @@ pub struct Recorder {
     watch: Watch,
     meter: Meter,
     threads: Watched,
+    counters: Option<KvmCounters>,
 }
 
 /// By how much CLOCK_REALTIME is ahead of CLOCK_MONOTONIC \[ns\]: the tightest of a few readings between two others.
@@ -239,7 +245,8 @@ impl Recorder {
         metadata.lost.events = Some(0);
         metadata.lost.at_least = !trace.sampler().counts_lost();
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
-        Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched })
+        let counters = KvmCounters::of(&target);
+        Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched, counters })
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -326,6 +333,7 @@ impl Recorder {
         let mut looked = started;
         let _first = come_first();
         self.trace.sampler().enable().map_err(io("switch on"))?;
+        self.counters.iter_mut().for_each(KvmCounters::start);
         while !until.stop.load(Ordering::Relaxed) {
             let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(started.elapsed()));
             if left.is_zero() {
@@ -345,6 +353,7 @@ impl Recorder {
             round.status.elapsed = started.elapsed();
             observer.status(&round.status);
         }
+        self.counters.iter_mut().for_each(KvmCounters::end);
         self.trace.sampler().disable().map_err(io("switch off"))?;
         self.read(&mut round);
         self.trace.settle_losses().map_err(io("read the lost counts of"))?;
@@ -435,10 +444,44 @@ impl Recorder {
         self.metadata.settings = self.watch.changes().to_vec();
         self.metadata.other.extend(self.watch.notes());
         self.metadata.other.extend(self.pairing.notes());
+        if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
+            self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
+        }
         let used = self.meter.used(&*self.system);
         if !used.is_empty() {
             self.metadata.other.insert(ENERGY.to_owned(), serde_json::json!(used));
         }
+    }
+}
+
+/// KVM's own counters at the start and the end of a recording of vCPUs, where they can be read.
+struct KvmCounters {
+    reader: StatsReader,
+    start: Option<Snapshot>,
+    end: Option<Snapshot>,
+}
+
+impl KvmCounters {
+    fn of(target: &Target) -> Option<KvmCounters> {
+        let Target::Host { pid, .. } = target else { return None };
+        let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+        Some(KvmCounters { reader: StatsReader::new(pid).ok()?, start: None, end: None })
+    }
+
+    fn start(&mut self) {
+        self.start = Some(self.reader.snapshot().0);
+    }
+
+    fn end(&mut self) {
+        self.end = Some(self.reader.snapshot().0);
+    }
+
+    /// Both, in the form that [`KvmCounted`](dwell_recording::accounting::KvmCounted) is read from; `None` where a VM
+    /// ended in between, which takes its counters along.
+    fn counted(&self) -> Option<serde_json::Value> {
+        let (start, end) = (self.start.as_ref()?, self.end.as_ref()?);
+        (end.since(start).ended == 0 && !end.vms.is_empty())
+            .then(|| serde_json::json!({ "start": start, "end": end }))
     }
 }
 
@@ -498,6 +541,7 @@ fn write_batches<W: Write + Send>(
                 halted: row.halted,
                 wake: row.wake,
                 wake_latency_ns: row.wake_latency_ns,
+                alone_ns: row.alone_ns,
                 ..Episode::new("", row.start_ns, row.idle_ns)
             };
             writer.push_numbered(idler, &episode)?;
@@ -599,9 +643,8 @@ pub fn record_anything(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
-    let running = running_vms(&Sysroot::of_this_machine());
-    if running > 0
-        && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false }, None)
+    if !processes_with_vm(&Sysroot::of_this_machine()).is_empty()
+        && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false, contention: true }, None)
     {
         let (summary, bytes) = recorder.to_memory(&until, observer)?;
         if summary.contents.episodes > 0 || stop.load(Ordering::Relaxed) {
@@ -612,8 +655,9 @@ pub fn record_anything(
 }
 
 /// Processes that have a VM open.
-fn running_vms(machine: &dyn Machine) -> usize {
-    machine.numbers("/proc").into_iter().filter(|pid| holds_vm(machine, *pid).unwrap_or(false)).count()
+pub(crate) fn processes_with_vm(machine: &dyn Machine) -> Vec<i32> {
+    let pids = machine.numbers("/proc").into_iter().filter(|pid| holds_vm(machine, *pid).unwrap_or(false));
+    pids.filter_map(|pid| i32::try_from(pid).ok()).collect()
 }
 
 #[cfg(test)]
@@ -641,7 +685,7 @@ mod tests {
             .file(&format!("{EVENTS}/kvm/kvm_halt_poll_ns/format"), FORMAT)
     }
 
-    const HOST: Target = Target::Host { pid: None, exits: false };
+    const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
 
     /// What the user is told, as one line.
     fn refusal(fake: Fake, target: Target) -> String {

@@ -139,7 +139,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
                 Ok(vcpu) => vcpu,
                 Err(error) => return say!("SKIP {error}: {TEST}"),
             };
-            let target = Target::Host { pid: Some(pid), exits: false };
+            let target = Target::Host { pid: Some(pid), exits: false, contention: false };
             let Some(recorder) = opened(Recorder::open(target, None), TEST) else { return };
             let (started, ready) = channel();
             let stop = AtomicBool::new(false);

@@ -38,6 +38,12 @@ impl Columns {
     /// Every column.
     pub const ALL: Columns = Columns((1 << 9) - 1);
 
+    /// The columns of both sets.
+    #[must_use]
+    pub const fn union(self, other: Columns) -> Columns {
+        Columns(self.0 | other.0)
+    }
+
     /// Whether all of `other` are in this set.
     pub const fn contains(self, other: Columns) -> bool {
         self.0 & other.0 == other.0

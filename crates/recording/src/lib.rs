@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accounting;
 mod chunk;
 mod columns;
 mod contents;

@@ -66,6 +66,31 @@ pub enum What {
         /// The thread that gets it.
         next: i32,
     },
+    /// `sched:sched_switch`, with the state of the thread that leaves.
+    RunqueueSwitch {
+        /// The thread that leaves the CPU; 0 is the idle task.
+        prev: i32,
+        /// Whether it remains runnable: it was preempted, or yielded.
+        prev_runnable: bool,
+        /// The thread that gets it; 0 is the idle task.
+        next: i32,
+    },
+    /// `sched:sched_wakeup` or `sched:sched_wakeup_new`: a thread is runnable from now on.
+    Wakeup {
+        /// The thread.
+        woken: i32,
+        /// The CPU whose queue it is in.
+        target: u32,
+    },
+    /// `sched:sched_migrate_task`: a thread moves from one CPU's queue to another's.
+    Migrate {
+        /// The thread.
+        task: i32,
+        /// The CPU it leaves.
+        from: u32,
+        /// The CPU it goes to.
+        to: u32,
+    },
     /// `sched:sched_waking`: this thread (or an interrupt while it runs) is about to wake another.
     Waking {
         /// The thread that is woken.
@@ -224,6 +249,14 @@ pub enum Kind {
     GuestHaltPoll,
     /// `sched:sched_switch`
     Switch,
+    /// `sched:sched_switch`, with the state of the thread that leaves
+    RunqueueSwitch,
+    /// `sched:sched_wakeup`
+    Wakeup,
+    /// `sched:sched_wakeup_new`
+    WakeupNew,
+    /// `sched:sched_migrate_task`
+    Migrate,
     /// Context switches as perf records them by itself, without a tracepoint
     ContextSwitch,
     /// `sched:sched_waking`
@@ -255,7 +288,10 @@ impl fmt::Display for Kind {
             Kind::HltExit => "kvm:kvm_exit",
             Kind::CpuIdle => "power:cpu_idle",
             Kind::GuestHaltPoll => "power:guest_halt_poll_ns",
-            Kind::Switch => "sched:sched_switch",
+            Kind::Switch | Kind::RunqueueSwitch => "sched:sched_switch",
+            Kind::Wakeup => "sched:sched_wakeup",
+            Kind::WakeupNew => "sched:sched_wakeup_new",
+            Kind::Migrate => "sched:sched_migrate_task",
             Kind::ContextSwitch => "perf:context_switch",
             Kind::Waking => "sched:sched_waking",
             Kind::TimerInterrupt => "irq_vectors:local_timer_entry",

@@ -184,6 +184,7 @@ impl GuestPairing {
             halted: idle.halted,
             wake: Some(wake),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
+            alone_ns: None,
         };
         cpu.held = Some(Held { idle, end_ns: time_ns, found: episode });
     }

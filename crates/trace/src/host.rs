@@ -14,7 +14,11 @@
 //! It is known where an event has told it since: in a halt with a `kvm_halt_poll_ns` event, `old`; after that, `new` cut to
 //! the VM's maximum, if that has shown itself (a window that came out smaller than what it had grown to). Kernels before
 //! 6.1 do not cut at the beginning of a halt, so that `new` is the next window.
+//!
+//! # The time alone
+//! With [`HostPairing::with_contention`], from the scheduler's events; see [`contention`](crate::contention).
 
+use crate::contention::Contention;
 use crate::event::{Event, What};
 use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
 use dwell_policy::host::Revision;
@@ -29,6 +33,7 @@ pub struct HostPairing {
     idlers: Idlers,
     vcpus: ByNumber<i32, Vcpu>,
     invalid: u64,
+    contention: Option<Contention>,
 }
 
 /// What is known of one vCPU.
@@ -93,7 +98,15 @@ impl HostPairing {
             idlers: Idlers::default(),
             vcpus: ByNumber::default(),
             invalid: 0,
+            contention: None,
         }
+    }
+
+    /// The same, with the time alone of each episode, from the scheduler's events of the CPUs that are watched.
+    #[must_use]
+    pub fn with_contention(mut self, contention: Contention) -> HostPairing {
+        self.contention = Some(contention);
+        self
     }
 
     fn vcpu(&mut self, event: &Event) -> &mut Vcpu {
@@ -123,12 +136,7 @@ impl HostPairing {
 /// The number of the vCPU that a thread runs, from what VMMs call their threads (`CPU 3/KVM`, `fc_vcpu 3`, `vcpu3`), or
 /// because the process has only one.
 fn number_by_name(names: &mut dyn Names, pid: i32, tid: i32) -> Option<u32> {
-    let thread = names.thread(pid, tid).unwrap_or_default();
-    let rest =
-        ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu"].iter().find_map(|prefix| thread.strip_prefix(prefix));
-    let digits =
-        rest.map(|rest| rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
-    if let Some(number) = digits.and_then(|digits| digits.parse().ok()) {
+    if let Some(number) = vcpu_of_name(&names.thread(pid, tid).unwrap_or_default()) {
         return Some(number);
     }
     match names.vcpus(pid)[..] {
@@ -137,8 +145,18 @@ fn number_by_name(names: &mut dyn Names, pid: i32, tid: i32) -> Option<u32> {
     }
 }
 
+/// The number of the vCPU that a thread of this name runs, if the name is one that VMMs give.
+pub fn vcpu_of_name(thread: &str) -> Option<u32> {
+    let rest =
+        ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu"].iter().find_map(|prefix| thread.strip_prefix(prefix))?;
+    rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 impl Pairing for HostPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<Found>) {
+        if let Some(contention) = &mut self.contention {
+            contention.observe(event);
+        }
         if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
             && !matches!(event.what, What::Lost { .. })
         {
@@ -156,6 +174,8 @@ impl Pairing for HostPairing {
                 self.invalid += u64::from(!valid);
                 let idler = self.idler(event);
                 let window_ns = self.vcpu(event).window.take().map(u64::from);
+                let contention = self.contention.as_mut();
+                let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
                 found.push(Found {
                     idler,
                     // The trace is made a little after the end that `ns` was taken at.
@@ -165,6 +185,7 @@ impl Pairing for HostPairing {
                     halted: Some(waited),
                     wake: None,
                     wake_latency_ns: None,
+                    alone_ns,
                 });
             }
             // Any vCPU may have changed its window unseen.

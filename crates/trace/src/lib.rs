@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod contention;
 pub mod event;
 pub mod exits;
 pub mod guest;

@@ -24,6 +24,8 @@ pub struct Found {
     pub wake: Option<WakeCause>,
     /// From the wake event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,
+    /// How long no other task was runnable on its CPU \[ns\]; `idle_ns`: to the end.
+    pub alone_ns: Option<u64>,
 }
 
 /// Makes episodes out of events that come in order of time.

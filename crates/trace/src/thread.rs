@@ -113,6 +113,7 @@ impl ThreadPairing {
             halted: None,
             wake: Some(wake),
             wake_latency_ns: None,
+            alone_ns: None,
         })
     }
 }

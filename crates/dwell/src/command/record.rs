@@ -59,6 +59,13 @@ struct Host {
     /// Take kvm:kvm_exit too, of HLT only: tells the number of each vCPU for certain, costs a little at every VM exit
     #[arg(long)]
     exits: bool,
+    /// Leave out the scheduler's tracepoints (sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task)
+    ///
+    /// They show how long no other task was runnable on a vCPU's CPU; KVM ends a poll when there is one. Recorded are those of
+    /// the CPUs that the vCPUs may run on, filtered in the kernel; on CPUs with many context switches they cost more than the
+    /// tracepoints of KVM. Without them predictions for vCPUs that share CPUs with other tasks are wrong.
+    #[arg(long)]
+    without_contention: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -120,7 +127,10 @@ struct Idler {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let (target, common) = match args.whom {
-        Whom::Host(host) => (Target::Host { pid: host.pid, exits: host.exits }, host.common),
+        Whom::Host(host) => (
+            Target::Host { pid: host.pid, exits: host.exits, contention: !host.without_contention },
+            host.common,
+        ),
         Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.common),
         Whom::Thread(thread) => (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.common),
     };

@@ -270,7 +270,8 @@ fn recorded(
 ) -> Result<(Waking, Recording), LabError> {
     let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
         // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
-        let target = Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false };
+        let target =
+            Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false, contention: false };
         let recorder = Recorder::open(target, None)?;
         let enough = AtomicBool::new(false);
         let (started, ready) = channel();

@@ -1,8 +1,8 @@
 //! Two recordings side by side, with intervals: each is cut into stretches of time, and the stretches are drawn again and
 //! again with replacement.
 
-use super::recorded::polled_ns;
 use super::timeline::slice_ns;
+use dwell_recording::accounting::Outcome;
 use dwell_recording::{Chunk, Contents};
 use dwell_stats::{Bootstrap, Draw};
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct Block {
     pub known: u64,
     /// Of those, the ones in which it did.
     pub halts: u64,
-    /// Episodes of which window and end are known.
+    /// Episodes of which it is known for how long the idler polled.
     pub polls_known: u64,
     /// Time polled in those \[ns\].
     pub polled_ns: u128,
@@ -52,11 +52,12 @@ impl BlocksMaker {
         let block = &mut self.blocks[usize::try_from(number.min(BLOCKS - 1)).unwrap_or(0)];
         block.episodes += 1;
         block.idle_ns += u128::from(chunk.idle_ns[row]);
-        if let Some(halted) = chunk.halted[row] {
+        let outcome = Outcome::of_row(chunk, row);
+        if let Some(halted) = outcome.halted {
             block.known += 1;
             block.halts += u64::from(halted);
         }
-        if let Some(polled_ns) = polled_ns(chunk, row) {
+        if let Some(polled_ns) = outcome.polled_ns {
             block.polls_known += 1;
             block.polled_ns += u128::from(polled_ns);
         }

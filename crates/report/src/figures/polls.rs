@@ -58,16 +58,15 @@ pub(super) struct PollsMaker {
 impl PollsMaker {
     /// An episode of length `idle_ns` under this window.
     pub(super) fn add(&mut self, window_ns: u64, idle_ns: u64) {
-        self.add_ended(window_ns, idle_ns, idle_ns > window_ns);
+        self.add_ended(window_ns, idle_ns.min(window_ns), idle_ns > window_ns);
     }
 
-    /// The same, where it is known whether the idler halted.
-    pub(super) fn add_ended(&mut self, window_ns: u64, idle_ns: u64, halted: bool) {
+    /// The same, where it is known how long the idler polled and whether it halted.
+    pub(super) fn add_ended(&mut self, window_ns: u64, polled_ns: u64, halted: bool) {
         self.windows.add(window_ns);
         if window_ns == 0 {
             return;
         }
-        let polled_ns = idle_ns.min(window_ns);
         if halted {
             self.wasted.add(polled_ns);
             self.wasted_ns += u128::from(polled_ns);

@@ -2,6 +2,7 @@
 
 use super::blocks::{Block, BlocksMaker};
 use super::polls::{Polls, PollsMaker};
+use dwell_recording::accounting::{Account, Outcome};
 use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded,
         | Columns::WINDOW_NS
         | Columns::HALTED
         | Columns::WAKE
-        | Columns::WAKE_LATENCY_NS;
+        | Columns::WAKE_LATENCY_NS
+        | Columns::ALONE_NS;
     let mut recorded = Recorded::default();
     let mut ends = PollsMaker::default();
     let mut blocks = BlocksMaker::new(reader.contents());
@@ -55,27 +57,26 @@ pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded,
     Ok((recorded, blocks.finish()))
 }
 
-/// CPU time polled in an episode \[ns\], where window and end were recorded.
-pub(super) fn polled_ns(chunk: &Chunk, row: usize) -> Option<u64> {
-    chunk.halted[row]?;
-    Some(chunk.idle_ns[row].min(chunk.window_ns[row]?))
-}
-
 impl Recorded {
     fn take(&mut self, chunk: &Chunk, row: usize, ends: &mut PollsMaker) {
         if let Some(wake) = chunk.wake[row].filter(|&wake| wake != WakeCause::Unknown) {
             *self.wakes.entry(wake.name()).or_default() += 1;
         }
-        let Some(halted) = chunk.halted[row] else { return };
-        self.known += 1;
-        self.halts += u64::from(halted);
-        let (Some(window_ns), Some(polled_ns)) = (chunk.window_ns[row], polled_ns(chunk, row)) else {
+        let outcome = Outcome::of_row(chunk, row);
+        let mut account = Account::default();
+        account.add(outcome);
+        self.known += account.ends_known;
+        self.halts += account.halts;
+        // Of a poll without a known window neither graph can show anything.
+        let (Some(window_ns), Some(polled_ns), Some(halted)) =
+            (chunk.window_ns[row], outcome.polled_ns, outcome.halted)
+        else {
             return;
         };
         self.windows_known += 1;
-        self.polls += u64::from(window_ns > 0);
-        self.polls_succeeded += u64::from(window_ns > 0 && !halted);
-        self.polled_ns += u128::from(polled_ns);
-        ends.add_ended(window_ns, chunk.idle_ns[row], halted);
+        self.polls += account.polls;
+        self.polls_succeeded += account.polls_succeeded;
+        self.polled_ns += account.polled_ns;
+        ends.add_ended(window_ns, polled_ns, halted);
     }
 }

@@ -3,6 +3,7 @@
 use super::action::Action;
 use super::feed::{Batch, Seen};
 use clap::ValueEnum;
+use dwell_recording::accounting::{Account, Outcome};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -66,7 +67,7 @@ struct Slice {
     polls: u64,
     successes: u64,
     burnt_ns: u64,
-    /// Whether any window was known.
+    /// Whether of any episode it was known for how long it was polled.
     windows: bool,
     bins: Vec<u32>,
 }
@@ -80,13 +81,12 @@ impl Slice {
         self.wakes += 1;
         let bin = &mut self.bins[bin_of(seen.idle_ns)];
         *bin = bin.saturating_add(1);
-        if let Some(window) = seen.window_ns {
-            self.windows = true;
-            let succeeded = seen.halted.map_or(seen.idle_ns <= window, |halted| !halted);
-            self.polls += u64::from(window > 0);
-            self.successes += u64::from(window > 0 && succeeded);
-            self.burnt_ns = self.burnt_ns.saturating_add(seen.idle_ns.min(window));
-        }
+        let mut account = Account::default();
+        account.add(Outcome::of(seen.idle_ns, seen.window_ns, seen.halted, None));
+        self.windows |= account.polls_known > 0;
+        self.polls += account.polls;
+        self.successes += account.polls_succeeded;
+        self.burnt_ns = self.burnt_ns.saturating_add(u64::try_from(account.polled_ns).unwrap_or(u64::MAX));
     }
 }
 

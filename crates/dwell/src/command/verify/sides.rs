@@ -10,7 +10,8 @@ use dwell_knobs::verification::Figure;
 use dwell_lab::host::thread::Thread;
 use dwell_machine::Writable;
 use dwell_policy::Layer;
-use dwell_recording::{Chunk, Columns, Reader};
+use dwell_recording::accounting::{self, Account};
+use dwell_recording::{Chunk, Reader};
 use dwell_stats::Block;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ impl Sides {
                 Source::Thread(Thread::of(pid, tid))
             }
             (Layer::Guest, _) => Source::Recorder(Target::Guest { source: GuestSource::Auto }),
-            _ => Source::Recorder(Target::Host { pid: None, exits: false }),
+            _ => Source::Recorder(Target::Host { pid: None, exits: false, contention: false }),
         };
         let measured = match measured {
             Source::Recorder(target) => Source::Recorder(with_source(target)?),
@@ -56,21 +57,23 @@ impl Sides {
             Source::Recorder(target) => {
                 let until = Until { duration: Some(length), stop };
                 let (summary, bytes) = Recorder::open(target.clone(), None)?.to_memory(&until, &mut ())?;
-                let sums = Sums::of(&Reader::from_bytes("block", bytes)?)?;
-                self.shows_polls |= sums.shows_polls;
-                Ok(self.figures(&sums, summary.status.elapsed))
+                let account = account(&Reader::from_bytes("block", bytes)?)?;
+                self.shows_polls |= account.polls > 0;
+                Ok(self.figures(&account, summary.status.elapsed))
             }
         }
     }
 
-    fn figures(&self, sums: &Sums, elapsed: Duration) -> Block {
+    fn figures(&self, account: &Account, elapsed: Duration) -> Block {
         let per_second = |sum: f64| sum / elapsed.as_secs_f64();
-        let cost_ns = sums.polled_ns + sums.halts * self.halt_cost_ns;
+        let polled_ns = account.polled_ns as f64;
+        let halts = account.halts_at_most() as f64;
+        let cost_ns = polled_ns + halts * self.halt_cost_ns;
         Block::default()
             .figure(Figure::CostNsPerS.name(), per_second(cost_ns))
-            .figure(Figure::CpuBurntNsPerS.name(), per_second(sums.polled_ns))
-            .figure(Figure::HaltsPerS.name(), per_second(sums.halts))
-            .figure(WAKEUPS, per_second(sums.wakeups))
+            .figure(Figure::CpuBurntNsPerS.name(), per_second(polled_ns))
+            .figure(Figure::HaltsPerS.name(), per_second(halts))
+            .figure(WAKEUPS, per_second(account.episodes as f64))
     }
 
     /// What limits the figures.
@@ -116,35 +119,13 @@ fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Resu
         .figure(WAKEUPS, sleeps))
 }
 
-/// Sums over the episodes of a block.
-#[derive(Default)]
-struct Sums {
-    wakeups: f64,
-    halts: f64,
-    polled_ns: f64,
-    shows_polls: bool,
-}
-
-impl Sums {
-    fn of(reader: &Reader) -> anyhow::Result<Sums> {
-        let mut sums = Sums::default();
-        let mut chunk = Chunk::default();
-        for group in 0..reader.row_groups() {
-            reader.read(group, Columns::IDLE_NS | Columns::WINDOW_NS | Columns::HALTED, &mut chunk)?;
-            let rows = chunk.idle_ns.iter().zip(&chunk.window_ns).zip(&chunk.halted);
-            rows.for_each(|((idle_ns, window_ns), halted)| sums.add(*idle_ns, *window_ns, *halted));
-        }
-        Ok(sums)
+/// What was recorded in a block.
+fn account(reader: &Reader) -> anyhow::Result<Account> {
+    let mut account = Account::default();
+    let mut chunk = Chunk::default();
+    for group in 0..reader.row_groups() {
+        reader.read(group, accounting::COLUMNS, &mut chunk)?;
+        account.add_chunk(&chunk);
     }
-
-    fn add(&mut self, idle_ns: u64, window_ns: Option<u64>, halted: Option<bool>) {
-        self.wakeups += 1.0;
-        if halted == Some(false) {
-            self.polled_ns += idle_ns as f64;
-        } else {
-            self.halts += 1.0;
-            self.polled_ns += window_ns.map_or(0.0, |window_ns| window_ns.min(idle_ns) as f64);
-        }
-        self.shows_polls |= halted == Some(false) || window_ns.is_some_and(|window_ns| window_ns > 0);
-    }
+    Ok(account)
 }
