@@ -1,8 +1,8 @@
-//! Whether a knob can be set here, and whether anything reads it.
+//! Whether a knob can be set here, and whether it has an effect.
 
 use crate::knob::Knob;
 use crate::place::Place;
-use dwell_machine::{Apicv, Cpuidle, Machine, Writable};
+use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable};
 use dwell_policy::Layer;
 use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
@@ -10,10 +10,11 @@ use serde::Serialize;
 use std::fmt;
 use std::io;
 
-/// Why nothing reads a knob in the present state of a machine.
+/// Why a knob has no effect in the present state of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "cause")]
-pub enum Void {
+#[non_exhaustive]
+pub enum NoEffect {
     /// haltpoll is there, but without a cpuidle driver no governor is asked.
     NoCpuidleDriver,
     /// Another cpuidle governor decides.
@@ -21,59 +22,113 @@ pub enum Void {
         /// Which.
         governor: String,
     },
+    /// Another cpuidle governor decides, and this kernel has no haltpoll governor.
+    NoHaltpollGovernor {
+        /// The one that decides.
+        governor: String,
+    },
     /// `pi_inject_timer` posts interrupts, and this KVM cannot.
     NoApicv {
         /// The switch that is off, if there is one.
         switch: Option<String>,
     },
+    /// The windows do not depend on it: decided by the model of the rule.
+    NoWindow {
+        /// The other parameters that make it so, as `name = value`; none if they do only together.
+        beside: Option<String>,
+    },
+    /// The setting that is wanted gives the same windows as the one that is there: decided by the model of the rule.
+    Equivalent,
 }
 
-impl fmt::Display for Void {
+impl fmt::Display for NoEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Void::NoCpuidleDriver => f.write_str(
-                "no cpuidle driver is in use, so no governor is asked and nothing reads the parameters of haltpoll; \
-                 `dwell doctor` says why",
+            NoEffect::NoCpuidleDriver => f.write_str(
+                "no cpuidle driver is in use, so no governor is asked and nothing reads the parameters of haltpoll; see \
+                 `dwell doctor`",
             ),
-            Void::OtherGovernor { governor } => {
+            NoEffect::OtherGovernor { governor } => {
                 write!(f, "the cpuidle governor in use is {governor}; only haltpoll reads its parameters")
             }
-            Void::NoApicv { switch: Some(switch) } => {
+            NoEffect::NoHaltpollGovernor { governor } => write!(
+                f,
+                "the cpuidle governor in use is {governor}, and this kernel has no haltpoll governor \
+                 (CONFIG_CPU_IDLE_GOV_HALTPOLL)"
+            ),
+            NoEffect::NoApicv { switch: Some(switch) } => {
                 write!(f, "interrupts can be posted into guests only with APICv or AVIC, and {switch} is off")
             }
-            Void::NoApicv { switch: None } => f.write_str(
+            NoEffect::NoApicv { switch: None } => f.write_str(
                 "interrupts can be posted into guests only with APICv or AVIC, and neither kvm_intel nor kvm_amd is there",
+            ),
+            NoEffect::NoWindow { beside: Some(other) } => {
+                write!(f, "beside {other} no value makes a difference to any window")
+            }
+            NoEffect::NoWindow { beside: None } => {
+                f.write_str("beside the other values none makes a difference to any window")
+            }
+            NoEffect::Equivalent => f.write_str(
+                "the setting that is there gives the same window after every sequence of halts; see `dwell explain`",
             ),
         }
     }
 }
 
-/// Why nothing reads this knob here; `None` if something does, as far as a machine tells.
-pub fn void(machine: &dyn Machine, knob: Knob) -> Option<Void> {
-    match knob.param.layer {
-        Layer::Guest => haltpoll(machine),
-        Layer::Timer if knob.param.name == "pi_inject_timer" => apicv(machine),
-        _ => None,
+/// What on a machine decides whether parameters are read.
+#[derive(Clone, Debug)]
+pub struct Readers {
+    cpuidle: Cpuidle,
+    apicv: Option<Apicv>,
+}
+
+impl From<&Facts> for Readers {
+    fn from(facts: &Facts) -> Readers {
+        Readers { cpuidle: facts.guest.cpuidle.clone(), apicv: facts.timer.apicv }
     }
 }
 
-fn haltpoll(machine: &dyn Machine) -> Option<Void> {
-    let cpuidle = Cpuidle::read(machine);
-    if cpuidle.driver.is_none() {
-        return Some(Void::NoCpuidleDriver);
+impl Readers {
+    /// Reads them from a machine.
+    pub fn of(machine: &dyn Machine) -> Readers {
+        Readers { cpuidle: Cpuidle::read(machine), apicv: Apicv::read(machine) }
     }
-    let governor = cpuidle.governor?;
-    (governor != "haltpoll").then_some(Void::OtherGovernor { governor })
+
+    /// Why nothing reads this knob; `None` if something does, as far as a machine shows.
+    pub fn no_effect(&self, knob: Knob) -> Option<NoEffect> {
+        match knob.param.layer {
+            Layer::Guest => self.haltpoll(),
+            Layer::Timer if knob.param.name == "pi_inject_timer" => self.posting(),
+            _ => None,
+        }
+    }
+
+    fn haltpoll(&self) -> Option<NoEffect> {
+        if self.cpuidle.driver.is_none() {
+            return Some(NoEffect::NoCpuidleDriver);
+        }
+        let governor = self.cpuidle.governor.clone()?;
+        match (self.cpuidle.haltpoll_decides(), self.cpuidle.has_haltpoll_governor()) {
+            (true, _) => None,
+            (false, true) => Some(NoEffect::OtherGovernor { governor }),
+            (false, false) => Some(NoEffect::NoHaltpollGovernor { governor }),
+        }
+    }
+
+    fn posting(&self) -> Option<NoEffect> {
+        match self.apicv {
+            Some(switch) if switch.on => None,
+            switch => Some(NoEffect::NoApicv { switch: switch.map(|switch| switch.path.to_owned()) }),
+        }
+    }
 }
 
-fn apicv(machine: &dyn Machine) -> Option<Void> {
-    match Apicv::read(machine) {
-        Some(switch) if switch.on => None,
-        switch => Some(Void::NoApicv { switch: switch.map(|switch| switch.path.to_owned()) }),
-    }
+/// Why this knob has no effect on a machine; `None` if something reads it, as far as a machine shows.
+pub fn no_effect(machine: &dyn Machine, knob: Knob) -> Option<NoEffect> {
+    Readers::of(machine).no_effect(knob)
 }
 
-/// What a machine does not tell and somebody who sets this knob has to know.
+/// What a machine does not show and a person who sets this knob has to know.
 pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
     let merged_2022 =
         || Revision::of(version).is_ok_and(|revision| revision.posting() == PostingPredicate::Merged2022);

@@ -1,7 +1,6 @@
-//! One table of all knobs: what each is called and means, where it lives, whom it reaches and how it is kept.
+//! One table of all knobs: name, meaning, place on a machine, scope, and how a value is kept.
 //!
-//! Names, units, ranges, defaults and versions are those of [`dwell_policy::param`]; here stands what a machine adds to
-//! them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one comes from it.
+//! Names, units, ranges, defaults and versions are those of [`dwell_policy::param`]; here is what a machine adds to them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one comes from it.
 
 use crate::place::Place;
 use dwell_machine::parameter;
@@ -49,13 +48,13 @@ impl Module {
     }
 }
 
-/// What a write reaches, and when.
+/// Who is affected by a write, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum Scope {
     /// Every vCPU at its next halt, those of running VMs included.
     NextHalt,
-    /// As [`Reach::NextHalt`], except for VMs whose VMM has set `KVM_CAP_HALT_POLL`.
+    /// As [`Scope::NextHalt`], except for VMs whose VMM has set `KVM_CAP_HALT_POLL`.
     NextHaltUnlessCap,
     /// VMs that are created from now on; running ones keep what there was.
     NewVms,
@@ -69,21 +68,21 @@ pub enum Reach {
     RunningThread,
 }
 
-impl Reach {
+impl Scope {
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
-            Reach::NextHalt => "every vCPU at its next halt, running VMs included",
-            Reach::NextHaltUnlessCap => {
+            Scope::NextHalt => "every vCPU at its next halt, running VMs included",
+            Scope::NextHaltUnlessCap => {
                 "every vCPU at its next halt, running VMs included, except VMs whose VMM has set KVM_CAP_HALT_POLL"
             }
-            Reach::NewVms => {
+            Scope::NewVms => {
                 "VMs that are created from now on (5.8 to 6.0 copy halt_poll_ns then); running VMs keep what they have"
             }
-            Reach::NewVcpus => "vCPUs that are created from now on",
-            Reach::NextIdle => "every CPU of this guest at its next halt",
-            Reach::NextTimer => "every timer that is armed from now on, running VMs included",
-            Reach::RunningThread => {
+            Scope::NewVcpus => "vCPUs that are created from now on",
+            Scope::NextIdle => "every CPU of this guest at its next halt",
+            Scope::NextTimer => "every timer that is armed from now on, running VMs included",
+            Scope::RunningThread => {
                 "the running thread at once; any write makes QEMU forget what it has learnt"
             }
         }
@@ -133,19 +132,19 @@ impl Knob {
         parameter::path(self.param)
     }
 
-    /// What a write reaches in this version (of Linux, of QEMU for I/O threads).
-    pub fn reach(self, version: Version) -> Reach {
+    /// Who is affected by a write in this version (of Linux, of QEMU for I/O threads).
+    pub fn scope(self, version: Version) -> Scope {
         match self.param.layer {
-            Layer::Guest => Reach::NextIdle,
-            Layer::Iothread => Reach::RunningThread,
-            Layer::Timer if self.param.name.starts_with("lapic_timer_advance") => Reach::NewVcpus,
-            Layer::Timer => Reach::NextTimer,
+            Layer::Guest => Scope::NextIdle,
+            Layer::Iothread => Scope::RunningThread,
+            Layer::Timer if self.param.name.starts_with("lapic_timer_advance") => Scope::NewVcpus,
+            Layer::Timer => Scope::NextTimer,
             // The other three are read at each use in every version.
-            Layer::Host if self.param.name != "halt_poll_ns" => Reach::NextHalt,
+            Layer::Host if self.param.name != "halt_poll_ns" => Scope::NextHalt,
             Layer::Host => match Revision::of(version).map(Revision::max_source) {
-                Ok(MaxSource::CopiedAtCreation) => Reach::NewVms,
-                Ok(MaxSource::CapElseLive) => Reach::NextHaltUnlessCap,
-                _ => Reach::NextHalt,
+                Ok(MaxSource::CopiedAtCreation) => Scope::NewVms,
+                Ok(MaxSource::CapElseLive) => Scope::NextHaltUnlessCap,
+                _ => Scope::NextHalt,
             },
         }
     }
@@ -222,15 +221,15 @@ mod tests {
 
     #[test]
     fn a_write_to_halt_poll_ns_reaches_running_vms_except_where_it_is_copied() {
-        let reach =
-            |version: &str| Knob::find("halt_poll_ns").unwrap().reach(Version::parse(version).unwrap());
-        assert_eq!(reach("5.4"), Reach::NextHalt);
+        let scope =
+            |version: &str| Knob::find("halt_poll_ns").unwrap().scope(Version::parse(version).unwrap());
+        assert_eq!(scope("5.4"), Scope::NextHalt);
         for copied in ["5.8", "5.10", "5.15", "6.0"] {
-            assert_eq!(reach(copied), Reach::NewVms, "{copied}");
+            assert_eq!(scope(copied), Scope::NewVms, "{copied}");
         }
-        assert_eq!(reach("6.1"), Reach::NextHaltUnlessCap);
+        assert_eq!(scope("6.1"), Scope::NextHaltUnlessCap);
         let shrink = Knob::find("halt_poll_ns_shrink").unwrap();
-        assert_eq!(shrink.reach(Version::new(5, 15)), Reach::NextHalt);
+        assert_eq!(shrink.scope(Version::new(5, 15)), Scope::NextHalt);
     }
 
     #[test]

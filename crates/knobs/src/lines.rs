@@ -1,6 +1,6 @@
 //! The exact lines that put a setting in force and keep it, for those who would rather type them. Nothing here is run.
 
-use crate::knob::{Knob, Module, Reach, capability};
+use crate::knob::{Knob, Module, Scope, capability};
 use crate::plan::{self, Write};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -45,9 +45,9 @@ pub fn kernel_command_line(module: Module, setting: &Setting) -> String {
 }
 
 fn kvm(setting: &Setting) -> Vec<Lines> {
-    let reach = Knob::find("halt_poll_ns").map(|knob| knob.reach(setting.version()));
-    let now = match reach {
-        Some(Reach::NewVms) => {
+    let scope = Knob::find("halt_poll_ns").map(|knob| knob.scope(setting.version()));
+    let now = match scope {
+        Some(Scope::NewVms) => {
             "now, on the host, as root (this kernel copies halt_poll_ns when a VM is created: running VMs keep the old one)"
         }
         _ => "now, on the host, as root, for all VMs without an override of their own",

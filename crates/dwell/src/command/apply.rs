@@ -39,7 +39,7 @@ pub(crate) struct Args {
     force: bool,
     /// Carry it out although nothing reads the knob here
     #[arg(long)]
-    allow_void: bool,
+    allow_no_effect: bool,
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
@@ -103,7 +103,7 @@ fn check(
     args: &Args,
     changes: &[journal::Change],
 ) -> anyhow::Result<Ready> {
-    let permission = Permission { force: args.force, void: args.allow_void };
+    let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
     change::check(machine, plan, args.persist, permission, changes).map_err(|obstacles| refusal(&obstacles))
 }
 
@@ -111,10 +111,10 @@ fn check(
 fn refusal(obstacles: &[Obstacle]) -> anyhow::Error {
     let told: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
     let needs = |past| obstacles.iter().any(|obstacle| obstacle.past() == past);
-    let way = match (needs(Past::Nothing), needs(Past::Force), needs(Past::AllowVoid)) {
+    let way = match (needs(Past::Nothing), needs(Past::Force), needs(Past::AllowNoEffect)) {
         (true, ..) => "",
         (_, true, _) => "; --force carries it out nevertheless",
-        _ => "; --allow-void carries it out nevertheless",
+        _ => "; --allow-no-effect carries it out nevertheless",
     };
     anyhow!("refused, nothing was changed: {}{way}", told.join("; "))
 }

@@ -15,7 +15,7 @@ use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What does this value do here: is it read at all, does another one do the same, whom does it reach?
+/// Explain what a value does here: whether anything reads it, which others do the same, its scope
 ///
 /// Whether two values act the same is decided by the models of the kernel's and QEMU's rules, for every sequence of halts.
 /// Other parameters are as on this machine, or as you name them; a name that is given again begins another setting, which is
@@ -265,14 +265,14 @@ fn words(told: &Told) -> String {
 }
 
 fn in_words(explained: &Explained) -> String {
-    let Explained { knob, layer, value, about, zero, reaches, kept_by, .. } = explained;
+    let Explained { knob, layer, value, about, zero, scope_words, kept_by, .. } = explained;
     let effect = match &explained.effect {
-        Effect::Void { why } => format!("void: {why}"),
+        Effect::NoEffect { why } => format!("no effect: {why}"),
         Effect::NotModelled => "effective, as far as a machine tells".to_owned(),
         Effect::Effective => "effective".to_owned(),
     };
     let mut text = format!("{knob} = {value} ({layer}): {effect}\n  what it does: {about}; 0: {zero}\n");
-    // That a void value acts as all others do is said already.
+    // A value without effect acts as all others do.
     if !explained.same_as.is_empty() && explained.effect == Effect::Effective {
         let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
         text += &format!("  acts exactly as {}\n", same.join(", "));
@@ -284,7 +284,7 @@ fn in_words(explained: &Explained) -> String {
         (_, Some(default)) if default == *value => text += "  it is the default\n",
         _ => {}
     }
-    text += &format!("  reaches {reaches}\n  kept by {kept_by}\n");
+    text += &format!("  scope: {scope_words}\n  kept by {kept_by}\n");
     explained.notes.iter().for_each(|note| text += &format!("  note: {note}\n"));
     text.trim_end().to_owned()
 }
@@ -315,13 +315,13 @@ fn table(told: &Told) -> Table {
         Column::number("value", "value"),
         Column::text("effect", "effect"),
         Column::text("same as", "same_as"),
-        Column::text("reaches", "reaches"),
+        Column::text("scope", "scope"),
     ]);
     for explained in &told.explained {
         let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
         let effect = match &explained.effect {
             Effect::Effective => "effective",
-            Effect::Void { .. } => "void",
+            Effect::NoEffect { .. } => "no effect",
             Effect::NotModelled => "not modelled",
         };
         table.push([
@@ -331,7 +331,7 @@ fn table(told: &Told) -> Table {
             Cell::Text(explained.value.to_string()),
             Cell::Text(effect.to_owned()),
             Cell::Text(same.join(" ")),
-            Cell::Text(explained.reaches.to_owned()),
+            Cell::Text(explained.scope_words.to_owned()),
         ]);
     }
     table

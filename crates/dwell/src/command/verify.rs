@@ -230,7 +230,7 @@ fn no_effect(args: &Args, machine: &dyn Writable, change: &Change) -> Option<Str
         );
     }
     let knobs = change.entries.iter().filter_map(|entry| Knob::find(entry.knob.as_deref()?));
-    knobs.filter_map(|knob| condition::void(machine, knob)).map(|why| why.to_string()).next()
+    knobs.filter_map(|knob| condition::no_effect(machine, knob)).map(|why| why.to_string()).next()
 }
 
 /// Beyond this factor the loads differ.

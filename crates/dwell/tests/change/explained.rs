@@ -31,8 +31,8 @@ fn grow_start_of_24_ms_and_of_2_4_ms_are_equivalent_on_every_kernel() {
 #[test]
 fn what_is_void_or_reaches_nobody_yet_is_told_by_version() {
     let told = explain(&["halt_poll_ns=0", "halt_poll_ns_shrink=2", "--kernel", "5.15"]);
-    assert_eq!(told["explained"][1]["effect"], "void");
-    assert_eq!(told["explained"][0]["reach"], "new_vms");
+    assert_eq!(told["explained"][1]["effect"], "no_effect");
+    assert_eq!(told["explained"][0]["scope"], "new_vms");
     let told = explain(&["grow_start=0", "--layer", "host", "--kernel", "6.18"]);
     let same = told["explained"][0]["same_as"].as_array().unwrap();
     assert!(told["explained"][0]["effect"] == "effective" && same.is_empty(), "{told}");
@@ -58,7 +58,7 @@ fn on_a_machine_what_is_set_there_and_what_reads_it_counts() {
     assert!(told["explained"][0]["same_as"].as_array().unwrap().contains(&200_000.into()), "{told}");
     scene.machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
     let told = scene.json(&["explain", "guest_halt_poll_grow_start=400us"]);
-    assert_eq!(told["explained"][0]["effect"], "void");
+    assert_eq!(told["explained"][0]["effect"], "no_effect");
     assert!(told["explained"][0]["why"].as_str().unwrap().contains("no cpuidle driver"));
     assert!(
         scene

@@ -161,7 +161,7 @@ fn read_only_and_void_knobs_are_refused_before_anything_is_written() {
     let before = scene.machine.snapshot();
     let told = scene.refused(&["apply", "PLAN"]);
     assert!(
-        told.contains("would change nothing: no cpuidle driver") && told.contains("--allow-void"),
+        told.contains("would have no effect: no cpuidle driver") && told.contains("--allow-no-effect"),
         "{told}"
     );
     scene.machine.mode("guest_halt_poll_grow_start", 0o444);

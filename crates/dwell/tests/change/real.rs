@@ -88,12 +88,12 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
 
     // Where no cpuidle driver asks the governor, the parameters can be written and do nothing: that takes a word more.
     let shown = dwell(&["apply", file, "--dry-run"]);
-    let void = !shown.status.success();
-    if void {
-        assert!(stderr(&shown).contains("--allow-void"), "{}", stderr(&shown));
+    let no_effect = !shown.status.success();
+    if no_effect {
+        assert!(stderr(&shown).contains("--allow-no-effect"), "{}", stderr(&shown));
     }
     assert!(originals.are_back());
-    let allow: &[&str] = if void { &["--allow-void"] } else { &[] };
+    let allow: &[&str] = if no_effect { &["--allow-no-effect"] } else { &[] };
     let applied = good(&[&["apply", file][..], allow].concat());
     assert_eq!(applied["change"], 1);
     assert_eq!(fs::read_to_string(path("guest_halt_poll_ns")).unwrap().trim(), wanted.to_string());
@@ -106,7 +106,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
             assert!(verified["rounds"].as_u64().unwrap() > 0, "{verified}");
             assert_eq!(verified["figures"].as_array().unwrap().len(), 3);
             let verdict = verified["verdict"].as_str().unwrap().to_owned();
-            assert_eq!(verdict == "no_effect", void, "{verified}");
+            assert_eq!(verdict == "no_effect", no_effect, "{verified}");
             assert_eq!(good(&["history"])[0]["verifications"][0]["verdict"], verdict);
             verdict
         }
@@ -121,7 +121,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     assert_eq!(fs::read_to_string(path("guest_halt_poll_ns")).unwrap().trim(), wanted.to_string());
     good(&["revert"]);
     assert!(originals.are_back());
-    let how = if void { ", where nothing reads them" } else { "" };
+    let how = if no_effect { ", where nothing reads them" } else { "" };
     say!(
         "haltpoll parameters of this machine: applied, read back, verified (verdict: {verdict}), reverted{how}; the originals are there"
     );

@@ -1,7 +1,8 @@
 //! A plan beside the machine that it is for.
 
 use super::is_ours;
-use crate::condition::{self, Unwritable, Void};
+use crate::condition::{self, NoEffect, Readers, Unwritable};
+use crate::explain::same::{Sameness, compare};
 use crate::iothread;
 use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
@@ -21,7 +22,7 @@ pub struct Permission {
     /// Another version, other values than the plan expects.
     pub force: bool,
     /// Knobs that nothing reads here.
-    pub void: bool,
+    pub no_effect: bool,
 }
 
 /// What gets past an obstacle.
@@ -31,8 +32,8 @@ pub enum Past {
     Nothing,
     /// `--force`.
     Force,
-    /// `--allow-void`.
-    AllowVoid,
+    /// `--allow-no-effect`.
+    AllowNoEffect,
 }
 
 /// What stands between a plan and a machine.
@@ -73,11 +74,11 @@ pub enum Obstacle {
     /// It cannot be read or opened for writing.
     Refused(ValueError),
     /// Nothing reads it here.
-    Void {
+    NoEffect {
         /// The parameters.
         knobs: Vec<String>,
         /// Why.
-        why: Void,
+        why: NoEffect,
     },
     /// It cannot be kept.
     Keep(KeepError),
@@ -92,7 +93,7 @@ impl Obstacle {
     pub const fn past(&self) -> Past {
         match self {
             Obstacle::OtherVersion { .. } | Obstacle::OtherValue { .. } => Past::Force,
-            Obstacle::Void { .. } => Past::AllowVoid,
+            Obstacle::NoEffect { .. } => Past::AllowNoEffect,
             _ => Past::Nothing,
         }
     }
@@ -124,8 +125,8 @@ impl fmt::Display for Obstacle {
                 )
             }
             Obstacle::Refused(error) => error_chain(f, error),
-            Obstacle::Void { knobs, why } => {
-                write!(f, "{} would change nothing: {why}", knobs.join(", "))
+            Obstacle::NoEffect { knobs, why } => {
+                write!(f, "{} would have no effect: {why}", knobs.join(", "))
             }
             Obstacle::Keep(error) => error_chain(f, error),
             Obstacle::Unfinished(id) => {
@@ -189,7 +190,7 @@ pub fn check(
     let passes = |obstacle: &Obstacle| match obstacle.past() {
         Past::Nothing => false,
         Past::Force => permission.force,
-        Past::AllowVoid => permission.void || permission.force,
+        Past::AllowNoEffect => permission.no_effect || permission.force,
     };
     let (passed, left): (Vec<_>, Vec<_>) = checked.obstacles.into_iter().partition(passes);
     match ready {
@@ -222,7 +223,7 @@ impl Checked<'_> {
         // The way back matters only where it is more than the way forth in reverse.
         let back = if back.iter().any(|write| write.then_wait_ms > 0) { back } else { vec![] };
         self.writable(&writes);
-        self.void(&writes);
+        self.no_effect(&writes, &actual, &wanted);
         let mut entries = self.entries(&writes, &back, &wanted)?;
         let mut notes = self.notes(&writes, wanted.version());
         if keep {
@@ -328,19 +329,27 @@ impl Checked<'_> {
         }
     }
 
-    fn void(&mut self, writes: &[Write]) {
+    fn no_effect(&mut self, writes: &[Write], actual: &Setting, wanted: &Setting) {
         let mut names: Vec<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        let why = |name: &str| condition::void(self.machine, Knob::of_layer(self.plan.layer, name)?);
-        let mut void: Vec<(Vec<String>, Void)> = vec![];
+        let readers = Readers::of(self.machine);
+        let why = |name: &str| readers.no_effect(Knob::of_layer(self.plan.layer, name)?);
+        let mut found: Vec<(Vec<String>, NoEffect)> = vec![];
         for (name, why) in names.into_iter().filter_map(|name| Some((name.to_owned(), why(name)?))) {
-            match void.iter_mut().find(|(_, same)| *same == why) {
+            match found.iter_mut().find(|(_, same)| *same == why) {
                 Some((knobs, _)) => knobs.push(name),
-                None => void.push((vec![name], why)),
+                None => found.push((vec![name], why)),
             }
         }
-        self.obstacles.extend(void.into_iter().map(|(knobs, why)| Obstacle::Void { knobs, why }));
+        let is_same = || matches!(compare(actual, wanted), Sameness::Same { .. });
+        if found.is_empty() && !writes.is_empty() && is_same() {
+            let mut knobs: Vec<String> = writes.iter().map(|write| write.knob.clone()).collect();
+            knobs.sort_unstable();
+            knobs.dedup();
+            found.push((knobs, NoEffect::Equivalent));
+        }
+        self.obstacles.extend(found.into_iter().map(|(knobs, why)| Obstacle::NoEffect { knobs, why }));
     }
 
     /// One for each place that is written on the way there or on the way back.
@@ -383,12 +392,7 @@ impl Checked<'_> {
         let of = |write: &Write| {
             let knob = Knob::of_layer(self.plan.layer, &write.knob)?;
             let proviso = condition::proviso(knob, version).map(|why| format!("; {why}"));
-            Some(format!(
-                "{} reaches {}{}",
-                write.knob,
-                knob.reach(version).words(),
-                proviso.unwrap_or_default()
-            ))
+            Some(format!("{}: {}{}", write.knob, knob.scope(version).words(), proviso.unwrap_or_default()))
         };
         let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
         notes.sort();

@@ -1,12 +1,12 @@
-//! What a value of a knob does: is it read at all, does another one do the same, and whom does it reach?
+//! What a value of a knob does: is it read at all, does another one do the same, and what is its scope?
 //!
 //! That two values act the same is [decided](same) by the models of the rules; what only a machine tells (is there a
 //! cpuidle driver, is APICv on) is [looked up](crate::condition).
 
 pub mod same;
 
-use crate::condition;
-use crate::knob::{Knob, Reach};
+use crate::condition::{self, NoEffect};
+use crate::knob::{Knob, Scope};
 use dwell_machine::Machine;
 use dwell_policy::Layer;
 use dwell_policy::param::{Param, Setting};
@@ -21,7 +21,7 @@ pub enum Effect {
     /// The windows depend on it.
     Effective,
     /// Nothing reads it.
-    Void {
+    NoEffect {
         /// Why.
         why: String,
     },
@@ -49,10 +49,10 @@ pub struct Explained {
     pub same_as: Vec<i64>,
     /// How it differs from the default, by the shortest example.
     pub against_default: Option<Sameness>,
-    /// Whom it reaches.
-    pub reach: Reach,
+    /// Who is affected by it, and when.
+    pub scope: Scope,
     /// The same, in words.
-    pub reaches: &'static str,
+    pub scope_words: &'static str,
     /// What the knob does.
     pub about: &'static str,
     /// What 0 means.
@@ -78,11 +78,11 @@ pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Ma
     let same_as: Vec<i64> =
         tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
     let default = param.default_in(version);
-    let effect = match machine.and_then(|machine| condition::void(machine, knob)) {
-        Some(why) => Effect::Void { why: why.to_string() },
+    let effect = match machine.and_then(|machine| condition::no_effect(machine, knob)) {
+        Some(why) => Effect::NoEffect { why: why.to_string() },
         None if !is_modelled => Effect::NotModelled,
-        None if same_as.len() == tried.len() => Effect::Void { why: void_beside(setting, param) },
-        None => Effect::Effective,
+        None => no_effect(setting, param)
+            .map_or(Effect::Effective, |why| Effect::NoEffect { why: why.to_string() }),
     };
     Some(Explained {
         knob: param.name,
@@ -95,8 +95,8 @@ pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Ma
         against_default: default
             .filter(|default| is_modelled && *default != value)
             .and_then(|default| same(&default)),
-        reach: knob.reach(version),
-        reaches: knob.reach(version).words(),
+        scope: knob.scope(version),
+        scope_words: knob.scope(version).words(),
         about: param.about,
         zero: param.zero,
         kept_by: knob.kept_by(),
@@ -124,19 +124,22 @@ fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> 
     all
 }
 
-/// No value that was tried makes a difference: because of which other parameter? One is to blame if with its default in its
-/// place there is a difference.
-fn void_beside(setting: &Setting, param: &'static Param) -> String {
+/// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule; `None` if windows
+/// depend on it, or its rule has none.
+pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
+    let value = setting.get(param.name)?;
+    let mut others =
+        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
+    // Timers have no windows, which compares as undecided.
+    if !others.all(|other| matches!(compare(setting, &other), Sameness::Same { .. })) {
+        return None;
+    }
+    // One is to blame if with its default in its place there is a difference.
     let blamed = setting.iter().filter(|(other, _)| *other != param).find(|(other, value)| {
         let default = other.default_in(setting.version()).filter(|default| default != value);
         default.and_then(|default| with(setting, other, default)).is_some_and(|other| matters(&other, param))
     });
-    match blamed {
-        Some((other, value)) => {
-            format!("beside {} = {value} no value makes a difference to any window", other.name)
-        }
-        None => "beside the other values none makes a difference to any window".to_owned(),
-    }
+    Some(NoEffect::NoWindow { beside: blamed.map(|(other, value)| format!("{} = {value}", other.name)) })
 }
 
 /// Whether any value of a parameter gives other windows than the one that it has.
@@ -184,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn a_void_value_names_what_makes_it_void() {
+    fn a_value_without_effect_names_what_makes_it_so() {
         for (values, blamed) in [
             ([("halt_poll_ns", 0), ("halt_poll_ns_shrink", 4)], "halt_poll_ns = 0"),
             ([("halt_poll_ns_grow_start", 0), ("halt_poll_ns_shrink", 4)], "halt_poll_ns_grow_start = 0"),
         ] {
-            let Effect::Void { why } = explained(Layer::Host, "6.18", &values).effect else {
+            let Effect::NoEffect { why } = explained(Layer::Host, "6.18", &values).effect else {
                 panic!("{values:?}")
             };
             assert!(why.contains(blamed), "{why}");
@@ -209,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_write_reaches_depends_on_the_kernel() {
-        let reach = |version| explained(Layer::Host, version, &[("halt_poll_ns", 100_000)]).reach;
-        assert_eq!((reach("5.15"), reach("6.1")), (Reach::NewVms, Reach::NextHaltUnlessCap));
+    fn the_scope_of_a_write_depends_on_the_kernel() {
+        let scope = |version| explained(Layer::Host, version, &[("halt_poll_ns", 100_000)]).scope;
+        assert_eq!((scope("5.15"), scope("6.1")), (Scope::NewVms, Scope::NextHaltUnlessCap));
         let pi = explained(Layer::Timer, "5.18", &[("pi_inject_timer", 1)]);
         assert!(pi.notes.iter().any(|note| note.contains("MWAIT or HLT")), "{:?}", pi.notes);
         assert!(explained(Layer::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes.is_empty());

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_void_or_wedged_is_found_without_being_told() {
+    fn settings_that_never_poll_are_found_by_the_models() {
         let host = |a: &[(&str, i64)], b: &[(&str, i64)]| is_same(Layer::Host, "6.18", a, b);
         assert!(host(&[("halt_poll_ns", 0)], &[("halt_poll_ns", 0), ("halt_poll_ns_shrink", 7)]));
         assert!(host(&[("halt_poll_ns_grow_start", 0)], &[("halt_poll_ns", 0)]));

@@ -111,19 +111,19 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
         let all = obstacles(&fixture, &guest_plan(), permission);
         assert!(all.contains(told), "{told:?} in:\n{all}");
     };
-    let (none, force) = (Permission::default(), Permission { force: true, void: false });
-    let void = Permission { force: false, void: true };
+    let (none, force) = (Permission::default(), Permission { force: true, no_effect: false });
+    let no_effect = Permission { force: false, no_effect: true };
 
     fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
     refused("no cpuidle driver is in use", none);
-    assert_eq!(obstacles(&fixture, &guest_plan(), void), "");
+    assert_eq!(obstacles(&fixture, &guest_plan(), no_effect), "");
     fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
     fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
     refused("the cpuidle governor in use is menu", none);
     fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
 
     fixture.write("/proc/sys/kernel/osrelease", "6.6.1-generic\n");
-    refused("the plan was made for Linux 6.18, here runs 6.6.1-generic", void);
+    refused("the plan was made for Linux 6.18, here runs 6.6.1-generic", no_effect);
     assert_eq!(obstacles(&fixture, &guest_plan(), force), "");
     fixture.write("/proc/sys/kernel/osrelease", "6.18.44\n");
 
@@ -153,7 +153,7 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
 fn forced_over_another_value_the_value_that_was_there_comes_back() {
     let fixture = Fixture::guest();
     fixture.set("guest_halt_poll_ns", "100000\n");
-    let permission = Permission { force: true, void: false };
+    let permission = Permission { force: true, no_effect: false };
     let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
     let ready = change::check(&fixture.machine, &guest_plan(), false, permission, journal.changes()).unwrap();
     assert!(ready.notes[0].contains("is 100000, and the plan leads from 200000"), "{:?}", ready.notes);
