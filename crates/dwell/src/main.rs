@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    output::measure(&matches);
     let done = match cli.command {
         Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),

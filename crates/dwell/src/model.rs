@@ -9,7 +9,8 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{IdleIncludes, Metadata, Reader};
-use dwell_replay::Versions;
+use dwell_replay::advice::Origin;
+use dwell_replay::{Versions, WakeupLatency};
 use dwell_trace::import::qemu::LEAST_LENGTHS;
 use std::path::Path;
 
@@ -24,18 +25,20 @@ pub(crate) struct ModelArgs {
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
     pub(crate) versions: VersionArgs,
-    /// What one halt and wake is worth, in CPU time: exit, wake-up, and the latency at the price you give it
-    /// [default: what `dwell lab calibrate` measured, for recordings of the host it measured; else 20us]
+    /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// 5us values little but the CPU of the exit itself, 20us the CPU of a halt and wake under nested or busy hosts,
-    /// 50us and more put a price on latency. 0 makes halts free, so that never polling is best.
+    /// Exit, wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0; bare numbers are
+    /// nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested or busy hosts;
+    /// 50us and more put a value on latency. 0 makes halts free, so that never polling is best.
+    /// [default: measured by `dwell lab calibrate` on the machine of the recording, else 20us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) halt_cost: Option<Nanos>,
-    /// How much latency one halt adds to its wake [default: what was measured with the halt cost, else the halt cost]
+    /// Latency that one halt adds to its wakeup, such as 8us
     ///
-    /// Only the columns of added latency depend on it. 0: halting adds none.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
-    pub(crate) wake_latency: Option<Nanos>,
+    /// Only the columns of added latency depend on it. From 0; 0: halting adds none.
+    /// [default: the wakeup latencies of the recording; without any, measured with the halt cost; else the halt cost]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) wakeup_latency: Option<Nanos>,
 }
 
 /// Whose rule is replayed.
@@ -81,19 +84,20 @@ pub(crate) struct Model {
     pub(crate) whose: Whose,
     pub(crate) version: Version,
     pub(crate) halt_cost: Nanos,
-    pub(crate) wake_latency: Nanos,
+    pub(crate) halt_cost_origin: Origin,
+    pub(crate) wakeup_latency: WakeupLatency,
+    pub(crate) wakeup_latency_origin: Origin,
     /// Whether the version was asked for.
     version_asked: bool,
-    /// Whether the halt cost was measured on the machine of the recording.
-    measured: bool,
 }
 
-/// What a halt is worth where nothing was measured.
+/// The cost of a halt where none was measured.
 const HALT_COST: Nanos = Nanos::from_micros(20);
 
 impl Model {
     /// What the options ask for, over what the recording says.
-    pub(crate) fn of(args: &ModelArgs, metadata: &Metadata) -> anyhow::Result<Model> {
+    pub(crate) fn of(args: &ModelArgs, reader: &Reader) -> anyhow::Result<Model> {
+        let metadata = reader.metadata();
         let recorded = match metadata.layer {
             Layer::Timer => Layer::Host,
             layer => layer,
@@ -108,7 +112,22 @@ impl Model {
         };
         let cost = measured.as_ref().and_then(|calibration| calibration.halt_cpu());
         let latency = measured.as_ref().and_then(|calibration| calibration.halt_latency());
-        let halt_cost = args.halt_cost.or(cost).unwrap_or(HALT_COST);
+        let (halt_cost, halt_cost_origin) = match (args.halt_cost, cost) {
+            (Some(given), _) => (given, Origin::Given),
+            (None, Some(measured)) => (measured, Origin::Measured),
+            (None, None) => (HALT_COST, Origin::Default),
+        };
+        let recorded = match args.wakeup_latency {
+            Some(_) => None,
+            None => WakeupLatency::of_recording(reader)?,
+        };
+        let constant = WakeupLatency::constant;
+        let (wakeup_latency, wakeup_latency_origin) = match (args.wakeup_latency, recorded, latency) {
+            (Some(given), _, _) => (constant(given), Origin::Given),
+            (None, Some(recorded), _) => (recorded, Origin::Recorded),
+            (None, None, Some(measured)) => (constant(measured), Origin::Measured),
+            (None, None, None) => (constant(halt_cost), Origin::Default),
+        };
         Ok(Model {
             whose,
             version,
@@ -119,8 +138,9 @@ impl Model {
             }
             .is_some(),
             halt_cost,
-            wake_latency: args.wake_latency.or(latency).unwrap_or(halt_cost),
-            measured: cost.is_some(),
+            halt_cost_origin,
+            wakeup_latency,
+            wakeup_latency_origin,
         })
     }
 
@@ -144,11 +164,18 @@ impl Model {
     pub(crate) fn notes(&self, metadata: &Metadata) -> Vec<String> {
         let mut notes = vec![];
         let here = self.whose.layers()[0];
-        if self.measured {
-            notes.push(format!(
-                "a halt is worth {} of CPU time here, as `dwell lab calibrate` measured; --halt-cost takes another price",
-                dwell_report::duration(self.halt_cost.get() as f64)
-            ));
+        match self.wakeup_latency_origin {
+            Origin::Recorded => notes.push(format!(
+                "added latency is that of {} recorded wakeups, {} on average",
+                dwell_report::count(self.wakeup_latency.recorded_halts().into()),
+                dwell_report::duration(self.wakeup_latency.mean_ns())
+            )),
+            Origin::Default if self.halt_cost > Nanos::ZERO => notes.push(
+                "the recording has no wakeup latencies: added latency takes each halt to add its halt cost; \
+                 --wakeup-latency takes another value"
+                    .to_owned(),
+            ),
+            Origin::Default | Origin::Given | Origin::Measured => {}
         }
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
@@ -167,6 +194,18 @@ impl Model {
         }
         notes.extend(notes_of_recording(metadata));
         notes
+    }
+}
+
+/// The cost of a halt and where it comes from.
+pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
+    let cost = dwell_report::duration(halt_cost_ns as f64);
+    match origin {
+        Origin::Given => cost,
+        Origin::Measured => format!("{cost}, measured on this machine by `dwell lab calibrate`"),
+        Origin::Recorded | Origin::Default => format!(
+            "{cost}, a default that was not measured; `dwell lab calibrate` measures it, --halt-cost sets it"
+        ),
     }
 }
 

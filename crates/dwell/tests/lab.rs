@@ -221,13 +221,13 @@ fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
     let halt_cost = |calibration: &Value| {
         std::fs::write(&stored, calibration.to_string()).unwrap();
         let replayed = json(&dwell(state.path(), &["replay", file, "--format", "json", "--set", "default"]));
-        (replayed["halt_cost_ns"].clone(), replayed["wake_latency_ns"].clone())
+        (replayed["halt_cost_ns"].clone(), replayed["wakeup_latency_ns"].clone())
     };
     let known = info["metadata"]["cpu_model"].is_string() && info["metadata"]["kernel"].is_string();
-    let expected = if known { (7_000, 9_000) } else { (20_000, 20_000) };
+    let expected = if known { (7_000, 9_000.0) } else { (20_000, 20_000.0) };
     assert_eq!(halt_cost(&calibration), (expected.0.into(), expected.1.into()));
     calibration["kernel"] = "another".into();
-    assert_eq!(halt_cost(&calibration), (20_000.into(), 20_000.into()));
+    assert_eq!(halt_cost(&calibration), (20_000.into(), 20_000.0.into()));
     std::fs::write(&stored, "{}").unwrap();
     let refused = dwell(state.path(), &["replay", file, "--set", "default"]);
     assert!(!known || stderr(&refused).contains("dwell lab calibrate"), "{}", stderr(&refused));

@@ -5,52 +5,13 @@
 //! between after and before, from at least [`MIN_ROUNDS`] rounds.
 
 use crate::plan::Plan;
+pub use dwell_replay::Figure;
 use dwell_stats::MIN_ROUNDS;
 use serde::{Deserialize, Serialize};
 
-/// A figure that is predicted and measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// CPU burnt, plus halts at their price \[ns/s\].
-    CostNsPerS,
-    /// CPU time polled \[ns/s\].
-    CpuBurntNsPerS,
-    /// Halts a second; of an I/O thread, sleeps.
-    HaltsPerS,
-}
-
-impl Figure {
-    /// All of them.
-    pub const ALL: [Figure; 3] = [Figure::CostNsPerS, Figure::CpuBurntNsPerS, Figure::HaltsPerS];
-
-    /// Its name in results, with its unit.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Figure::CostNsPerS => "cost_ns_per_s",
-            Figure::CpuBurntNsPerS => "cpu_burnt_ns_per_s",
-            Figure::HaltsPerS => "halts_per_s",
-        }
-    }
-
-    /// The one that a plan promises a gain of.
-    pub fn promised(plan: &Plan) -> Figure {
-        match plan.effect.gain.of.as_str() {
-            "halts" => Figure::HaltsPerS,
-            "CPU burnt" => Figure::CpuBurntNsPerS,
-            _ => Figure::CostNsPerS,
-        }
-    }
-
-    /// What a plan predicts of it: before, after.
-    pub fn predicted(self, plan: &Plan) -> (f64, f64) {
-        let of = |side: &crate::plan::Predicted| match self {
-            Figure::CostNsPerS => side.cost_ns_per_s,
-            Figure::CpuBurntNsPerS => side.cpu_burnt_ns_per_s,
-            Figure::HaltsPerS => side.halts_per_s,
-        };
-        (of(&plan.effect.present), of(&plan.effect.recommended))
-    }
+/// The figure that a plan promises a gain of.
+pub fn promised(plan: &Plan) -> Figure {
+    plan.effect.gain.map_or(Figure::Cost, |gain| gain.of)
 }
 
 /// A value with its 95 % interval; a limit that is not known is `null`.
@@ -192,7 +153,7 @@ mod tests {
 
     fn judge_rounds(before: f64, after: f64, low: f64, high: f64, rounds: u32) -> Verdict {
         let compared = Compared {
-            figure: Figure::CostNsPerS,
+            figure: Figure::Cost,
             predicted_before: before,
             predicted_after: after,
             before: None,

@@ -11,10 +11,12 @@
 //! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
 //! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) lays policies side by side.
 
+pub mod advice;
 pub mod bound;
 pub mod catalogue;
 pub mod engine;
 pub mod grid;
+pub mod number;
 pub mod outer;
 pub mod smooth;
 pub mod study;
@@ -23,6 +25,7 @@ pub mod tune;
 mod bank;
 mod counts;
 mod pass;
+mod priced;
 mod rule;
 mod source;
 mod versions;
@@ -32,6 +35,7 @@ pub use catalogue::{Catalogue, ParseRuleError};
 pub use counts::Counts;
 pub use dwell_policy::catalogue::Terms;
 pub use pass::{ReplayError, Replayed, replay};
+pub use priced::{Figure, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};
 pub use versions::Versions;

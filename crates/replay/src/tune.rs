@@ -7,28 +7,17 @@
 //! Advice is given only if the gain is beyond doubt: the second half is cut into blocks, the blocks are drawn again
 //! and again with replacement, and the whole 95 % interval of the gain has to lie above zero.
 
+use crate::advice::{Advice, AdviceRow, BreakEven, Gain, Goal, Role, UpperBound, Verdict, Worth};
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
+use crate::priced::{Figure, Pricing, Row, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
 use crate::source::{Source, SourceError, Span};
 use dwell_policy::Nanos;
 use dwell_policy::catalogue::Terms;
 use dwell_policy::param::Setting;
-use dwell_stats::{BLOCKS, Bootstrap, Draw};
-
-pub use dwell_stats::Interval;
-
-/// What a good setting is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
-    /// Least cost: CPU burnt polling plus halts at their price.
-    LeastCost,
-    /// Fewest halts among the settings that burn at most this share of one CPU.
-    MaxCpu(f64),
-    /// Least CPU burnt among the settings with at most so many halts per second.
-    MaxHaltsPerSecond(f64),
-}
+use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 
 /// What is to be tuned.
 pub struct Task<'a> {
@@ -40,8 +29,12 @@ pub struct Task<'a> {
     pub candidates: &'a [Setting],
     /// What is wanted.
     pub goal: Goal,
-    /// What one halt and wake is worth in CPU time.
+    /// What one halt and wakeup costs in CPU time.
     pub halt_cost: Nanos,
+    /// The latency that a halt adds to its wakeup: of the columns of added latency only.
+    pub wakeup_latency: &'a WakeupLatency,
+    /// What a gain has to reach to be worth a change.
+    pub worth_a_change: Worth,
     /// Is told how many episodes of the recording were worked through since it was told last; there are two passes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -71,136 +64,17 @@ const EQUAL: f64 = 0.005;
 /// A limit is aimed at with so much to spare, since the next load will not be exactly this one.
 const SPARE: f64 = 0.05;
 
-/// A gain below this share of the present cost is not worth a change, however certain it is.
-pub const WORTH_A_CHANGE: f64 = 0.01;
-
-/// One policy on the second half.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Which one.
-    pub role: Role,
-    /// The policy; `None` for the optimum, which is none.
-    pub rule: Option<Rule>,
-    /// What it did on the second half.
-    pub counts: Counts,
-    /// What it did on the first half.
-    pub fitted: Counts,
-}
-
-/// What a row of the table stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Never polls.
-    Never,
-    /// Always polls.
-    Always,
-    /// The setting in force.
-    Present,
-    /// Chosen on the first half.
-    Recommended,
-    /// The best of all candidates on the second half: what the rule could have done.
-    BestInHindsight,
-    /// The best fixed window for the second half.
-    BestFixedWindow,
-    /// What a better rule would get: polls as long as that has saved something.
-    Savings,
-    /// What a better rule would get: follows the window that would have cost least.
-    Leader,
-    /// What no policy can beat.
-    Optimum,
-}
-
-impl Role {
-    /// Name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Never => "never",
-            Role::Always => "always",
-            Role::Present => "present",
-            Role::Recommended => "recommended",
-            Role::BestInHindsight => "best in hindsight",
-            Role::BestFixedWindow => "best fixed window",
-            Role::Savings => "savings",
-            Role::Leader => "leader",
-            Role::Optimum => "optimum",
-        }
-    }
-}
-
-/// What is advised.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
-    /// Set the recommended setting.
-    Change,
-    /// The present setting is the recommended one.
-    AlreadyBest,
-    /// The gain on the second half is not beyond noise, or there is none.
-    WithinNoise,
-    /// The gain is certain and too small to matter.
-    TooSmall,
-    /// The recommended setting missed the goal's limit on the second half.
-    MissedLimit,
-    /// No candidate meets the goal's limit on the first half.
-    Unattainable,
-}
-
-impl Verdict {
-    /// Whether to change anything.
-    pub const fn is_change(self) -> bool {
-        matches!(self, Verdict::Change)
-    }
-}
-
-/// The advice and what it rests on.
-#[derive(Clone, Debug)]
-pub struct Advice {
-    /// What to do.
-    pub verdict: Verdict,
-    /// Policies and bounds on the second half.
-    pub rows: Vec<Row>,
-    /// Gain of the recommended over the present setting on the second half, as a share of the present: of the cost, of
-    /// the halts or of the CPU burnt, as the goal has it.
-    pub gain: Interval,
-    /// Of the candidates on the second half, those than which no other both burns less CPU and halts less: in order of
-    /// the CPU burnt, so that halts, and with them the added latency, fall.
-    pub front: Vec<Candidate>,
-    /// Settings that were tried.
-    pub tried: usize,
-    /// Length of the first half \[ns\].
-    pub fitted_span_ns: u64,
-    /// Length of the second half \[ns\].
-    pub judged_span_ns: u64,
-}
-
-/// A setting on the second half.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// The setting.
-    pub setting: Setting,
-    /// What it did on the second half.
-    pub counts: Counts,
-}
-
-/// The candidates than which no other both burns less CPU and halts less, in order of the CPU burnt; of equals the
-/// first.
-fn front(candidates: &[Setting], counts: &[Counts]) -> Vec<Candidate> {
-    let candidate = |(setting, counts): (&Setting, &Counts)| Candidate { setting: *setting, counts: *counts };
-    let mut all: Vec<Candidate> = candidates.iter().zip(counts).map(candidate).collect();
-    all.sort_by_key(|candidate| (candidate.counts.polled_ns, candidate.counts.halts));
+/// The candidates than which no other both polls less and halts less, in order of the polling CPU; of equals the first.
+fn front(candidates: &[Setting], counts: &[Counts], pricing: &Pricing<'_>) -> Vec<Row> {
+    let mut all: Vec<(&Setting, &Counts)> = candidates.iter().zip(counts).collect();
+    all.sort_by_key(|(_, counts)| (counts.polled_ns, counts.halts));
     let mut least = u64::MAX;
-    all.retain(|candidate| {
-        let fewer = candidate.counts.halts < least;
-        least = least.min(candidate.counts.halts);
+    all.retain(|(_, counts)| {
+        let fewer = counts.halts < least;
+        least = least.min(counts.halts);
         fewer
     });
-    all
-}
-
-impl Advice {
-    /// The row of a role.
-    pub fn row(&self, role: Role) -> &Row {
-        self.rows.iter().find(|row| row.role == role).unwrap_or(&self.rows[0])
-    }
+    all.into_iter().map(|(setting, counts)| pricing.row(&Rule::Layer(*setting), counts)).collect()
 }
 
 /// Searches, judges and advises.
@@ -215,17 +89,17 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let half = episodes / 2;
     let search = Search::run(task, half)?;
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
-    let recommended = search.choose(task, &value);
+    let chosen = search.choose(task, &value);
     let hindsight = search.best_in_hindsight(&value);
     let (fixed_window, fixed_counts) = search.best_fixed_window(&value);
 
     let rule = |index: usize| Rule::Layer(task.candidates[index]);
-    let chosen = recommended.map_or(Rule::Layer(task.present), rule);
+    let candidate = chosen.map_or(Rule::Layer(task.present), rule);
     let finalists = [
         (Role::Never, Rule::Never),
         (Role::Always, Rule::Always),
         (Role::Present, Rule::Layer(task.present)),
-        (Role::Recommended, chosen),
+        (Role::Recommended, candidate),
         (Role::BestInHindsight, rule(hindsight)),
         (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
         (Role::Savings, Rule::savings(Terms::at(task.halt_cost))),
@@ -234,32 +108,69 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let judged = Judged::run(task, half, &finalists.map(|(_, rule)| rule))?;
     debug_assert_eq!(judged.total(5), fixed_counts);
 
-    let mut rows: Vec<Row> = (0..)
-        .zip(finalists)
-        .map(|(i, (role, rule))| Row {
-            role,
-            rule: Some(rule),
-            counts: judged.total(i),
-            fitted: judged.fitted[i],
-        })
-        .collect();
-    let [fitted, counts] = search.optimum;
-    rows.push(Row { role: Role::Optimum, rule: None, counts, fitted });
+    let [fitted_optimum, optimum] = search.optimum;
+    let pricing = |span: Span, optimum: &Counts| Pricing {
+        halt_cost: task.halt_cost,
+        wakeup_latency: task.wakeup_latency,
+        span_ns: span.ns(),
+        optimum_ns: optimum.cost_ns(task.halt_cost),
+    };
+    let (first, second) = (pricing(search.fitted_span, &fitted_optimum), pricing(judged.span, &optimum));
 
     let gain = judged.gain(2, 3, &value);
-    let verdict = verdict(task, recommended.is_some(), chosen, &judged, gain);
+    let verdict = verdict(task, chosen.is_some(), candidate, &judged, &gain);
+    let row = |role, row, fitted: &Counts| AdviceRow { role, row, fitted: first.price(fitted) };
+    let mut rows: Vec<AdviceRow> = vec![];
+    for (number, (role, rule)) in finalists.iter().enumerate() {
+        let role = match (role, verdict) {
+            (Role::Recommended, Verdict::Change) => Role::Recommended,
+            // The present setting has its row, and where no candidate keeps the limit there is none to show.
+            (Role::Recommended, Verdict::AlreadyBest | Verdict::Unattainable) => continue,
+            (Role::Recommended, _) => Role::Rejected,
+            _ => *role,
+        };
+        rows.push(row(role, second.row(rule, &judged.total(number)), &judged.fitted[number]));
+    }
+    let best = Row {
+        policy: Role::Optimum.name().to_owned(),
+        setting: Values::default(),
+        figures: second.price(&optimum),
+    };
+    rows.push(row(Role::Optimum, best, &fitted_optimum));
+
+    let present = second.price(&judged.total(2));
+    let break_even = (task.goal == Goal::LeastCost).then(|| {
+        if verdict.is_change() {
+            return BreakEven::of_change(&judged.total(2), &judged.total(3));
+        }
+        let others = &search.judged;
+        BreakEven::of_staying(&judged.total(2), others, task.halt_cost, task.worth_a_change, judged.span.ns())
+    });
+    let (present_cost, optimum_cost) = (present.cost_ns_per_s, second.price(&optimum).cost_ns_per_s);
     Ok(Advice {
         verdict,
-        rows,
-        gain,
-        front: front(task.candidates, &search.judged),
-        tried: task.candidates.len(),
+        goal: task.goal,
+        halt_cost_ns: task.halt_cost.get(),
+        wakeup_latency_ns: task.wakeup_latency.mean_ns(),
+        worth_a_change: task.worth_a_change,
+        settings_tried: task.candidates.len(),
         fitted_span_ns: search.fitted_span.ns(),
         judged_span_ns: judged.span.ns(),
+        upper_bound: UpperBound {
+            present_cost_ns_per_s: present_cost,
+            optimum_cost_ns_per_s: optimum_cost,
+            gain_ns_per_s: present_cost - optimum_cost,
+        },
+        gain: Some(gain).filter(|_| !matches!(verdict, Verdict::AlreadyBest | Verdict::Unattainable)),
+        break_even,
+        rows,
+        front: front(task.candidates, &search.judged, &second),
+        present: task.present,
+        chosen: chosen.map(|index| task.candidates[index]),
     })
 }
 
-fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: Interval) -> Verdict {
+fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: &Gain) -> Verdict {
     let (present, recommended) = (judged.total(2), judged.total(3));
     let meets = |counts: &Counts| Limit::of(task.goal, judged.span).is_met_by(counts);
     if !attainable {
@@ -271,9 +182,11 @@ fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gai
     } else if !meets(&present) {
         // The present setting breaks the limit: that the other keeps it is the gain.
         Verdict::Change
-    } else if gain.low <= 0.0 {
+    } else if gain.share.high < 0.0 {
+        Verdict::Loss
+    } else if gain.share.low <= 0.0 {
         Verdict::WithinNoise
-    } else if gain.value < WORTH_A_CHANGE {
+    } else if !task.worth_a_change.is_reached_by(gain) {
         Verdict::TooSmall
     } else {
         Verdict::Change
@@ -288,10 +201,10 @@ struct Valuation {
 
 impl Valuation {
     fn of(&self, counts: &Counts) -> f64 {
-        match self.goal {
-            Goal::LeastCost => counts.cost_ns(self.halt_cost) as f64,
-            Goal::MaxCpu(_) => counts.halts as f64,
-            Goal::MaxHaltsPerSecond(_) => counts.polled_ns as f64,
+        match self.goal.figure() {
+            Figure::Cost => counts.cost_ns(self.halt_cost) as f64,
+            Figure::Halts => counts.halts as f64,
+            Figure::PollingCpu => counts.polled_ns as f64,
         }
     }
 }
@@ -425,15 +338,24 @@ impl Judged {
     }
 
     /// The gain of rule `to` over rule `from` as a share of the latter, with the 95 % interval of a block bootstrap.
-    fn gain(&self, from: usize, to: usize, value: &Valuation) -> Interval {
+    fn gain(&self, from: usize, to: usize, value: &Valuation) -> Gain {
         let pairs: Vec<(f64, f64)> =
             self.blocks.iter().map(|block| (value.of(&block[from]), value.of(&block[to]))).collect();
-        let share = |draw: &Draw| {
+        let sums = |draw: &[usize]| {
             let add = |a: (f64, f64), &pick: &usize| (a.0 + pairs[pick].0, a.1 + pairs[pick].1);
-            let (from, to) = draw.picks().iter().fold((0.0, 0.0), add);
+            draw.iter().fold((0.0, 0.0), add)
+        };
+        let share = |draw: &Draw| {
+            let (from, to) = sums(draw.picks());
             Some(if from > 0.0 { (from - to) / from } else { 0.0 })
         };
-        // The share always has a value.
-        Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0))
+        let all: Vec<usize> = (0..pairs.len()).collect();
+        let (before, after) = sums(&all);
+        Gain {
+            of: value.goal.figure(),
+            per_s: (before - after) / (self.span.ns().max(1) as f64 / 1e9),
+            // The share always has a value.
+            share: Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0)),
+        }
     }
 }

@@ -3,8 +3,9 @@
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::tune::{Advice, Goal, MIN_EPISODES, Role, Task, TuneError, Verdict, tune};
-use dwell_replay::{Memory, Rule, grid};
+use dwell_replay::advice::{Advice, Goal, Role, Verdict, Worth};
+use dwell_replay::tune::{MIN_EPISODES, Task, TuneError, tune};
+use dwell_replay::{Memory, WakeupLatency, grid};
 
 const HALT_COST: Nanos = Nanos(20_000);
 
@@ -23,6 +24,8 @@ fn advise_from(idle_ns: &[u64], goal: Goal, present: Setting) -> Result<Advice, 
         candidates: &candidates,
         goal,
         halt_cost: HALT_COST,
+        wakeup_latency: &WakeupLatency::constant(HALT_COST),
+        worth_a_change: Worth::default(),
         progress: &|_| {},
     };
     tune(&task)
@@ -39,10 +42,7 @@ fn around(mean: u64, episodes: usize) -> Vec<u64> {
 }
 
 fn recommended(advice: &Advice) -> Setting {
-    match advice.row(Role::Recommended).rule {
-        Some(Rule::Layer(setting)) => setting,
-        other => panic!("{other:?}"),
-    }
+    advice.recommended().unwrap_or_else(|| panic!("{:?}", advice.verdict))
 }
 
 #[test]
@@ -50,11 +50,13 @@ fn episodes_far_above_the_price_of_a_halt_are_not_worth_a_poll() {
     let advice = advise(&around(100_000, 4_000), Goal::LeastCost).unwrap();
     assert_eq!(advice.verdict, Verdict::Change);
     assert_eq!(recommended(&advice).get("halt_poll_ns"), Some(0));
+    let gain = advice.gain.unwrap();
     assert!(
-        advice.gain.low > 0.0
-            && advice.gain.low <= advice.gain.value
-            && advice.gain.value <= advice.gain.high
+        gain.share.low > 0.0 && gain.share.low <= gain.share.value && gain.share.value <= gain.share.high
     );
+    // Less polling and more halts: it holds up to the halt cost at which both cost the same.
+    let limits = advice.break_even.unwrap();
+    assert!(limits.from_ns.is_none() && limits.to_ns.unwrap() > HALT_COST.get() as f64, "{limits:?}");
 }
 
 #[test]
@@ -71,17 +73,25 @@ fn gain_of_the_first_half_that_does_not_come_again_is_not_advised() {
     let mut never = Setting::defaults(Layer::Host, Version::new(6, 18));
     never.set("halt_poll_ns", 0).unwrap();
     let advice = advise_from(&idle, Goal::LeastCost, never).unwrap();
-    assert!(advice.row(Role::Recommended).fitted.polls > 0, "the first half is for polling");
-    assert_eq!(advice.verdict, Verdict::WithinNoise);
+    let rejected = advice.row(Role::Rejected).unwrap();
+    assert!(rejected.fitted.polls > 0, "the first half is for polling");
+    // The loss is beyond noise, and is not called noise.
+    assert_eq!(advice.verdict, Verdict::Loss);
+    assert!(advice.gain.unwrap().share.high < 0.0);
+    assert!(advice.row(Role::Recommended).is_none() && advice.recommended().is_none());
+    assert!(
+        advice.words().contains("a loss on the second") && !advice.words().contains("noise"),
+        "{}",
+        advice.words()
+    );
 }
 
 #[test]
 fn cpu_limit_is_kept_on_the_half_that_was_not_fitted() {
     let limit = 0.10;
     let advice = advise(&around(100_000, 8_000), Goal::MaxCpu(limit)).unwrap();
-    let row = advice.row(Role::Recommended);
     assert_eq!(advice.verdict, Verdict::Change);
-    assert!(row.counts.polled_ns as f64 <= limit * advice.judged_span_ns as f64);
+    assert!(advice.row(Role::Recommended).unwrap().row.figures.polling_share() <= limit);
 }
 
 #[test]
@@ -95,10 +105,10 @@ fn limit_that_no_setting_meets_is_called_unattainable() {
 #[test]
 fn bounds_stand_around_every_row() {
     let advice = advise(&around(40_000, 8_000), Goal::LeastCost).unwrap();
-    let cost = |role: Role| advice.row(role).counts.cost_ns(HALT_COST);
+    let cost = |role: Role| advice.figures(role).cost_ns;
     for row in &advice.rows {
-        assert!(row.counts.cost_ns(HALT_COST) >= cost(Role::Optimum), "{:?}", row.role);
-        assert_eq!(row.counts.episodes, 4_000, "{:?}", row.role);
+        assert!(row.row.figures.cost_ns >= cost(Role::Optimum), "{:?}", row.role);
+        assert_eq!((row.row.figures.episodes, row.fitted.episodes), (4_000, 4_000), "{:?}", row.role);
     }
     assert!(cost(Role::BestInHindsight) <= cost(Role::Recommended));
     assert!(cost(Role::BestFixedWindow) <= cost(Role::Never).min(cost(Role::Always)));
@@ -110,7 +120,7 @@ fn better_rules_stand_beside_the_best_setting() {
     let idle: Vec<u64> =
         around(100_000, 8_000).iter().enumerate().map(|(n, d)| if n % 3 < 2 { d / 16 } else { *d }).collect();
     let advice = advise(&idle, Goal::LeastCost).unwrap();
-    let cost = |role: Role| advice.row(role).counts.cost_ns(HALT_COST) as f64;
+    let cost = |role: Role| advice.figures(role).cost_ns as f64;
     assert!(cost(Role::Leader) < 1.03 * cost(Role::Optimum));
     assert!(cost(Role::Leader) < 0.9 * cost(Role::BestInHindsight));
     assert!(cost(Role::Savings) < 2.0 * cost(Role::Optimum));
@@ -121,4 +131,54 @@ fn too_short_a_recording_is_refused() {
     let few = usize::try_from(MIN_EPISODES).unwrap() - 1;
     assert!(matches!(advise(&around(10_000, few), Goal::LeastCost), Err(TuneError::TooFew(_))));
     assert!(advise(&around(10_000, few + 1), Goal::LeastCost).is_ok());
+}
+
+#[test]
+fn a_certain_gain_of_a_sliver_of_a_cpu_is_not_worth_a_change() {
+    // Two long episodes a second, each polled for 200 us first: nine tenths of the cost and 0.04 % of a CPU can be gained.
+    let mut idle = vec![50_000; 10];
+    idle.extend([500_000_000; 400]);
+    let mut present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    for (name, value) in
+        [("halt_poll_ns", 200_000), ("halt_poll_ns_grow_start", 200_000), ("halt_poll_ns_shrink", 1)]
+    {
+        present.set(name, value).unwrap();
+    }
+    let candidates = grid::settings(Layer::Host, present.version());
+    let source = Memory::of_one(&idle);
+    let advice = |worth_a_change| {
+        let task = Task {
+            source: &source,
+            present,
+            candidates: &candidates,
+            goal: Goal::LeastCost,
+            halt_cost: HALT_COST,
+            wakeup_latency: &WakeupLatency::constant(HALT_COST),
+            worth_a_change,
+            progress: &|_| {},
+        };
+        tune(&task).unwrap()
+    };
+    let too_small = advice(Worth::default());
+    let gain = too_small.gain.unwrap();
+    assert!(gain.share.low > 0.8 && (3e5..5e5).contains(&gain.per_s), "{gain:?}");
+    assert_eq!(too_small.verdict, Verdict::TooSmall);
+    assert!(too_small.words().contains("0.04 % of a CPU"), "{}", too_small.words());
+    assert_eq!(advice(Worth { cpu_share: 0.0, ..Worth::default() }).verdict, Verdict::Change);
+}
+
+#[test]
+fn no_row_is_called_recommended_unless_it_is() {
+    for (idle, goal) in [
+        (around(5_000, 4_000), Goal::LeastCost),
+        (vec![20_000_000; 1_000], Goal::MaxHaltsPerSecond(1.0)),
+        (around(100_000, 4_000), Goal::LeastCost),
+    ] {
+        let advice = advise(&idle, goal).unwrap();
+        let shown = advice.row(Role::Recommended).is_some();
+        assert_eq!(shown, advice.verdict.is_change(), "{:?}", advice.verdict);
+        assert_eq!(shown, advice.recommended().is_some());
+        let json = serde_json::to_string(&advice).unwrap();
+        assert_eq!(json.contains("\"recommended\""), shown);
+    }
 }

@@ -1,4 +1,4 @@
-use crate::number;
+use dwell_replay::number;
 
 /// A logarithmic histogram as text: one line for each bucket from the first to the last that holds anything, with its
 /// lower end, number, share, share of it and all before it, and a bar. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.

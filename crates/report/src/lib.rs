@@ -8,10 +8,10 @@
 
 pub mod figures;
 mod histogram;
-mod number;
 pub mod page;
+pub mod priced;
 mod table;
 
+pub use dwell_replay::number::{count, duration, percent, ratio};
 pub use histogram::histogram;
-pub use number::{count, duration, percent, ratio};
-pub use table::{Cell, Column, Table};
+pub use table::{Cell, Column, Table, wrap};

@@ -1,5 +1,5 @@
-use crate::number;
-use comfy_table::{CellAlignment, ContentArrangement, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
+use dwell_replay::number;
 use std::io::{self, Write};
 
 /// A column: its heading for people, its name and unit suffix for programs.
@@ -8,17 +8,25 @@ pub struct Column {
     heading: String,
     name: String,
     right: bool,
+    rank: u8,
 }
 
 impl Column {
     /// A column of words.
     pub fn text(heading: &str, name: &str) -> Column {
-        Column { heading: heading.to_owned(), name: name.to_owned(), right: false }
+        Column { heading: heading.to_owned(), name: name.to_owned(), right: false, rank: 0 }
     }
 
     /// A column of numbers.
     pub fn number(heading: &str, name: &str) -> Column {
-        Column { heading: heading.to_owned(), name: name.to_owned(), right: true }
+        Column { heading: heading.to_owned(), name: name.to_owned(), right: true, rank: 0 }
+    }
+
+    /// How little interest it is of: where a table is wider than the terminal, columns of the highest rank are left out
+    /// first, of equals the last one. Those of rank 0, as all columns are at first, are always shown.
+    #[must_use]
+    pub fn rank(self, rank: u8) -> Column {
+        Column { rank, ..self }
     }
 }
 
@@ -81,6 +89,31 @@ fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
+/// Blanks between two columns.
+const GAP: usize = 2;
+
+/// Words are not wrapped into less than this, unless they are shorter.
+const WORDS: usize = 24;
+
+/// Text in lines of at most so many characters, broken at blanks; ends with a line break.
+pub fn wrap(text: &str, width: usize) -> String {
+    let (mut lines, mut length) = (String::new(), 0);
+    for word in text.split(' ') {
+        let more = word.chars().count();
+        if length > 0 && length + 1 + more > width {
+            lines.push('\n');
+            length = 0;
+        } else if length > 0 {
+            lines.push(' ');
+            length += 1;
+        }
+        lines.push_str(word);
+        length += more;
+    }
+    lines.push('\n');
+    lines
+}
+
 /// Rows under columns.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -101,20 +134,76 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Aligned, for a terminal or a file read by people; ends with a line break.
+    /// All columns, aligned, for a file read by people; ends with a line break.
     pub fn to_text(&self) -> String {
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        self.draw(&all, None)
+    }
+
+    /// As [`to_text`](Table::to_text), in lines of at most so many characters: columns of least interest are left out, which
+    /// a last line names; then words are wrapped, but no number is.
+    pub fn to_text_within(&self, width: usize) -> String {
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let mut left_out = vec![];
+        let least = |shown: &[usize]| {
+            let cells: usize = shown.iter().map(|&column| self.least_width(column)).sum();
+            cells + GAP * shown.len().saturating_sub(1)
+        };
+        while least(&shown) > width {
+            let rank = |&&column: &&usize| (self.columns[column].rank, column);
+            let Some(&last) = shown.iter().max_by_key(rank).filter(|&&column| self.columns[column].rank > 0)
+            else {
+                break;
+            };
+            shown.retain(|&column| column != last);
+            left_out.push(last);
+        }
+        let mut text = self.draw(&shown, Some(width));
+        if !left_out.is_empty() {
+            left_out.sort_unstable();
+            let names: Vec<&str> =
+                left_out.iter().map(|&column| self.columns[column].heading.as_str()).collect();
+            text += &wrap(&format!("(--wide also shows {})", names.join(", ")), width);
+        }
+        text
+    }
+
+    /// The narrowest that a column can be: no number is cut, and words get at least a line of [`WORDS`].
+    fn least_width(&self, column: usize) -> usize {
+        let Column { heading, right, .. } = &self.columns[column];
+        let cells = self.rows.iter().map(|row| row[column].for_people()).chain([heading.clone()]);
+        let whole = cells.map(|cell| {
+            let length = |text: &str| text.chars().count();
+            let words = cell.split(' ').map(length).max().unwrap_or(0);
+            if *right { length(&cell) } else { words.max(length(&cell).min(WORDS)) }
+        });
+        whole.max().unwrap_or(0)
+    }
+
+    fn draw(&self, shown: &[usize], width: Option<usize>) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(self.columns.iter().map(|column| &column.heading));
-        for (index, column) in self.columns.iter().enumerate() {
-            if let Some(drawn) = table.column_mut(index) {
-                let right = CellAlignment::Right;
-                drawn.set_padding((if index == 0 { 0 } else { 2 }, 0));
-                drawn.set_cell_alignment(if column.right { right } else { CellAlignment::Left });
+        if let Some(width) = width.and_then(|width| u16::try_from(width).ok()) {
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
+        table.set_header(shown.iter().map(|&column| &self.columns[column].heading));
+        for (place, &column) in shown.iter().enumerate() {
+            let padding = if place == 0 { 0 } else { GAP as u16 };
+            let least = u16::try_from(self.least_width(column)).unwrap_or(u16::MAX).saturating_add(padding);
+            if let Some(drawn) = table.column_mut(place) {
+                let (right, alignment) = (self.columns[column].right, CellAlignment::Right);
+                drawn.set_padding((padding, 0));
+                drawn.set_cell_alignment(if right { alignment } else { CellAlignment::Left });
+                if width.is_some() {
+                    drawn.set_constraint(match right {
+                        true => ColumnConstraint::ContentWidth,
+                        false => ColumnConstraint::LowerBoundary(Width::Fixed(least)),
+                    });
+                }
             }
         }
         for row in &self.rows {
-            table.add_row(row.iter().map(Cell::for_people));
+            table.add_row(shown.iter().map(|&column| row[column].for_people()));
         }
         let mut text = String::new();
         for line in table.lines() {
@@ -159,7 +248,39 @@ mod tests {
             table().to_text(),
             "policy             cost  success\n\
              kvm             12.3 us   25.0 %\n\
-             a,\"b\"\\u{1b}[2J    1 000        -\n"
+             a,\"b\"\\u{1b}[2J    1,000        -\n"
+        );
+    }
+
+    #[test]
+    fn narrow_terminals_get_the_columns_of_most_interest() {
+        let mut table = Table::new([
+            Column::text("policy", "policy"),
+            Column::number("polls", "polls").rank(2),
+            Column::number("cost", "cost_ns"),
+            Column::number("p99 latency", "p99_ns").rank(1),
+            Column::text("setting", "setting"),
+        ]);
+        let setting = "halt_poll_ns=200000 halt_poll_ns_grow=2 halt_poll_ns_shrink=2";
+        let row = [
+            Cell::Text("kvm".into()),
+            Cell::Count(1_234_567),
+            Cell::Rounded(-1_273.0),
+            Cell::Nanos(5e3),
+            Cell::Text(setting.into()),
+        ];
+        table.push(row);
+        assert_eq!(table.to_text_within(200), table.to_text());
+        for width in 40..110 {
+            let text = table.to_text_within(width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            assert!(text.contains("-1,273") && text.contains("halt_poll_ns=200000"), "{width}:\n{text}");
+            assert_eq!(text.contains("--wide"), !text.contains("1,234,567"), "{width}:\n{text}");
+        }
+        assert!(
+            table.to_text_within(60).ends_with("(--wide also shows polls)\n"),
+            "{}",
+            table.to_text_within(60)
         );
     }
 

@@ -9,12 +9,12 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Metadata;
+use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
-use dwell_replay::tune::{Goal, Role, Task, tune};
-use dwell_replay::{Counts, RecordingSource, Rule, Source, grid};
-use dwell_report::{Cell, Column, Table, count, duration, percent};
+use dwell_replay::tune::{Task, tune};
+use dwell_replay::{Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid};
+use dwell_report::{Cell, Column, Table, count, duration, percent, priced};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Compare QEMU's three generations of adaptive polling on a recording: what would an upgrade change?
@@ -35,9 +35,11 @@ pub(crate) struct Args {
     /// What one sleep and wake is worth, in CPU time and in latency at the price you give it
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
-    /// How much latency one sleep adds to its wake [default: the halt cost]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
-    wake_latency: Option<Nanos>,
+    /// Latency that one halt adds to its wakeup, such as 8us
+    ///
+    /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else the halt cost]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
+    wakeup_latency: Option<Nanos>,
     /// Tune each generation, too: its best setting, chosen on the first half of the recording and judged on the second
     #[arg(long)]
     best: bool,
@@ -55,7 +57,7 @@ struct Compared {
     idlers: usize,
     span_ns: u64,
     halt_cost_ns: u64,
-    wake_latency_ns: u64,
+    wakeup_latency_ns: f64,
     optimum_cost_ns: u128,
     results: Vec<Result>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,21 +69,14 @@ struct Compared {
     notes: Vec<String>,
 }
 
+/// A setting under the rule of one QEMU.
 #[derive(Serialize)]
 struct Result {
     qemu: String,
     rule: &'static str,
     which: &'static str,
-    setting: BTreeMap<&'static str, i64>,
-    polled_ns: u128,
-    polled_share: Option<f64>,
-    polls: u64,
-    polls_succeeded: u64,
-    halts: u64,
-    halts_per_episode: f64,
-    mean_added_latency_ns: f64,
-    cost_ns: u128,
-    cost_over_optimum: Option<f64>,
+    #[serde(flatten)]
+    row: Row,
 }
 
 #[derive(Serialize)]
@@ -141,21 +136,23 @@ fn compare(
     let asked_name = if args.set.is_empty() { "in force" } else { "as asked" };
     let rules: Vec<Rule> = which.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
     let replayed = progress::replay(source, &rules, args.halt_cost)?;
-    let price = Price {
+    let wakeup_latency = wakeup_latency(args, source)?;
+    let pricing = Pricing {
         halt_cost: args.halt_cost,
-        wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
-        bound_ns: replayed.optimum.cost_ns(args.halt_cost),
+        wakeup_latency: &wakeup_latency,
         span_ns: replayed.span.ns(),
+        optimum_ns: replayed.optimum.cost_ns(args.halt_cost),
     };
     let results: Vec<Result> = which
         .iter()
         .zip(&replayed.counts)
         .map(|((which, setting), counts)| {
             let which = if *which == "asked" { asked_name } else { which };
-            price.result(setting, which, counts)
+            result(setting, which, pricing.row(&Rule::Layer(*setting), counts))
         })
         .collect();
-    let (best, best_span_ns) = if args.best { best(args, metadata, source)? } else { (vec![], None) };
+    let (best, best_span_ns) =
+        if args.best { best(args, metadata, source, &wakeup_latency)? } else { (vec![], None) };
     let newest = chosen.last().copied().flatten();
     let weighted = newest.unwrap_or_else(|| Setting::defaults(Layer::Iothread, RELEASES[2]));
     let smoothed = smooth::by_weight(source, &weighted)?.iter().map(weight).collect();
@@ -163,10 +160,10 @@ fn compare(
         file: args.file.display().to_string(),
         episodes: source.episodes(),
         idlers: source.idlers(),
-        span_ns: replayed.span.ns(),
-        halt_cost_ns: price.halt_cost.get(),
-        wake_latency_ns: price.wake_latency.get(),
-        optimum_cost_ns: price.bound_ns,
+        span_ns: pricing.span_ns,
+        halt_cost_ns: args.halt_cost.get(),
+        wakeup_latency_ns: wakeup_latency.mean_ns(),
+        optimum_cost_ns: pricing.optimum_ns,
         upgrade: upgrade(&results, metadata),
         results,
         best,
@@ -176,34 +173,19 @@ fn compare(
     })
 }
 
-/// What turns counts into what they cost.
-struct Price {
-    halt_cost: Nanos,
-    wake_latency: Nanos,
-    bound_ns: u128,
-    span_ns: u64,
+/// The latency of a halt: as given, else as recorded, else the halt cost.
+fn wakeup_latency(args: &Args, source: &RecordingSource) -> anyhow::Result<WakeupLatency> {
+    if let Some(given) = args.wakeup_latency {
+        return Ok(WakeupLatency::constant(given));
+    }
+    let recorded = WakeupLatency::of_recording(source.reader())?;
+    Ok(recorded.unwrap_or_else(|| WakeupLatency::constant(args.halt_cost)))
 }
 
-impl Price {
-    fn result(&self, setting: &Setting, which: &'static str, counts: &Counts) -> Result {
-        let cost_ns = counts.cost_ns(self.halt_cost);
-        let share = |of: u128, all: u128| (all > 0).then(|| of as f64 / all as f64);
-        Result {
-            qemu: setting.version().to_string(),
-            rule: Release::new(setting.version()).map_or("", |release| release.revision().name()),
-            which,
-            setting: setting.iter().map(|(param, value)| (param.name, value)).collect(),
-            polled_ns: counts.polled_ns,
-            polled_share: share(counts.polled_ns, self.span_ns.into()),
-            polls: counts.polls,
-            polls_succeeded: counts.polls_succeeded,
-            halts: counts.halts,
-            halts_per_episode: counts.halts as f64 / counts.episodes.max(1) as f64,
-            mean_added_latency_ns: counts.mean_latency_ns(self.wake_latency),
-            cost_ns,
-            cost_over_optimum: share(cost_ns, self.bound_ns),
-        }
-    }
+fn result(setting: &Setting, which: &'static str, row: Row) -> Result {
+    let release = Release::new(setting.version());
+    let rule = release.map_or("", |release| release.revision().name());
+    Result { qemu: setting.version().to_string(), rule, which, row }
 }
 
 /// The best setting of each generation, by its figures on the half that it was not chosen on.
@@ -211,6 +193,7 @@ fn best(
     args: &Args,
     metadata: &Metadata,
     source: &RecordingSource,
+    wakeup_latency: &WakeupLatency,
 ) -> anyhow::Result<(Vec<Result>, Option<u64>)> {
     model::refuse_least_lengths(metadata)?;
     let mut all = vec![];
@@ -224,20 +207,18 @@ fn best(
             candidates: &candidates,
             goal: Goal::LeastCost,
             halt_cost: args.halt_cost,
+            wakeup_latency,
+            worth_a_change: Worth::default(),
             progress: &|episodes| bar.inc(episodes),
         });
         bar.finish_and_clear();
         let advice = advice.with_context(|| args.file.display().to_string())?;
         span_ns = advice.judged_span_ns;
-        let price = Price {
-            halt_cost: args.halt_cost,
-            wake_latency: args.wake_latency.unwrap_or(args.halt_cost),
-            bound_ns: advice.row(Role::Optimum).counts.cost_ns(args.halt_cost),
-            span_ns,
-        };
-        let row = advice.row(Role::Recommended);
-        if let Some(Rule::Layer(setting)) = row.rule {
-            all.push(price.result(&setting, "best", &row.counts));
+        // The candidate of the first half, whether its gain over the defaults is worth a change or not.
+        let row =
+            [Role::Recommended, Role::Rejected, Role::Present].iter().find_map(|role| advice.row(*role));
+        if let (Some(setting), Some(row)) = (advice.chosen, row) {
+            all.push(result(&setting, "best", row.row.clone()));
         }
     }
     Ok((all, Some(span_ns)))
@@ -272,12 +253,12 @@ fn upgrade(results: &[Result], metadata: &Metadata) -> String {
         _ => format!("{}{}", if new > old { "+" } else { "-" }, percent((new - old).abs() / old)),
     };
     format!(
-        "from {} to {}, each with its defaults: CPU polled {}, sleeps {}, cost {}",
+        "from {} to {}, each with its defaults: polling CPU {}, halts {}, cost {}",
         old.qemu,
         new.qemu,
-        change(old.polled_ns as f64, new.polled_ns as f64),
-        change(old.halts as f64, new.halts as f64),
-        change(old.cost_ns as f64, new.cost_ns as f64),
+        change(old.row.figures.polled_ns as f64, new.row.figures.polled_ns as f64),
+        change(old.row.figures.halts as f64, new.row.figures.halts as f64),
+        change(old.row.figures.cost_ns as f64, new.row.figures.cost_ns as f64),
     )
 }
 
@@ -293,38 +274,20 @@ fn notes(metadata: &Metadata, source: &RecordingSource) -> Vec<String> {
 }
 
 fn table(results: &[Result]) -> Table {
-    let mut table = Table::new([
+    let mut columns = vec![
         Column::text("QEMU", "qemu"),
-        Column::text("rule", "rule"),
+        Column::text("rule", "rule").rank(4),
         Column::text("setting", "which"),
-        Column::number("CPU polled", "polled_share"),
-        Column::number("polls", "polls"),
-        Column::number("success", "success_share"),
-        Column::number("sleeps", "halts"),
-        Column::number("per episode", "halts_per_episode"),
-        Column::number("mean latency", "mean_added_latency_ns"),
-        Column::number("cost", "cost_ns"),
-        Column::number("/optimum", "cost_over_optimum"),
-        Column::text("values", "values"),
-    ]);
-    for result in results {
-        let success = (result.polls > 0).then(|| result.polls_succeeded as f64 / result.polls as f64);
-        let values: Vec<String> =
-            result.setting.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        table.push([
-            Cell::Text(result.qemu.clone()),
-            Cell::Text(result.rule.to_owned()),
-            Cell::Text(result.which.to_owned()),
-            Cell::share(result.polled_share),
-            Cell::Count(result.polls.into()),
-            Cell::share(success),
-            Cell::Count(result.halts.into()),
-            Cell::Ratio(result.halts_per_episode),
-            Cell::Nanos(result.mean_added_latency_ns),
-            Cell::Nanos(result.cost_ns as f64),
-            Cell::ratio(result.cost_over_optimum),
-            Cell::Text(values.join(" ")),
-        ]);
+    ];
+    columns.extend(priced::columns(false));
+    columns.push(Column::text("values", "values"));
+    let mut table = Table::new(columns);
+    for Result { qemu, rule, which, row } in results {
+        let mut cells =
+            vec![Cell::Text(qemu.clone()), Cell::Text((*rule).to_owned()), Cell::Text((*which).to_owned())];
+        cells.extend(priced::cells(&row.figures, false));
+        cells.push(Cell::Text(row.setting.to_string()));
+        table.push(cells);
     }
     table
 }
@@ -359,18 +322,18 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
         duration(compared.halt_cost_ns as f64),
         duration(compared.optimum_cost_ns as f64),
     ))?;
-    output::text(&table(&compared.results).to_text())?;
+    output::text(&output::fitted(&table(&compared.results)))?;
     if let Some(span_ns) = compared.best_span_ns {
         let span = duration(span_ns as f64);
         output::text(&format!(
             "\nBest setting of each, chosen on the first half, on the second ({span}):\n\n"
         ))?;
-        output::text(&table(&compared.best).to_text())?;
+        output::text(&output::fitted(&table(&compared.best)))?;
     }
     output::text(
         "\nIn 11.1, by poll-weight (a new block time counts for 1/2^weight), means over all episodes:\n\n",
     )?;
-    output::text(&weights_table(&compared.smoothed).to_text())?;
+    output::text(&output::fitted(&weights_table(&compared.smoothed)))?;
     output::text(&format!("\nUpgrade: {}\n", compared.upgrade))?;
     for note in &compared.notes {
         output::text(&format!("note: {note}\n"))?;

@@ -6,11 +6,11 @@ use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::bail;
-use dwell_policy::param::{self, Setting, Unit};
-use dwell_replay::{Counts, RecordingSource, Replayed, Rule, Source};
-use dwell_report::{Cell, Column, Table};
+use dwell_policy::param::Setting;
+use dwell_replay::advice::Origin;
+use dwell_replay::{Pricing, RecordingSource, Replayed, Row, Rule, Source};
+use dwell_report::{Cell, Column, Table, priced};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Replay a recording through settings: what each would have cost
@@ -47,50 +47,38 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
+/// Policies and what each would have cost, as it is printed.
 #[derive(Serialize)]
-struct Answered {
+struct Costs {
     file: String,
     layer: &'static str,
     version: String,
     halt_cost_ns: u64,
-    wake_latency_ns: u64,
+    halt_cost_origin: Origin,
+    wakeup_latency_ns: f64,
+    wakeup_latency_origin: Origin,
     episodes: u64,
     idlers: usize,
     span_ns: u64,
     idle_ns: u128,
     optimum_cost_ns: u128,
     notes: Vec<String>,
-    results: Vec<Replay>,
-}
-
-#[derive(Serialize)]
-struct Replay {
-    policy: &'static str,
-    setting: BTreeMap<&'static str, serde_json::Value>,
-    polls: u64,
-    polls_succeeded: u64,
-    polled_ns: u128,
-    halts: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exits: Option<u64>,
-    cost_ns: u128,
-    cost_over_optimum: Option<f64>,
-    mean_added_latency_ns: f64,
-    p99_added_latency_ns: u64,
+    results: Vec<Row>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
-    let model = Model::of(&args.model, &metadata)?;
+    let model = Model::of(&args.model, &reader)?;
     if args.host_polls_too && model.whose != Whose::Stacked {
         bail!("--host-polls-too needs --layer guest+host");
     }
     let mut notes = model.notes(&metadata);
     let asked = if args.set.is_empty() {
-        let (present, told) = model.present(&metadata);
-        let whence = if told { "in force while recording" } else { "the defaults; the recording names none" };
-        notes.push(format!("no --set: the settings shown are {whence}"));
+        let (present, recorded) = model.present(&metadata);
+        let which =
+            if recorded { "in force while recording" } else { "the defaults; the recording has none" };
+        notes.push(format!("without --set the settings shown are those {which}"));
         vec![present]
     } else {
         settings::groups(&args.set, &model.defaults())?
@@ -101,29 +89,33 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
     let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
-    let bound_ns = bound.cost_ns(model.halt_cost);
-    let replayed = Answered {
+    let pricing = Pricing {
+        halt_cost: model.halt_cost,
+        wakeup_latency: &model.wakeup_latency,
+        span_ns: span.ns(),
+        optimum_ns: bound.cost_ns(model.halt_cost),
+    };
+    let replayed = Costs {
         file: args.file.display().to_string(),
         layer: model.whose.name(),
         version: model.version.to_string(),
         halt_cost_ns: model.halt_cost.get(),
-        wake_latency_ns: model.wake_latency.get(),
+        halt_cost_origin: model.halt_cost_origin,
+        wakeup_latency_ns: model.wakeup_latency.mean_ns(),
+        wakeup_latency_origin: model.wakeup_latency_origin,
         episodes: bound.episodes,
         idlers: source.idlers(),
-        span_ns: span.ns(),
+        span_ns: pricing.span_ns,
         idle_ns: bound.idle_ns,
-        optimum_cost_ns: bound_ns,
+        optimum_cost_ns: pricing.optimum_ns,
         notes,
-        results: rules
-            .iter()
-            .zip(&counts)
-            .map(|(rule, counts)| replay(rule, counts, &model, bound_ns))
-            .collect(),
+        results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
     };
+    let stacked = model.whose == Whose::Stacked;
     match args.format.format {
         Format::Json => output::json(&replayed)?,
-        Format::Csv => output::csv(&table(&replayed))?,
-        Format::Table => print(&replayed)?,
+        Format::Csv => output::csv(&table(&replayed, stacked))?,
+        Format::Table => print(&replayed, stacked)?,
     }
     Ok(Answer::Yes)
 }
@@ -135,109 +127,39 @@ fn rule(settings: &[Setting], poll_control: bool) -> Rule {
     }
 }
 
-/// A rule's parameters for JSON: switches are truth values, all else numbers in the unit of the parameter.
-pub(crate) fn values(rule: &Rule) -> BTreeMap<&'static str, serde_json::Value> {
-    let is_switch = |name: &str| {
-        name == "poll_control"
-            || dwell_policy::Layer::ALL
-                .into_iter()
-                .flat_map(param::table)
-                .any(|param| param.name == name && param.unit == Unit::Switch && param.min == 0)
-    };
-    rule.values()
-        .into_iter()
-        .map(|(name, value)| (name, if is_switch(name) { (value != 0).into() } else { value.into() }))
-        .collect()
-}
-
-fn replay(rule: &Rule, counts: &Counts, model: &Model, bound_ns: u128) -> Replay {
-    let cost_ns = counts.cost_ns(model.halt_cost);
-    Replay {
-        policy: rule.name(),
-        setting: values(rule),
-        polls: counts.polls,
-        polls_succeeded: counts.polls_succeeded,
-        polled_ns: counts.polled_ns,
-        halts: counts.halts,
-        exits: (model.whose == Whose::Stacked).then_some(counts.exits),
-        cost_ns,
-        cost_over_optimum: (bound_ns > 0).then(|| cost_ns as f64 / bound_ns as f64),
-        mean_added_latency_ns: counts.mean_latency_ns(model.wake_latency),
-        p99_added_latency_ns: counts.p99_latency_ns(model.wake_latency),
-    }
-}
-
-/// `halt_poll_ns=200000 …`, or nothing.
-fn setting_text(setting: &BTreeMap<&'static str, serde_json::Value>) -> String {
-    setting.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-}
-
-fn table(replayed: &Answered) -> Table {
-    let stacked = replayed.results.iter().any(|r| r.exits.is_some());
-    let mut columns = vec![
-        Column::text("policy", "policy"),
-        Column::number("CPU burnt", "cpu_burnt_share"),
-        Column::number("ns/s", "polled_ns_per_s"),
-        Column::number("polls", "polls"),
-        Column::number("success", "success_share"),
-        Column::number("halts", "halts"),
-        Column::number("halts/s", "halts_per_s"),
-        Column::number("mean latency", "mean_added_latency_ns"),
-        Column::number("p99 latency", "p99_added_latency_ns"),
-        Column::number("cost", "cost_ns"),
-        Column::number("/optimum", "cost_over_optimum"),
-        Column::text("setting", "setting"),
-    ];
-    if stacked {
-        columns.insert(7, Column::number("exits", "exits"));
-    }
+fn table(costs: &Costs, stacked: bool) -> Table {
+    let mut columns = vec![Column::text("policy", "policy")];
+    columns.extend(priced::columns(stacked));
+    columns.push(Column::text("setting", "setting"));
     let mut table = Table::new(columns);
-    let seconds = replayed.span_ns as f64 / 1e9;
-    let per_second = |n: f64| if seconds > 0.0 { Some(n / seconds) } else { None };
-    for result in &replayed.results {
-        let polled = per_second(result.polled_ns as f64);
-        let success = (result.polls > 0).then(|| result.polls_succeeded as f64 / result.polls as f64);
-        let mut row = vec![
-            Cell::Text(result.policy.to_owned()),
-            Cell::share(polled.map(|ns| ns / 1e9)),
-            polled.map_or(Cell::Missing, Cell::Rounded),
-            Cell::Count(result.polls.into()),
-            Cell::share(success),
-            Cell::Count(result.halts.into()),
-            per_second(result.halts as f64).map_or(Cell::Missing, Cell::Rounded),
-            Cell::Nanos(result.mean_added_latency_ns),
-            Cell::Nanos(result.p99_added_latency_ns as f64),
-            Cell::Nanos(result.cost_ns as f64),
-            Cell::ratio(result.cost_over_optimum),
-            Cell::Text(setting_text(&result.setting)),
-        ];
-        if stacked {
-            row.insert(7, result.exits.map_or(Cell::Missing, |n| Cell::Count(n.into())));
-        }
-        table.push(row);
+    for Row { policy, setting, figures } in &costs.results {
+        let mut cells = vec![Cell::Text(policy.clone())];
+        cells.extend(priced::cells(figures, stacked));
+        cells.push(Cell::Text(setting.to_string()));
+        table.push(cells);
     }
     table
 }
 
-fn print(replayed: &Answered) -> anyhow::Result<()> {
+fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
     use dwell_report::{count, duration};
-    let head = format!(
-        "{}: {} episodes of {} idler{} over {}, {} layer, rule of {}, one halt worth {}\n\
-         the optimum, which no policy can beat, costs {}\n\n",
-        replayed.file,
-        count(replayed.episodes.into()),
-        replayed.idlers,
-        if replayed.idlers == 1 { "" } else { "s" },
-        duration(replayed.span_ns as f64),
-        replayed.layer,
-        replayed.version,
-        duration(replayed.halt_cost_ns as f64),
-        duration(replayed.optimum_cost_ns as f64),
-    );
-    output::text(&head)?;
-    output::text(&table(replayed).to_text())?;
-    for note in &replayed.notes {
-        output::text(&format!("note: {note}\n"))?;
+    output::text(&output::wrapped(&format!(
+        "{}: {} episodes of {} idler{} over {}, {} layer, rule of {}",
+        costs.file,
+        count(costs.episodes.into()),
+        costs.idlers,
+        if costs.idlers == 1 { "" } else { "s" },
+        duration(costs.span_ns as f64),
+        costs.layer,
+        costs.version,
+    )))?;
+    let halt_cost = model::halt_cost_words(costs.halt_cost_ns, costs.halt_cost_origin);
+    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
+    let optimum = duration(costs.optimum_cost_ns as f64);
+    output::text(&format!("optimum, which no policy can go below: {optimum}\n\n"))?;
+    output::text(&output::fitted(&table(costs, stacked)))?;
+    for note in &costs.notes {
+        output::text(&output::wrapped(&format!("note: {note}")))?;
     }
     Ok(())
 }

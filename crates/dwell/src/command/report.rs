@@ -97,7 +97,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         exits: &args.exits,
         measured: &args.measured,
         model: &args.model,
-        goal: args.goal.goal(),
+        goal: &args.goal,
     })?;
     let rendered = match args.format {
         Form::Html => page::page(&title(&report), &json(&report)?).into_bytes(),

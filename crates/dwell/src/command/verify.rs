@@ -11,7 +11,7 @@ use dwell_knobs::change::{self, Side, Standing};
 use dwell_knobs::condition;
 use dwell_knobs::journal::{Change, Id, Journal, State};
 use dwell_knobs::knob::Knob;
-use dwell_knobs::verification::{Compared, Figure, Measured, Verdict, Verification, judge};
+use dwell_knobs::verification::{self, Compared, Figure, Measured, Verdict, Verification, judge};
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table, duration};
@@ -133,7 +133,7 @@ fn measure(
     mut sides: Sides,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Results, Sides)> {
-    let unit = |figure: Figure| if figure == Figure::HaltsPerS { Unit::PerSecond } else { Unit::Nanos };
+    let unit = |figure: Figure| if figure == Figure::Halts { Unit::PerSecond } else { Unit::Nanos };
     let figures = Figure::ALL
         .map(|figure| dwell_stats::Figure::of_block(figure.name(), unit(figure)))
         .into_iter()
@@ -184,7 +184,8 @@ fn conclude(
         let row = |arm: &str| results.row(arm, figure.name());
         let value = |arm: &str| Some(measured(row(arm)?.value?));
         let difference = |arm: &str| Some(measured(row(arm)?.comparison?.difference));
-        let (predicted_before, predicted_after) = figure.predicted(plan);
+        let (predicted_before, predicted_after) =
+            (figure.of(&plan.effect.present), figure.of(&plan.effect.recommended));
         Compared {
             figure,
             predicted_before,
@@ -196,7 +197,7 @@ fn conclude(
         }
     };
     let figures: Vec<Compared> = Figure::ALL.into_iter().map(compared).collect();
-    let promised = Figure::promised(plan);
+    let promised = verification::promised(plan);
     let no_effect = no_effect(args, machine, change);
     let judged = figures
         .iter()

@@ -7,6 +7,8 @@ use dwell_knobs::knob::IothreadTarget;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_replay::Figure;
+use dwell_replay::advice::{Gain, Interval};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -196,7 +198,8 @@ fn plan(monitor: &Path, wanted: i64) -> dwell_knobs::plan::Plan {
     let socket = monitor.to_str().unwrap().to_owned();
     let target = IothreadTarget { socket, id: "io0".to_owned(), domain: None };
     let mut plan = fixture::plan_for(present, &[("poll-max-ns", wanted)], Some(target));
-    plan.effect.gain.of = "halts".to_owned();
+    let share = Interval { low: 0.4, value: 0.5, high: 0.6 };
+    plan.effect.gain = Some(Gain { of: Figure::Halts, per_s: 1_000.0, share });
     (plan.effect.present.halts_per_s, plan.effect.recommended.halts_per_s) = (2_000.0, 1_000.0);
     plan
 }

@@ -316,7 +316,7 @@ impl Checked<'_> {
 
     /// How a parameter gets its value when its module starts.
     fn at_start(&self, name: &str) -> String {
-        let to = self.plan.recommended.get(name).copied().unwrap_or_default();
+        let to = self.plan.recommended.get(name).unwrap_or_default();
         let knob = Knob::of_layer(self.plan.layer, name);
         let Some((knob, module)) = knob.and_then(|knob| Some((knob, knob.module()?))) else {
             return "whoever starts it".to_owned();

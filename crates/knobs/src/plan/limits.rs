@@ -22,13 +22,13 @@ impl Plan {
     /// are counted in [`RecordingFacts::more_idlers`].
     #[must_use]
     pub fn bounded(mut self) -> Plan {
-        let Plan { tool, version, advice, conditions, recording, effect, writes, .. } = &mut self;
+        let Plan { tool, version, advice, conditions, recording, writes, .. } = &mut self;
         let RecordingFacts { file, idlers, more_idlers, quantiles, .. } = recording;
         *more_idlers += idlers.len().saturating_sub(MOST_IDLERS) as u64;
         idlers.truncate(MOST_IDLERS);
         quantiles.truncate(MOST_QUANTILES);
         let optional = [&mut conditions.kernel, &mut conditions.qemu, &mut conditions.cpu_model];
-        let texts = [tool, version, advice, &mut conditions.goal, &mut effect.gain.of, file];
+        let texts = [tool, version, advice, file];
         let whys = writes.iter_mut().filter_map(|write| write.why.as_mut());
         let all = texts.into_iter().chain(optional.into_iter().flatten()).chain(idlers).chain(whys);
         all.for_each(|text| shorten(text, LONGEST_TEXT));
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn what_a_plan_takes_over_is_bounded() {
         let mut plan = guest_plan(&[("guest_halt_poll_ns", 50_000)]);
-        plan.conditions.goal = "ä".repeat(2_000_000);
+        plan.advice = "ä".repeat(2_000_000);
         plan.conditions.cpu_model = Some("x".repeat(1_100_000));
         plan.recording.idlers = (0..60_000).map(|n| format!("cpu{n}")).collect();
         let bounded = plan.bounded();
         assert_eq!((bounded.recording.idlers.len(), bounded.recording.more_idlers), (64, 59_936));
-        assert!(bounded.conditions.goal.ends_with('…'));
+        assert!(bounded.advice.ends_with('…'));
         assert!(bounded.to_toml().unwrap().len() < 10_000);
         assert_eq!(bounded.clone().bounded(), bounded);
     }

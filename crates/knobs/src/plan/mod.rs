@@ -29,11 +29,16 @@ use crate::place::Place;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_recording::summary::Summary;
+use dwell_recording::{Metadata, ReadError, Reader};
+use dwell_replay::advice::{Advice, Gain, Goal, Role};
+use dwell_replay::{Priced, Values};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
 
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The most writes that a plan may have.
 pub(crate) const MOST_WRITES: usize = 64;
@@ -60,9 +65,9 @@ pub struct Plan {
     /// Whether the recording told the setting that was in force; else `present` is the default.
     pub present_is_recorded: bool,
     /// All parameters of the layer as they were while recording, in their own units.
-    pub present: BTreeMap<String, i64>,
+    pub present: Values,
     /// All of them as they are to be.
-    pub recommended: BTreeMap<String, i64>,
+    pub recommended: Values,
     /// The I/O thread that is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iothread: Option<IothreadTarget>,
@@ -98,63 +103,28 @@ pub struct Write {
 }
 
 /// What a plan is expected to bring, on the part of the recording that had no part in the choice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
     /// Under the setting that was in force.
-    pub present: Predicted,
+    pub present: Priced,
     /// Under the recommended one.
-    pub recommended: Predicted,
+    pub recommended: Priced,
     /// What no policy can do better than.
-    pub optimum: Predicted,
-    /// What is gained.
-    pub gain: Gain,
-}
-
-/// What a replay predicts of one setting.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Predicted {
-    /// CPU time polled, in vain or not \[ns/s\], of all idlers together.
-    pub cpu_burnt_ns_per_s: f64,
-    /// Halts a second.
-    pub halts_per_s: f64,
-    /// Episodes that polled.
-    pub polls: u64,
-    /// Of those, the ones whose wake came in time.
-    pub polls_succeeded: u64,
-    /// Latency that halting adds, mean over all episodes \[ns\].
-    pub mean_added_latency_ns: f64,
-    /// The same, at the 99th percentile \[ns\].
-    pub p99_added_latency_ns: u64,
-    /// CPU burnt plus halts at their price \[ns/s\].
-    pub cost_ns_per_s: f64,
-}
-
-/// What is gained, as a share of what the present setting has.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gain {
-    /// Of what: `cost`, `halts` or `CPU burnt`.
-    pub of: String,
-    /// 0.2 for a fifth less.
-    pub share: f64,
-    /// Lower limit of the 95 % interval.
-    pub low_95: f64,
-    /// Upper limit of the 95 % interval.
-    pub high_95: f64,
+    pub optimum: Priced,
+    /// What is gained; nothing in a plan that was not made from an advice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
 }
 
 /// On what a prediction rests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
-    /// What was asked for.
-    pub goal: String,
-    /// What one halt and wake is worth \[ns of CPU time\].
+    /// What one halt and wakeup costs \[ns of CPU time\].
     pub halt_cost_ns: u64,
-    /// The latency that one halt adds \[ns\].
-    pub wake_latency_ns: u64,
+    /// The latency that a halt adds to its wakeup, on average \[ns\].
+    pub wakeup_latency_ns: f64,
     /// Kernel release of the machine that was recorded, as `uname -r` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
@@ -164,6 +134,8 @@ pub struct Conditions {
     /// CPU model of the machine that was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// What was wanted.
+    pub goal: Goal,
 }
 
 /// The recording that a plan comes from.
@@ -248,7 +220,69 @@ pub enum PlanError {
     TooMany(usize),
 }
 
+impl RecordingFacts {
+    /// Of a recording in a file, or of one that has only a name.
+    ///
+    /// # Errors
+    /// [`ReadError`] if the recording cannot be read.
+    pub fn of(file: &str, reader: &Reader) -> Result<RecordingFacts, ReadError> {
+        let summary = Summary::of(reader)?;
+        let quantiles = summary.all.quantiles.iter();
+        Ok(RecordingFacts {
+            file: file.to_owned(),
+            bytes: std::fs::metadata(Path::new(file)).ok().map(|metadata| metadata.len()),
+            layer: summary.metadata.layer,
+            span_ns: summary.span_ns,
+            judged_span_ns: 0,
+            episodes: summary.all.episodes,
+            idlers: summary.idlers.iter().map(|idler| idler.name.clone()).collect(),
+            more_idlers: 0,
+            quantiles: quantiles.map(|q| Quantile { quantile: q.quantile, idle_ns: q.idle_ns }).collect(),
+        })
+    }
+}
+
 impl Plan {
+    /// The plan that an advice leads to; nothing where the advice is to leave the present setting as it is.
+    /// `present_is_recorded`: whether the recording has the setting that was in force; else it is the default.
+    pub fn of(
+        advice: &Advice,
+        metadata: &Metadata,
+        present_is_recorded: bool,
+        recording: RecordingFacts,
+        iothread: Option<IothreadTarget>,
+    ) -> Option<Plan> {
+        let (present, wanted) = (advice.present, advice.recommended()?);
+        Some(Plan {
+            format: FORMAT,
+            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
+            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            layer: present.layer(),
+            version: present.version().to_string(),
+            advice: advice.words(),
+            present_is_recorded,
+            present: Values::from(&present),
+            recommended: Values::from(&wanted),
+            effect: Effect {
+                present: advice.figures(Role::Present),
+                recommended: advice.figures(Role::Recommended),
+                optimum: advice.figures(Role::Optimum),
+                gain: advice.gain,
+            },
+            conditions: Conditions {
+                halt_cost_ns: advice.halt_cost_ns,
+                wakeup_latency_ns: advice.wakeup_latency_ns,
+                kernel: metadata.kernel.clone(),
+                qemu: metadata.qemu.clone(),
+                cpu_model: metadata.cpu_model.clone(),
+                goal: advice.goal,
+            },
+            recording: RecordingFacts { judged_span_ns: advice.judged_span_ns, ..recording },
+            writes: writes(&present, &wanted, iothread.as_ref()),
+            iothread,
+        })
+    }
+
     /// Reads a plan and checks that it fits together: knobs of its layer, at their places, with values in range.
     ///
     /// # Errors
@@ -306,12 +340,12 @@ impl Plan {
         self.setting("recommended", &self.recommended)
     }
 
-    fn setting(&self, table: &'static str, values: &BTreeMap<String, i64>) -> Result<Setting, PlanError> {
+    fn setting(&self, table: &'static str, values: &Values) -> Result<Setting, PlanError> {
         let mut setting = Setting::defaults(self.layer, self.rule_version()?);
-        for (name, value) in values {
-            setting.set(name, *value).map_err(|error| PlanError::Setting {
+        for (name, value) in values.iter() {
+            setting.set(name, value).map_err(|error| PlanError::Setting {
                 table,
-                name: name.clone(),
+                name: name.to_owned(),
                 why: error.to_string(),
             })?;
         }
@@ -345,12 +379,17 @@ impl Plan {
     /// TOML knows numbers that are none, which nothing else does.
     fn check_figures(&self) -> Result<(), PlanError> {
         let Effect { present, recommended, optimum, gain } = &self.effect;
-        let figures =
-            |p: &Predicted| [p.cpu_burnt_ns_per_s, p.halts_per_s, p.mean_added_latency_ns, p.cost_ns_per_s];
-        let effect = [present, recommended, optimum].into_iter().flat_map(figures);
+        let rows = [present, recommended, optimum].into_iter().all(Priced::is_finite);
+        let gain =
+            gain.iter().flat_map(|gain| [gain.per_s, gain.share.low, gain.share.value, gain.share.high]);
         let quantiles = self.recording.quantiles.iter().map(|quantile| quantile.quantile);
-        let mut all = effect.chain([gain.share, gain.low_95, gain.high_95]).chain(quantiles);
-        match all.all(f64::is_finite) {
+        let latency = self.conditions.wakeup_latency_ns;
+        let goal = match self.conditions.goal {
+            Goal::LeastCost => 0.0,
+            Goal::MaxCpu(limit) | Goal::MaxHaltsPerSecond(limit) => limit,
+        };
+        let mut all = gain.chain(quantiles).chain([latency, goal]);
+        match rows && all.all(f64::is_finite) {
             true => Ok(()),
             false => Err(PlanError::Syntax("a figure of [effect] or [recording] is not finite".to_owned())),
         }

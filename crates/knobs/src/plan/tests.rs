@@ -1,4 +1,6 @@
 use super::*;
+use dwell_replay::Figure;
+use dwell_replay::advice::Interval;
 use proptest::prelude::*;
 
 /// A plan from the defaults of the guest layer to `wanted`.
@@ -11,16 +13,15 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
     for (name, value) in wanted {
         recommended.set(name, *value).unwrap();
     }
-    let values =
-        |setting: &Setting| setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect();
-    let predicted = Predicted {
-        cpu_burnt_ns_per_s: 1.5e6,
+    let predicted = Priced {
+        polling_ns_per_s: 1.5e6,
         halts_per_s: 250.25,
         polls: 10,
         polls_succeeded: 7,
         mean_added_latency_ns: 20_000.0,
         p99_added_latency_ns: 20_000,
         cost_ns_per_s: 6.5e6,
+        ..Priced::default()
     };
     Plan {
         format: FORMAT,
@@ -30,21 +31,25 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
         version: present.version().to_string(),
         advice: "set guest_halt_poll_ns=50000: 12 % less cost".to_owned(),
         present_is_recorded: true,
-        present: values(&present),
-        recommended: values(&recommended),
+        present: Values::from(&present),
+        recommended: Values::from(&recommended),
         effect: Effect {
             present: predicted.clone(),
             recommended: predicted.clone(),
             optimum: predicted,
-            gain: Gain { of: "cost".to_owned(), share: 0.12, low_95: 0.08, high_95: 0.16 },
+            gain: Some(Gain {
+                of: Figure::Cost,
+                per_s: 1e6,
+                share: Interval { low: 0.08, value: 0.12, high: 0.16 },
+            }),
         },
         conditions: Conditions {
-            goal: "least cost".to_owned(),
             halt_cost_ns: 20_000,
-            wake_latency_ns: 20_000,
+            wakeup_latency_ns: 20_000.0,
             kernel: Some("6.18.44".to_owned()),
             qemu: None,
             cpu_model: Some("A \"quoted\" CPU".to_owned()),
+            goal: Goal::MaxCpu(0.02),
         },
         recording: RecordingFacts {
             file: "idle.parquet".to_owned(),
@@ -84,7 +89,7 @@ fn what_is_written_is_read() {
 
 #[test]
 fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
-    assert!(refusal(|plan| plan.format = 2).contains("format 2, this dwell reads 1"));
+    assert!(refusal(|plan| plan.format = 1).contains("format 1, this dwell reads 2"));
     assert!(refusal(|plan| plan.version = "4.19".into()).contains("5.4 to 7.3"));
     assert!(refusal(|plan| plan.writes[0].to = 1 << 40).contains("number 1, guest_halt_poll_ns"));
     assert!(refusal(|plan| plan.writes[0].from = 7).contains("from = 7, but 200000 would be there"));
@@ -96,7 +101,7 @@ fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
     let error = refusal(|plan| plan.writes[0].place = elsewhere.parse().unwrap());
     assert!(error.contains("its place is /sys/module/haltpoll/parameters/guest_halt_poll_ns"), "{error}");
     let error = refusal(|plan| {
-        plan.present.insert("halt_poll".into(), 1);
+        plan.present.insert("halt_poll", 1);
     });
     assert!(error.starts_with("[present] halt_poll: no such parameter"), "{error}");
 }

@@ -2,11 +2,13 @@
 #![allow(dead_code)]
 
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Gain, Plan, Predicted, RecordingFacts};
+use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Plan, RecordingFacts};
 use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
+use dwell_replay::Values;
+use dwell_replay::advice::Goal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -131,8 +133,6 @@ pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
 pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
     let mut recommended = present;
     wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
-    let values =
-        |setting: &Setting| setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect();
     Plan {
         format: FORMAT,
         tool: "test".to_owned(),
@@ -141,21 +141,16 @@ pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Optio
         version: present.version().to_string(),
         advice: String::new(),
         present_is_recorded: true,
-        present: values(&present),
-        recommended: values(&recommended),
-        effect: Effect {
-            present: Predicted::default(),
-            recommended: Predicted::default(),
-            optimum: Predicted::default(),
-            gain: Gain::default(),
-        },
+        present: Values::from(&present),
+        recommended: Values::from(&recommended),
+        effect: Effect::default(),
         conditions: Conditions {
-            goal: String::new(),
             halt_cost_ns: 20_000,
-            wake_latency_ns: 20_000,
+            wakeup_latency_ns: 20_000.0,
             kernel: None,
             qemu: None,
             cpu_model: None,
+            goal: Goal::LeastCost,
         },
         recording: RecordingFacts {
             file: String::new(),

@@ -176,7 +176,7 @@ fn a_file_that_dwell_has_not_written_is_not_replaced() {
 
 /// What an adversary's plan or recording may bring, all at once.
 fn bloated(mut plan: Plan) -> Plan {
-    plan.conditions.goal = "g".repeat(2 << 20);
+    plan.advice = "g".repeat(2 << 20);
     plan.conditions.cpu_model = Some("\u{1b}\"x".repeat(400_000));
     plan.recording.idlers = (0..60_000).map(|n| format!("process-name-{n}/{n}/vcpu{n}")).collect();
     plan
@@ -220,7 +220,7 @@ fn of_500_verifications_the_last_few_are_kept() {
         change.verifications.push(Verification {
             at_unix_s,
             verdict: Verdict::NotMeasured,
-            promised: Figure::CostNsPerS,
+            promised: Figure::Cost,
             figures: vec![],
             rounds: 1,
             elapsed_s: 1.0,

@@ -107,7 +107,7 @@ const FIGURES: [Figure; 5] = [
     Figure { name: "mean_idle_ns", over: |b| (b.idle_ns as f64, b.episodes as f64) },
     Figure { name: "halts_per_s", over: |b| (b.halts as f64, when(b.known > 0, b.span_ns as f64 / 1e9)) },
     Figure {
-        name: "cpu_burnt_ns_per_s",
+        name: "polling_ns_per_s",
         over: |b| (b.polled_ns as f64, when(b.polls_known > 0, b.span_ns as f64 / 1e9)),
     },
     Figure { name: "mean_wake_latency_ns", over: |b| (b.latency_ns as f64, b.latencies as f64) },

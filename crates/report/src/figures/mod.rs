@@ -97,7 +97,7 @@ pub struct PolicyFigures {
     pub polls: u64,
     /// Of those, the ones in which the wake came.
     pub polls_succeeded: u64,
-    /// CPU time burnt polling \[ns\].
+    /// CPU time polled \[ns\].
     pub polled_ns: u128,
     /// The part of it that ended in a halt all the same \[ns\].
     pub wasted_ns: u128,

@@ -20,7 +20,7 @@ pub struct Recorded {
     pub polls: u64,
     /// Of those, the ones in which the wake came.
     pub polls_succeeded: u64,
-    /// CPU time burnt polling in them \[ns\].
+    /// CPU time polled in them \[ns\].
     pub polled_ns: u128,
     /// Where these polls ended.
     #[serde(flatten)]

@@ -43,7 +43,7 @@ const verdict = (recording) => {
     element(
       'p',
       { class: 'note' },
-      `Cost is CPU time burnt polling plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which had no part in the choice. Goal: ${tune.goal}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
+      `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which had no part in the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
     ),
     tune.notes.map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
     tune.lines.length
@@ -68,7 +68,7 @@ const verdict = (recording) => {
 
 const costs = (recording) => {
   const rows = recording.tune.rows;
-  const halts = (row) => costShare(recording, row) - row.cpu_burnt_share;
+  const halts = (row) => costShare(recording, row) - pollingShare(row);
   const chart = new Chart({
     label: `Cost of every policy in shares of a CPU: ${rows.map((row) => `${row.role} ${percent(costShare(recording, row))}`).join(', ')}`,
     height: 64 + rows.length * 54,
@@ -122,7 +122,7 @@ const costs = (recording) => {
           formatter: ([{ dataIndex }]) => {
             const row = rows[dataIndex];
             return tip(`${row.role}: ${percent(total(row))} of a CPU`, [
-              [colour('polling'), `polling ${percent(row.cpu_burnt_share)}`],
+              [colour('polling'), `polling ${percent(pollingShare(row))}`],
               [colour('idle'), `halts ${percent(halts(row))}: ${rate(row.halts_per_s)} a second`],
               [null, row.cost_over_optimum === null ? '' : `${fixed(row.cost_over_optimum)} times optimum`],
               [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
@@ -137,7 +137,7 @@ const costs = (recording) => {
             stack: 'cost',
             barWidth: '58%',
             color: colour('polling'),
-            data: rows.map((row) => row.cpu_burnt_share),
+            data: rows.map((row) => pollingShare(row)),
           },
           {
             name: `halts, at ${span(recording.tune.halt_cost_ns)} each`,
@@ -153,7 +153,7 @@ const costs = (recording) => {
       ['policy', true],
       ['cost'],
       ['/optimum'],
-      ['CPU burnt'],
+      ['polling CPU'],
       ['polls'],
       ['success'],
       ['halts/s'],
@@ -165,9 +165,9 @@ const costs = (recording) => {
         row.role,
         percent(costShare(recording, row)),
         row.cost_over_optimum === null ? null : fixed(row.cost_over_optimum),
-        percent(row.cpu_burnt_share),
+        percent(pollingShare(row)),
         count(row.polls),
-        row.success_share === null ? null : percent(row.success_share),
+        row.polls ? percent(row.polls_succeeded / row.polls) : null,
         rate(row.halts_per_s),
         span(row.mean_added_latency_ns),
         settingText(row.setting),
@@ -191,11 +191,11 @@ const pareto = (recording) => {
     'best fixed window': 'arrow',
     optimum: 'roundRect',
   };
-  const at = (row) => [row.cpu_burnt_share, row.halts_per_s, row];
+  const at = (row) => [pollingShare(row), row.halts_per_s, row];
   const log = (on, point) =>
     point.map((value, dimension) => (dimension < 2 && on[dimension] ? Math.max(value, dimension ? 0.1 : 1e-6) : value));
   const chart = new Chart({
-    label: `CPU burnt against halts a second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
+    label: `Polling CPU against halts a second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
     height: 430,
     toggles: [
       { name: 'logX', words: 'Log CPU' },
@@ -225,7 +225,7 @@ const pareto = (recording) => {
         grid: { left: narrow ? 62 : 70, right: 22, top: 14, bottom: 78 },
         xAxis: axis({
           type: logX ? 'log' : 'value',
-          name: 'CPU burnt polling, share of one CPU',
+          name: 'polling CPU, share of one CPU',
           nameLocation: 'middle',
           axisLabel: { formatter: (value) => percent(value).replace(/\.0+ /, ' ') },
         }),
@@ -242,7 +242,7 @@ const pareto = (recording) => {
           formatter: ({ data, color, seriesName }) => {
             const row = data[2];
             return tip(seriesName, [
-              [color, `${percent(row.cpu_burnt_share)} of a CPU burnt polling`],
+              [color, `${percent(pollingShare(row))} of a CPU polling`],
               [color, `${rate(row.halts_per_s)} halts a second`],
               [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
               [null, settingText(row.setting)],
@@ -282,11 +282,11 @@ const pareto = (recording) => {
         ],
       };
     },
-    columns: [['point', true], ['CPU burnt'], ['halts/s'], ['mean latency'], ['setting', true]],
+    columns: [['point', true], ['polling CPU'], ['halts/s'], ['mean latency'], ['setting', true]],
     rows: () =>
       [...rows.map((row) => [row.role, row]), ...front.map((row) => ['front', row])].map(([name, row]) => [
         name,
-        percent(row.cpu_burnt_share),
+        percent(pollingShare(row)),
         rate(row.halts_per_s),
         span(row.mean_added_latency_ns),
         settingText(row.setting),
@@ -294,7 +294,7 @@ const pareto = (recording) => {
   });
   return card(
     'CPU against halts',
-    'No setting that was tried burns less CPU and halts less than one on the front. A point left of and below the front is out of reach of this rule; only rules that learn and the optimum lie there.',
+    'No setting that was tried has both less polling CPU and fewer halts than one on the front. A point left of and below the front is out of reach of this rule; only policies that learn and the optimum are there.',
     chart.node,
   );
 };

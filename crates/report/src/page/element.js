@@ -57,13 +57,14 @@ const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).tr
 const ROLE_COLOURS = {
   present: 'present',
   recommended: 'recommended',
+  rejected: 'polling',
   optimum: 'bound',
   plan: 'recommended',
   before: 'present',
   after: 'recommended',
 };
 /** The name of a policy's colour; what it is depends on the theme and is asked for when something is drawn. */
-const inkOf = (name) => ROLE_COLOURS[name] || (name.startsWith('best on') ? 'recommended' : 'other');
+const inkOf = (name) => ROLE_COLOURS[name] || 'other';
 const colourOf = (name) => colour(inkOf(name));
 /** Idlers are not the colours of policies. */
 const IDLERS = ['success', 'wasted', 'bound', 'polling', 'other', 'focus', 'soft', 'good'];

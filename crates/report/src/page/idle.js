@@ -213,7 +213,7 @@ const idle = (recording) => {
     : '';
   return card(
     'How long it idles',
-    `Twenty buckets a decade; dashed: cumulative. A line marks the median window of a policy and its shade nine in ten windows: what is left of it ends in the poll, what is right of it polls in vain and halts.${left}`,
+    `Twenty buckets a decade; dashed: cumulative. A line marks the median window of a policy and its shade nine in ten windows: what is left of it ends in the poll, what is right of it is a failed poll and a halt.${left}`,
     chart.node,
   );
 };

@@ -25,7 +25,7 @@ const pollsChart = (lanes, label) => {
         text: one.polls
           ? narrow
             ? `${one.name}: ${percent(one.polls_succeeded / one.polls)} succeed`
-            : `${one.name}: ${count(one.polls)} polls, ${percent(one.polls_succeeded / one.polls)} succeed; ${percent(one.polled_ns ? one.wasted_ns / one.polled_ns : 0)} of the time polled is in vain`
+            : `${one.name}: ${count(one.polls)} polls, ${percent(one.polls_succeeded / one.polls)} succeed; ${percent(one.polled_ns ? one.wasted_ns / one.polled_ns : 0)} of the time polled is in failed polls`
           : `${one.name}: does not poll`,
         left: narrow ? 4 : 10,
         top: tops[at] + (one.polls ? 4 : 16),
@@ -80,7 +80,7 @@ const pollsChart = (lanes, label) => {
               const { succeeded = 0, wasted = 0 } = one.held.get(from) || {};
               return [
                 [colour('success'), `${one.name}: ${count(succeeded)} succeeded`],
-                [colour('wasted'), `${one.name}: ${count(wasted)} in vain`],
+                [colour('wasted'), `${one.name}: ${count(wasted)} failed`],
               ];
             }),
           );
@@ -88,7 +88,7 @@ const pollsChart = (lanes, label) => {
       },
       series: drawn.flatMap((one, at) =>
         ['succeeded', 'wasted'].map((end) => ({
-          name: end === 'wasted' ? 'in vain: the poll ran out, then it halted' : 'successful: the wake came',
+          name: end === 'wasted' ? 'failed: the window ended, then it halted' : 'successful: the wakeup came',
           type: 'bar',
           stack: log ? undefined : `lane${at}`,
           barCategoryGap: '8%',
@@ -99,7 +99,7 @@ const pollsChart = (lanes, label) => {
         })),
       ),
     }),
-    columns: [['polled from'], ['to'], ...lanes.flatMap((one) => [[`${one.name}: successful`], ['in vain']])],
+    columns: [['polled from'], ['to'], ...lanes.flatMap((one) => [[`${one.name}: successful`], ['failed']])],
     rows: () =>
       ends.map((from) => [
         span(from),
@@ -128,11 +128,11 @@ const polls = (recording) => {
   if (!all.some((lane) => lane.polls)) return card('Where polls end', 'No policy that is shown here polls at all.');
   const chart = pollsChart(
     all,
-    `Polls by the time that they took, successful and in vain: ${all.map((lane) => lane.name).join(', ')}`,
+    `Polls by the time that they took, successful and failed: ${all.map((lane) => lane.name).join(', ')}`,
   );
   return card(
     'Where polls end',
-    'Poll time against counts, over the whole recording: a poll that succeeds ends when the wake comes, one in vain at the window. A good setting keeps the first and loses the second.',
+    'Poll time against counts, over the whole recording: a successful poll ends at the wakeup, a failed one at the end of the window. A good setting has many of the first and few of the second.',
     chart.node,
   );
 };

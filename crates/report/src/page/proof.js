@@ -1,4 +1,4 @@
-// What was promised beside what came: figures with intervals.
+// Predicted and measured figures, with intervals.
 
 /** Dots with whiskers around a line that means "no difference". `rows`: {subject, group, low, value, high, words}. */
 const forest = (rows, { label, zero, name, format, columns, cells }) => {
@@ -213,7 +213,7 @@ const comparison = () => {
       idleTimes.node,
     ),
     ended
-      ? card('Where polls end, before and after', 'Poll time against counts, successful and in vain.', ended.node)
+      ? card('Where polls end, before and after', 'Poll time against counts, successful and failed.', ended.node)
       : null,
   ];
 };
@@ -223,15 +223,15 @@ const plan = () => {
   const row = (name, one) => [
     name,
     percent(one.cost_ns_per_s / 1e9),
-    percent(one.cpu_burnt_ns_per_s / 1e9),
+    percent(one.polling_ns_per_s / 1e9),
     rate(one.halts_per_s),
     span(one.mean_added_latency_ns),
   ];
   return card(
     `The plan: ${file.split('/').pop()}`,
-    `${made.advice}. It promised, of the recording ${made.recording.file}:`,
+    `${made.advice}. Predicted from the recording ${made.recording.file}:`,
     table(
-      [['', true], ['cost'], ['CPU burnt'], ['halts/s'], ['mean latency']],
+      [['', true], ['cost'], ['polling CPU'], ['halts/s'], ['mean latency']],
       [
         row('present', made.effect.present),
         row('plan', made.effect.recommended),

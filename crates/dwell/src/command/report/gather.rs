@@ -2,7 +2,7 @@
 
 use super::measured::{self, Measured};
 use crate::command::apply;
-use crate::command::tune::{self, Tuned};
+use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::model::{self, Model, ModelArgs};
 use crate::progress;
 use anyhow::Context;
@@ -11,7 +11,7 @@ use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
-use dwell_replay::tune::{Advice, Goal, Role as RowRole};
+use dwell_replay::advice::Advice;
 use dwell_replay::{RecordingSource, Rule, Source};
 use dwell_report::figures::{Compared, Figures, Policy, compare};
 use dwell_trace::exits::ExitTable;
@@ -32,7 +32,7 @@ pub(super) struct Asked<'a> {
     pub(super) exits: &'a [PathBuf],
     pub(super) measured: &'a [PathBuf],
     pub(super) model: &'a ModelArgs,
-    pub(super) goal: Goal,
+    pub(super) goal: &'a GoalArgs,
 }
 
 /// Everything that a report shows.
@@ -149,18 +149,19 @@ impl Recording {
     ) -> anyhow::Result<Recording> {
         let file = path.display().to_string();
         let mut info = Summary::of(&reader)?;
-        let model = Model::of(asked.model, reader.metadata())?;
+        let model = Model::of(asked.model, &reader)?;
         let layer = tune::one_layer(&model)?;
         if let Some(setting) = planned {
             refuse_other_layer(setting, layer).with_context(|| file.clone())?;
         }
         let source = RecordingSource::new(reader, layer == Layer::Iothread);
         // A recording that is too short for advice still has something to show.
-        let (tune, advice, no_advice) = match tune::advise(&file, &source, &model, asked.goal) {
-            Ok((tuned, advice)) => (Some(tuned), Some(advice), None),
-            Err(why) => (None, None, Some(format!("{why:#}"))),
+        let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal) {
+            Ok(tuned) => (Some(tuned), None),
+            Err(why) => (None, Some(format!("{why:#}"))),
         };
-        let mut policies = policies(&model, source.reader().metadata(), advice.as_ref());
+        let advice = tune.as_ref().map(|tuned| &tuned.advice);
+        let mut policies = policies(&model, source.reader().metadata(), advice);
         if let Some(setting) = planned {
             policies.truncate(1);
             policies.push(Policy { name: "plan".to_owned(), rule: Rule::Layer(*setting) });
@@ -182,20 +183,19 @@ impl Recording {
     }
 }
 
-/// The setting in force, and the one that is recommended; where none is, the one that was best on the first half.
+/// The setting in force, and the one that is recommended; where none is, the candidate that was rejected.
 fn policies(model: &Model, metadata: &Metadata, advice: Option<&Advice>) -> Vec<Policy> {
-    let policy = |name: &str, rule: Rule| Policy { name: name.to_owned(), rule };
+    let policy = |name: &str, setting: Setting| Policy { name: name.to_owned(), rule: Rule::Layer(setting) };
     let Some(advice) = advice else {
         let (present, _) = model.present(metadata);
-        return present.first().map(|&present| policy("present", Rule::Layer(present))).into_iter().collect();
+        return present.first().map(|&present| policy("present", present)).into_iter().collect();
     };
-    let rule = |role| advice.row(role).rule;
-    let other =
-        if advice.verdict.is_change() { "recommended" } else { "best on the first half, not advised" };
-    let (present, chosen) = (rule(RowRole::Present), rule(RowRole::Recommended));
-    let mut policies: Vec<Policy> = present.map(|rule| policy("present", rule)).into_iter().collect();
-    policies.extend(chosen.filter(|rule| Some(*rule) != present).map(|rule| policy(other, rule)));
-    policies
+    let name = if advice.verdict.is_change() { "recommended" } else { "rejected" };
+    let chosen = advice.chosen.filter(|chosen| *chosen != advice.present);
+    [policy("present", advice.present)]
+        .into_iter()
+        .chain(chosen.map(|setting| policy(name, setting)))
+        .collect()
 }
 
 /// The setting of a plan says nothing of another layer's rule.

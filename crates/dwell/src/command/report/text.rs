@@ -4,9 +4,9 @@ use super::gather::{Exits, PlanFile, Recording, Report, Role};
 use super::measured::Measured;
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
-use dwell_knobs::plan::{Effect, Predicted};
+use dwell_knobs::plan::Effect;
 use dwell_report::figures::{Compared, PolicyFigures};
-use dwell_report::{Cell, Column, Table, percent};
+use dwell_report::{Cell, Column, Table, percent, priced};
 use dwell_trace::exits::NARROW;
 
 /// All of it.
@@ -77,7 +77,7 @@ fn polls(recording: &Recording) -> Table {
         Column::number("polls", "polls"),
         Column::number("success", "success_share"),
         Column::number("polled", "polled_ns"),
-        Column::number("in vain", "wasted_share"),
+        Column::number("failed", "wasted_share"),
         Column::number("halts", "halts"),
         Column::number("halts/s", "halts_per_s"),
         Column::number("window p5", "window_p5_ns"),
@@ -128,26 +128,15 @@ fn polls(recording: &Recording) -> Table {
     table
 }
 
-/// What a plan says would come of it.
+/// What a plan predicts.
 fn promised(effect: &Effect) -> Table {
-    let mut table = Table::new([
-        Column::text("policy", "policy"),
-        Column::number("cost", "cost_share"),
-        Column::number("CPU burnt", "cpu_burnt_share"),
-        Column::number("halts/s", "halts_per_s"),
-        Column::number("mean latency", "mean_added_latency_ns"),
-    ]);
+    let mut columns = vec![Column::text("policy", "policy")];
+    columns.extend(priced::columns(false));
+    let mut table = Table::new(columns);
     let rows = [("present", &effect.present), ("plan", &effect.recommended), ("optimum", &effect.optimum)];
     for (policy, predicted) in rows {
-        let Predicted { cost_ns_per_s, cpu_burnt_ns_per_s, halts_per_s, mean_added_latency_ns, .. } =
-            predicted;
-        table.push([
-            Cell::Text(policy.to_owned()),
-            Cell::Share(cost_ns_per_s / 1e9),
-            Cell::Share(cpu_burnt_ns_per_s / 1e9),
-            Cell::Rounded(*halts_per_s),
-            Cell::Nanos(*mean_added_latency_ns),
-        ]);
+        let cells = priced::cells(predicted, false).into_iter();
+        table.push([Cell::Text(policy.to_owned())].into_iter().chain(cells));
     }
     table
 }

@@ -70,9 +70,9 @@ impl Sides {
         let halts = account.halts_at_most() as f64;
         let cost_ns = polled_ns + halts * self.halt_cost_ns;
         Block::default()
-            .figure(Figure::CostNsPerS.name(), per_second(cost_ns))
-            .figure(Figure::CpuBurntNsPerS.name(), per_second(polled_ns))
-            .figure(Figure::HaltsPerS.name(), per_second(halts))
+            .figure(Figure::Cost.name(), per_second(cost_ns))
+            .figure(Figure::PollingCpu.name(), per_second(polled_ns))
+            .figure(Figure::Halts.name(), per_second(halts))
             .figure(WAKEUPS, per_second(account.episodes as f64))
     }
 
@@ -113,9 +113,9 @@ fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Resu
     let sleeps = used.switches.voluntary as f64 / seconds;
     let cpu_ns = used.cpu.get() as f64 / seconds;
     Ok(Block::default()
-        .figure(Figure::CostNsPerS.name(), cpu_ns + sleeps * halt_cost_ns)
-        .figure(Figure::CpuBurntNsPerS.name(), cpu_ns)
-        .figure(Figure::HaltsPerS.name(), sleeps)
+        .figure(Figure::Cost.name(), cpu_ns + sleeps * halt_cost_ns)
+        .figure(Figure::PollingCpu.name(), cpu_ns)
+        .figure(Figure::Halts.name(), sleeps)
         .figure(WAKEUPS, sleeps))
 }
 

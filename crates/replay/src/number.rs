@@ -1,3 +1,5 @@
+//! Numbers for people: three digits, a fitting unit, groups of three.
+
 /// A span of time with three significant digits and a fitting unit: `9.05 us`, `1.50 s`, `2 h 3 min`.
 pub fn duration(ns: f64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")];
@@ -42,20 +44,21 @@ pub fn ratio(ratio: f64) -> String {
     significant(ratio)
 }
 
-/// A number that is not negative, rounded to a whole one.
-pub(crate) fn rounded(number: f64) -> String {
+/// A number rounded to a whole one: `-1,273`.
+pub fn rounded(number: f64) -> String {
     // Saturates, which is what is wanted of a number beyond all meaning.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    count(number.round() as u128)
+    let whole = count(number.abs().round() as u128);
+    if number.round() < 0.0 { format!("-{whole}") } else { whole }
 }
 
-/// A whole number with thin groups of three: `1 234 567`.
+/// A whole number in groups of three: `1,234,567`.
 pub fn count(number: u128) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
+            text.push(',');
         }
         text.push(digit);
     }
@@ -91,8 +94,13 @@ mod tests {
     fn numbers_for_people() {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
-        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(rounded(-1_273.4), "-1,273");
+        assert_eq!(rounded(-0.4), "0");
+        assert_eq!(rounded(1_999.5), "2,000");
+        assert_eq!(duration(-1_500.0), "-1.50 us");
         assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!(percent(-0.05), "-5.00 %");
         assert_eq!(percent(0.0002), "0.02 %");
         assert_eq!(ratio(1.0849), "1.08");
         assert_eq!(ratio(9.999), "10.0");
