@@ -5,9 +5,10 @@ mod say;
 
 use say::say;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The cores are there once: one experiment at a time.
@@ -78,7 +79,7 @@ fn without_kvm_one_line_says_why() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command.args(["lab", experiment]).env("XDG_STATE_HOME", "/nonexistent");
         if Path::new("/dev/kvm").exists() {
-            // Where there is a KVM, somebody who may not use it stands for one who has none.
+            // Poller there is a KVM, somebody who may not use it stands for one who has none.
             command.uid(NOBODY).gid(NOBODY);
         }
         let output = match command.output() {
@@ -128,7 +129,7 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
     assert_eq!(told["gaps"], "constant:50us");
     let rows = told["rows"].as_array().unwrap();
     for arm in ["host:0", "guest:always", "host:0 (A/A)"] {
-        for figure in ["p50", "p99.9", "cpu_ns_per_wake", "halts_per_wake", "hlt_exits_per_wake"] {
+        for figure in ["p50", "p99.9", "cpu_ns_per_wakeup", "halts_per_wakeup", "hlt_exits_per_wakeup"] {
             let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
             assert!(row.is_some_and(|row| row["value"]["value"].is_number()), "{arm} {figure}");
         }
@@ -193,8 +194,8 @@ fn live_policies_are_compared_in_both_places() {
             let row = rows.iter().find(|row| row["arm"] == leader && row["figure"] == figure).unwrap();
             row["value"]["value"].as_f64().unwrap()
         };
-        let cost = value("polled_ns_per_wake") + 20_000.0 * value("halts_per_wake");
-        assert!((value("cost_ns_per_wake") / cost - 1.0).abs() < 1e-6, "{cost}");
+        let cost = value("polled_ns_per_wakeup") + 20_000.0 * value("halts_per_wakeup");
+        assert!((value("cost_ns_per_wakeup") / cost - 1.0).abs() < 1e-6, "{cost}");
     }
 }
 
@@ -231,4 +232,54 @@ fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
     std::fs::write(&stored, "{}").unwrap();
     let refused = dwell(state.path(), &["replay", file, "--set", "default"]);
     assert!(!known || stderr(&refused).contains("dwell lab calibrate"), "{}", stderr(&refused));
+}
+
+/// Ctrl-C before the first round is complete: one sentence, and no table without values.
+#[test]
+fn what_is_stopped_early_says_so_in_one_sentence() {
+    const TEST: &str = "what_is_stopped_early_says_so_in_one_sentence";
+    let _alone = alone();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    // A round of twelve blocks of 150 ms, after six of warm-up.
+    let mut child = command
+        .args(["lab", "wake", "--budget", "1min", "--foreign-limit", "100"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    // The first line of progress, when the first block is due.
+    told.read_line(&mut first).unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    if child.try_wait().unwrap().is_none() {
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    }
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    if first.contains("no KVM here") || first.contains("needs 2 CPUs") {
+        return say!("SKIP {}: {TEST}", first.trim().trim_start_matches("dwell: "));
+    }
+    assert!(first.starts_with("round 1, block 1"), "{first}");
+    assert_eq!(rest, "dwell: stopped before the first round was complete; there are no results\n");
+    assert!(output.stdout.is_empty() && output.status.code() == Some(2), "{output:?}");
+}
+
+#[test]
+fn a_calibration_with_too_little_time_is_refused_in_one_sentence() {
+    const TEST: &str = "a_calibration_with_too_little_time_is_refused_in_one_sentence";
+    let _alone = alone();
+    let state = tempfile::tempdir().unwrap();
+    let output = dwell(state.path(), &["lab", "calibrate", "--rounds", "1", "--foreign-limit", "100"]);
+    if cannot(&output) {
+        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+    }
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let told = stderr(&output);
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.starts_with("dwell: cannot measure the cost of a halt: only 1 rounds"), "{told}");
+    assert!(last.ends_with("at least 6 are needed; use a longer --budget"), "{told}");
+    assert!(!told.contains("warning"), "{told}");
+    assert!(!state.path().join("dwell/halt-cost.json").exists());
 }

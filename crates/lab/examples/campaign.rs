@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let plan = CampaignOptions { budget: Duration::from_secs(20), ..CampaignOptions::default() };
     let arms = Arms::new("sleep", Wait::Sleeping).arm("spin", Wait::Spinning);
-    let figures = [Figure::of_block("cpu_ns_per_wake", Unit::Nanos).within(0.05)];
+    let figures = [Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05)];
     let figures = figures.into_iter().chain(Figure::latency());
     let seed = plan.seed;
     let campaign = Campaign::new("sleep", arms, figures, plan)?;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let late_ns: Vec<u64> = gaps.sequence(seed, turn.sequence, WAKES).gaps.iter().map(wait).collect();
         let cpu_ns = own_cpu_time().saturating_sub(begin).get() as f64;
         Ok::<_, std::convert::Infallible>(
-            Block::new(late_ns).figure("cpu_ns_per_wake", cpu_ns / WAKES as f64),
+            Block::new(late_ns).figure("cpu_ns_per_wakeup", cpu_ns / WAKES as f64),
         )
     })?;
 

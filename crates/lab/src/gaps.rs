@@ -119,10 +119,10 @@ impl fmt::Display for GapSpec {
     /// As it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GapSpec::Constant(gap) => write!(f, "constant:{}", Typed(*gap)),
-            GapSpec::Exponential(mean) => write!(f, "exponential:{}", Typed(*mean)),
+            GapSpec::Constant(gap) => write!(f, "constant:{}", ExactDuration(*gap)),
+            GapSpec::Exponential(mean) => write!(f, "exponential:{}", ExactDuration(*mean)),
             GapSpec::Bimodal { first, second, first_share } => {
-                write!(f, "bimodal:{},{},{first_share}", Typed(*first), Typed(*second))
+                write!(f, "bimodal:{},{},{first_share}", ExactDuration(*first), ExactDuration(*second))
             }
             GapSpec::Recording { path, idler } => {
                 let path = path.display().to_string();
@@ -134,9 +134,9 @@ impl fmt::Display for GapSpec {
 }
 
 /// A span of time as people type it: exact, in the largest unit in which it is a whole number.
-pub(crate) struct Typed(pub(crate) Nanos);
+pub(crate) struct ExactDuration(pub(crate) Nanos);
 
-impl fmt::Display for Typed {
+impl fmt::Display for ExactDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.0.get();
         let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
@@ -203,7 +203,7 @@ impl Gaps {
     /// Of a recording at most 2^20 gaps are taken, the first ones of its idler.
     ///
     /// # Errors
-    /// Where a recording cannot be read, or has no episode of the idler that is asked for.
+    /// Poller a recording cannot be read, or has no episode of the idler that is asked for.
     pub fn open(spec: GapSpec, most: Nanos) -> Result<Gaps, GapsError> {
         let (spec, recorded) = match spec {
             GapSpec::Recording { path, idler } => {

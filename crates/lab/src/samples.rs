@@ -75,7 +75,7 @@ pub struct About {
     pub gaps: Option<String>,
     /// When it was begun \[s since 1970\].
     pub begun_s: Option<u64>,
-    /// Anything else: the settings of the arms, the flavour of KVM.
+    /// Anything else: the settings of the arms, the kvm_kind of KVM.
     pub notes: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -93,7 +93,7 @@ pub enum SamplesError {
 /// Writes all that was measured to the file `path`, which is there only once it is complete.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// Poller the file cannot be written.
 pub fn write(path: &Path, measurements: &Measurements, about: &About) -> Result<(), SamplesError> {
     write_to(NewFile::create(path)?, measurements, about, ROWS_PER_GROUP)?.keep()?;
     Ok(())

@@ -3,8 +3,8 @@
 mod alone;
 
 use alone::{Alone, figure, median_us, say, turn};
-use dwell_lab::experiment::doorbell::{Served, Work, block};
-use dwell_lab::experiment::{LabError, Rig, Tallies};
+use dwell_lab::experiment::doorbell::{IoThreadSetting, Work, block};
+use dwell_lab::experiment::{KvmCountsByArm, LabError, Rig};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use dwell_stats::Block;
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 const REQUESTS: usize = 300;
 const NEITHER: &str = "busy+suppress+guest:fixed=10ms";
 
-fn served(text: &str) -> Served {
+fn served(text: &str) -> IoThreadSetting {
     text.parse().unwrap()
 }
 
@@ -32,7 +32,7 @@ impl Blocks {
         );
         let never = AtomicBool::new(false);
         let run = |arm: &&'static str| {
-            let (setting, kept) = (served(arm), &mut Tallies::default());
+            let (setting, kept) = (served(arm), &mut KvmCountsByArm::default());
             let block = block(rig, &work(REQUESTS), &turn(arm, &setting), kept, &never).unwrap();
             let of = |name: &str| figure(&block, name);
             say!(
@@ -121,7 +121,7 @@ fn what_is_stopped_ends() {
     let Some(Alone { rig, .. }) = &alone::rig(1, "what_is_stopped_ends") else { return };
     let stop = AtomicBool::new(true);
     for text in ["blocking", "busy", "adaptive:aio@7.2"] {
-        let (setting, kept) = (served(text), &mut Tallies::default());
+        let (setting, kept) = (served(text), &mut KvmCountsByArm::default());
         let stopped = block(rig, &work(3_000), &turn(text, &setting), kept, &stop).unwrap_err();
         assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
     }
@@ -143,7 +143,7 @@ fn what_is_written_is_read_back() {
         ("busy+user:never", "halts are handled in the kernel"),
         ("busy+guest", "is no policy"),
     ] {
-        let error = text.parse::<Served>().unwrap_err().to_string();
+        let error = text.parse::<IoThreadSetting>().unwrap_err().to_string();
         assert!(error.contains(told), "{text}: {error}");
     }
 }

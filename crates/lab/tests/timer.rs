@@ -4,7 +4,7 @@ mod alone;
 
 use alone::{Alone, figure, median_us, say, turn};
 use dwell_lab::experiment::timer::{Timer, block, predicted};
-use dwell_lab::experiment::{LabError, Tallies};
+use dwell_lab::experiment::{KvmCountsByArm, LabError};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use std::sync::atomic::AtomicBool;
@@ -32,7 +32,7 @@ fn every_timer_fires_and_none_before_its_deadline() {
     };
     let never = AtomicBool::new(false);
     let blocks = ARMS.map(|arm| {
-        let mut kept = Tallies::default();
+        let mut kept = KvmCountsByArm::default();
         let block = block(rig, &ahead(), 1, TIMERS, &turn(arm, &timer(arm)), &mut kept, &never).unwrap();
         let counted = kept.per_round(0);
         assert!(counted.get("halt_exits").is_some_and(|exits| *exits >= 0.5), "{arm}: {counted:?}");
@@ -88,7 +88,7 @@ fn what_is_stopped_ends() {
     let Some(Alone { rig, .. }) = &alone::rig(1, "what_is_stopped_ends") else { return };
     let stop = AtomicBool::new(true);
     for text in ["in-kernel", "spin", "timerfd"] {
-        let (setting, kept) = (timer(text), &mut Tallies::default());
+        let (setting, kept) = (timer(text), &mut KvmCountsByArm::default());
         let stopped = block(rig, &ahead(), 1, 3_000, &turn(text, &setting), kept, &stop).unwrap_err();
         assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
     }

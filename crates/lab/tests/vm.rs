@@ -3,7 +3,7 @@
 mod alone;
 
 use alone::{Alone, say};
-use dwell_lab::experiment::waking::{WARM_UP, Waking, wake};
+use dwell_lab::experiment::waking::{WARM_UP, WakeupBlock, wake};
 use dwell_lab::experiment::{LabError, Rig, pingpong};
 use dwell_lab::gaps::Gaps;
 use dwell_lab::idle::Idle;
@@ -18,7 +18,7 @@ fn rig(test: &str) -> Option<Alone> {
     alone::rig(2, test)
 }
 
-fn run(rig: &Rig, idle: &str, gaps: &str) -> Result<Waking, LabError> {
+fn run(rig: &Rig, idle: &str, gaps: &str) -> Result<WakeupBlock, LabError> {
     let gaps = Gaps::open(gaps.parse().unwrap(), Nanos::MAX).unwrap();
     let idle: Idle = idle.parse().unwrap();
     wake(rig, &idle, &gaps.sequence(1, 0, WARM_UP + WAKES).gaps, &AtomicBool::new(false))
@@ -133,10 +133,10 @@ fn players_exchange_every_message() {
     let Some(Alone { rig, .. }) = &rig("players_exchange_every_message") else { return };
     let stop = AtomicBool::new(false);
     let think = Gaps::open("constant:20us".parse().unwrap(), Nanos::MAX).unwrap();
-    let vcpus = |idle: &str| pingpong::Players::Vcpus(Box::new(idle.parse().unwrap()));
+    let vcpus = |idle: &str| pingpong::Participants::Vcpus(Box::new(idle.parse().unwrap()));
     let arms = Arms::new("no polling", vcpus("host:0"))
-        .arm("futex", pingpong::Players::Futex)
-        .arm("spin", pingpong::Players::Spin)
+        .arm("futex", pingpong::Participants::Futex)
+        .arm("spin", pingpong::Participants::Spin)
         .arm("guest polling", vcpus("guest:haltpoll"))
         .arm("no poll control", vcpus("host:200us+no-poll-control"));
     let plan = CampaignOptions { min_rounds: 1, max_rounds: 1, ..CampaignOptions::default() };

@@ -3,24 +3,24 @@
 mod calibrate;
 mod campaign;
 mod doorbell;
-mod findings;
+mod kvm_counts;
 mod pingpong;
 mod policies;
-mod tallies;
+mod results;
 mod timer;
 mod validate;
 mod wake;
 
 use crate::failure::Outcome;
 
-/// Run the trade-off on the KVM of this machine, with a small VMM, and hold predictions against measurements
+/// Measure polling versus halting on the KVM of this machine, and compare predictions with measurements
 ///
-/// Each experiment tries several ways to idle ("arms") in alternation, with the same stimulus for each, repeats blocks in
-/// which other programs took CPU time, and prints figures with 95 % intervals. Nothing on the machine is changed, and
-/// nothing stays behind.
+/// A small VMM runs guests. Each experiment measures several settings ("arms") in alternation, with the same stimulus for
+/// each, repeats blocks during which other programs used CPU time, and prints figures with 95 % intervals. Nothing on the
+/// machine is changed.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Needs /dev/kvm and two CPUs, and is best run as root: real-time threads are disturbed less."
+    after_help = "Needs /dev/kvm and two CPUs. Run it as root if possible: real-time threads are disturbed less."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

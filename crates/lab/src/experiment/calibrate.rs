@@ -4,7 +4,7 @@
 //! host polls until the wake. The difference is what a halt costs: in CPU time, once the polling itself is taken off, and in
 //! latency.
 
-use super::waking::{self, WARM_UP, Waking};
+use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, wake};
 use crate::idle::Idle;
 use dwell_policy::Nanos;
@@ -53,9 +53,9 @@ pub fn measure(
 ) -> Result<Measurements, CampaignError<LabError>> {
     let gaps = vec![gap; WARM_UP + wake::wakes_of_a_block(gap, BLOCK)];
     let figures = [
-        Figure::of_block("cpu_ns_per_wake", Unit::Nanos),
-        Figure::of_block("cpu_less_polling_ns_per_wake", Unit::Nanos),
-        Figure::of_block("idle_ns_per_wake", Unit::Nanos),
+        Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos),
+        Figure::of_block("cpu_less_polling_ns_per_wakeup", Unit::Nanos),
+        Figure::of_block("idle_ns_per_wakeup", Unit::Nanos),
         Figure::quantile(0.5),
         Figure::mean(),
     ];
@@ -66,14 +66,14 @@ pub fn measure(
         .run(surroundings, stop, progress, |turn| Ok(told(&waking::wake(rig, turn.setting, &gaps, stop)?)))
 }
 
-fn told(waking: &Waking) -> Block {
+fn told(waking: &WakeupBlock) -> Block {
     let counters = &waking.counters;
     let polled = waking.host_polled_ns();
     let cpu = waking.usage.cpu.get();
     Block::new(waking.latency_ns.clone())
-        .figure("cpu_ns_per_wake", waking.per_wake(cpu))
-        .figure("cpu_less_polling_ns_per_wake", waking.per_wake(cpu.saturating_sub(polled)))
-        .figure("idle_ns_per_wake", waking.per_wake(polled + counters.halt_wait_ns.unwrap_or(0)))
+        .figure("cpu_ns_per_wakeup", waking.per_wake(cpu))
+        .figure("cpu_less_polling_ns_per_wakeup", waking.per_wake(cpu.saturating_sub(polled)))
+        .figure("idle_ns_per_wakeup", waking.per_wake(polled + counters.halt_wait_ns.unwrap_or(0)))
 }
 
 /// What the measurement says; `None` if it was broken off too early.
@@ -82,9 +82,9 @@ pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
     let difference = |figure: &str| Some(findings.row(HALT, figure)?.comparison?.difference);
     Some(HaltCost {
         gap_ns: gap.get(),
-        cpu_ns: difference("cpu_less_polling_ns_per_wake")?,
+        cpu_ns: difference("cpu_less_polling_ns_per_wakeup")?,
         latency_ns: difference("p50")?,
-        idle_excess_ns: difference("idle_ns_per_wake")?,
+        idle_excess_ns: difference("idle_ns_per_wakeup")?,
     })
 }
 

@@ -12,15 +12,15 @@ pub mod wake;
 pub mod waking;
 
 mod arm;
+mod kvm_counts;
 mod play;
 mod rig;
 mod service;
-mod tally;
 
 pub use arm::ParseArmError;
+pub use kvm_counts::{KvmCounts, KvmCountsByArm};
 pub use play::rounds_of_a_block;
 pub use rig::{Placed, Rig, Usage};
-pub use tally::{Tallies, Tally};
 
 use crate::host::thread::PinError;
 use crate::host::{ClockError, CoresError};

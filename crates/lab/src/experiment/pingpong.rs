@@ -4,10 +4,10 @@
 //! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what two vCPUs can
 //! reach.
 
-use super::play::{self, Played, rounds_of_a_block};
-use super::{LabError, Rig, Tally, Usage};
+use super::play::{self, BlockRun, rounds_of_a_block};
+use super::{KvmCounts, LabError, Rig, Usage};
 use crate::gaps::Gaps;
-use crate::guest::pingpong::{Table, reply, serve};
+use crate::guest::pingpong::{Exchange, reply, serve};
 use crate::host::{Thread, Tsc};
 use crate::idle::{Halts, Idle};
 use crate::vm::{Machine, Vcpu};
@@ -22,7 +22,7 @@ pub const WARM_UP: usize = 50;
 
 /// Who plays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Players {
+pub enum Participants {
     /// Two threads of the host that spin.
     Spin,
     /// Two threads of the host that sleep on a futex.
@@ -60,32 +60,32 @@ pub fn block(
     think: &Gaps,
     seed: u64,
     exchanges: usize,
-    trial: &Trial<'_, Players>,
+    trial: &Trial<'_, Participants>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
     let think = think.sequence(seed, trial.sequence, WARM_UP + exchanges).gaps;
     match trial.setting {
-        Players::Spin => native(rig, &think, Wait::Spin, stop),
-        Players::Futex => native(rig, &think, Wait::Futex, stop),
-        Players::Vcpus(idle) => vcpus(rig, &think, idle, stop),
+        Participants::Spin => native(rig, &think, Wait::Spin, stop),
+        Participants::Futex => native(rig, &think, Wait::Futex, stop),
+        Participants::Vcpus(idle) => vcpus(rig, &think, idle, stop),
     }
 }
 
 /// What a player counted itself: IPIs sent and avoided, if it is a vCPU.
 type Ipis = (u64, u64);
 
-fn told(rig: &Rig, round_trips: Vec<u64>, players: &[Played<Ipis>; 2]) -> Block {
+fn told(rig: &Rig, round_trips: Vec<u64>, players: &[BlockRun<Ipis>; 2]) -> Block {
     let exchanges = round_trips.len().max(1) as f64;
     let began = players.iter().map(|player| player.began).min().unwrap_or_default();
     let ended = players.iter().map(|player| player.ended).max().unwrap_or_default();
     let per = |number: u64| number as f64 / exchanges;
-    let sum = |of: &dyn Fn(&Played<Ipis>) -> u64| players.iter().map(of).sum::<u64>();
+    let sum = |of: &dyn Fn(&BlockRun<Ipis>) -> u64| players.iter().map(of).sum::<u64>();
     let cpu = sum(&|player| player.usage.cpu.get());
     let wall = rig.between(began, ended).get().max(1);
     let mut block = Block::new(round_trips)
         .figure("cpu_share", cpu as f64 / (2.0 * wall as f64))
         .figure("cpu_ns_per_exchange", per(cpu));
-    if players.iter().all(|player| player.kvm != Tally::default()) {
+    if players.iter().all(|player| player.kvm != KvmCounts::default()) {
         let kvm = |name: &'static str| per(sum(&|player| player.kvm.get(name).unwrap_or(0)));
         block = block
             .figure("hlt_exits_per_exchange", kvm("halt_exits"))
@@ -101,20 +101,20 @@ fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<B
         return Err(LabError::NeedsKernelHalts);
     }
     let machine = Machine::new(idle.machine(), 2)?;
-    let table: &Table = machine.place()?;
-    table.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
-    for seat in &table.seats {
-        rig.make_bed(&seat.bed, idle)?;
+    let exchange: &Exchange = machine.place()?;
+    exchange.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
+    for endpoint in &exchange.endpoints {
+        rig.set_policy(&endpoint.idle_state, idle)?;
     }
-    table.poll_control.set(idle.poll_control);
-    let vcpus = [machine.vcpu(0, serve, table)?, machine.vcpu(1, reply, table)?];
+    exchange.poll_control.set(idle.poll_control);
+    let vcpus = [machine.vcpu(0, serve, exchange)?, machine.vcpu(1, reply, exchange)?];
     let kickers = vcpus.each_ref().map(Vcpu::kicker);
     let start = &Barrier::new(2);
     let players = std::thread::scope(|scope| {
         let mut threads = vec![];
         let watched = play::watch(&kickers, stop, |playing| {
             for (id, mut vcpu) in vcpus.into_iter().enumerate() {
-                let ipis = move || Ok(table.seats[id].ipis());
+                let ipis = move || Ok(exchange.endpoints[id].ipis());
                 let play = move || play::play(&mut vcpu, rig.vcpu_thread(id), || _ = start.wait(), ipis);
                 threads.push(play::player(scope, format!("CPU {id}/KVM"), playing.clone(), play)?);
             }
@@ -123,9 +123,9 @@ fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<B
         let players: Result<Vec<_>, LabError> = threads.into_iter().map(play::join).collect();
         let players = players?;
         watched?;
-        <[Played<Ipis>; 2]>::try_from(players).map_err(|_| LabError::Gone)
+        <[BlockRun<Ipis>; 2]>::try_from(players).map_err(|_| LabError::Gone)
     })?;
-    let round_trips = table.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
+    let round_trips = exchange.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     Ok(told(rig, round_trips, &players))
 }
 
@@ -171,12 +171,12 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
     let [to_server, to_other] = &mail;
     let exchanges = u32::try_from(think.len()).unwrap_or(u32::MAX);
     let warm_up = u32::try_from(WARM_UP).unwrap_or(0);
-    let share = |before: (Usage, Tsc)| -> Result<Played<Ipis>, LabError> {
+    let share = |before: (Usage, Tsc)| -> Result<BlockRun<Ipis>, LabError> {
         let ended = Tsc::now();
         let usage = Usage::of(Thread::current())? - before.0;
-        Ok(Played { usage, began: before.1, ended, kvm: Tally::default(), read: [(0, 0); 2] })
+        Ok(BlockRun { usage, began: before.1, ended, kvm: KvmCounts::default(), read: [(0, 0); 2] })
     };
-    let other = || -> Result<Played<Ipis>, LabError> {
+    let other = || -> Result<BlockRun<Ipis>, LabError> {
         let _place = rig.vcpu_thread(1)?;
         let mut before = (Usage::of(Thread::current())?, Tsc::now());
         for number in 1..=exchanges {
@@ -188,7 +188,7 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
         }
         share(before)
     };
-    let server = || -> Result<(Vec<u64>, Played<Ipis>), LabError> {
+    let server = || -> Result<(Vec<u64>, BlockRun<Ipis>), LabError> {
         let _place = rig.vcpu_thread(0)?;
         let mut round_trips = Vec::with_capacity(think.len());
         let mut before = (Usage::of(Thread::current())?, Tsc::now());

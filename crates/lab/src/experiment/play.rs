@@ -1,6 +1,6 @@
 //! vCPUs whose programs drive themselves: run through their warm-up, measured through the rest.
 
-use super::{LabError, Placed, Tally, Usage, repeats_of_a_block};
+use super::{KvmCounts, LabError, Placed, Usage, repeats_of_a_block};
 use crate::guest::MOST_ROUNDS;
 use crate::host::{Thread, Tsc};
 use crate::vm::{Kicker, Vcpu};
@@ -18,7 +18,7 @@ pub fn rounds_of_a_block(given: Nanos, guess: Nanos, block: Nanos, warm_up: usiz
 }
 
 /// What a player did and used after its warm-up.
-pub(super) struct Played<T> {
+pub(super) struct BlockRun<T> {
     /// What its thread used.
     pub(super) usage: Usage,
     /// When the warm-up had ended.
@@ -26,7 +26,7 @@ pub(super) struct Played<T> {
     /// When all had ended.
     pub(super) ended: Tsc,
     /// What KVM counted, if it is a vCPU.
-    pub(super) kvm: Tally,
+    pub(super) kvm: KvmCounts,
     /// What else was read, before and after.
     pub(super) read: [T; 2],
 }
@@ -39,18 +39,18 @@ pub(super) fn play<T>(
     place: Result<Placed, LabError>,
     warmed: impl FnOnce(),
     read: impl Fn() -> Result<T, LabError>,
-) -> Result<Played<T>, LabError> {
+) -> Result<BlockRun<T>, LabError> {
     let stats = vcpu.stats();
     let ran = vcpu.run(|| ControlFlow::Break(()));
     warmed();
     let (_place, stats) = (place?, stats?);
     ran?;
-    let before = (Tally::read(&stats)?, read()?);
+    let before = (KvmCounts::read(&stats)?, read()?);
     let (usage, began) = (Usage::of(Thread::current())?, Tsc::now());
     vcpu.run(|| ControlFlow::Break(()))?;
     let (ended, usage) = (Tsc::now(), Usage::of(Thread::current())? - usage);
-    let after = (read()?, Tally::read(&stats)?);
-    Ok(Played { usage, began, ended, kvm: after.1 - &before.0, read: [before.1, after.0] })
+    let after = (read()?, KvmCounts::read(&stats)?);
+    Ok(BlockRun { usage, began, ended, kvm: after.1 - &before.0, read: [before.1, after.0] })
 }
 
 /// Held by each player while it plays.

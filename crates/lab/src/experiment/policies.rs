@@ -18,31 +18,34 @@ use dwell_stats::{Arms, Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
 /// The figure by which policies are judged: time polled plus halts at their price, for each wake.
-pub const COST: &str = "cost_ns_per_wake";
+pub const COST: &str = "cost_ns_per_wakeup";
 
 /// Who polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum Poller {
     /// The VMM's thread, which handles the halts.
     UserSpace,
     /// The guest, above a kernel that does not poll.
     Guest,
 }
 
-impl Where {
+impl Poller {
     /// Both.
-    pub const ALL: [Where; 2] = [Where::UserSpace, Where::Guest];
+    pub const ALL: [Poller; 2] = [Poller::UserSpace, Poller::Guest];
 
     fn idle(self, rule: Rule) -> Idle {
         match self {
-            Where::UserSpace => Idle::user(rule),
-            Where::Guest => Idle::guest(rule),
+            Poller::UserSpace => Idle::user(rule),
+            Poller::Guest => Idle::guest(rule),
         }
     }
 
     /// The rule of today's kernels here, with its defaults in a version.
     fn rule(self, version: Version) -> Rule {
-        Rule::Layer(Setting::defaults(if self == Where::Guest { Layer::Guest } else { Layer::Host }, version))
+        Rule::Layer(Setting::defaults(
+            if self == Poller::Guest { Layer::Guest } else { Layer::Host },
+            version,
+        ))
     }
 
     /// The leader's arm.
@@ -55,7 +58,7 @@ impl Where {
     pub fn arms(self, version: Version, terms: Terms) -> Arms<Idle> {
         let others =
             [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::savings(terms), Rule::leader(terms)];
-        let kernel = (self == Where::UserSpace).then(|| Idle::host(200_000));
+        let kernel = (self == Poller::UserSpace).then(|| Idle::host(200_000));
         let others = others.into_iter().map(|rule| self.idle(rule)).chain(kernel);
         let first = self.idle(self.rule(version));
         let arms = Arms::new(&first.to_string(), first);
@@ -72,7 +75,7 @@ impl Where {
         const GAP: Nanos = Nanos::from_micros(100);
         let mean = |rule: Rule| -> Result<Nanos, LabError> {
             let waking = wake(rig, &self.idle(rule), &[GAP; WARM_UP + WAKES], stop)?;
-            let idling = if self == Where::Guest { waking.guest } else { waking.user };
+            let idling = if self == Poller::Guest { waking.guest } else { waking.user };
             Ok(Nanos(rig.nanos(idling.idled_cycles) / waking.wakes().max(1)))
         };
         Ok(mean(Rule::Never)?.saturating_sub(mean(Rule::Always)?))

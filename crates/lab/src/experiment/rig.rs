@@ -1,10 +1,10 @@
 //! The part of the host that an experiment uses: cores, a clock, and KVM.
 
 use super::LabError;
-use crate::guest::{Bed, Sleeper, sleeper};
+use crate::guest::{IdleState, Sleeper, sleeper};
 use crate::host::{Cores, Pinned, Realtime, Switches, Thread, Ticks, Tsc, TscClock, TscHz};
 use crate::idle::Idle;
-use crate::vm::{Flavour, Machine, Options, VmError};
+use crate::vm::{KvmKind, Machine, Options, VmError};
 use dwell_policy::Nanos;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -17,12 +17,12 @@ const PRIORITY: u8 = 10;
 /// How long the time-stamp counter is measured.
 const CALIBRATION: Duration = Duration::from_millis(100);
 
-/// Where the threads of an experiment run, and the clock that they share with the guest.
+/// Poller the threads of an experiment run, and the clock that they share with the guest.
 #[derive(Clone, Debug)]
 pub struct Rig {
     cores: Cores,
     clock: TscClock,
-    flavour: Flavour,
+    kvm_kind: KvmKind,
     /// Held while this rig or a copy of it lives.
     _alone: Arc<File>,
 }
@@ -48,7 +48,7 @@ impl Rig {
         let alone = alone()?;
         let khz = machine.vcpu(0, sleeper, machine.place::<Sleeper>()?)?.tsc_khz()?;
         let clock = TscClock::calibrate(TscHz::from_khz(khz), CALIBRATION)?;
-        Ok(Rig { cores, clock, flavour: Flavour::detect(), _alone: Arc::new(alone) })
+        Ok(Rig { cores, clock, kvm_kind: KvmKind::detect(), _alone: Arc::new(alone) })
     }
 
     /// The rate of the clock.
@@ -62,13 +62,13 @@ impl Rig {
     }
 
     /// Which KVM this is.
-    pub fn flavour(&self) -> &Flavour {
-        &self.flavour
+    pub fn kvm_kind(&self) -> &KvmKind {
+        &self.kvm_kind
     }
 
     /// What a reader has to know of this machine before believing any figure.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = vec![format!("this KVM: {}", self.flavour)];
+        let mut notes = vec![format!("this KVM: {}", self.kvm_kind)];
         if self.cores.siblings {
             notes.push(
                 "two of the CPUs used are hyperthreads of one core: one that polls slows the other"
@@ -91,9 +91,9 @@ impl Rig {
     ///
     /// # Errors
     /// If the policy cannot be run.
-    pub fn make_bed(&self, bed: &Bed, idle: &Idle) -> Result<(), LabError> {
+    pub fn set_policy(&self, idle_state: &IdleState, idle: &Idle) -> Result<(), LabError> {
         if let Some(rule) = &idle.guest {
-            bed.make(rule.policy()?, self.hz());
+            idle_state.make(rule.policy()?, self.hz());
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Usage {
     /// What it has used so far.
     ///
     /// # Errors
-    /// Where there is no such thread.
+    /// Poller there is no such thread.
     pub fn of(thread: Thread) -> Result<Usage, LabError> {
         let read = || Ok(Usage { cpu: thread.cpu_time()?, switches: thread.switches()? });
         read().map_err(LabError::Usage)

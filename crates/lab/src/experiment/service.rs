@@ -1,6 +1,6 @@
 //! A vCPU that plays, beside a thread of its VMM that serves it.
 
-use super::play::{Played, join, play, player, watch};
+use super::play::{BlockRun, join, play, player, watch};
 use super::{LabError, Rig, Usage, os};
 use crate::host::Thread;
 use crate::vm::Vcpu;
@@ -64,7 +64,7 @@ pub(super) fn served<T: Send>(
     stop: &AtomicBool,
     server: impl FnOnce(&Service<'_>) -> Result<(), LabError> + Send,
     read: impl Fn() -> T + Send,
-) -> Result<Played<(Usage, T)>, LabError> {
+) -> Result<BlockRun<(Usage, T)>, LabError> {
     let _place = rig.supervisor_thread()?;
     let service = Service { over: AtomicBool::new(false), bell };
     let kicker = vcpu.kicker();

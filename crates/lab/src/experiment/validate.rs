@@ -11,7 +11,7 @@
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
 use super::calibrate::Calibration;
-use super::waking::{self, WARM_UP, Waking};
+use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig};
 use crate::gaps::Gaps;
 use crate::idle::{Halts, Idle};
@@ -32,12 +32,12 @@ pub const FIGURES: [&str; 5] = ["polls", "polls_succeeded", "polled_ns", "halts"
 
 /// The name of a block's figure: what was measured of an arm.
 pub fn measured(figure: &str) -> String {
-    format!("{figure}_per_wake")
+    format!("{figure}_per_wakeup")
 }
 
 /// The name of a figure of the recorded block: what was predicted for another arm.
 pub fn predicted(arm: &str, figure: &str) -> String {
-    format!("predicted {figure}_per_wake of {arm}")
+    format!("predicted {figure}_per_wakeup of {arm}")
 }
 
 /// The figures of a campaign, measured of every arm. What is predicted stands in the blocks of the baseline, which is
@@ -161,7 +161,7 @@ pub fn block(
     Ok(block)
 }
 
-fn told(waking: &Waking) -> Block {
+fn told(waking: &WakeupBlock) -> Block {
     let counters = &waking.counters;
     let figures = [
         counters.halt_attempted_poll.unwrap_or(0),
@@ -208,7 +208,7 @@ impl Episode {
 
 impl Recording {
     /// CPU time that is neither polling nor halting \[ns\], over all wakes that count.
-    fn base_cpu(&self, waking: &Waking, calibration: &Calibration) -> f64 {
+    fn base_cpu(&self, waking: &WakeupBlock, calibration: &Calibration) -> f64 {
         let halts = self.episodes.iter().filter(|episode| episode.counts && episode.halted);
         let halting: u64 =
             halts.map(|episode| calibration.halt_cpu_after(episode.event(calibration)).get()).sum();
@@ -267,7 +267,7 @@ fn recorded(
     idle: &Idle,
     gaps: &[Nanos],
     stop: &AtomicBool,
-) -> Result<(Waking, Recording), LabError> {
+) -> Result<(WakeupBlock, Recording), LabError> {
     let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
         // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
         let target =
@@ -297,7 +297,7 @@ fn recorded(
     Ok((waking, recording))
 }
 
-fn read(bytes: Vec<u8>, waking: &Waking) -> Result<Recording, LabError> {
+fn read(bytes: Vec<u8>, waking: &WakeupBlock) -> Result<Recording, LabError> {
     let reader = Reader::from_bytes("the lab's recording", bytes)?;
     let metadata = reader.metadata();
     let version = metadata.kernel.as_deref().and_then(Version::parse).ok_or(LabError::UnknownKernel)?;

@@ -1,9 +1,9 @@
 //! `wake`: what a way to idle costs and how late its wakes are.
 
-use super::waking::{self, WARM_UP, Waking};
+use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, repeats_of_a_block};
 use crate::gaps::Gaps;
-use crate::guest::Idling;
+use crate::guest::IdleCounts;
 use crate::idle::{Halts, Idle};
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::Nanos;
@@ -14,26 +14,26 @@ use std::sync::atomic::AtomicBool;
 pub fn figures() -> Vec<Figure> {
     let mut figures = Figure::latency().to_vec();
     figures.extend([
-        Figure::of_block("cpu_ns_per_wake", Unit::Nanos).within(0.05),
+        Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05),
         Figure::of_block("cpu_share", Unit::Share),
-        Figure::of_block("switches_per_wake", Unit::Count),
-        Figure::of_block("polls_per_wake", Unit::Count),
-        Figure::of_block("polls_succeeded_per_wake", Unit::Count),
-        Figure::of_block("polled_ns_per_wake", Unit::Nanos),
-        Figure::of_block("halts_per_wake", Unit::Count),
-        Figure::of_block("hlt_exits_per_wake", Unit::Count),
-        Figure::of_block("signals_per_wake", Unit::Count),
+        Figure::of_block("switches_per_wakeup", Unit::Count),
+        Figure::of_block("polls_per_wakeup", Unit::Count),
+        Figure::of_block("polls_succeeded_per_wakeup", Unit::Count),
+        Figure::of_block("polled_ns_per_wakeup", Unit::Nanos),
+        Figure::of_block("halts_per_wakeup", Unit::Count),
+        Figure::of_block("hlt_exits_per_wakeup", Unit::Count),
+        Figure::of_block("signals_per_wakeup", Unit::Count),
     ]);
     figures
 }
 
 /// What the experiment keeps beside the figures: KVM's counters of each arm, histograms included, over all its blocks.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct CountersByArm {
     counters: Vec<Option<Counters>>,
 }
 
-impl Kept {
+impl CountersByArm {
     /// KVM's counters of an arm, by its place among the arms.
     pub fn counters(&self, arm: usize) -> Option<&Counters> {
         self.counters.get(arm)?.as_ref()
@@ -69,7 +69,7 @@ pub fn block(
     seed: u64,
     wakes: usize,
     trial: &Trial<'_, Idle>,
-    kept: &mut Kept,
+    kept: &mut CountersByArm,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
     let sequence = gaps.sequence(seed, trial.sequence, WARM_UP + wakes);
@@ -90,8 +90,8 @@ pub(super) struct Polling {
 }
 
 impl Polling {
-    pub(super) fn of(rig: &Rig, idle: &Idle, waking: &Waking) -> Polling {
-        let of = |idler: &Idling| Polling {
+    pub(super) fn of(rig: &Rig, idle: &Idle, waking: &WakeupBlock) -> Polling {
+        let of = |idler: &IdleCounts| Polling {
             polls: idler.polls,
             succeeded: idler.polls_succeeded,
             polled_ns: rig.nanos(idler.polled_cycles),
@@ -111,25 +111,25 @@ impl Polling {
 }
 
 /// The figures of a block.
-pub(super) fn told(rig: &Rig, idle: &Idle, waking: &Waking) -> Block {
+pub(super) fn told(rig: &Rig, idle: &Idle, waking: &WakeupBlock) -> Block {
     let counters = &waking.counters;
     let Polling { polls, succeeded, polled_ns, halts } = Polling::of(rig, idle, waking);
     let mut block = Block::new(waking.latency_ns.clone())
-        .figure("cpu_ns_per_wake", waking.per_wake(waking.usage.cpu.get()))
+        .figure("cpu_ns_per_wakeup", waking.per_wake(waking.usage.cpu.get()))
         .figure("cpu_share", waking.usage.cpu.get() as f64 / waking.wall_ns.max(1) as f64)
         .figure(
-            "switches_per_wake",
+            "switches_per_wakeup",
             waking.per_wake(waking.usage.switches.voluntary + waking.usage.switches.involuntary),
         )
-        .figure("polls_per_wake", waking.per_wake(polls))
-        .figure("polls_succeeded_per_wake", waking.per_wake(succeeded))
-        .figure("polled_ns_per_wake", waking.per_wake(polled_ns))
-        .figure("signals_per_wake", waking.per_wake(waking.signalled));
+        .figure("polls_per_wakeup", waking.per_wake(polls))
+        .figure("polls_succeeded_per_wakeup", waking.per_wake(succeeded))
+        .figure("polled_ns_per_wakeup", waking.per_wake(polled_ns))
+        .figure("signals_per_wakeup", waking.per_wake(waking.signalled));
     if let Some(halts) = halts {
-        block = block.figure("halts_per_wake", waking.per_wake(halts));
+        block = block.figure("halts_per_wakeup", waking.per_wake(halts));
     }
     if let Some(exits) = counters.halt_exits {
-        block = block.figure("hlt_exits_per_wake", waking.per_wake(exits));
+        block = block.figure("hlt_exits_per_wakeup", waking.per_wake(exits));
     }
     block
 }

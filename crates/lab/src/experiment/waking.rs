@@ -6,7 +6,7 @@
 //! setting: a setting changes what a wake costs, not when it comes.
 
 use super::{LabError, Rig, Usage, os};
-use crate::guest::{IdleCounters, Idling, Sleeper, sleeper, tsc};
+use crate::guest::{IdleCounters, IdleCounts, Sleeper, sleeper, tsc};
 use crate::host::{Tsc, monotonic};
 use crate::idle::{Halts, Idle};
 use crate::vm::{Kicker, Machine};
@@ -26,7 +26,7 @@ const LOST: Nanos = Nanos::from_micros(5_000_000);
 
 /// What a block of wakes showed. The warm-up is not in it.
 #[derive(Clone, Debug, Default)]
-pub struct Waking {
+pub struct WakeupBlock {
     /// From the wake to the guest's first instruction after its halt or poll \[ns\], in order.
     pub latency_ns: Vec<u64>,
     /// Time that it took \[ns\].
@@ -38,16 +38,16 @@ pub struct Waking {
     /// What KVM counted for the vCPU.
     pub counters: Counters,
     /// What the guest counted.
-    pub guest: Idling,
+    pub guest: IdleCounts,
     /// What the VMM's thread counted, where halts come to user space.
-    pub user: Idling,
+    pub user: IdleCounts,
     /// Wakes that needed an interrupt or a system call.
     pub signalled: u64,
     /// Wakes that needed nothing, because the idler watched.
     pub avoided: u64,
 }
 
-impl Waking {
+impl WakeupBlock {
     /// Number of wakes.
     pub fn wakes(&self) -> u64 {
         self.latency_ns.len() as u64
@@ -74,7 +74,7 @@ impl Waking {
 ///
 /// # Errors
 /// [`LabError`]: what KVM answers, a wake that was lost, or [`LabError::Stopped`].
-pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result<Waking, LabError> {
+pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result<WakeupBlock, LabError> {
     wake_within(rig, idle, gaps, stop, |drive| drive())
 }
 
@@ -87,13 +87,13 @@ pub fn wake_within<R>(
     idle: &Idle,
     gaps: &[Nanos],
     stop: &AtomicBool,
-    around: impl FnOnce(&mut dyn FnMut() -> Result<Waking, LabError>) -> Result<R, LabError>,
+    around: impl FnOnce(&mut dyn FnMut() -> Result<WakeupBlock, LabError>) -> Result<R, LabError>,
 ) -> Result<R, LabError> {
     let machine = Machine::new(idle.machine(), 1)?;
     let shared: &Sleeper = machine.place()?;
-    rig.make_bed(&shared.bed, idle)?;
+    rig.set_policy(&shared.idle_state, idle)?;
     let waker = match (&idle.halts, &idle.guest) {
-        (Halts::InUserSpace(rule), _) => Waker::User(Box::new(UserBed::new(rule.policy()?, rig))),
+        (Halts::InUserSpace(rule), _) => Waker::User(Box::new(UserIdle::new(rule.policy()?, rig))),
         (Halts::InKernel(_), Some(_)) => Waker::Watched(machine.irqfd(0)?),
         (Halts::InKernel(_), None) => {
             shared.always_interrupts();
@@ -110,15 +110,15 @@ pub fn wake_within<R>(
         let running = thread
             .spawn_scoped(scope, move || {
                 let _place = rig.vcpu_thread(0)?;
-                vcpu.run(|| user.map_or(ControlFlow::Break(()), |bed| bed.idle(shared)))
+                vcpu.run(|| user.map_or(ControlFlow::Break(()), |user| user.idle(shared)))
                     .map_err(LabError::from)
             })
             .map_err(LabError::Thread)?;
         let driven = Driven { shared, waker: &waker, stats: &stats, kicker: &kicker, stop };
         let driven = rest(rig, &kicker).and_then(|()| around(&mut || drive(rig, &driven, gaps)));
         if driven.is_err() {
-            if let Some(bed) = user {
-                bed.abandon();
+            if let Some(idle_state) = user {
+                idle_state.abandon();
             }
             kicker.kick();
         }
@@ -135,25 +135,25 @@ enum Waker<'r> {
     /// By memory while the guest polls, else by an interrupt.
     Watched(EventFd),
     /// By memory while the VMM's thread polls, else by a futex.
-    User(Box<UserBed<'r>>),
+    User(Box<UserIdle<'r>>),
 }
 
 impl<'r> Waker<'r> {
-    fn user(&self) -> Option<&UserBed<'r>> {
-        if let Waker::User(bed) = self { Some(bed) } else { None }
+    fn user(&self) -> Option<&UserIdle<'r>> {
+        if let Waker::User(idle_state) = self { Some(idle_state) } else { None }
     }
 
     /// Wakes the idler after an event was posted; answers whether that took a signal.
     #[inline]
     fn wake(&self, shared: &Sleeper) -> Result<bool, LabError> {
         match self {
-            Waker::Watched(_) if shared.bed.watches() => Ok(false),
+            Waker::Watched(_) if shared.idle_state.watches() => Ok(false),
             Waker::Watched(irqfd) | Waker::Interrupt(irqfd) => {
                 irqfd.write(1).map_err(os("writing to an irqfd"))?;
                 Ok(true)
             }
-            Waker::User(_) if shared.bed.watches() => Ok(false),
-            Waker::User(bed) => Ok(bed.wake()),
+            Waker::User(_) if shared.idle_state.watches() => Ok(false),
+            Waker::User(idle_state) => Ok(idle_state.wake()),
         }
     }
 }
@@ -172,8 +172,8 @@ struct Reading {
     monotonic_ns: u64,
     usage: Usage,
     counters: Counters,
-    guest: Idling,
-    user: Idling,
+    guest: IdleCounts,
+    user: IdleCounts,
 }
 
 impl Driven<'_> {
@@ -181,8 +181,8 @@ impl Driven<'_> {
         let thread = self.kicker.thread().ok_or(LabError::Gone)?;
         Ok(Reading {
             counters: self.stats.counters().map_err(os("KVM statistics"))?,
-            guest: self.shared.bed.idling(),
-            user: self.waker.user().map(|bed| bed.counters.read()).unwrap_or_default(),
+            guest: self.shared.idle_state.idling(),
+            user: self.waker.user().map(|user| user.counters.read()).unwrap_or_default(),
             usage: Usage::of(thread)?,
             monotonic_ns: monotonic().get(),
             at: Tsc::now(),
@@ -203,9 +203,9 @@ fn rest(rig: &Rig, kicker: &Kicker) -> Result<(), LabError> {
     Ok(())
 }
 
-fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<Waking, LabError> {
+fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<WakeupBlock, LabError> {
     let _place = rig.stimulus_thread()?;
-    let mut waking = Waking::default();
+    let mut waking = WakeupBlock::default();
     let mut before = None;
     let warm_up = WARM_UP.min(gaps.len().saturating_sub(1));
     for (number, gap) in gaps.iter().enumerate() {
@@ -258,16 +258,16 @@ fn see(rig: &Rig, driven: &Driven, event: u64) -> Result<u64, LabError> {
 }
 
 /// What the VMM's thread knows of its idling.
-struct Mind {
+struct PolicyState {
     policy: Any,
     /// When it idled last: it has been busy since.
     ended: Tsc,
 }
 
-/// Where a VMM's thread idles when the halts of its vCPU come to it.
-struct UserBed<'r> {
+/// Poller a VMM's thread idles when the halts of its vCPU come to it.
+struct UserIdle<'r> {
     rig: &'r Rig,
-    mind: Mutex<Mind>,
+    state: Mutex<PolicyState>,
     /// 1 while the thread sleeps, or is about to.
     sleeping: AtomicU32,
     /// Whether nobody will post any more.
@@ -275,11 +275,11 @@ struct UserBed<'r> {
     counters: IdleCounters,
 }
 
-impl<'r> UserBed<'r> {
-    fn new(policy: Any, rig: &'r Rig) -> UserBed<'r> {
-        UserBed {
+impl<'r> UserIdle<'r> {
+    fn new(policy: Any, rig: &'r Rig) -> UserIdle<'r> {
+        UserIdle {
             rig,
-            mind: Mutex::new(Mind { policy, ended: Tsc::now() }),
+            state: Mutex::new(PolicyState { policy, ended: Tsc::now() }),
             sleeping: AtomicU32::new(0),
             abandoned: AtomicBool::new(false),
             counters: IdleCounters::default(),
@@ -290,8 +290,8 @@ impl<'r> UserBed<'r> {
     /// not seen.
     fn idle(&self, shared: &Sleeper) -> ControlFlow<()> {
         // Only this thread takes the lock; it keeps the policy where the closure can change it.
-        let mut mind = self.mind.lock().unwrap_or_else(PoisonError::into_inner);
-        let Mind { policy, ended } = &mut *mind;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let PolicyState { policy, ended } = &mut *state;
         let seen = shared.seen().0;
         let event = || shared.posted() != seen || self.abandoned.load(Ordering::Relaxed);
         let start = Tsc::now();

@@ -1,6 +1,6 @@
 //! A guest that asks for something by a doorbell and waits for the answer, as a driver of a virtual device does.
 
-use super::{Bed, Idler, PollControl, Rounds, out, spin, tsc};
+use super::{IdleState, Idler, PollControl, Rounds, out, spin, tsc};
 use crate::vm::Shared;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -9,9 +9,9 @@ pub const DOORBELL: u16 = 0xd8;
 
 /// What the guest and the thread that serves it share.
 #[repr(C)]
-pub struct Desk {
-    /// Where the guest waits for answers.
-    pub bed: Bed,
+pub struct RequestChannel {
+    /// Poller the guest waits for answers.
+    pub idle_state: IdleState,
     /// What it tells its host of polling.
     pub poll_control: PollControl,
     /// Whether every answer comes with an interrupt, so that none has to be looked for.
@@ -40,19 +40,19 @@ struct Answer {
     watching: AtomicU32,
 }
 
-// SAFETY: atomics, and what consists of them and of a Bed.
-unsafe impl Shared for Desk {}
+// SAFETY: atomics, and what consists of them and of a IdleState.
+unsafe impl Shared for RequestChannel {}
 
 /// What the guest counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rung {
+pub struct DoorbellCounts {
     /// Doorbells.
     pub rung: u64,
     /// Doorbells that it saved.
     pub suppressed: u64,
 }
 
-impl Desk {
+impl RequestChannel {
     /// Before the guest runs: every answer will come with an interrupt.
     pub fn always_interrupts(&self) {
         self.always_interrupts.store(1, Ordering::Release);
@@ -70,7 +70,7 @@ impl Desk {
     }
 
     /// The server begins to watch for requests, or ends it. It has to look once more after that before it sleeps; as in
-    /// [`Bed`], each side has a full fence between its store and its load.
+    /// [`IdleState`], each side has a full fence between its store and its load.
     #[inline]
     pub fn watch(&self, watching: bool) {
         self.answer.watching.store(watching.into(), Ordering::Relaxed);
@@ -84,14 +84,14 @@ impl Desk {
     }
 
     /// What the guest has counted so far.
-    pub fn rung(&self) -> Rung {
+    pub fn rung(&self) -> DoorbellCounts {
         let [rung, suppressed] =
             [&self.request.rung, &self.request.suppressed].map(|n| n.load(Ordering::Relaxed));
-        Rung { rung, suppressed }
+        DoorbellCounts { rung, suppressed }
     }
 
     #[inline]
-    fn ask(&self, number: u64, suppresses: bool, counted: &mut Rung) {
+    fn ask(&self, number: u64, suppresses: bool, counted: &mut DoorbellCounts) {
         self.request.number.store(number, Ordering::Release);
         fence(Ordering::SeqCst);
         if suppresses && self.answer.watching.load(Ordering::Relaxed) != 0 {
@@ -106,17 +106,17 @@ impl Desk {
 }
 
 /// The program.
-pub extern "sysv64" fn doorbell(desk: &Desk) -> ! {
-    desk.poll_control.say();
-    let always_interrupts = desk.always_interrupts.load(Ordering::Acquire) != 0;
-    let suppresses = desk.suppresses.load(Ordering::Acquire) != 0;
-    let mut idler = Idler::new(&desk.bed);
-    let mut counted = Rung::default();
-    desk.rounds.measure(|number, think| {
+pub extern "sysv64" fn doorbell(channel: &RequestChannel) -> ! {
+    channel.poll_control.say();
+    let always_interrupts = channel.always_interrupts.load(Ordering::Acquire) != 0;
+    let suppresses = channel.suppresses.load(Ordering::Acquire) != 0;
+    let mut idler = Idler::new(&channel.idle_state);
+    let mut counted = DoorbellCounts::default();
+    channel.rounds.measure(|number, think| {
         spin(think);
         let asked = tsc();
-        desk.ask(number, suppresses, &mut counted);
-        let answered = || desk.answer.number.load(Ordering::Acquire) == number;
+        channel.ask(number, suppresses, &mut counted);
+        let answered = || channel.answer.number.load(Ordering::Acquire) == number;
         if always_interrupts {
             idler.halt_once();
             while !answered() {

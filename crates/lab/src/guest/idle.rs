@@ -8,17 +8,17 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Where a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it never polls.
+/// Poller a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it never polls.
 ///
 /// The protocol that lets a waker save the interrupt: the idler says that it polls, looks for the event, and takes the flag
 /// back before it looks for the last time and halts. A waker posts the event first and then looks at the flag: if it is up,
 /// the idler will see the event by itself. Both sides have a full fence between their store and their load, so at least one
 /// of them sees the other's.
 #[repr(C, align(128))]
-pub struct Bed {
+pub struct IdleState {
     /// 1 while the idler watches memory.
     polling: AtomicU32,
-    /// [`EMPTY`], [`BEING_MADE`], [`MADE`] or [`TAKEN`].
+    /// [`EMPTY`], [`STORING`], [`STORED`] or [`TAKEN`].
     state: AtomicU32,
     /// TSC cycles in 2^20 ns.
     cycles_per_mebi_ns: AtomicU64,
@@ -26,18 +26,18 @@ pub struct Bed {
     counters: IdleCounters,
 }
 
-/// States of a bed: nobody has put a policy there, somebody is about to, one is there, an idler has taken it for good.
+/// States of a idle_state: nobody has put a policy there, somebody is about to, one is there, an idler has taken it for good.
 const EMPTY: u32 = 0;
-const BEING_MADE: u32 = 1;
-const MADE: u32 = 2;
+const STORING: u32 = 1;
+const STORED: u32 = 2;
 const TAKEN: u32 = 3;
 
 // SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from made; all the
 // rest is atomic.
-unsafe impl Sync for Bed {}
+unsafe impl Sync for IdleState {}
 // SAFETY: zero is valid everywhere (the bed is then empty), and a policy
 // that is kept by value, as `make` asserts, points nowhere.
-unsafe impl Shared for Bed {}
+unsafe impl Shared for IdleState {}
 
 /// Counters of an idler, written by it alone, on lines of their own.
 #[derive(Debug, Default)]
@@ -72,12 +72,12 @@ impl IdleCounters {
     }
 
     /// What it has counted so far.
-    pub(crate) fn read(&self) -> Idling {
+    pub(crate) fn read(&self) -> IdleCounts {
         let IdleCounters { halts, polls, polls_succeeded, polled_cycles, idled_cycles } = self;
         let [halts, polls, polls_succeeded, polled_cycles, idled_cycles] =
             [halts, polls, polls_succeeded, polled_cycles, idled_cycles]
                 .map(|counter| counter.load(Ordering::Relaxed));
-        Idling { halts, polls, polls_succeeded, polled_cycles, idled_cycles }
+        IdleCounts { halts, polls, polls_succeeded, polled_cycles, idled_cycles }
     }
 }
 
@@ -89,7 +89,7 @@ fn add(counter: &AtomicU64, n: u64) {
 
 /// What an idler counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Idling {
+pub struct IdleCounts {
     /// Times that it halted.
     pub halts: u64,
     /// Times that it polled.
@@ -102,11 +102,11 @@ pub struct Idling {
     pub idled_cycles: u64,
 }
 
-impl std::ops::Sub for Idling {
-    type Output = Idling;
+impl std::ops::Sub for IdleCounts {
+    type Output = IdleCounts;
 
-    fn sub(self, before: Idling) -> Idling {
-        Idling {
+    fn sub(self, before: IdleCounts) -> IdleCounts {
+        IdleCounts {
             halts: self.halts - before.halts,
             polls: self.polls - before.polls,
             polls_succeeded: self.polls_succeeded - before.polls_succeeded,
@@ -116,19 +116,19 @@ impl std::ops::Sub for Idling {
     }
 }
 
-impl Bed {
+impl IdleState {
     /// Gives the idler a policy, before its vCPU runs for the first time.
     ///
     /// # Panics
     /// If it has one already, and for a policy outside the catalogue, which the guest cannot reach.
     pub fn make(&self, policy: Any, hz: TscHz) {
         assert!(policy.is_by_value(), "a guest runs policies of the catalogue only");
-        let taken = self.state.compare_exchange(EMPTY, BEING_MADE, Ordering::Relaxed, Ordering::Relaxed);
+        let taken = self.state.compare_exchange(EMPTY, STORING, Ordering::Relaxed, Ordering::Relaxed);
         assert_eq!(taken, Ok(EMPTY), "a bed is made once");
         self.cycles_per_mebi_ns.store(hz.ticks(Nanos(1 << 20)).0, Ordering::Relaxed);
         // SAFETY: the exchange lets one caller come here, once, and nobody reads before the state says that it is made.
         unsafe { (*self.policy.get()).write(policy) };
-        self.state.store(MADE, Ordering::Release);
+        self.state.store(STORED, Ordering::Release);
     }
 
     /// For a waker that has posted the event: whether the idler will see it by itself.
@@ -139,15 +139,15 @@ impl Bed {
     }
 
     /// What it has counted so far.
-    pub fn idling(&self) -> Idling {
+    pub fn idling(&self) -> IdleCounts {
         self.counters.read()
     }
 }
 
-/// A guest CPU that idles in a bed.
+/// A guest CPU that idles in a idle_state.
 pub struct Idler<'b> {
-    bed: &'b Bed,
-    /// Stays in the bed: a guest has no libc that could copy it.
+    idle_state: &'b IdleState,
+    /// Stays in the idle_state: a guest has no libc that could copy it.
     policy: Option<&'b mut Any>,
     cycles_per_mebi_ns: u64,
     /// When it idled last, by the time-stamp counter: it has been busy since.
@@ -155,35 +155,35 @@ pub struct Idler<'b> {
 }
 
 impl<'b> Idler<'b> {
-    /// Lies down in the bed, with the policy that was put there; without one, or where another idler has it, it never polls.
+    /// Lies down in the idle_state, with the policy that was put there; without one, or where another idler has it, it never polls.
     #[inline]
-    pub fn new(bed: &'b Bed) -> Idler<'b> {
-        let taken = bed.state.compare_exchange(MADE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+    pub fn new(idle_state: &'b IdleState) -> Idler<'b> {
+        let taken = idle_state.state.compare_exchange(STORED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
         let policy = taken.is_ok().then(|| {
             // SAFETY: it was written before the state said so; the exchange succeeds once, and nobody else comes here after.
-            unsafe { (*bed.policy.get()).assume_init_mut() }
+            unsafe { (*idle_state.policy.get()).assume_init_mut() }
         });
-        let cycles_per_mebi_ns = bed.cycles_per_mebi_ns.load(Ordering::Relaxed);
-        Idler { bed, policy, cycles_per_mebi_ns, ended: tsc() }
+        let cycles_per_mebi_ns = idle_state.cycles_per_mebi_ns.load(Ordering::Relaxed);
+        Idler { idle_state, policy, cycles_per_mebi_ns, ended: tsc() }
     }
 
     /// Idles until there is an event: polls for the window of its policy, then halts.
     #[inline]
     pub fn idle(&mut self, event: impl Fn() -> bool) {
-        let counters = &self.bed.counters;
+        let counters = &self.idle_state.counters;
         let start = tsc();
         let busy = self.nanos(start - self.ended);
         let window = self.policy.as_mut().map_or(Nanos::ZERO, |policy| policy.window_after(busy));
         if window > Nanos::ZERO {
             let limit = self.cycles(window);
-            self.bed.polling.store(1, Ordering::Relaxed);
+            self.idle_state.polling.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let mut seen = event();
             while !seen && tsc() - start < limit {
                 std::hint::spin_loop();
                 seen = event();
             }
-            self.bed.polling.store(0, Ordering::Relaxed);
+            self.idle_state.polling.store(0, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             counters.polled(tsc() - start, seen);
         }
@@ -203,7 +203,7 @@ impl<'b> Idler<'b> {
     /// waited for.
     #[inline]
     pub fn halt_once(&self) {
-        self.bed.counters.halted();
+        self.idle_state.counters.halted();
         halt();
     }
 

@@ -15,7 +15,7 @@ mod sleeper;
 pub mod timer;
 
 pub(crate) use idle::IdleCounters;
-pub use idle::{Bed, Idler, Idling};
+pub use idle::{IdleCounts, IdleState, Idler};
 pub use poll_control::PollControl;
 pub use rounds::{MOST_ROUNDS, Rounds};
 pub use sleeper::{Sleeper, sleeper};

@@ -1,25 +1,25 @@
 //! Two vCPUs that send each other a message and wait for the answer.
 
-use super::{Bed, Idler, PollControl, Rounds, send_wake, spin, tsc};
+use super::{IdleState, Idler, PollControl, Rounds, send_wake, spin, tsc};
 use crate::vm::Shared;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the two players and their host share.
 #[repr(C)]
-pub struct Table {
+pub struct Exchange {
     /// One for each player: 0 serves, 1 returns.
-    pub seats: [Seat; 2],
+    pub endpoints: [Endpoint; 2],
     /// What both tell their host of polling.
     pub poll_control: PollControl,
     /// The exchanges: how long the server thinks before each, and then how long it took.
     pub rounds: Rounds,
 }
 
-/// A player's seat.
+/// A player's endpoint.
 #[repr(C, align(128))]
-pub struct Seat {
-    /// Where the player idles.
-    pub bed: Bed,
+pub struct Endpoint {
+    /// Poller the player idles.
+    pub idle_state: IdleState,
     mail: Mail,
     ipis: Ipis,
 }
@@ -35,16 +35,16 @@ struct Ipis {
     avoided: AtomicU64,
 }
 
-// SAFETY: atomics, and Beds, which are Shared.
-unsafe impl Shared for Table {}
+// SAFETY: atomics, and IdleStates, which are Shared.
+unsafe impl Shared for Exchange {}
 
-impl Table {
+impl Exchange {
     /// Sends message number `number` to a player.
     #[inline]
-    fn send(&self, from: &Seat, to: u8, number: u64) {
-        let seat = &self.seats[usize::from(to)];
-        seat.mail.0.store(number, Ordering::Release);
-        let avoided = seat.bed.watches();
+    fn send(&self, from: &Endpoint, to: u8, number: u64) {
+        let endpoint = &self.endpoints[usize::from(to)];
+        endpoint.mail.0.store(number, Ordering::Release);
+        let avoided = endpoint.idle_state.watches();
         let counter = if avoided { &from.ipis.avoided } else { &from.ipis.sent };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if !avoided {
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-impl Seat {
+impl Endpoint {
     /// IPIs that the player has sent so far, and those that it could save.
     pub fn ipis(&self) -> (u64, u64) {
         (self.ipis.sent.load(Ordering::Relaxed), self.ipis.avoided.load(Ordering::Relaxed))
@@ -68,26 +68,26 @@ impl Seat {
 }
 
 /// The program of vCPU 0: thinks, sends, waits for the answer.
-pub extern "sysv64" fn serve(table: &Table) -> ! {
-    table.poll_control.say();
-    let [mine, _] = &table.seats;
-    let mut idler = Idler::new(&mine.bed);
-    table.rounds.measure(|number, think| {
+pub extern "sysv64" fn serve(exchange: &Exchange) -> ! {
+    exchange.poll_control.say();
+    let [mine, _] = &exchange.endpoints;
+    let mut idler = Idler::new(&mine.idle_state);
+    exchange.rounds.measure(|number, think| {
         spin(think);
         let sent = tsc();
-        table.send(mine, 1, number);
+        exchange.send(mine, 1, number);
         mine.receive(&mut idler, number);
         tsc() - sent
     })
 }
 
 /// The program of vCPU 1: waits, and answers at once.
-pub extern "sysv64" fn reply(table: &Table) -> ! {
-    table.poll_control.say();
-    let [_, mine] = &table.seats;
-    let mut idler = Idler::new(&mine.bed);
-    table.rounds.each(|number| {
+pub extern "sysv64" fn reply(exchange: &Exchange) -> ! {
+    exchange.poll_control.say();
+    let [_, mine] = &exchange.endpoints;
+    let mut idler = Idler::new(&mine.idle_state);
+    exchange.rounds.each(|number| {
         mine.receive(&mut idler, number);
-        table.send(mine, 0, number);
+        exchange.send(mine, 0, number);
     })
 }

@@ -1,14 +1,14 @@
 //! A guest that sleeps until something happens, notes when it saw it, and sleeps again.
 
-use super::{Bed, Idler, PollControl, report, tsc};
+use super::{IdleState, Idler, PollControl, report, tsc};
 use crate::vm::Shared;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the sleeper shares with its host.
 #[repr(C)]
 pub struct Sleeper {
-    /// Where it idles.
-    pub bed: Bed,
+    /// Poller it idles.
+    pub idle_state: IdleState,
     /// What it tells its host of polling.
     pub poll_control: PollControl,
     event: Event,
@@ -31,7 +31,7 @@ struct Seen {
     at: AtomicU64,
 }
 
-// SAFETY: atomics, and a Bed, which is Shared.
+// SAFETY: atomics, and a IdleState, which is Shared.
 unsafe impl Shared for Sleeper {}
 
 impl Sleeper {
@@ -69,7 +69,7 @@ impl Sleeper {
 pub extern "sysv64" fn sleeper(shared: &Sleeper) -> ! {
     shared.poll_control.say();
     let always_interrupts = shared.event.always_interrupts.load(Ordering::Acquire) != 0;
-    let mut idler = Idler::new(&shared.bed);
+    let mut idler = Idler::new(&shared.idle_state);
     let mut last = 0;
     loop {
         if always_interrupts {

@@ -25,7 +25,7 @@ pub enum KeptBy {
 
 /// What the guest shares with its host. Every deadline comes with one interrupt, by whichever way.
 #[repr(C)]
-pub struct Alarm {
+pub struct TimerChannel {
     /// What it tells its host of polling.
     pub poll_control: PollControl,
     kept_by: AtomicU32,
@@ -50,18 +50,18 @@ struct Woken {
 }
 
 // SAFETY: atomics, and what consists of them.
-unsafe impl Shared for Alarm {}
+unsafe impl Shared for TimerChannel {}
 
 /// What the guest counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Woke {
+pub struct TimerCounts {
     /// Wakes before the deadline, for which it then polled.
     pub early: u64,
     /// Deadlines that had passed when the timer was set.
     pub passed: u64,
 }
 
-impl Alarm {
+impl TimerChannel {
     /// Before the guest runs: who keeps its timer.
     pub fn keep(&self, by: KeptBy) {
         self.kept_by.store(by as u32, Ordering::Release);
@@ -75,9 +75,9 @@ impl Alarm {
     }
 
     /// What it has counted so far.
-    pub fn woke(&self) -> Woke {
+    pub fn woke(&self) -> TimerCounts {
         let [early, passed] = [&self.woken.early, &self.woken.passed].map(|n| n.load(Ordering::Relaxed));
-        Woke { early, passed }
+        TimerCounts { early, passed }
     }
 
     #[inline]
@@ -95,27 +95,27 @@ impl Alarm {
 }
 
 /// The program.
-pub extern "sysv64" fn timer(alarm: &Alarm) -> ! {
-    alarm.poll_control.say();
-    let kept_by = alarm.kept_by.load(Ordering::Acquire);
+pub extern "sysv64" fn timer(channel: &TimerChannel) -> ! {
+    channel.poll_control.say();
+    let kept_by = channel.kept_by.load(Ordering::Acquire);
     if kept_by == KeptBy::Apic as u32 {
         apic_write(LVT_TIMER, TSC_DEADLINE_MODE | u32::from(entry::TIMER));
         // The register is memory and the deadline an MSR: the first has to arrive before the second.
         fence(Ordering::SeqCst);
     }
     let (mut early, mut passed) = (0, 0);
-    alarm.rounds.measure(|number, ahead| {
+    channel.rounds.measure(|number, ahead| {
         let deadline = tsc() + ahead;
-        alarm.set(number, deadline, kept_by);
+        channel.set(number, deadline, kept_by);
         if tsc() >= deadline {
             passed += 1;
-            alarm.woken.passed.store(passed, Ordering::Relaxed);
+            channel.woken.passed.store(passed, Ordering::Relaxed);
         }
         halt();
         let mut now = tsc();
         if now < deadline {
             early += 1;
-            alarm.woken.early.store(early, Ordering::Relaxed);
+            channel.woken.early.store(early, Ordering::Relaxed);
             while now < deadline {
                 std::hint::spin_loop();
                 now = tsc();

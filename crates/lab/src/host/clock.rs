@@ -174,7 +174,7 @@ impl TscClock {
     /// other and with what KVM says.
     ///
     /// # Errors
-    /// Where these differ by more than 0.5 %.
+    /// Poller these differ by more than 0.5 %.
     pub fn calibrate(kvm: Option<TscHz>, span: Duration) -> Result<TscClock, ClockError> {
         let marks = [Mark::now(), Mark::after(span / 2), Mark::after(span / 2)];
         let declared_invariant = invariant();

@@ -26,7 +26,7 @@ const TICKS_ERROR: Nanos = Nanos(20_000_000);
 /// How much steal may be off, counted in hundredths of a second.
 const STEAL_ERROR: Nanos = Nanos(10_000_000);
 
-/// Where the CPU time of all is read.
+/// Poller the CPU time of all is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
     /// Its `cpuacct.usage`.
@@ -90,7 +90,7 @@ impl Load {
     /// Finds the best source.
     ///
     /// # Errors
-    /// Where not even `/proc/stat` can be read.
+    /// Poller not even `/proc/stat` can be read.
     pub fn open() -> Result<Load, LoadError> {
         Load::under(Path::new("/"))
     }
@@ -128,7 +128,7 @@ impl Load {
     /// What others take during the next `span`.
     ///
     /// # Errors
-    /// Where a counter can no longer be read.
+    /// Poller a counter can no longer be read.
     pub fn over(&self, span: Duration) -> Result<ForeignLoad, LoadError> {
         let begin = self.read()?;
         std::thread::sleep(span);

@@ -42,7 +42,7 @@ impl Pinned {
     /// Pins the calling thread to `cpu`.
     ///
     /// # Errors
-    /// Where the process may not run there.
+    /// Poller the process may not run there.
     pub fn to(cpu: Cpu) -> Result<Pinned, PinError> {
         let failed = |source: io::Error| PinError { cpu, source };
         let place = cpu.0 as usize;
@@ -67,7 +67,7 @@ impl Drop for Pinned {
 /// The CPUs on which the calling thread may run.
 ///
 /// # Errors
-/// Where the kernel has more than 1024 CPUs.
+/// Poller the kernel has more than 1024 CPUs.
 pub fn allowed() -> io::Result<Vec<Cpu>> {
     let set = sched_getaffinity(None)?;
     let cpus = (0u32..).take(CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu as usize));
@@ -108,7 +108,7 @@ impl Cores {
     /// their numbers. If there is none left for the stimulus, it shares that of the last vCPU.
     ///
     /// # Errors
-    /// Where there are fewer CPUs than vCPUs, or fewer than two.
+    /// Poller there are fewer CPUs than vCPUs, or fewer than two.
     pub fn choose(vcpus: usize) -> Result<Cores, CoresError> {
         let machine = Sysroot::of_this_machine();
         let siblings = |cpu: Cpu| cpu::siblings(&machine, cpu.0).into_iter().map(Cpu).collect();
@@ -267,7 +267,7 @@ impl Thread {
     /// switch or tick may not be in yet.
     ///
     /// # Errors
-    /// Where there is no such thread.
+    /// Poller there is no such thread.
     pub fn cpu_time(self) -> io::Result<Nanos> {
         if self.pid == std::process::id() {
             return clock(thread_clock(self.tid)?);
@@ -282,7 +282,7 @@ impl Thread {
     /// How often it was switched away from.
     ///
     /// # Errors
-    /// Where there is no such thread.
+    /// Poller there is no such thread.
     pub fn switches(self) -> io::Result<Switches> {
         let status = std::fs::read_to_string(self.file("status"))?;
         parse_switches(&status)
@@ -313,7 +313,7 @@ pub fn own_cpu_time() -> Nanos {
 /// CPU time that all threads of process `pid` have used, also those that have ended.
 ///
 /// # Errors
-/// Where there is no such process.
+/// Poller there is no such process.
 #[allow(unsafe_code)]
 pub fn process_cpu_time(pid: u32) -> io::Result<Nanos> {
     if pid == std::process::id() {

@@ -4,13 +4,14 @@
 //! what the architecture promises is used, so it runs under any KVM for x86-64; under flavours that emulate CPL0 it runs the
 //! same instructions, more slowly.
 
-mod flavour;
 mod image;
+mod ioctl;
+mod kvm_kind;
 mod memory;
 mod paging;
 mod vcpu;
 
-pub use flavour::Flavour;
+pub use kvm_kind::KvmKind;
 pub use memory::Shared;
 pub use vcpu::{GuestFault, Kicker, Vcpu};
 
@@ -95,9 +96,9 @@ pub struct Machine {
     memory: Memory,
 }
 
-/// Where the pieces of the program begin in guest-physical memory.
+/// Poller the pieces of the program begin in guest-physical memory.
 const IMAGE: u64 = 1 << 32;
-/// Where KVM keeps three pages of its own on processors that need them (`KVM_SET_TSS_ADDR`).
+/// Poller KVM keeps three pages of its own on processors that need them (`KVM_SET_TSS_ADDR`).
 const KVM_TSS: usize = 0xfffb_d000;
 /// Code at CPL0, data at CPL0, data and code at CPL3: selectors of the descriptor table below.
 const GDT: [u64; 8] =

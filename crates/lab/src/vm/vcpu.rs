@@ -1,17 +1,15 @@
 //! A vCPU: made ready for a program at CPL3, and run.
 
-use super::{Machine, VmError, kvm};
+use super::{Machine, VmError, ioctl, kvm};
 use crate::guest::entry;
 use crate::host::Thread;
 use dwell_capture::kvm_stats::{LayoutError, StatsFile};
 use kvm_bindings::{
-    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_device_attr,
-    kvm_dtable, kvm_mp_state, kvm_regs, kvm_segment,
+    KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, kvm_dtable, kvm_mp_state, kvm_regs, kvm_segment,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -58,7 +56,7 @@ pub struct GuestFault {
     pub address: u64,
     /// The address of the last page fault.
     pub cr2: u64,
-    /// Where the guest's program begins, to find the instruction in this program.
+    /// Poller the guest's program begins, to find the instruction in this program.
     pub program: u64,
 }
 
@@ -93,17 +91,9 @@ impl<'m> Vcpu<'m> {
     /// Its statistics.
     ///
     /// # Errors
-    /// Without `KVM_GET_STATS_FD` (Linux 5.14).
+    /// Without `KVM_CAP_BINARY_STATS_FD` (Linux 5.14).
     pub fn stats(&self) -> Result<StatsFile, VmError> {
-        const KVM_GET_STATS_FD: libc::Ioctl = 0xaece;
-        // SAFETY: the ioctl takes no argument; its result is a new descriptor or an error.
-        let fd = unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_GET_STATS_FD, 0) };
-        if fd < 0 {
-            return Err(VmError::os("KVM_GET_STATS_FD"));
-        }
-        // SAFETY: the descriptor is new and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        StatsFile::new(fd).map_err(|error| match error {
+        StatsFile::new(ioctl::stats_fd(&self.fd)?).map_err(|error| match error {
             LayoutError::Read(error) => VmError::Os { what: "KVM statistics", error },
             LayoutError::Implausible { .. } => VmError::Lacks("statistics that can be read"),
         })
@@ -122,7 +112,7 @@ impl<'m> Vcpu<'m> {
         self.kicker.clone()
     }
 
-    /// Runs the program until it reports, or until it is kicked. Where halts come to user space, `idle` has to wait for the
+    /// Runs the program until it reports, or until it is kicked. Poller halts come to user space, `idle` has to wait for the
     /// event; then the vCPU is interrupted and goes on.
     ///
     /// # Errors
@@ -137,7 +127,7 @@ impl<'m> Vcpu<'m> {
                     if idle().is_break() {
                         return Ok(());
                     }
-                    self.interrupt(entry::WAKE)?;
+                    ioctl::interrupt(&self.fd, entry::WAKE)?;
                 }
                 Ok(VcpuExit::Intr) => {}
                 Err(error) if error.errno() == libc::EINTR => {}
@@ -147,18 +137,6 @@ impl<'m> Vcpu<'m> {
                     return Err(VmError::Os { what: "KVM_RUN", error });
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Injects an interrupt where there is no controller in the kernel.
-    fn interrupt(&self, vector: u8) -> Result<(), VmError> {
-        // _IOW(KVMIO, 0x86, struct kvm_interrupt)
-        const KVM_INTERRUPT: libc::Ioctl = 0x4004_ae86;
-        let irq = u32::from(vector);
-        // SAFETY: the ioctl reads a struct of one 32-bit word.
-        if unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_INTERRUPT, &raw const irq) } != 0 {
-            return Err(VmError::os("KVM_INTERRUPT"));
         }
         Ok(())
     }
@@ -245,20 +223,10 @@ fn enable_apic(fd: &VcpuFd) -> Result<(), VmError> {
     fd.set_mp_state(running).map_err(kvm("KVM_SET_MP_STATE"))
 }
 
-/// Lets the guest read the host's time-stamp counter as it is. Where KVM cannot (before 5.16), times of the guest and of the
+/// Lets the guest read the host's time-stamp counter as it is. Poller KVM cannot (before 5.16), times of the guest and of the
 /// host cannot be compared, which the experiments find out by themselves.
 fn same_tsc(fd: &VcpuFd) {
-    let none = 0u64;
-    let attr = kvm_device_attr {
-        group: KVM_VCPU_TSC_CTRL,
-        attr: KVM_VCPU_TSC_OFFSET.into(),
-        addr: &raw const none as u64,
-        flags: 0,
-    };
-    // _IOW(KVMIO, 0xe1, struct kvm_device_attr)
-    const KVM_SET_DEVICE_ATTR: libc::Ioctl = 0x4018_aee1;
-    // SAFETY: the ioctl reads the struct and the word that it points to, which both outlive the call.
-    unsafe { libc::ioctl(fd.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attr) };
+    let _ = ioctl::zero_tsc_offset(fd);
 }
 
 /// Stops a vCPU from another thread, whatever its guest does.

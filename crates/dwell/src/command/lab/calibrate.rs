@@ -1,25 +1,25 @@
 //! `dwell lab calibrate`
 
-use super::campaign::{Along, CampaignArgs};
+use super::campaign::{CampaignArgs, Session};
 use crate::calibration;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::{Calibration, FORMAT, GAPS_US, HaltCost, cost, measure};
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
-use dwell_stats::Interval;
+use dwell_stats::{Interval, MIN_ROUNDS, Results};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Measure what a halt and its wake cost on this host, in CPU time and latency, and store it
+/// Measure and store the cost of a halt and its wakeup on this host: CPU time and latency
 ///
-/// The same vCPU is woken after the same gaps, once always halting and once polling until the wake. `replay` and `tune`
-/// take the stored cost as the default of --halt-cost for recordings of the same CPU model and kernel release.
+/// The same vCPU is woken after the same gaps, once always halting and once polling until the wakeup. `replay` and `tune`
+/// use the stored cost as the default of --halt-cost for recordings from the same CPU model and kernel release.
 #[derive(clap::Args)]
 #[command(
     after_help = "Stored in $XDG_STATE_HOME/dwell/halt-cost.json, else ~/.local/state/dwell/halt-cost.json;\n\
-                        remove the file to go back to the default."
+                        remove the file to use the default again."
 )]
 pub(crate) struct CalibrateArgs {
     /// Measure and print, but store nothing
@@ -34,8 +34,8 @@ pub(crate) struct CalibrateArgs {
 pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     let path = calibration::path()?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
-    let calibration = calibrate(&rig, &mut along, &args.campaign, Intervals::Needed)?;
+    let mut session = Session::open()?;
+    let calibration = calibrate(&rig, &mut session, &args.campaign, Intervals::Required)?;
     if !args.dry_run {
         calibration::store(&calibration, &path)?;
     }
@@ -44,7 +44,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         Format::Csv => output::csv(&table(&calibration))?,
         Format::Table => {
             output::text(
-                "What a halt costs after a gap, beyond polling until the wake, with 95 % intervals\n\n",
+                "Cost of a halt after a gap, beyond that of polling until the wakeup, with 95 % intervals\n\n",
             )?;
             output::text(&people(&calibration).to_text())?;
         }
@@ -57,50 +57,54 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// Whether a measurement that is too short for intervals will do.
+/// Whether a halt cost without reliable intervals is accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intervals {
-    /// It will not: it is to be stored and believed later.
-    Needed,
-    /// It will: it is used once, beside measurements that tell how far it can be believed.
-    Welcome,
+    /// It is not: the cost will be stored.
+    Required,
+    /// It is: the cost is used once, beside measurements that show its error.
+    Optional,
+}
+
+/// Refuses results of too few rounds for intervals.
+fn enough(results: &Results) -> anyhow::Result<()> {
+    ensure!(
+        results.rounds as usize >= MIN_ROUNDS,
+        "cannot measure the cost of a halt: only {} rounds were complete after {}, at least {MIN_ROUNDS} are needed; use a \
+         longer --budget",
+        results.rounds,
+        dwell_report::duration(results.elapsed_s * 1e9)
+    );
+    Ok(())
 }
 
 /// Measures the cost of a halt after each length of gap.
 pub(crate) fn calibrate(
     rig: &Rig,
-    along: &mut Along,
+    session: &mut Session,
     campaign: &CampaignArgs,
     intervals: Intervals,
 ) -> anyhow::Result<Calibration> {
     let share = u32::try_from(GAPS_US.len()).unwrap_or(1);
     let mut costs: Vec<HaltCost> = vec![];
     for gap in GAPS_US.map(Nanos::from_micros) {
-        along.about(format!("calibrating, gap {}", dwell_report::duration(gap.get() as f64)));
-        let plan = campaign.plan(share);
-        let record = along.run(|load, stop, tell| measure(rig, gap, plan, load, stop, tell))?;
-        if along.stopped() {
-            bail!("stopped before everything was measured; nothing is stored");
+        session.about(format!("calibrating, gap {}", dwell_report::duration(gap.get() as f64)));
+        let options = campaign.options(share);
+        let measured = session.run(|load, stop, tell| measure(rig, gap, options, load, stop, tell))?;
+        let Some(measurements) = measured.filter(|_| !session.stopped()) else {
+            bail!("stopped before all halt costs were measured; nothing was stored");
+        };
+        let results = measurements.results();
+        if intervals == Intervals::Required {
+            enough(&results)?;
         }
-        let findings = record.results();
-        for warning in &findings.warnings {
+        for warning in &results.warnings {
             eprintln!("warning: gap of {}: {warning}", dwell_report::duration(gap.get() as f64));
         }
-        let known = |cost: &HaltCost| {
-            let finite = cost.cpu_ns.low.is_finite() && cost.idle_excess_ns.low.is_finite();
-            finite || intervals == Intervals::Welcome
-        };
-        let Some(cost) = cost(gap, &record).filter(known) else {
-            bail!(
-                "only {} rounds were possible in {}, too few for intervals; give more time with --budget, or come back \
-                 when the machine is quieter",
-                findings.rounds,
-                dwell_report::duration(findings.elapsed_s * 1e9)
-            );
-        };
-        costs.push(cost);
+        let cost = cost(gap, &measurements);
+        costs.push(cost.context("cannot compute the cost of a halt: KVM does not count polled time here")?);
     }
-    along.about("");
+    session.about("");
     let (cpu_model, kernel) = calibration::this_host();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     Ok(Calibration { format: FORMAT, cpu_model, kernel, measured_at_unix_s: now, costs })

@@ -1,4 +1,4 @@
-//! What all experiments have in common: how long they run, what they are told and what they tell meanwhile.
+//! What all experiments share: options, progress, and stopping.
 
 use crate::command::record::command_line;
 use crate::{progress, quantity, stop};
@@ -18,19 +18,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Options of every experiment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CampaignArgs {
-    /// Time at most; a round that would not end in time is not begun
+    /// The most time; a round that would end later is not started
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = budget)]
     budget: Duration,
-    /// Rounds at most; a round measures each arm twice, there and back [default: as many as the budget allows]
+    /// The most rounds; a round measures each arm twice, the second time in reverse order [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// From which the gaps and the resamples of the intervals are drawn; the same seed gives the same gaps
+    /// Seed of the gaps and of the intervals' resamples; the same seed gives the same gaps
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Repeat a block during which other programs took more than this share of one CPU
+    /// Repeat a block during which other programs used more than this share of one CPU
     #[arg(long, value_name = "SHARE", default_value = "4%", value_parser = quantity::share)]
     foreign_limit: f64,
-    /// Write every sample and every block to this Parquet file as well; validate writes FILE, FILE-2 and so on
+    /// Also write every sample and every block to this Parquet file; several campaigns write FILE, FILE-2 and so on
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
 }
@@ -58,8 +58,8 @@ fn budget(text: &str) -> Result<Duration, String> {
 }
 
 impl CampaignArgs {
-    /// The plan, of which `share` campaigns share the budget.
-    pub(crate) fn plan(&self, share: u32) -> CampaignOptions {
+    /// Options of one of `share` campaigns that share the budget.
+    pub(crate) fn options(&self, share: u32) -> CampaignOptions {
         CampaignOptions {
             seed: self.seed,
             max_rounds: self.rounds.unwrap_or(u32::MAX),
@@ -69,11 +69,11 @@ impl CampaignArgs {
         }
     }
 
-    /// Writes what was measured to the file that was asked for, if one was; of several campaigns the second to `FILE-2`
-    /// and so on, before the ending.
+    /// Writes the measurements to the file of --samples, if given; of several campaigns, the second to `FILE-2` and so on,
+    /// before the extension.
     pub(crate) fn keep(
         &self,
-        record: &Measurements,
+        measurements: &Measurements,
         part: usize,
         gaps: &str,
         notes: &[String],
@@ -84,10 +84,10 @@ impl CampaignArgs {
         let about = About {
             command: command_line(),
             gaps: Some(gaps.to_owned()),
-            begun_s: now.map(|now| now.saturating_sub(record.elapsed).as_secs()),
+            begun_s: now.map(|now| now.saturating_sub(measurements.elapsed).as_secs()),
             notes: [("notes".to_owned(), notes.into())].into_iter().collect(),
         };
-        samples::write(path, record, &about)?;
+        samples::write(path, measurements, &about)?;
         eprintln!("samples: {}", path.display());
         Ok(())
     }
@@ -97,33 +97,33 @@ impl CampaignArgs {
     }
 }
 
-/// What goes along with campaigns: the gate, the user's wish to stop, and the line of progress.
-pub(crate) struct Along {
+/// Foreign load, Ctrl-C and the progress line, for all campaigns of a command.
+pub(crate) struct Session {
     pub(crate) load: Load,
     pub(crate) stop: Arc<AtomicBool>,
     line: progress::Live,
     what: String,
 }
 
-impl Along {
+impl Session {
     /// # Errors
-    /// Where the load of the machine cannot be read.
-    pub(crate) fn open() -> anyhow::Result<Along> {
+    /// Poller the load of the machine cannot be read.
+    pub(crate) fn open() -> anyhow::Result<Session> {
         let stop = stop::on_ctrl_c()?;
-        Ok(Along { load: Load::open()?, stop, line: progress::Live::new(), what: String::new() })
+        Ok(Session { load: Load::open()?, stop, line: progress::Live::new(), what: String::new() })
     }
 
-    /// What the next campaign is about, where there are several.
+    /// Names the next campaign, where there are several.
     pub(crate) fn about(&mut self, what: impl Into<String>) {
         self.what = what.into();
     }
 
-    /// Whether the user wants no more.
+    /// Whether the user pressed Ctrl-C.
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Runs a campaign. One that the user stops gives what it has, if it has a round.
+    /// Runs a campaign. `None`: the user stopped it before its first round was complete.
     pub(crate) fn run(
         &mut self,
         campaign: impl FnOnce(
@@ -131,8 +131,8 @@ impl Along {
             &AtomicBool,
             &mut dyn FnMut(&Progress<'_>),
         ) -> Result<Measurements, CampaignError<LabError>>,
-    ) -> anyhow::Result<Measurements> {
-        let Along { load, stop, line, what } = self;
+    ) -> anyhow::Result<Option<Measurements>> {
+        let Session { load, stop, line, what } = self;
         let mut tell = |now: &Progress<'_>| {
             if line.due() {
                 line.tell(&progress::of_campaign(what, now));
@@ -141,14 +141,35 @@ impl Along {
         let done = campaign(load, stop, &mut tell);
         line.clear();
         match done {
-            Ok(record) => Ok(record),
-            Err(CampaignError::Block { source: LabError::Stopped, measurements, .. }) => Ok(*measurements),
+            Ok(measurements) => Ok(with_a_round(measurements)),
+            Err(CampaignError::Block { source: LabError::Stopped, measurements, .. }) => {
+                Ok(with_a_round(*measurements))
+            }
             Err(error) => Err(error.into()),
         }
     }
+
+    /// As [`run`](Session::run), for a command of one campaign.
+    pub(crate) fn run_only(
+        &mut self,
+        campaign: impl FnOnce(
+            &mut Load,
+            &AtomicBool,
+            &mut dyn FnMut(&Progress<'_>),
+        ) -> Result<Measurements, CampaignError<LabError>>,
+    ) -> anyhow::Result<Measurements> {
+        self.run(campaign)?.context(STOPPED_EARLY)
+    }
 }
 
-/// What was asked for, or else the default.
+/// Why there are no results.
+pub(crate) const STOPPED_EARLY: &str = "stopped before the first round was complete; there are no results";
+
+fn with_a_round(measurements: Measurements) -> Option<Measurements> {
+    (measurements.rounds > 0).then_some(measurements)
+}
+
+/// The values given, or the default.
 pub(crate) fn given_or<S>(given: Vec<S>, default: &[&str]) -> anyhow::Result<Vec<S>>
 where
     S: FromStr<Err: std::error::Error + Send + Sync + 'static>,
@@ -159,7 +180,7 @@ where
     Ok(default.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 
-/// The arms that were asked for, or else the default ones; the first is the baseline.
+/// The arms given, or the default ones; the first is the baseline.
 pub(crate) fn arms<S>(given: Vec<S>, default: &[&str]) -> anyhow::Result<Arms<S>>
 where
     S: Clone + Display + FromStr<Err: std::error::Error + Send + Sync + 'static>,
@@ -170,5 +191,5 @@ where
     Ok(rest.iter().fold(arms, |arms, setting| arms.arm(&setting.to_string(), setting.clone())))
 }
 
-/// A block's length: long enough for hundreds of wakes, short enough to be repeated.
+/// Length of a block: long enough for hundreds of wakeups, short enough to be repeated.
 pub(crate) const BLOCK: Nanos = Nanos::from_micros(150_000);

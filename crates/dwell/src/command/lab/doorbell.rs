@@ -1,13 +1,13 @@
 //! `dwell lab doorbell`
 
-use super::campaign::{Along, BLOCK, CampaignArgs, arms};
-use super::findings::{self, Shown, Told};
-use super::tallies::{self, OfArm};
+use super::campaign::{BLOCK, CampaignArgs, Session, arms};
+use super::kvm_counts::{self, ArmCounts};
+use super::results::{self, Report, Shown};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
-use dwell_lab::experiment::doorbell::{Served, WARM_UP, Work, block, figures};
-use dwell_lab::experiment::{Rig, Tallies, rounds_of_a_block};
+use dwell_lab::experiment::doorbell::{IoThreadSetting, WARM_UP, Work, block, figures};
+use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_stats::Campaign;
@@ -32,7 +32,7 @@ pub(crate) struct DoorbellArgs {
     /// [default: blocking, adaptive:aio of 7.2, 10.0 and 11.1, the last with poll_max_ns=200us, busy,
     /// busy+suppress, busy+suppress+guest:fixed=200us]
     #[arg(long, value_name = "LOOP")]
-    serve: Vec<Served>,
+    serve: Vec<IoThreadSetting>,
     /// How long the guest thinks before each request: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
     /// recording:FILE (or recording:FILE@IDLER)
     #[arg(long, value_name = "GAPS", default_value = "exponential:50us")]
@@ -79,40 +79,40 @@ struct About {
     service_ns: u64,
     requests_per_block: usize,
     seed: u64,
-    kvm_statistics_per_request: Vec<OfArm>,
+    kvm_statistics_per_request: Vec<ArmCounts>,
 }
 
 pub(crate) fn run(args: DoorbellArgs) -> Outcome {
     let think = Gaps::open(args.think, LONGEST_GAP)?;
     let arms = arms(args.serve, &DEFAULT)?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
+    let mut session = Session::open()?;
     let seed = args.campaign.seed();
     // What a request takes besides, roughly; it only decides how long a block is.
     let besides = Nanos(args.service.get() + 40_000);
     let requests = rounds_of_a_block(mean(&think, seed), besides, BLOCK, WARM_UP);
     let work = Work { think, seed, requests, service: args.service };
-    let campaign = Campaign::new("doorbell", arms, figures(), args.campaign.plan(1))?;
-    let mut kept = Tallies::default();
-    let record = along.run(|load, stop, tell| {
+    let campaign = Campaign::new("doorbell", arms, figures(), args.campaign.options(1))?;
+    let mut kept = KvmCountsByArm::default();
+    let measurements = session.run_only(|load, stop, tell| {
         campaign.run(load, stop, tell, |turn| block(&rig, &work, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&record, 0, &work.think.spec().to_string(), &notes)?;
-    let findings = record.results();
+    args.campaign.keep(&measurements, 0, &work.think.spec().to_string(), &notes)?;
+    let results = measurements.results();
     let about = About {
         think: work.think.spec().to_string(),
         service_ns: args.service.get(),
         requests_per_block: requests,
         seed,
-        kvm_statistics_per_request: tallies::of(&record, &kept),
+        kvm_statistics_per_request: kvm_counts::of(&measurements, &kept),
     };
     let title = format!(
         "Round trip of a guest's request, thinking time {}, service time {} ns, {requests} requests a block",
         about.think, about.service_ns
     );
-    let more = tallies::text(&about.kvm_statistics_per_request, "request");
-    let told = Told { about, notes, findings: &findings };
-    findings::print(&told, &title, &SHOWN, &more, args.format.format)?;
+    let more = kvm_counts::text(&about.kvm_statistics_per_request, "request");
+    let report = Report { about, notes, results: &results };
+    results::print(&report, &title, &SHOWN, &more, args.format.format)?;
     Ok(Answer::Yes)
 }

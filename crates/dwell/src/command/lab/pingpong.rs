@@ -1,12 +1,12 @@
 //! `dwell lab pingpong`
 
-use super::campaign::{Along, BLOCK, CampaignArgs};
-use super::findings::{self, Shown, Told};
+use super::campaign::{BLOCK, CampaignArgs, Session};
+use super::results::{self, Report, Shown};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::pingpong::{Players, block, exchanges_of_a_block, figures};
+use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
@@ -67,11 +67,11 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
         ("both, no poll control", format!("guest:{}+host:{}+no-poll-control", args.guest, args.host.get())),
     ];
     let parsed =
-        vcpus.iter().map(|(name, idle)| Ok((*name, Players::Vcpus(Box::new(idle.parse::<Idle>()?)))));
-    let parsed: Vec<(&str, Players)> = parsed.collect::<anyhow::Result<_>>()?;
+        vcpus.iter().map(|(name, idle)| Ok((*name, Participants::Vcpus(Box::new(idle.parse::<Idle>()?)))));
+    let parsed: Vec<(&str, Participants)> = parsed.collect::<anyhow::Result<_>>()?;
     let rig = Rig::open(2)?;
-    let mut along = Along::open()?;
-    let native = [("native, futex", Players::Futex), ("native, spinning", Players::Spin)];
+    let mut session = Session::open()?;
+    let native = [("native, futex", Participants::Futex), ("native, spinning", Participants::Spin)];
     let (first, rest) = parsed.split_first().expect("never empty");
     let others = rest.iter().chain(&native);
     let arms = others
@@ -79,13 +79,13 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
     let seed = args.campaign.seed();
     // What an exchange takes where nobody polls, roughly; it only decides how long a block is.
     let exchanges = exchanges_of_a_block(mean(&think, seed), Nanos::from_micros(80), BLOCK);
-    let campaign = Campaign::new("pingpong", arms, figures(), args.campaign.plan(1))?;
-    let record = along.run(|load, stop, tell| {
+    let campaign = Campaign::new("pingpong", arms, figures(), args.campaign.options(1))?;
+    let measurements = session.run_only(|load, stop, tell| {
         campaign.run(load, stop, tell, |turn| block(&rig, &think, seed, exchanges, turn, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&record, 0, &think.spec().to_string(), &notes)?;
-    let findings = record.results();
+    args.campaign.keep(&measurements, 0, &think.spec().to_string(), &notes)?;
+    let results = measurements.results();
     let about = About {
         think: think.spec().to_string(),
         exchanges_per_block: exchanges,
@@ -94,7 +94,7 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
     };
     let title =
         format!("Round trip between two vCPUs, thinking time {}, {exchanges} exchanges a block", about.think);
-    let told = Told { about, notes, findings: &findings };
-    findings::print(&told, &title, &SHOWN, "", args.format.format)?;
+    let report = Report { about, notes, results: &results };
+    results::print(&report, &title, &SHOWN, "", args.format.format)?;
     Ok(Answer::Yes)
 }

@@ -1,14 +1,15 @@
 //! `dwell lab policies`
 
-use super::campaign::{Along, BLOCK, CampaignArgs, given_or};
-use super::findings;
+use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
+use super::results;
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
-use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::policies::{COST, Where, block, figures};
+use anyhow::ensure;
+use dwell_lab::experiment::policies::{COST, Poller, block, figures};
 use dwell_lab::experiment::wake::wakes_of_a_block;
+use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_policy::version::NEWEST_KERNEL;
@@ -46,7 +47,7 @@ struct Compared {
     seed: u64,
     notes: Vec<String>,
     late_ns: Vec<Late>,
-    campaigns: Vec<OfGaps>,
+    campaigns: Vec<GapsResult>,
 }
 
 /// How late who polls here learns of a wake through which it slept.
@@ -57,19 +58,20 @@ struct Late {
 }
 
 #[derive(Serialize)]
-struct OfGaps {
+struct GapsResult {
     gaps: String,
     place: &'static str,
     /// The arm of the leader.
     leader: String,
     wakes_per_block: usize,
-    findings: Results,
+    #[serde(rename = "findings")]
+    results: Results,
 }
 
-fn name(place: Where) -> &'static str {
+fn name(place: Poller) -> &'static str {
     match place {
-        Where::UserSpace => "user space",
-        Where::Guest => "guest",
+        Poller::UserSpace => "user space",
+        Poller::Guest => "guest",
     }
 }
 
@@ -77,36 +79,41 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
     let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
+    let mut session = Session::open()?;
     let (seed, notes) = (args.campaign.seed(), rig.notes());
-    let share = u32::try_from(gaps.len() * Where::ALL.len()).unwrap_or(1);
+    let share = u32::try_from(gaps.len() * Poller::ALL.len()).unwrap_or(1);
     let (mut late_ns, mut campaigns) = (vec![], vec![]);
-    for place in Where::ALL {
-        let late = place.late(&rig, &along.stop)?;
+    for place in Poller::ALL {
+        let late = match place.late(&rig, &session.stop) {
+            Err(LabError::Stopped) => break,
+            late => late?,
+        };
         late_ns.push(Late { place: name(place), late_ns: late.get() });
         let terms = Terms { halt_cost: args.halt_cost, wake_latency: late };
         for gaps in &gaps {
-            if along.stopped() {
+            if session.stopped() {
                 break;
             }
-            along.about(format!("{}, {}", name(place), gaps.spec()));
+            session.about(format!("{}, {}", name(place), gaps.spec()));
             let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
             let arms = place.arms(NEWEST_KERNEL, terms);
-            let campaign = Campaign::new("policies", arms, figures(), args.campaign.plan(share))?;
-            let record = along.run(|load, stop, tell| {
+            let campaign = Campaign::new("policies", arms, figures(), args.campaign.options(share))?;
+            let measured = session.run(|load, stop, tell| {
                 let cost = args.halt_cost;
-                campaign.run(load, stop, tell, |turn| block(&rig, gaps, seed, wakes, cost, turn, stop))
+                campaign.run(load, stop, tell, |trial| block(&rig, gaps, seed, wakes, cost, trial, stop))
             })?;
-            args.campaign.keep(&record, campaigns.len(), &gaps.spec().to_string(), &notes)?;
-            campaigns.push(OfGaps {
+            let Some(measurements) = measured else { break };
+            args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
+            campaigns.push(GapsResult {
                 gaps: gaps.spec().to_string(),
                 place: name(place),
                 leader: place.leader(terms).to_string(),
                 wakes_per_block: wakes,
-                findings: record.results(),
+                results: measurements.results(),
             });
         }
     }
+    ensure!(!campaigns.is_empty(), STOPPED_EARLY);
     let compared = Compared { halt_cost_ns: args.halt_cost.get(), seed, notes, late_ns, campaigns };
     match args.format.format {
         Format::Json => output::json(&compared)?,
@@ -120,33 +127,33 @@ fn table(compared: &Compared) -> Table {
     let mut table = Table::new([
         Column::text("gaps", "gaps"),
         Column::text("arm", "arm"),
-        Column::number("cost/wake", "cost_ns_per_wake"),
+        Column::number("cost/wake", "cost_ns_per_wakeup"),
         Column::text("by today's rule, 95 %", "cost_ratio"),
-        Column::number("polled", "polled_ns_per_wake"),
-        Column::number("halts", "halts_per_wake"),
-        Column::number("CPU/wake", "cpu_ns_per_wake"),
+        Column::number("polled", "polled_ns_per_wakeup"),
+        Column::number("halts", "halts_per_wakeup"),
+        Column::number("CPU/wake", "cpu_ns_per_wakeup"),
         Column::text("by today's rule", "cpu_ratio"),
         Column::number("p50", "p50_ns"),
         Column::text("by today's rule", "p50_ratio"),
         Column::number("p99", "p99_ns"),
     ]);
-    for OfGaps { gaps, findings, .. } in &compared.campaigns {
-        for arm in findings::arms(findings) {
-            let value = |figure: &str| findings.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
+    for GapsResult { gaps, results, .. } in &compared.campaigns {
+        for arm in super::results::arms(results) {
+            let value = |figure: &str| results.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
             let nanos = |figure: &str| value(figure).map_or(Cell::Missing, Cell::Nanos);
             let ratio = |figure: &str| {
-                let ratio = findings.row(arm, figure).and_then(ResultRow::ratio);
-                ratio.map_or(Cell::Missing, |ratio| Cell::Text(findings::ratio(ratio)))
+                let ratio = results.row(arm, figure).and_then(ResultRow::ratio);
+                ratio.map_or(Cell::Missing, |ratio| Cell::Text(results::ratio(ratio)))
             };
             table.push([
                 Cell::Text(gaps.clone()),
                 Cell::Text(arm.to_owned()),
                 nanos(COST),
                 ratio(COST),
-                nanos("polled_ns_per_wake"),
-                Cell::ratio(value("halts_per_wake")),
-                nanos("cpu_ns_per_wake"),
-                ratio("cpu_ns_per_wake"),
+                nanos("polled_ns_per_wakeup"),
+                Cell::ratio(value("halts_per_wakeup")),
+                nanos("cpu_ns_per_wakeup"),
+                ratio("cpu_ns_per_wakeup"),
                 nanos("p50"),
                 ratio("p50"),
                 nanos("p99"),
@@ -157,10 +164,10 @@ fn table(compared: &Compared) -> Table {
 }
 
 /// On how many gap distributions the leader costs less than today's rule, the whole interval below 1.
-fn verdict(compared: &Compared, place: Where) -> String {
-    let here: Vec<&OfGaps> = compared.campaigns.iter().filter(|of| of.place == name(place)).collect();
+fn verdict(compared: &Compared, place: Poller) -> String {
+    let here: Vec<&GapsResult> = compared.campaigns.iter().filter(|of| of.place == name(place)).collect();
     let wins = here.iter().filter(|of| {
-        let row = of.findings.row(&of.leader, COST);
+        let row = of.results.row(&of.leader, COST);
         row.and_then(ResultRow::ratio).is_some_and(|ratio| ratio.high < 1.0)
     });
     format!(
@@ -178,7 +185,7 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
          once more\n\n{}\n",
         table(compared).to_text()
     );
-    for place in Where::ALL {
+    for place in Poller::ALL {
         text += &format!("{}\n", verdict(compared, place));
     }
     output::text(&text)?;
@@ -188,12 +195,12 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
             duration(*late_ns as f64)
         );
     }
-    for OfGaps { gaps, place, findings, .. } in &compared.campaigns {
+    for GapsResult { gaps, place, results, .. } in &compared.campaigns {
         eprintln!(
             "{place}, {gaps}: {} rounds, {} blocks repeated because others took CPU time",
-            findings.rounds, findings.gating.rejected
+            results.rounds, results.gating.rejected
         );
-        for warning in &findings.warnings {
+        for warning in &results.warnings {
             eprintln!("warning: {place}, {gaps}: {warning}");
         }
     }

@@ -1,13 +1,13 @@
 //! `dwell lab timer`
 
-use super::campaign::{Along, BLOCK, CampaignArgs, arms};
-use super::findings::{self, Shown, Told};
-use super::tallies::{self, OfArm};
+use super::campaign::{BLOCK, CampaignArgs, Session, arms};
+use super::kvm_counts::{self, ArmCounts};
+use super::results::{self, Report, Shown};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
-use dwell_lab::experiment::timer::{Bill, Predicted, Timer, WARM_UP, block, figures, predicted};
-use dwell_lab::experiment::{Rig, Tallies, rounds_of_a_block};
+use dwell_lab::experiment::timer::{ExitCounts, Predicted, Timer, WARM_UP, block, figures, predicted};
+use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
@@ -65,7 +65,7 @@ struct About {
     ahead: String,
     timers_per_block: usize,
     seed: u64,
-    kvm_statistics_per_timer: Vec<OfArm>,
+    kvm_statistics_per_timer: Vec<ArmCounts>,
     predicted: Vec<Predicted>,
 }
 
@@ -73,13 +73,13 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
     let ahead = Gaps::open(args.ahead, LONGEST_GAP)?;
     let arms = arms(args.timer, &DEFAULT)?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
+    let mut session = Session::open()?;
     let seed = args.campaign.seed();
     // What a timer takes besides, roughly; it only decides how long a block is.
     let timers = rounds_of_a_block(mean(&ahead, seed), Nanos::from_micros(40), BLOCK, WARM_UP);
-    let campaign = Campaign::new("timer", arms, figures(), args.campaign.plan(1))?;
-    let mut kept = Tallies::default();
-    let record = along.run(|load, stop, tell| {
+    let campaign = Campaign::new("timer", arms, figures(), args.campaign.options(1))?;
+    let mut kept = KvmCountsByArm::default();
+    let measurements = session.run_only(|load, stop, tell| {
         campaign.run(load, stop, tell, |turn| block(&rig, &ahead, seed, timers, turn, &mut kept, stop))
     })?;
     let mut notes = rig.notes();
@@ -87,19 +87,19 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
         notes.push(format!("nothing is predicted: {error}"));
         vec![]
     });
-    args.campaign.keep(&record, 0, &ahead.spec().to_string(), &notes)?;
-    let findings = record.results();
+    args.campaign.keep(&measurements, 0, &ahead.spec().to_string(), &notes)?;
+    let results = measurements.results();
     let about = About {
         ahead: ahead.spec().to_string(),
         timers_per_block: timers,
         seed,
-        kvm_statistics_per_timer: tallies::of(&record, &kept),
+        kvm_statistics_per_timer: kvm_counts::of(&measurements, &kept),
         predicted,
     };
     let title = format!("Measured: lateness of timers set {} ahead, {timers} timers a block", about.ahead);
-    let more = tallies::text(&about.kvm_statistics_per_timer, "timer") + &prediction(&about.predicted);
-    let told = Told { about, notes, findings: &findings };
-    findings::print(&told, &title, &SHOWN, &more, args.format.format)?;
+    let more = kvm_counts::text(&about.kvm_statistics_per_timer, "timer") + &prediction(&about.predicted);
+    let report = Report { about, notes, results: &results };
+    results::print(&report, &title, &SHOWN, &more, args.format.format)?;
     Ok(Answer::Yes)
 }
 
@@ -118,7 +118,7 @@ fn prediction(rows: &[Predicted]) -> String {
         Column::text("how a running guest is told", "running_fire"),
     ]);
     let words = |yes: bool| Cell::Text(if yes { "yes" } else { "no" }.to_owned());
-    let exits = |bill: &Bill| Cell::Text(format!("{} + {}", bill.arming, bill.firing));
+    let exits = |bill: &ExitCounts| Cell::Text(format!("{} + {}", bill.arming, bill.firing));
     for row in rows {
         table.push([
             Cell::Text(row.host.clone()),

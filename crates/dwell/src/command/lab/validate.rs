@@ -1,12 +1,12 @@
 //! `dwell lab validate`
 
 use super::calibrate::{Intervals, calibrate};
-use super::campaign::{Along, BLOCK, CampaignArgs, given_or};
+use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::wake::{LONGEST_GAP, mean};
 use crate::calibration;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{FIGURES, RARE, Verdict, block, figures, median_error, verdicts};
@@ -55,12 +55,12 @@ struct Validated {
     seed: u64,
     calibration: Calibration,
     notes: Vec<String>,
-    distributions: Vec<OfGaps>,
+    distributions: Vec<GapsResult>,
     median_absolute_errors: Vec<MedianError>,
 }
 
 #[derive(Serialize)]
-struct OfGaps {
+struct GapsResult {
     gaps: String,
     rounds: u32,
     blocks_repeated: u64,
@@ -87,10 +87,10 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     }
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
+    let mut session = Session::open()?;
     let calibration = match (args.calibrate, stored()?) {
         (false, Some(calibration)) => calibration,
-        _ => calibrate(&rig, &mut along, &args.campaign, Intervals::Welcome)?,
+        _ => calibrate(&rig, &mut session, &args.campaign, Intervals::Optional)?,
     };
     let others: Vec<(String, Idle)> = idles.into_iter().map(|idle| (idle.to_string(), idle)).collect();
     let share = u32::try_from(gaps.len()).unwrap_or(1);
@@ -98,21 +98,22 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     let notes = rig.notes();
     let mut distributions = vec![];
     for gaps in &gaps {
-        along.about(gaps.spec().to_string());
+        session.about(gaps.spec().to_string());
         let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
         let recorded = format!("{}, recorded", args.under);
         let arms = others.iter().fold(Arms::new(&recorded, args.under.clone()), |arms, (name, idle)| {
             arms.arm(name, idle.clone())
         });
-        let campaign = Campaign::new("validate", arms, figures(), args.campaign.plan(share))?;
-        let record = along.run(|load, stop, tell| {
+        let campaign = Campaign::new("validate", arms, figures(), args.campaign.options(share))?;
+        let measured = session.run(|load, stop, tell| {
             campaign.run(load, stop, tell, |turn| {
                 let predict = (turn.arm == 0).then_some((others.as_slice(), &calibration));
                 block(&rig, gaps, wakes, seed, turn, predict, stop)
             })
         })?;
+        let Some(record) = measured else { break };
         args.campaign.keep(&record, distributions.len(), &gaps.spec().to_string(), &notes)?;
-        distributions.push(OfGaps {
+        distributions.push(GapsResult {
             gaps: gaps.spec().to_string(),
             rounds: record.rounds,
             blocks_repeated: record.gating.rejected,
@@ -120,10 +121,11 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             warnings: record.results().warnings,
             verdicts: verdicts(&record, &others),
         });
-        if along.stopped() {
+        if session.stopped() {
             break;
         }
     }
+    ensure!(!distributions.is_empty(), STOPPED_EARLY);
     let all: Vec<Verdict> = distributions.iter().flat_map(|of| of.verdicts.clone()).collect();
     let medians = FIGURES.map(|figure| MedianError {
         figure,
@@ -190,8 +192,8 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
         Column::text("gaps", "gaps"),
         Column::text("setting", "setting"),
         Column::text("figure", "figure"),
-        Column::number("predicted", "predicted_per_wake"),
-        Column::number("measured", "measured_per_wake"),
+        Column::number("predicted", "predicted_per_wakeup"),
+        Column::number("measured", "measured_per_wakeup"),
         Column::number("error", "error"),
     ];
     if for_people {
@@ -200,7 +202,7 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
         columns.extend([Column::number("low", "error_low"), Column::number("high", "error_high")]);
     }
     let mut table = Table::new(columns);
-    for OfGaps { gaps, verdicts, .. } in &validated.distributions {
+    for GapsResult { gaps, verdicts, .. } in &validated.distributions {
         for Verdict { arm, figure, predicted, measured, error } in verdicts {
             let value =
                 |value: f64| if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) };

@@ -1,12 +1,12 @@
 //! `dwell lab wake`
 
-use super::campaign::{Along, BLOCK, CampaignArgs, arms};
-use super::findings::{self, Shown, Told};
+use super::campaign::{BLOCK, CampaignArgs, Session, arms};
+use super::results::{self, Report, Shown};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use dwell_capture::kvm_stats::Counters;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::wake::{Kept, block, figures, wakes_of_a_block};
+use dwell_lab::experiment::wake::{CountersByArm, block, figures, wakes_of_a_block};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
@@ -49,14 +49,14 @@ const SHOWN: [Shown; 12] = [
     Shown::value("p90", "p90"),
     Shown::compared("p99", "p99"),
     Shown::value("worst 1 %", "worst 1 %"),
-    Shown::compared("cpu_ns_per_wake", "CPU/wake"),
+    Shown::compared("cpu_ns_per_wakeup", "CPU/wake"),
     Shown::value("cpu_share", "CPU"),
-    Shown::value("switches_per_wake", "switches"),
-    Shown::value("polls_per_wake", "polls"),
-    Shown::value("polls_succeeded_per_wake", "succeeded"),
-    Shown::value("polled_ns_per_wake", "polled"),
-    Shown::value("halts_per_wake", "halts"),
-    Shown::value("hlt_exits_per_wake", "HLT exits"),
+    Shown::value("switches_per_wakeup", "switches"),
+    Shown::value("polls_per_wakeup", "polls"),
+    Shown::value("polls_succeeded_per_wakeup", "succeeded"),
+    Shown::value("polled_ns_per_wakeup", "polled"),
+    Shown::value("halts_per_wakeup", "halts"),
+    Shown::value("hlt_exits_per_wakeup", "HLT exits"),
 ];
 
 #[derive(Serialize)]
@@ -64,11 +64,11 @@ struct About {
     gaps: String,
     wakes_per_block: usize,
     seed: u64,
-    kvm_counters: Vec<OfArm>,
+    kvm_counters: Vec<ArmCounts>,
 }
 
 #[derive(Serialize)]
-struct OfArm {
+struct ArmCounts {
     arm: String,
     counters: Counters,
 }
@@ -81,32 +81,32 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
     let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
     let arms = arms(args.idle, &default)?;
     let rig = Rig::open(1)?;
-    let mut along = Along::open()?;
+    let mut session = Session::open()?;
     let names: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
     let seed = args.campaign.seed();
     let wakes = wakes_of_a_block(mean(&gaps, seed), BLOCK);
-    let campaign = Campaign::new("wake", arms, figures(), args.campaign.plan(1))?;
-    let mut kept = Kept::default();
-    let record = along.run(|load, stop, tell| {
+    let campaign = Campaign::new("wake", arms, figures(), args.campaign.options(1))?;
+    let mut kept = CountersByArm::default();
+    let measurements = session.run_only(|load, stop, tell| {
         campaign.run(load, stop, tell, |turn| block(&rig, &gaps, seed, wakes, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&record, 0, &gaps.spec().to_string(), &notes)?;
-    let findings = record.results();
+    args.campaign.keep(&measurements, 0, &gaps.spec().to_string(), &notes)?;
+    let results = measurements.results();
     let counters = names
         .into_iter()
         .enumerate()
-        .filter_map(|(arm, name)| Some(OfArm { arm: name, counters: kept.counters(arm)?.clone() }));
+        .filter_map(|(arm, name)| Some(ArmCounts { arm: name, counters: kept.counters(arm)?.clone() }));
     let about = About {
         gaps: gaps.spec().to_string(),
         wakes_per_block: wakes,
         seed,
         kvm_counters: counters.collect(),
     };
-    let title = format!("Waking one vCPU after gaps of {}, {wakes} wakes a block", about.gaps);
+    let title = format!("WakeupBlock one vCPU after gaps of {}, {wakes} wakes a block", about.gaps);
     let histograms = if args.histograms { histograms(&about.kvm_counters) } else { String::new() };
-    let told = Told { about, notes, findings: &findings };
-    findings::print(&told, &title, &SHOWN, &histograms, args.format.format)?;
+    let report = Report { about, notes, results: &results };
+    results::print(&report, &title, &SHOWN, &histograms, args.format.format)?;
     Ok(Answer::Yes)
 }
 
@@ -117,9 +117,9 @@ pub(crate) fn mean(gaps: &Gaps, seed: u64) -> Nanos {
 }
 
 /// KVM's own histograms of the arms: how long it polled with success, in vain, and slept.
-fn histograms(arms: &[OfArm]) -> String {
+fn histograms(arms: &[ArmCounts]) -> String {
     let mut text = String::new();
-    for OfArm { arm, counters } in arms {
+    for ArmCounts { arm, counters } in arms {
         let kinds = [
             ("polled with success", &counters.halt_poll_success_hist),
             ("polled in vain", &counters.halt_poll_fail_hist),

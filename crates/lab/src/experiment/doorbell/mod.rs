@@ -6,13 +6,13 @@
 
 mod server;
 
-pub use server::{Loop, Served};
+pub use server::{IoThreadSetting, Loop};
 
-use super::play::Played;
+use super::play::BlockRun;
 use super::service::{Service, served};
-use super::{LabError, Rig, Tallies, Usage};
+use super::{KvmCountsByArm, LabError, Rig, Usage};
 use crate::gaps::Gaps;
-use crate::guest::doorbell::{DOORBELL, Desk, Rung, doorbell};
+use crate::guest::doorbell::{DOORBELL, DoorbellCounts, RequestChannel, doorbell};
 use crate::vm::Machine;
 use dwell_policy::Nanos;
 use dwell_stats::{Block, Figure, Trial, Unit};
@@ -63,29 +63,29 @@ pub struct Work {
 pub fn block(
     rig: &Rig,
     work: &Work,
-    trial: &Trial<'_, Served>,
-    kept: &mut Tallies,
+    trial: &Trial<'_, IoThreadSetting>,
+    kept: &mut KvmCountsByArm,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let Served { by, suppress, idle } = trial.setting;
+    let IoThreadSetting { by, suppress, idle } = trial.setting;
     let machine = Machine::new(idle.machine(), 1)?;
-    let desk: &Desk = machine.place()?;
+    let channel: &RequestChannel = machine.place()?;
     let think = work.think.sequence(work.seed, trial.sequence, WARM_UP + work.requests).gaps;
-    desk.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
-    rig.make_bed(&desk.bed, idle)?;
+    channel.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
+    rig.set_policy(&channel.idle_state, idle)?;
     if idle.guest.is_none() {
-        desk.always_interrupts();
+        channel.always_interrupts();
     }
-    desk.poll_control.set(idle.poll_control);
+    channel.poll_control.set(idle.poll_control);
     if *suppress {
-        desk.suppress();
+        channel.suppress();
     }
     let bell = machine.ioeventfd(DOORBELL)?;
-    let vcpu = machine.vcpu(0, doorbell, desk)?;
+    let vcpu = machine.vcpu(0, doorbell, channel)?;
     let counts = Counts::default();
     let server = Server {
         rig,
-        desk,
+        channel,
         irqfd: machine.irqfd(0)?,
         service: work.service,
         always_interrupts: idle.guest.is_none(),
@@ -93,15 +93,19 @@ pub fn block(
         counts: &counts,
     };
     let serve = |service: &Service<'_>| server.serve(by, service);
-    let played = served(rig, vcpu, &bell, stop, serve, || (desk.rung(), counts.read()))?;
-    let round_trips: Vec<u64> = desk.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
+    let played = served(rig, vcpu, &bell, stop, serve, || (channel.rung(), counts.read()))?;
+    let round_trips: Vec<u64> = channel.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     if !trial.warm_up {
         kept.add(trial.arm, &played.kvm, round_trips.len());
     }
     Ok(told(rig, round_trips, &played))
 }
 
-fn told(rig: &Rig, round_trips: Vec<u64>, played: &Played<(Usage, (Rung, server::Counted))>) -> Block {
+fn told(
+    rig: &Rig,
+    round_trips: Vec<u64>,
+    played: &BlockRun<(Usage, (DoorbellCounts, server::Counted))>,
+) -> Block {
     let requests = round_trips.len().max(1) as f64;
     let [(io_before, (rung_before, before)), (io_after, (rung, after))] = &played.read;
     let io = *io_after - *io_before;

@@ -3,7 +3,7 @@
 use super::super::arm::{ParseArmError, Parts};
 use super::super::service::Service;
 use super::super::{LabError, Rig, os};
-use crate::guest::doorbell::Desk;
+use crate::guest::doorbell::RequestChannel;
 use crate::host::Tsc;
 use crate::idle::{Halts, Idle, ParseIdleError};
 use dwell_policy::{Any, Nanos, Outcome, Policy};
@@ -30,7 +30,7 @@ pub enum Loop {
 /// while the I/O thread watches) and how the guest idles, as [`Idle`] is written (`guest:POLICY`, `host:NS`,
 /// `no-poll-control`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct IoThreadSetting {
     /// The I/O thread's loop.
     pub by: Loop,
     /// Whether the guest saves the doorbell while the I/O thread watches.
@@ -42,10 +42,10 @@ pub struct Served {
 const FORMS: &str =
     "blocking, busy or adaptive:POLICY, then +suppress, +guest:POLICY, +host:200us or +no-poll-control";
 
-impl FromStr for Served {
+impl FromStr for IoThreadSetting {
     type Err = ParseArmError;
 
-    fn from_str(text: &str) -> Result<Served, ParseArmError> {
+    fn from_str(text: &str) -> Result<IoThreadSetting, ParseArmError> {
         let parts = Parts::of(text, &["suppress"])?;
         let by = match parts.first {
             ("blocking", None) => Loop::Blocking,
@@ -60,11 +60,11 @@ impl FromStr for Served {
         if matches!(parts.idle.halts, Halts::InUserSpace(_)) {
             return Err(ParseArmError::Conflict("this guest's halts are handled in the kernel (host:)"));
         }
-        Ok(Served { by, suppress, idle: parts.idle })
+        Ok(IoThreadSetting { by, suppress, idle: parts.idle })
     }
 }
 
-impl fmt::Display for Served {
+impl fmt::Display for IoThreadSetting {
     /// As it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.by {
@@ -109,7 +109,7 @@ impl Counts {
 /// The I/O thread of one block.
 pub(super) struct Server<'s> {
     pub(super) rig: &'s Rig,
-    pub(super) desk: &'s Desk,
+    pub(super) channel: &'s RequestChannel,
     pub(super) irqfd: EventFd,
     pub(super) service: Nanos,
     /// Whether the guest waits for an interrupt whatever happens.
@@ -130,7 +130,7 @@ impl Server<'_> {
         let mut done = 0;
         while !service.over() {
             let seen = self.wait(&mut policy, done, service)?;
-            let number = self.desk.requested();
+            let number = self.channel.requested();
             if number != done {
                 self.rig.spin(self.service);
                 self.answer(number)?;
@@ -148,12 +148,12 @@ impl Server<'_> {
     /// which may be for a request that a poll has seen before; and tells the policy how long it took. Answers whether a
     /// poll has seen a request.
     fn wait(&self, policy: &mut Any, done: u64, service: &Service<'_>) -> Result<bool, LabError> {
-        let requested = || self.desk.requested() != done;
+        let requested = || self.channel.requested() != done;
         let start = Tsc::now();
         let window = policy.window();
         let seen = window > Nanos::ZERO && {
             let came = || requested() || service.over();
-            self.desk.watch(true);
+            self.channel.watch(true);
             let mut seen = came();
             while !seen && self.rig.since(start) < window {
                 std::hint::spin_loop();
@@ -164,7 +164,7 @@ impl Server<'_> {
             seen
         };
         if !seen {
-            self.desk.watch(false);
+            self.channel.watch(false);
             if !(self.suppress && requested()) {
                 service.sleep(None)?;
                 service.clear();
@@ -175,8 +175,8 @@ impl Server<'_> {
     }
 
     fn answer(&self, number: u64) -> Result<(), LabError> {
-        self.desk.answer(number);
-        if self.always_interrupts || !self.desk.bed.watches() {
+        self.channel.answer(number);
+        if self.always_interrupts || !self.channel.idle_state.watches() {
             self.irqfd.write(1).map_err(os("writing to an irqfd"))?;
             self.counts.interrupts.fetch_add(1, Ordering::Relaxed);
         }

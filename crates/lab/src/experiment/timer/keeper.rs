@@ -3,8 +3,8 @@
 use super::super::arm::{ParseArmError, Parts, duration};
 use super::super::service::Service;
 use super::super::{LabError, Rig, os};
-use crate::gaps::Typed;
-use crate::guest::timer::{Alarm, KeptBy};
+use crate::gaps::ExactDuration;
+use crate::guest::timer::{KeptBy, TimerChannel};
 use crate::guest::tsc;
 use crate::host::monotonic;
 use crate::idle::{Halts, Idle};
@@ -94,7 +94,7 @@ impl fmt::Display for Timer {
         match self.keeper {
             Keeper::InKernel => f.write_str("in-kernel")?,
             Keeper::Spin { early: Nanos::ZERO } => f.write_str("spin")?,
-            Keeper::Spin { early } => write!(f, "spin-early={}", Typed(early))?,
+            Keeper::Spin { early } => write!(f, "spin-early={}", ExactDuration(early))?,
             Keeper::Timerfd => f.write_str("timerfd")?,
         }
         if self.inject == Inject::Msi {
@@ -143,23 +143,28 @@ impl Keeper {
     pub(super) fn keep(
         self,
         rig: &Rig,
-        alarm: &Alarm,
+        channel: &TimerChannel,
         injector: &Injector<'_>,
         service: &Service<'_>,
     ) -> Result<(), LabError> {
         match self {
             // Nobody rings until it is over.
             Keeper::InKernel => service.sleep(None).map(drop),
-            Keeper::Spin { early } => spin(rig.cycles(early), alarm, injector, service),
-            Keeper::Timerfd => sleep(rig, alarm, injector, service),
+            Keeper::Spin { early } => spin(rig.cycles(early), channel, injector, service),
+            Keeper::Timerfd => sleep(rig, channel, injector, service),
         }
     }
 }
 
-fn spin(early: u64, alarm: &Alarm, injector: &Injector<'_>, service: &Service<'_>) -> Result<(), LabError> {
+fn spin(
+    early: u64,
+    channel: &TimerChannel,
+    injector: &Injector<'_>,
+    service: &Service<'_>,
+) -> Result<(), LabError> {
     let mut kept = 0;
     while !service.over() {
-        let (number, deadline) = alarm.request();
+        let (number, deadline) = channel.request();
         if number != kept && tsc() >= deadline.saturating_sub(early) {
             injector.fire()?;
             kept = number;
@@ -169,7 +174,12 @@ fn spin(early: u64, alarm: &Alarm, injector: &Injector<'_>, service: &Service<'_
     Ok(())
 }
 
-fn sleep(rig: &Rig, alarm: &Alarm, injector: &Injector<'_>, service: &Service<'_>) -> Result<(), LabError> {
+fn sleep(
+    rig: &Rig,
+    channel: &TimerChannel,
+    injector: &Injector<'_>,
+    service: &Service<'_>,
+) -> Result<(), LabError> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
         .map_err(os("timerfd_create"))?;
     loop {
@@ -184,7 +194,7 @@ fn sleep(rig: &Rig, alarm: &Alarm, injector: &Injector<'_>, service: &Service<'_
         }
         if rung {
             service.clear();
-            let (_, deadline) = alarm.request();
+            let (_, deadline) = channel.request();
             arm(&timer, monotonic().get() + rig.nanos(deadline.saturating_sub(tsc())))?;
         }
     }

@@ -8,13 +8,13 @@ mod keeper;
 mod predicted;
 
 pub use keeper::{Inject, Keeper, Timer};
-pub use predicted::{Bill, Predicted, predicted};
+pub use predicted::{ExitCounts, Predicted, predicted};
 
-use super::play::Played;
+use super::play::BlockRun;
 use super::service::{Service, served};
-use super::{LabError, Rig, Tallies, Usage};
+use super::{KvmCountsByArm, LabError, Rig, Usage};
 use crate::gaps::Gaps;
-use crate::guest::timer::{Alarm, DOORBELL, Woke, timer};
+use crate::guest::timer::{DOORBELL, TimerChannel, TimerCounts, timer};
 use crate::vm::Machine;
 use dwell_stats::{Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
@@ -49,29 +49,29 @@ pub fn block(
     seed: u64,
     timers: usize,
     trial: &Trial<'_, Timer>,
-    kept: &mut Tallies,
+    kept: &mut KvmCountsByArm,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
     let Timer { keeper, inject, idle } = trial.setting;
     let machine = Machine::new(idle.machine(), 1)?;
-    let alarm: &Alarm = machine.place()?;
+    let channel: &TimerChannel = machine.place()?;
     let ahead = ahead.sequence(seed, trial.sequence, WARM_UP + timers).gaps;
-    alarm.rounds.lay(WARM_UP, ahead.iter().map(|ahead| rig.cycles(*ahead)));
-    alarm.keep(keeper.kept_by());
-    alarm.poll_control.set(idle.poll_control);
+    channel.rounds.lay(WARM_UP, ahead.iter().map(|ahead| rig.cycles(*ahead)));
+    channel.keep(keeper.kept_by());
+    channel.poll_control.set(idle.poll_control);
     let bell = machine.ioeventfd(DOORBELL)?;
     let injector = inject.open(&machine)?;
-    let vcpu = machine.vcpu(0, timer, alarm)?;
-    let keep = |service: &Service<'_>| keeper.keep(rig, alarm, &injector, service);
-    let played = served(rig, vcpu, &bell, stop, keep, || alarm.woke())?;
-    let lateness: Vec<u64> = alarm.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
+    let vcpu = machine.vcpu(0, timer, channel)?;
+    let keep = |service: &Service<'_>| keeper.keep(rig, channel, &injector, service);
+    let played = served(rig, vcpu, &bell, stop, keep, || channel.woke())?;
+    let lateness: Vec<u64> = channel.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     if !trial.warm_up {
         kept.add(trial.arm, &played.kvm, lateness.len());
     }
     Ok(told(rig, lateness, &played))
 }
 
-fn told(rig: &Rig, lateness_ns: Vec<u64>, played: &Played<(Usage, Woke)>) -> Block {
+fn told(rig: &Rig, lateness_ns: Vec<u64>, played: &BlockRun<(Usage, TimerCounts)>) -> Block {
     let timers = lateness_ns.len().max(1) as f64;
     let [before, after] = &played.read;
     let housekeeper = (after.0 - before.0).cpu.get() as f64;

@@ -4,7 +4,7 @@
 //! other hosts are assumed to run the same kernel.
 
 use super::super::{LabError, Rig};
-use crate::vm::Flavour;
+use crate::vm::KvmKind;
 use dwell_machine::{Machine, Sysroot, cpu as cpus, kernel};
 use dwell_policy::Nanos;
 use dwell_policy::timer::housekeeping::{self, Cpu, Host, Hrtimer};
@@ -26,15 +26,15 @@ pub struct Predicted {
     pub housekeeping: bool,
     /// How early the timer is set.
     pub advance: String,
-    /// Where the guest runs when its timer fires.
-    pub running: Bill,
-    /// Where it has halted.
-    pub halted: Bill,
+    /// Poller the guest runs when its timer fires.
+    pub running: ExitCounts,
+    /// Poller it has halted.
+    pub halted: ExitCounts,
 }
 
 /// One timer's way and exits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Bill {
+pub struct ExitCounts {
     /// What carries it and where it fires.
     pub path: &'static str,
     /// Exits of setting it.
@@ -46,7 +46,7 @@ pub struct Bill {
 }
 
 /// A host as the model sees it.
-struct Assumed {
+struct Assumptions {
     name: &'static str,
     posts: bool,
     hv_timer: Option<HvTimer>,
@@ -74,19 +74,19 @@ pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
     let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
     let khz = u32::try_from(rig.hz().get() / 1_000).unwrap_or(u32::MAX);
     let advance = advance(revision, &machine);
-    let this = this_host(revision, rig.flavour(), cpu, &machine);
+    let this = this_host(revision, rig.kvm_kind(), cpu, &machine);
     let hosts = [this].into_iter().flat_map(with_and_without).chain(others(revision));
     Ok(hosts.map(|host| host.predict(revision, khz, advance)).collect())
 }
 
-fn this_host(revision: Revision, flavour: &Flavour, cpu: u32, machine: &dyn Machine) -> Assumed {
+fn this_host(revision: Revision, kvm_kind: &KvmKind, cpu: u32, machine: &dyn Machine) -> Assumptions {
     let housekeeping = cpus::tickless(machine).contains(&cpu);
     let pi_inject = machine.switch("/sys/module/kvm/parameters/pi_inject_timer");
-    let preemption_timer = flavour.preemption_timer == Some(true);
-    Assumed {
+    let preemption_timer = kvm_kind.preemption_timer == Some(true);
+    Assumptions {
         name: "this host",
-        posts: flavour.posted_interrupts == Some(true),
-        hv_timer: preemption_timer.then(|| HvTimer::new(revision, RATE_SHIFT, flavour.nested, None)),
+        posts: kvm_kind.posted_interrupts == Some(true),
+        hv_timer: preemption_timer.then(|| HvTimer::new(revision, RATE_SHIFT, kvm_kind.nested, None)),
         hlt_in_guest: false,
         housekeeping,
         pi_inject: pi_inject.unwrap_or(housekeeping),
@@ -95,11 +95,11 @@ fn this_host(revision: Revision, flavour: &Flavour, cpu: u32, machine: &dyn Mach
 }
 
 /// This host as it is, and as if timers had been taken off the vCPU's CPU.
-fn with_and_without(this: Assumed) -> Vec<Assumed> {
+fn with_and_without(this: Assumptions) -> Vec<Assumptions> {
     if this.housekeeping {
         return vec![this];
     }
-    let isolated = Assumed {
+    let isolated = Assumptions {
         name: "this host with nohz_full",
         housekeeping: true,
         pi_inject: true,
@@ -109,14 +109,14 @@ fn with_and_without(this: Assumed) -> Vec<Assumed> {
     vec![this, isolated]
 }
 
-fn others(revision: Revision) -> impl Iterator<Item = Assumed> {
+fn others(revision: Revision) -> impl Iterator<Item = Assumptions> {
     let hv = Some(HvTimer::new(revision, RATE_SHIFT, false, None));
     let kinds =
         [("VMX preemption timer", false, hv), ("VMX with APICv", true, hv), ("SVM with AVIC", true, None)];
     let both = [false, true];
     kinds.into_iter().flat_map(move |(name, posts, hv_timer)| {
         both.into_iter().flat_map(move |housekeeping| {
-            both.into_iter().map(move |hlt_in_guest| Assumed {
+            both.into_iter().map(move |hlt_in_guest| Assumptions {
                 name,
                 posts,
                 hv_timer,
@@ -149,7 +149,7 @@ fn in_words(advance: Advance) -> String {
     }
 }
 
-impl Assumed {
+impl Assumptions {
     fn config(&self) -> VcpuConfig {
         VcpuConfig {
             pi_inject_timer: self.pi_inject,
@@ -181,11 +181,11 @@ impl Assumed {
     }
 
     /// The way of a timer that was armed so and carried so when it fired.
-    fn bill(&self, vcpu: &Vcpu, armed: Armed, carried: Armed, state: VcpuState) -> Bill {
+    fn bill(&self, vcpu: &Vcpu, armed: Armed, carried: Armed, state: VcpuState) -> ExitCounts {
         let arming = Exits::of(self.path(vcpu, armed), vcpu.revision, state).arming();
         let path = self.path(vcpu, carried);
         let exits = Exits::of(path, vcpu.revision, state);
-        Bill { path: in_short(path), arming, firing: exits.firing(), fire: exits.fire.to_string() }
+        ExitCounts { path: in_short(path), arming, firing: exits.firing(), fire: exits.fire.to_string() }
     }
 
     fn path(&self, vcpu: &Vcpu, armed: Armed) -> Path {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn this_host_is_read_from_its_parameters() {
-        let flavour = Flavour {
+        let kvm_kind = KvmKind {
             module: Some("kvm_intel".to_owned()),
             nested: false,
             posted_interrupts: Some(true),
@@ -276,10 +276,10 @@ mod tests {
                 .file("/sys/module/kvm/parameters/lapic_timer_advance", advance)
         };
         let revision = Revision::V6_12;
-        let isolated = this_host(revision, &flavour, 3, &files("2-3", "Y", "N"));
+        let isolated = this_host(revision, &kvm_kind, 3, &files("2-3", "Y", "N"));
         assert!(isolated.housekeeping && isolated.pi_inject && isolated.hv_timer.is_some());
         assert_eq!(with_and_without(isolated).len(), 1);
-        let plain = this_host(revision, &flavour, 1, &files("2-3", "N", "Y"));
+        let plain = this_host(revision, &kvm_kind, 1, &files("2-3", "N", "Y"));
         assert!(!plain.housekeeping && !plain.pi_inject);
         assert_eq!(with_and_without(plain).len(), 2);
         assert_eq!(in_words(advance(revision, &files("", "N", "N"))), "none");

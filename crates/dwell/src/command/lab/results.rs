@@ -1,17 +1,17 @@
-//! How findings are shown.
+//! How results of a campaign are printed.
 
 use crate::output::{self, Format};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Interval, ResultRow, Results, Unit};
 use serde::Serialize;
 
-/// One figure as people see it.
+/// A figure of the tables.
 pub(crate) struct Shown {
-    /// Its name in the findings.
+    /// Its name in the results.
     pub(crate) figure: &'static str,
     /// Its heading.
     pub(crate) heading: &'static str,
-    /// Whether it is also shown by the baseline, with its interval.
+    /// Whether its ratio to the baseline is shown as well, with its interval.
     pub(crate) compared: bool,
 }
 
@@ -25,67 +25,67 @@ impl Shown {
     }
 }
 
-/// An experiment with its findings, as it is printed.
+/// An experiment with its results, as printed.
 #[derive(Serialize)]
-pub(crate) struct Told<'a, T: Serialize> {
+pub(crate) struct Report<'a, T: Serialize> {
     /// What was run.
     #[serde(flatten)]
     pub(crate) about: T,
-    /// What a reader has to know of the machine.
+    /// Properties of the machine that limit the results.
     pub(crate) notes: Vec<String>,
     #[serde(flatten)]
-    pub(crate) findings: &'a Results,
+    pub(crate) results: &'a Results,
 }
 
-/// Prints findings in the form asked for; `more` follows the tables for people.
+/// Prints results in a format; `more` follows the tables for people.
 pub(crate) fn print<T: Serialize>(
-    told: &Told<'_, T>,
+    report: &Report<'_, T>,
     title: &str,
     shown: &[Shown],
     more: &str,
     format: Format,
 ) -> anyhow::Result<()> {
     match format {
-        Format::Json => output::json(told),
-        Format::Csv => output::csv(&long(told.findings)),
+        Format::Json => output::json(report),
+        Format::Csv => output::csv(&long(report.results)),
         Format::Table => {
-            let findings = told.findings;
-            let mut text = format!("{title}\n\n{}\n", values(findings, shown).to_text());
+            let results = report.results;
+            let mut text = format!("{title}\n\n{}\n", values(results, shown).to_text());
             text += &format!(
-                "By the baseline, with {} % intervals; the last arm is the baseline once more:\n\n{}",
-                (findings.confidence * 100.0).round(),
-                compared(findings, shown).to_text()
+                "Ratio to the baseline, with {} % intervals; the last arm is the baseline once more:\n\n{}",
+                (results.confidence * 100.0).round(),
+                compared(results, shown).to_text()
             );
             text += more;
             output::text(&text)?;
-            notes(told);
+            notes(report);
             Ok(())
         }
     }
 }
 
-/// What has to be known before believing, on stderr.
-pub(crate) fn notes<T: Serialize>(told: &Told<'_, T>) {
-    let findings = told.findings;
+/// Notes and warnings, on stderr.
+pub(crate) fn notes<T: Serialize>(report: &Report<'_, T>) {
+    let results = report.results;
     eprintln!(
-        "{} rounds in {}, {} blocks repeated because others took CPU time ({})",
-        findings.rounds,
-        dwell_report::duration(findings.elapsed_s * 1e9),
-        findings.gating.rejected,
-        findings.gating.source
+        "{} rounds in {}, {} blocks repeated because other programs used CPU time ({})",
+        results.rounds,
+        dwell_report::duration(results.elapsed_s * 1e9),
+        results.gating.rejected,
+        results.gating.source
     );
-    for note in &told.notes {
+    for note in &report.notes {
         eprintln!("note: {note}");
     }
-    for warning in &findings.warnings {
+    for warning in &results.warnings {
         eprintln!("warning: {warning}");
     }
 }
 
-/// The arms in order, each once.
-pub(crate) fn arms(findings: &Results) -> Vec<&str> {
+/// The arms in order.
+pub(crate) fn arms(results: &Results) -> Vec<&str> {
     let mut arms: Vec<&str> = vec![];
-    for row in &findings.rows {
+    for row in &results.rows {
         if !arms.contains(&row.arm.as_str()) {
             arms.push(&row.arm);
         }
@@ -101,12 +101,12 @@ fn cell(value: f64, unit: Unit) -> Cell {
     }
 }
 
-fn values(findings: &Results, shown: &[Shown]) -> Table {
+fn values(results: &Results, shown: &[Shown]) -> Table {
     let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
-    for arm in arms(findings) {
+    for arm in arms(results) {
         let of = |shown: &Shown| {
-            let row = findings.row(arm, shown.figure)?;
+            let row = results.row(arm, shown.figure)?;
             Some(cell(row.value?.value, row.unit))
         };
         let cells = shown.iter().map(|shown| of(shown).unwrap_or(Cell::Missing));
@@ -115,12 +115,12 @@ fn values(findings: &Results, shown: &[Shown]) -> Table {
     table
 }
 
-fn compared(findings: &Results, shown: &[Shown]) -> Table {
+fn compared(results: &Results, shown: &[Shown]) -> Table {
     let shown: Vec<&Shown> = shown.iter().filter(|shown| shown.compared).collect();
     let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
-    for arm in arms(findings).into_iter().skip(1) {
-        let of = |figure: &str| findings.row(arm, figure).and_then(ResultRow::ratio).map(ratio);
+    for arm in arms(results).into_iter().skip(1) {
+        let of = |figure: &str| results.row(arm, figure).and_then(ResultRow::ratio).map(ratio);
         let cells = shown.iter().map(|shown| of(shown.figure).map_or(Cell::Missing, Cell::Text));
         table.push([Cell::Text(arm.to_owned())].into_iter().chain(cells));
     }
@@ -132,8 +132,8 @@ pub(crate) fn ratio(interval: Interval) -> String {
     format!("{:.3}{limits}", interval.value)
 }
 
-/// Every figure of every arm, a row each.
-fn long(findings: &Results) -> Table {
+/// One row for each figure of each arm.
+fn long(results: &Results) -> Table {
     let mut table = Table::new([
         Column::text("experiment", "experiment"),
         Column::text("arm", "arm"),
@@ -147,7 +147,7 @@ fn long(findings: &Results) -> Table {
         Column::number("ratio high", "ratio_high"),
         Column::number("rounds", "rounds"),
     ]);
-    for row in &findings.rows {
+    for row in &results.rows {
         let unit = match row.unit {
             Unit::Nanos => "ns",
             Unit::Count => "count",
@@ -157,7 +157,7 @@ fn long(findings: &Results) -> Table {
         let numbers = |interval: Option<Interval>| {
             [interval.map(|i| i.value), interval.map(|i| i.low), interval.map(|i| i.high)].map(Cell::ratio)
         };
-        let words = [&findings.experiment, &row.arm, &row.figure].map(|text| Cell::Text(text.clone()));
+        let words = [&results.experiment, &row.arm, &row.figure].map(|text| Cell::Text(text.clone()));
         let cells = words.into_iter().chain([Cell::Text(unit.to_owned())]);
         let cells = cells.chain(numbers(row.value)).chain(numbers(row.ratio()));
         table.push(cells.chain([Cell::Count(row.rounds as u128)]));

@@ -1,6 +1,6 @@
 //! KVM's own numbers of each arm, for each round of the experiment.
 
-use dwell_lab::experiment::Tallies;
+use dwell_lab::experiment::KvmCountsByArm;
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::Measurements;
 use serde::Serialize;
@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Of one arm.
 #[derive(Serialize)]
-pub(crate) struct OfArm {
+pub(crate) struct ArmCounts {
     arm: String,
     /// By KVM's names; those that are zero are left out.
     per_round: BTreeMap<String, f64>,
 }
 
 /// Of all arms.
-pub(crate) fn of(record: &Measurements, kept: &Tallies) -> Vec<OfArm> {
+pub(crate) fn of(record: &Measurements, kept: &KvmCountsByArm) -> Vec<ArmCounts> {
     let arms = record.arms.iter().enumerate();
-    arms.map(|(number, arm)| OfArm {
+    arms.map(|(number, arm)| ArmCounts {
         arm: arm.name.clone(),
         per_round: kept.per_round(number).into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
     })
@@ -28,7 +28,7 @@ pub(crate) fn of(record: &Measurements, kept: &Tallies) -> Vec<OfArm> {
 const SHOWN_AS_NONE: f64 = 0.005;
 
 /// As people see it, under a heading; a round is called `round`.
-pub(crate) fn text(arms: &[OfArm], round: &str) -> String {
+pub(crate) fn text(arms: &[ArmCounts], round: &str) -> String {
     let shown = arms.iter().flat_map(|arm| arm.per_round.iter().filter(|(_, n)| **n >= SHOWN_AS_NONE));
     let names: BTreeSet<&String> = shown.map(|(name, _)| name).collect();
     let columns = arms.iter().map(|arm| Column::number(&arm.arm, &arm.arm));

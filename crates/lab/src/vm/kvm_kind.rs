@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What KVM is built on, as far as it decides what an experiment can show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Flavour {
+pub struct KvmKind {
     /// The vendor module: `kvm_intel` (VMX), `kvm_amd` (SVM), `kvm_pvm` (no hardware help), if any is known.
     pub module: Option<String>,
     /// Whether this host is itself a guest.
@@ -18,13 +18,13 @@ pub struct Flavour {
     pub preemption_timer: Option<bool>,
 }
 
-impl Flavour {
+impl KvmKind {
     /// Looks at this host.
-    pub fn detect() -> Flavour {
-        Flavour::under(Path::new("/"))
+    pub fn detect() -> KvmKind {
+        KvmKind::under(Path::new("/"))
     }
 
-    fn under(root: &Path) -> Flavour {
+    fn under(root: &Path) -> KvmKind {
         let has = |module: &str| root.join("sys/module").join(module).exists();
         let module = ["kvm_pvm", "kvm_intel", "kvm_amd"].into_iter().find(|module| has(module));
         let flag = |name: &str| {
@@ -33,7 +33,7 @@ impl Flavour {
         };
         let cpuinfo = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-        Flavour {
+        KvmKind {
             module: module.map(str::to_owned),
             nested: flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"),
             posted_interrupts: flag("enable_apicv").or_else(|| flag("avic")),
@@ -42,7 +42,7 @@ impl Flavour {
     }
 }
 
-impl fmt::Display for Flavour {
+impl fmt::Display for KvmKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.module.as_deref() {
             Some("kvm_intel") => "VMX (kvm_intel)",
@@ -74,12 +74,12 @@ mod tests {
         fs::write(parameters.join("enable_apicv"), "Y\n").unwrap();
         fs::write(parameters.join("preemption_timer"), "N\n").unwrap();
         fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nflags : fpu vmx\n").unwrap();
-        let flavour = Flavour::under(root.path());
+        let kvm_kind = KvmKind::under(root.path());
         assert_eq!(
-            flavour.to_string(),
+            kvm_kind.to_string(),
             "VMX (kvm_intel), on bare metal, posted interrupts, no preemption timer"
         );
-        let nothing = Flavour::under(Path::new("/nonexistent"));
+        let nothing = KvmKind::under(Path::new("/nonexistent"));
         assert_eq!(nothing.to_string(), "an unknown kind of KVM, on bare metal");
     }
 }

@@ -7,12 +7,12 @@ use std::ops::Sub;
 
 /// KVM's numbers of a vCPU that only grow, by KVM's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally(BTreeMap<String, u64>);
+pub struct KvmCounts(BTreeMap<String, u64>);
 
-impl Tally {
-    pub(super) fn read(stats: &StatsFile) -> Result<Tally, LabError> {
+impl KvmCounts {
+    pub(super) fn read(stats: &StatsFile) -> Result<KvmCounts, LabError> {
         let sums = stats.sums().map_err(os("KVM statistics"))?;
-        Ok(Tally(sums.map(|(name, value)| (name.to_owned(), value)).collect()))
+        Ok(KvmCounts(sums.map(|(name, value)| (name.to_owned(), value)).collect()))
     }
 
     /// One of them; `None`: this kernel does not have it.
@@ -26,47 +26,47 @@ impl Tally {
     }
 
     /// Adds another's.
-    fn add(&mut self, other: &Tally) {
+    fn add(&mut self, other: &KvmCounts) {
         for (name, value) in &other.0 {
             *self.0.entry(name.clone()).or_default() += value;
         }
     }
 }
 
-impl Sub<&Tally> for Tally {
-    type Output = Tally;
+impl Sub<&KvmCounts> for KvmCounts {
+    type Output = KvmCounts;
 
-    fn sub(self, before: &Tally) -> Tally {
+    fn sub(self, before: &KvmCounts) -> KvmCounts {
         let since = |(name, value): (String, u64)| {
             let value = value.saturating_sub(before.get(&name).unwrap_or(0));
             (name, value)
         };
-        Tally(self.0.into_iter().map(since).collect())
+        KvmCounts(self.0.into_iter().map(since).collect())
     }
 }
 
 /// KVM's numbers of each arm, over all its blocks.
 #[derive(Clone, Debug, Default)]
-pub struct Tallies {
-    arms: Vec<(Tally, u64)>,
+pub struct KvmCountsByArm {
+    arms: Vec<(KvmCounts, u64)>,
 }
 
-impl Tallies {
+impl KvmCountsByArm {
     /// The numbers of an arm that are not zero, by name, for each round, by the arm's place among the arms.
     pub fn per_round(&self, arm: usize) -> BTreeMap<&str, f64> {
-        let per = |(tally, rounds)| {
-            let counted = Tally::counted(tally);
+        let per = |(kvm_counts, rounds)| {
+            let counted = KvmCounts::counted(kvm_counts);
             counted.map(move |(name, n)| (name, n as f64 / f64::max(rounds as f64, 1.0))).collect()
         };
-        self.arms.get(arm).map(|(tally, rounds)| per((tally, *rounds))).unwrap_or_default()
+        self.arms.get(arm).map(|(kvm_counts, rounds)| per((kvm_counts, *rounds))).unwrap_or_default()
     }
 
     /// Adds the numbers of a block of so many rounds.
-    pub fn add(&mut self, arm: usize, tally: &Tally, rounds: usize) {
+    pub fn add(&mut self, arm: usize, kvm_counts: &KvmCounts, rounds: usize) {
         if self.arms.len() <= arm {
             self.arms.resize(arm + 1, Default::default());
         }
-        self.arms[arm].0.add(tally);
+        self.arms[arm].0.add(kvm_counts);
         self.arms[arm].1 += rounds as u64;
     }
 }
