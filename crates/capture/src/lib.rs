@@ -37,3 +37,8 @@ mod fake;
 
 pub use dwell_trace::guest::GuestSource;
 pub use record::{Observer, RecordError, Recorder, Status, Summary, Target, Until, record_anything};
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// A recording inside the program, so that it can show what it does anywhere.
-const BUNDLED: &[u8] = include_bytes!("../../../recordings/event-pgbench_sel1.parquet");
+const BUNDLED: &[u8] = include_bytes!("bundled.parquet");
 const BUNDLED_NAME: &str = "event-pgbench_sel1";
 
 /// Options that choose the recording.

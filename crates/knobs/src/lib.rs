@@ -36,3 +36,8 @@ pub mod qmp;
 pub mod value;
 pub mod verification;
 mod whole_file;
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

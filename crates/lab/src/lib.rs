@@ -16,3 +16,8 @@ pub mod host;
 pub mod idle;
 pub mod samples;
 pub mod vm;
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

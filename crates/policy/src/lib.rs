@@ -132,3 +132,8 @@ pub trait Policy {
     /// Learns from the episode that the last window was for.
     fn observe(&mut self, outcome: Outcome<'_>);
 }
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

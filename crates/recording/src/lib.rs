@@ -62,3 +62,8 @@ pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;
 pub use reader::{ReadError, Reader};
 pub use writer::{FORMAT, IdlerId, Packing, WriteError, Writer};
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

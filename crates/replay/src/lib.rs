@@ -39,3 +39,8 @@ pub use priced::{Figure, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Memory, RecordingSource, Run, Source, SourceError, Span};
 pub use versions::Versions;
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

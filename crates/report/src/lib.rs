@@ -15,3 +15,10 @@ mod table;
 pub use dwell_replay::number::{count, duration, percent, ratio};
 pub use histogram::histogram;
 pub use table::{Cell, Column, Table, wrap};
+pub use number::{count, duration, percent, ratio};
+pub use table::{Cell, Column, Table};
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

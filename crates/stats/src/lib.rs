@@ -76,3 +76,8 @@ pub use random::SplitMix64;
 pub use results::{Comparison, Figure, ResultRow, Results, Unit};
 pub use schedule::{Arm, Arms, Role, Schedule, Slot};
 pub use warning::Warning;
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

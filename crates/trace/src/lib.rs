@@ -16,3 +16,8 @@ pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
+
+// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

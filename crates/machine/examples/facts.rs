@@ -1,0 +1,13 @@
+//! Prints what this machine reports about its kernel and KVM's parameters:
+//!
+//! `cargo run -p dwell-machine --example facts`
+
+use dwell_machine::{Facts, Sysroot};
+
+fn main() {
+    let facts = Facts::read(&Sysroot::of_this_machine());
+    println!("kernel: {}", facts.kernel.release.as_deref().unwrap_or("not known"));
+    for parameter in &facts.host.parameters {
+        println!("{parameter:?}");
+    }
+}
