@@ -151,6 +151,24 @@ fn links_lead_somewhere() {
             }
         }
     }
+    for page in book() {
+        for target in read(&page)
+            .split("{{#include ")
+            .skip(1)
+            .filter_map(|rest| rest.split_once("}}"))
+            .map(|(target, _)| target)
+        {
+            checked += 1;
+            let (file, anchor) = target.split_once(':').unwrap_or((target, ""));
+            let text =
+                std::fs::read_to_string(normal(&page.parent().unwrap().join(file))).unwrap_or_default();
+            if text.is_empty()
+                || !text.lines().any(|line| line.trim_start() == format!("// ANCHOR: {anchor}"))
+            {
+                writeln!(wrong, "{}: {target}: no such file or anchor", short(&page)).unwrap();
+            }
+        }
+    }
     assert!(wrong.is_empty(), "\n{wrong}");
     assert!(checked > 50, "only {checked} links found");
     println!("{checked} links");
