@@ -15,8 +15,6 @@ mod table;
 pub use dwell_replay::number::{count, duration, percent, ratio};
 pub use histogram::histogram;
 pub use table::{Cell, Column, Table, wrap};
-pub use number::{count, duration, percent, ratio};
-pub use table::{Cell, Column, Table};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]
