@@ -3,10 +3,10 @@
 use anyhow::{Context, bail};
 use dwell_lab::experiment::calibrate::{Calibration, FORMAT};
 use dwell_machine::{Sysroot, cpu, kernel};
-use dwell_recording::Metadata;
+use dwell_recording::{Metadata, newfile, regular};
 use std::env;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where it is stored: `$XDG_STATE_HOME/dwell`, else `~/.local/state/dwell`.
@@ -19,25 +19,23 @@ pub(crate) fn path() -> anyhow::Result<PathBuf> {
 
 /// Stores it: written beside and moved there, so that it is there whole or not at all.
 pub(crate) fn store(calibration: &Calibration, path: &Path) -> anyhow::Result<()> {
-    let write = || -> io::Result<()> {
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(directory)?;
-        let beside = path.with_extension("json.new");
-        let mut file = fs::File::create(&beside)?;
-        serde_json::to_writer_pretty(&mut file, calibration)?;
-        writeln!(file)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
+    let write = || -> anyhow::Result<()> {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        let text = serde_json::to_string_pretty(calibration)? + "\n";
+        Ok(newfile::write(path, text.as_bytes())?)
     };
     write().with_context(|| format!("cannot store the calibration in {}", path.display()))
 }
+
+/// The longest calibration that is read \[bytes\]; one has some kilobytes.
+const LONGEST: u64 = 1 << 20;
 
 /// The calibration, if there is one.
 ///
 /// # Errors
 /// If it is there and cannot be read.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Calibration>> {
-    let text = match fs::read_to_string(path) {
+    let text = match regular::read_text(path, LONGEST) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),

@@ -1,5 +1,6 @@
 //! How the program ends.
 
+use crate::output;
 use std::io;
 use std::process::ExitCode;
 
@@ -22,7 +23,7 @@ pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
         Ok(Answer::No) => ExitCode::from(1),
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dwell: {}", one_line(&error));
+            output::note(&format!("dwell: {}", one_line(&error)));
             ExitCode::from(2)
         }
     }

@@ -1,7 +1,8 @@
 //! The three forms in which results are printed.
 
+use crate::paint;
 use clap::{ArgMatches, ValueEnum};
-use dwell_report::Table;
+use dwell_report::{Table, harmless};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -73,16 +74,21 @@ const LONGEST_LINE: usize = 120;
 /// Prints one value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+    harmless::write_json(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(out.flush()?)
 }
 
-/// Prints text as it is.
+/// Prints text. Of what would steer the terminal only the colours of [`Paint`](crate::paint::Paint) get there.
 pub(crate) fn text(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(paint::for_terminal(text).as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// Prints a line on stderr, harmless to the terminal.
+pub(crate) fn note(text: &str) {
+    eprintln!("{}", harmless::line(text));
 }
 
 /// Prints a table as CSV.

@@ -1,9 +1,8 @@
 //! Where the recording to tune on comes from: a file, this machine, or the program itself.
 
 use crate::{model, progress, quantity, stop};
-use anyhow::Context;
 use dwell_policy::Nanos;
-use dwell_recording::Reader;
+use dwell_recording::{Reader, newfile};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_report::duration;
 use std::path::PathBuf;
@@ -70,7 +69,7 @@ impl WhenceArgs {
             Err(error) => return Ok(Recorded::Nothing(error.to_string())),
         };
         if let Some(path) = &self.keep {
-            std::fs::write(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            newfile::write(path, &bytes)?;
         }
         let episodes = summary.contents.episodes;
         if episodes < MIN_EPISODES {

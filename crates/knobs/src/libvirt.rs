@@ -39,6 +39,7 @@ pub(crate) fn is_poll(text: &str) -> bool {
     text.starts_with("<poll")
         && text.ends_with('>')
         && poll.has_tag_name("poll")
+        && poll.tag_name().namespace().is_none()
         && !poll.has_children()
         && document.root().children().count() == 1
         && poll.attributes().all(|attribute| {

@@ -16,7 +16,7 @@ const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"min
                         \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n";
 
 fn limits() -> Limits {
-    Limits { answer_within: Duration::from_millis(300), line_bytes: 10_000, events: 3 }
+    Limits { answer_within: Duration::from_millis(300), line_bytes: 10_000, events: 3, event_bytes: 1_000 }
 }
 
 fn over(stream: UnixStream) -> Result<Monitor, QmpError> {
@@ -155,6 +155,25 @@ fn events_without_end_are_dropped_counted_and_outlived() {
     assert!(events.len() == 3 && dropped > 0);
     drop(monitor);
     flood.join().unwrap();
+}
+
+/// Each fits into a line, and as many as are kept by number would take the machine's memory.
+#[test]
+fn events_are_bounded_by_bytes_too() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let serving = spawn(move || {
+        let event = format!("{{\"event\": \"E\", \"data\": [{}0]}}\n", "0,".repeat(300));
+        theirs.write_all(format!("{GREETING}{{\"return\": {{}}, \"id\": 1}}\n").as_bytes()).unwrap();
+        (0..3).for_each(|_| theirs.write_all(event.as_bytes()).unwrap());
+        theirs.write_all(b"{\"event\": \"SMALL\"}\n{\"return\": 7, \"id\": 2}\n").unwrap();
+        theirs
+    });
+    let mut monitor = over(ours).unwrap();
+    assert_eq!(monitor.execute("query-status", None).unwrap(), json!(7));
+    let (events, dropped) = monitor.take_events();
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    assert_eq!((names, dropped), (vec!["E", "SMALL"], 2));
+    drop(serving.join().unwrap());
 }
 
 #[test]

@@ -1,8 +1,13 @@
-//! A file that appears under its name only when it is complete.
+//! A file that appears under its name only when it is complete, and that no other user can read.
+//!
+//! It is written under a random name beside its destination, with mode 0600, and renamed. A file that it replaces hands on
+//! its mode. A symbolic link is neither followed nor replaced: either could surprise, so the caller is asked for the file
+//! that is meant. What a process that was killed left behind is removed when the next file is begun in the same directory;
+//! whether its writer is alive is known from a lock (flock(2)), which ends with the process.
 
-use std::fs::Permissions;
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -10,17 +15,28 @@ use tempfile::NamedTempFile;
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
     /// Something that cannot be replaced has this name.
-    #[error("{path}: is not a regular file; a new file is written beside its destination and renamed")]
+    #[error("cannot write {path}: it is not a regular file; name a new file, or one that may be replaced")]
     NotRegular {
         /// The destination.
         path: PathBuf,
     },
+    /// The name is that of a symbolic link.
+    #[error(
+        "cannot write {path}: it is a symbolic link to {target}, which is neither followed nor replaced; name the file itself, \
+         or remove the link"
+    )]
+    Link {
+        /// The destination.
+        path: PathBuf,
+        /// Where the link leads.
+        target: PathBuf,
+    },
     /// The temporary file could not be made.
     #[error("cannot create a file in {dir}")]
     Create {
-        /// The folder of the destination.
+        /// The directory of the destination.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The complete file could not be written to disk, or not be given its name.
@@ -28,45 +44,114 @@ pub enum NewFileError {
     Keep {
         /// The destination.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A file under a temporary name, in the folder of its destination. Dropped, it disappears.
+/// A file under a temporary name, in the directory of its destination. Dropped, it disappears.
 #[derive(Debug)]
 pub struct NewFile {
     file: NamedTempFile,
     path: PathBuf,
+    mode: u32,
 }
 
+/// How the names of temporary files begin and end.
+const NAME: (&str, &str) = (".dwell-", ".new");
+/// The mode of a file that replaces none: its owner's.
+const PRIVATE: u32 = 0o600;
+
 impl NewFile {
-    /// Begins the file that will be at `path`. A symbolic link is followed, not replaced.
+    /// Begins the file that will be at `path`.
+    ///
+    /// # Errors
+    /// [`NewFileError`] if something at `path` cannot be replaced, or its directory cannot be written.
     pub fn create(path: &Path) -> Result<NewFile, NewFileError> {
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if path.exists() && !path.is_file() {
-            return Err(NewFileError::NotRegular { path });
-        }
+        let mode = mode_at(path)?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        // The process's umask applies to these permissions, as to any new file.
-        let file = tempfile::Builder::new()
-            .prefix(".dwell-")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(dir)
-            .map_err(|source| NewFileError::Create { dir: dir.to_owned(), source })?;
-        Ok(NewFile { file, path })
+        let failed = |source| NewFileError::Create { dir: dir.to_owned(), source };
+        let file = begin(dir).map_err(failed)?;
+        remove_leftovers(dir, &file);
+        Ok(NewFile { file, path: path.to_owned(), mode })
     }
 
     /// Gives the file its name. It is on disk before it has it.
+    ///
+    /// # Errors
+    /// [`NewFileError::Keep`]; there is then no new file, and what was at the path is still there.
     pub fn keep(self) -> Result<(), NewFileError> {
-        let NewFile { file, path } = self;
+        let NewFile { file, path, mode } = self;
         let failed = |source| NewFileError::Keep { path: path.clone(), source };
+        if mode != PRIVATE {
+            file.as_file().set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
+        }
         file.as_file().sync_all().map_err(failed)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+}
+
+/// Puts a file at `path` whole or not at all.
+///
+/// # Errors
+/// As [`NewFile::create`] and [`NewFile::keep`].
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), NewFileError> {
+    let mut file = NewFile::create(path)?;
+    let failed = |source| NewFileError::Keep { path: path.to_owned(), source };
+    file.write_all(bytes).and_then(|()| file.flush()).map_err(failed)?;
+    file.keep()
+}
+
+/// The mode of what is to be replaced, or that of a private file.
+fn mode_at(path: &Path) -> Result<u32, NewFileError> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_symlink() => {
+            let target = fs::read_link(path).unwrap_or_default();
+            Err(NewFileError::Link { path: path.to_owned(), target })
+        }
+        Ok(there) if !there.is_file() => Err(NewFileError::NotRegular { path: path.to_owned() }),
+        Ok(there) => Ok(there.mode() & 0o777),
+        // What cannot be looked at cannot be written either, which is reported then.
+        Err(_) => Ok(PRIVATE),
+    }
+}
+
+/// A new file with a random name, locked.
+fn begin(dir: &Path) -> io::Result<NamedTempFile> {
+    loop {
+        let file = tempfile::Builder::new()
+            .prefix(NAME.0)
+            .suffix(NAME.1)
+            .permissions(Permissions::from_mode(PRIVATE))
+            .tempfile_in(dir)?;
+        match file.as_file().try_lock() {
+            // Another process may have taken it for a leftover before it was locked.
+            Ok(()) if file.as_file().metadata()?.nlink() == 0 => {}
+            Err(TryLockError::WouldBlock) => {}
+            // Where files cannot be locked, leftovers are not removed either.
+            _ => return Ok(file),
+        }
+    }
+}
+
+/// Removes the temporary files of this user whose writers are gone. That some cannot be removed keeps nothing from working.
+fn remove_leftovers(dir: &Path, own: &NamedTempFile) {
+    let Ok(user) = own.as_file().metadata().map(|metadata| metadata.uid()) else { return };
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_temporary =
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1));
+        let path = entry.path();
+        if !is_temporary || entry.file_name() == own.path().file_name().unwrap_or_default() {
+            continue;
+        }
+        let is_ours = fs::symlink_metadata(&path).is_ok_and(|there| there.is_file() && there.uid() == user);
+        if is_ours && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 
@@ -77,5 +162,59 @@ impl Write for NewFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_new_file_is_private_and_one_that_replaces_another_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        write(&path, b"1").unwrap();
+        assert_eq!(mode(&path), 0o600);
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        write(&path, b"2").unwrap();
+        assert_eq!((mode(&path), fs::read(&path).unwrap()), (0o640, b"2".to_vec()));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_is_neither_followed_nor_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (aim, link) = (dir.path().join("aim"), dir.path().join("link"));
+        fs::write(&aim, "precious").unwrap();
+        symlink("aim", &link).unwrap();
+        let told = write(&link, b"x").unwrap_err().to_string();
+        assert!(told.contains("a symbolic link to aim"), "{told}");
+        symlink("nowhere", dir.path().join("dangling")).unwrap();
+        assert!(write(&dir.path().join("dangling"), b"x").is_err());
+        assert_eq!(fs::read_to_string(&aim).unwrap(), "precious");
+        assert!(link.is_symlink() && !dir.path().join("nowhere").exists());
+        assert!(matches!(write("/dev/null".as_ref(), b"x"), Err(NewFileError::NotRegular { .. })));
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let living = NewFile::create(&dir.path().join("a")).unwrap();
+        let left = dir.path().join(".dwell-Ab12Cd.new");
+        fs::write(&left, "half").unwrap();
+        fs::write(dir.path().join(".dwell-notes"), "mine").unwrap();
+        symlink(".dwell-notes", dir.path().join(".dwell-link.new")).unwrap();
+        write(&dir.path().join("b"), b"x").unwrap();
+        assert!(!left.exists());
+        assert!(dir.path().join(".dwell-link.new").is_symlink());
+        living.keep().unwrap();
+        let names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
     }
 }

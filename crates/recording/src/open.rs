@@ -18,9 +18,10 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Rows of a row group that are read at most. Writers make groups of about a million rows; a file that claims far
-/// more is damaged, or would need more memory than a reader should take without asking.
-const MAX_ROWS: i64 = 1 << 24;
+/// Rows of a row group that are read at most: a row group is in memory as a whole, with up to about 100 bytes a row.
+/// Writers make groups of about a million rows; a file that claims far more is damaged, or needs more memory than a
+/// reader should take without asking.
+const MAX_ROWS: i64 = 1 << 22;
 
 /// Why a file was not opened as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -210,7 +211,9 @@ fn check(footer: &ParquetMetaData, contents: &Contents) -> Result<(), String> {
     for (index, group) in footer.row_groups().iter().enumerate() {
         let count = group.num_rows();
         if !(0..=MAX_ROWS).contains(&count) {
-            return Err(format!("row group {index} claims {count} rows; at most {MAX_ROWS} are read"));
+            return Err(format!(
+                "row group {index} claims {count} rows, and at most {MAX_ROWS} are read; write it with smaller row groups"
+            ));
         }
         rows = rows.saturating_add(count.unsigned_abs());
     }
@@ -220,6 +223,11 @@ fn check(footer: &ParquetMetaData, contents: &Contents) -> Result<(), String> {
             "there are {rows} rows, `{CONTENTS_KEY}` says {} episodes and {idlers} over all idlers",
             contents.episodes
         ));
+    }
+    if let Some((first, last)) = contents.first_start_ns.zip(contents.last_end_ns)
+        && first > last
+    {
+        return Err(format!("`{CONTENTS_KEY}` says that the episodes are from {first} ns to {last} ns"));
     }
     let mut names = HashSet::new();
     match contents.idlers.iter().find(|idler| !names.insert(&idler.name)) {

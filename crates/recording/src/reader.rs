@@ -89,7 +89,7 @@ impl Reader {
     /// Opens the recording at `path`.
     pub fn open(path: &Path) -> Result<Reader, OpenError> {
         let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
-        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let file = crate::regular::open(path).map_err(unreadable)?;
         Reader::new(path, Storage::file(file).map_err(unreadable)?)
     }
 
@@ -171,7 +171,23 @@ impl Reader {
         if with_idler {
             chunk.idler.clear();
         }
-        Ok(())
+        match self.out_of_span(chunk) {
+            Some((row, column)) => {
+                chunk.clear();
+                let what = "the episode is outside of the span that the file claims".to_owned();
+                Err(self.error(row_group, column, Failure::Value { row, what }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The first row that is not within the span of the recording's contents, and its column, as far as was read.
+    fn out_of_span(&self, chunk: &Chunk) -> Option<(usize, &'static str)> {
+        let (first, last) = self.contents.first_start_ns.zip(self.contents.last_end_ns)?;
+        let early = chunk.start_ns.iter().position(|&start_ns| start_ns < first || start_ns > last);
+        let ends = chunk.start_ns.iter().zip(&chunk.idle_ns);
+        let late = || ends.clone().position(|(start_ns, idle_ns)| start_ns.saturating_add(*idle_ns) > last);
+        early.map(|row| (row, "start_ns")).or_else(|| late().map(|row| (row, "idle_ns")))
     }
 
     fn read_column(

@@ -4,15 +4,11 @@ use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::Metadata;
 use crate::reader::{ReadError, Reader};
-use hdrhistogram::Histogram;
+use crate::sparse::Quantiles;
 use serde::Serialize;
 
 /// The quantiles that are given.
 pub const QUANTILES: [f64; 9] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
-
-/// Significant digits of quantiles. Three make them right within 0.1 %, at 0.2 MB an idler for episodes of up to a
-/// second and 0.4 MB at most.
-const DIGITS: u8 = 3;
 
 /// What a recording holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +23,18 @@ pub struct Summary {
     pub idlers: Vec<IdlerSummary>,
     /// Episodes that start before the one before them of the same idler. A recording of dwell's has none.
     pub out_of_order: u64,
+    /// Episodes that start before the one before them of the same idler has ended, by more than the times resolve. An idler
+    /// idles once at a time, so a recording that has any was damaged, or is of something else than it claims.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overlapping: u64,
+    /// Where what the file says of its contents is not what its rows are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contradictions: Vec<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The episodes of one idler.
@@ -39,6 +47,14 @@ pub struct IdlerSummary {
     /// Its episodes.
     #[serde(flatten)]
     pub stats: Stats,
+}
+
+impl IdlerSummary {
+    /// The share of its span that it idled; `None` if there is no span, or if its episodes overlap and add up to more.
+    pub fn idle_share(&self) -> Option<f64> {
+        let share = self.stats.total_idle_ns as f64 / self.span_ns as f64;
+        (self.span_ns > 0 && self.stats.total_idle_ns <= self.span_ns).then_some(share)
+    }
 }
 
 /// Statistics over episodes.
@@ -89,7 +105,8 @@ impl Summary {
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
-        let mut out_of_order = 0;
+        let (mut out_of_order, mut overlapping) = (0, 0);
+        let resolution_ns = reader.metadata().resolution_ns.unwrap_or(0);
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
             reader.read(row_group, columns, &mut chunk)?;
@@ -100,10 +117,12 @@ impl Summary {
                 all.add(episode);
                 if let Some(idler) = idlers.get_mut(idler as usize) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
+                    overlapping += u64::from(idler.last_end_ns > start_ns.saturating_add(resolution_ns));
                     idler.add(episode);
                 }
             }
         }
+        let contradictions = contradictions(reader, &all, &idlers);
         let names = reader.contents().idlers.iter().map(|idler| idler.name.clone());
         let idlers = names.zip(idlers).map(|(name, idler)| IdlerSummary {
             name,
@@ -116,9 +135,38 @@ impl Summary {
             idlers: idlers.collect(),
             all: all.finish(),
             out_of_order,
+            overlapping,
+            contradictions,
         })
     }
 }
+
+/// Where the contents that a file claims are not those of its rows.
+fn contradictions(reader: &Reader, all: &Counter, idlers: &[Counter]) -> Vec<String> {
+    let contents = reader.contents();
+    let mut found = vec![];
+    let mut compare = |what: String, claimed: Option<u64>, counted: u64| {
+        if let Some(claimed) = claimed.filter(|claimed| *claimed != counted) {
+            found.push(format!("{what} is {counted}, and the file claims {claimed}"));
+        }
+    };
+    if all.stats.episodes > 0 {
+        compare("the first start_ns".to_owned(), contents.first_start_ns, all.first_start_ns);
+        compare("the last end (start_ns + idle_ns)".to_owned(), contents.last_end_ns, all.last_end_ns);
+    }
+    for (idler, counter) in contents.idlers.iter().zip(idlers) {
+        let what = || format!("the number of episodes of `{}`", idler.name);
+        if idler.episodes != counter.stats.episodes {
+            compare(what(), Some(idler.episodes), counter.stats.episodes);
+        }
+    }
+    // One more would tell nothing new.
+    found.truncate(MOST_CONTRADICTIONS);
+    found
+}
+
+/// The contradictions that are named.
+const MOST_CONTRADICTIONS: usize = 10;
 
 #[derive(Clone, Copy)]
 struct Row {
@@ -136,7 +184,7 @@ struct Counter {
     first_start_ns: u64,
     last_start_ns: u64,
     last_end_ns: u64,
-    histogram: Option<Histogram<u64>>,
+    quantiles: Quantiles,
 }
 
 impl Default for Counter {
@@ -148,8 +196,7 @@ impl Default for Counter {
             first_start_ns: u64::MAX,
             last_start_ns: 0,
             last_end_ns: 0,
-            // Of the digits it can have, three are; there is no other error.
-            histogram: Histogram::new(DIGITS).ok(),
+            quantiles: Quantiles::default(),
         }
     }
 }
@@ -173,11 +220,7 @@ impl Counter {
         self.first_start_ns = self.first_start_ns.min(row.start_ns);
         self.last_start_ns = row.start_ns;
         self.last_end_ns = self.last_end_ns.max(row.start_ns.saturating_add(row.idle_ns));
-        if let Some(histogram) = &mut self.histogram
-            && histogram.record(row.idle_ns).is_err()
-        {
-            histogram.saturating_record(row.idle_ns);
-        }
+        self.quantiles.add(row.idle_ns);
     }
 
     fn span_ns(&self) -> u64 {
@@ -191,12 +234,12 @@ impl Counter {
             stats.mean_ns = self.total_idle_ns as f64 / stats.episodes as f64;
         }
         stats.log2_histogram = self.log2.to_vec();
-        if let Some(histogram) = self.histogram.filter(|histogram| !histogram.is_empty()) {
-            let at = |quantile| Quantile {
+        if let Some(values) = self.quantiles.at(QUANTILES) {
+            let at = |(quantile, value): (f64, u64)| Quantile {
                 quantile,
-                idle_ns: histogram.value_at_quantile(quantile).clamp(stats.min_ns, stats.max_ns),
+                idle_ns: value.clamp(stats.min_ns, stats.max_ns),
             };
-            stats.quantiles = QUANTILES.map(at).to_vec();
+            stats.quantiles = QUANTILES.into_iter().zip(values).map(at).collect();
         }
         stats
     }

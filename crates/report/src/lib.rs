@@ -7,6 +7,7 @@
 //! self-contained page of a report's JSON.
 
 pub mod figures;
+pub mod harmless;
 mod histogram;
 pub mod page;
 pub mod priced;

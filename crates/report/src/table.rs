@@ -1,3 +1,4 @@
+use crate::harmless;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 use dwell_replay::number;
 use std::io::{self, Write};
@@ -62,7 +63,7 @@ impl Cell {
 
     fn for_people(&self) -> String {
         match self {
-            Cell::Text(text) => printable(text),
+            Cell::Text(text) => harmless::cell(text),
             Cell::Count(number) => number::count(*number),
             Cell::Nanos(ns) => number::duration(*ns),
             Cell::Share(share) => number::percent(*share),
@@ -74,7 +75,7 @@ impl Cell {
 
     fn for_programs(&self) -> String {
         match self {
-            Cell::Text(text) => text.clone(),
+            Cell::Text(text) => harmless::csv(text),
             Cell::Count(number) => number.to_string(),
             Cell::Nanos(value) | Cell::Share(value) | Cell::Ratio(value) | Cell::Rounded(value) => {
                 value.to_string()
@@ -82,11 +83,6 @@ impl Cell {
             Cell::Missing => String::new(),
         }
     }
-}
-
-/// Names come from recordings: what would steer the terminal is shown, not sent.
-fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// Blanks between two columns.
@@ -213,7 +209,7 @@ impl Table {
         text
     }
 
-    /// Comma-separated, exact, in base units.
+    /// Comma-separated, exact, in base units. Texts are made harmless for terminals and spreadsheets, see [`harmless`].
     ///
     /// # Errors
     /// What `out` answers.
@@ -290,7 +286,7 @@ mod tests {
         table().write_csv(&mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "policy,cost_ns,success_rate\nkvm,12345,0.25\n\"a,\"\"b\"\"\x1b[2J\",1000,\n"
+            "policy,cost_ns,success_rate\nkvm,12345,0.25\n\"a,\"\"b\"\"\\u{1b}[2J\",1000,\n"
         );
     }
 }

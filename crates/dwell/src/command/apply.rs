@@ -9,6 +9,7 @@ use dwell_knobs::journal::{self, Id, Journal};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::{Plan, Write};
 use dwell_machine::Writable;
+use dwell_recording::regular;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -76,10 +77,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
+/// The longest plan that is read \[bytes\]; `dwell tune --plan` writes some kilobytes.
+const LONGEST_PLAN: u64 = 1 << 20;
+
 /// Reads a plan.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+    let text = regular::read_text(path, LONGEST_PLAN)
+        .with_context(|| format!("cannot read the plan {}", path.display()))?;
     Plan::from_toml(&text).with_context(|| path.display().to_string())
 }
 

@@ -364,6 +364,7 @@ mod tests {
             "{plain}"
         );
         assert!(plain.contains("  warning  halt_poll_ns_grow_start = 0: the host never polls\n"), "{plain}");
-        assert!(text(&report, Paint::colours()).contains("\u{1b}[33mwarning \u{1b}[0m"));
+        let colours = crate::paint::for_terminal(&text(&report, Paint::colours()));
+        assert!(colours.contains("\u{1b}[33mwarning \u{1b}[0m"), "{colours}");
     }
 }

@@ -71,6 +71,13 @@ fn head(file: &str, summary: &Summary) -> String {
     if summary.out_of_order > 0 {
         lines.push(format!("warning:    {} episodes start before the one before them", summary.out_of_order));
     }
+    if summary.overlapping > 0 {
+        lines.push(format!(
+            "warning:    {} episodes start before the one before them of the same idler has ended",
+            count(summary.overlapping.into())
+        ));
+    }
+    lines.extend(summary.contradictions.iter().map(|what| format!("warning:    {}", what.escape_debug())));
     lines.join("\n") + "\n"
 }
 
@@ -155,16 +162,16 @@ pub(crate) fn table(summary: &Summary) -> Table {
         Column::number("mean wake latency", "mean_wake_latency_ns"),
     ]);
     if summary.idlers.len() != 1 {
-        table.push(row("all", &summary.all, None));
+        table.push(row("all", &summary.all, None, None));
     }
     for idler in &summary.idlers {
-        table.push(row(&idler.name, &idler.stats, Some(idler.span_ns)));
+        table.push(row(&idler.name, &idler.stats, Some(idler.span_ns), idler.idle_share()));
     }
     table
 }
 
-/// Of all idlers together the share of time spent idle has no meaning, so `span_ns` is not given for them.
-fn row(name: &str, stats: &Stats, span_ns: Option<u64>) -> Vec<Cell> {
+/// Of all idlers together the share of time spent idle has no meaning, so neither it nor `span_ns` is given for them.
+fn row(name: &str, stats: &Stats, span_ns: Option<u64>, idle_share: Option<f64>) -> Vec<Cell> {
     let quantile = |wanted: f64| {
         let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9);
         found.map_or(Cell::Missing, |q| Cell::Nanos(q.idle_ns as f64))
@@ -175,7 +182,7 @@ fn row(name: &str, stats: &Stats, span_ns: Option<u64>) -> Vec<Cell> {
         Cell::Text(name.to_owned()),
         Cell::Count(stats.episodes.into()),
         span.map_or(Cell::Missing, |ns| Cell::Rounded(stats.episodes as f64 / ns * 1e9)),
-        Cell::share(span.map(|ns| stats.total_idle_ns as f64 / ns)),
+        Cell::share(idle_share),
         Cell::Nanos(stats.min_ns as f64),
         quantile(0.05),
         quantile(0.25),

@@ -114,7 +114,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     }
     for Unreadable { file, why } in &unreadable {
-        eprintln!("left out: {file}: {why}");
+        output::note(&format!("left out: {file}: {why}"));
     }
     if found.is_empty() {
         bail!("{}: holds no recording that can be read (*.parquet)", args.folder.display());

@@ -5,8 +5,8 @@
 //! nothing until the first is gone.
 //!
 //! A monitor is trusted with nothing. Whatever it sends or keeps back, a call ends within its [`Limits`]: lines are bounded
-//! in length, their nesting is bounded by the JSON parser (128 deep), answers are bounded in time, and events that pile up
-//! are counted and dropped. After an error other than QEMU's own refusal the connection is not used again.
+//! in length, their nesting is bounded by the JSON parser (128 deep), answers are bounded in time, and events that pile up,
+//! in number or in bytes, are counted and dropped. After an error other than QEMU's own refusal the connection is not used again.
 //!
 //! ```no_run
 //! use dwell_knobs::qmp::{Limits, Monitor};
@@ -33,15 +33,23 @@ pub struct Limits {
     /// For the greeting, and for each answer. QEMU answers within milliseconds, unless it is stopped or busy with another
     /// client's command.
     pub answer_within: Duration,
-    /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB.
+    /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB. Parsed, a line takes at most
+    /// about 32 times as much.
     pub line_bytes: usize,
     /// Events kept for [`Monitor::take_events`]; later ones are counted and dropped.
     pub events: usize,
+    /// Bytes of the lines of these events, all together. QEMU's have a few hundred each.
+    pub event_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { answer_within: Duration::from_secs(5), line_bytes: 4 << 20, events: 1 << 10 }
+        Limits {
+            answer_within: Duration::from_secs(5),
+            line_bytes: 1 << 20,
+            events: 1 << 10,
+            event_bytes: 1 << 18,
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Monitor {
     limits: Limits,
     greeting: Greeting,
     events: Vec<Event>,
+    /// Of their lines.
+    event_bytes: usize,
     events_dropped: u64,
     next_id: u64,
     broken: bool,
@@ -74,6 +76,7 @@ impl Monitor {
             limits,
             greeting,
             events: vec![],
+            event_bytes: 0,
             events_dropped: 0,
             next_id: 0,
             broken: false,
@@ -114,13 +117,14 @@ impl Monitor {
 
     /// The events that came since this was asked last, and how many more were dropped.
     pub fn take_events(&mut self) -> (Vec<Event>, u64) {
+        self.event_bytes = 0;
         (std::mem::take(&mut self.events), std::mem::take(&mut self.events_dropped))
     }
 
     fn greet(&mut self) -> Result<Greeting, QmpError> {
         let awaited = "its greeting";
         let deadline = Instant::now() + self.limits.answer_within;
-        let object = self.object(awaited, deadline)?;
+        let (object, _) = self.object(awaited, deadline)?;
         let version = object.get("QMP").and_then(|qmp| qmp.get("version")).ok_or_else(|| {
             self.not_qmp(awaited, "it does not greet".to_owned(), &Value::Object(object.clone()).to_string())
         })?;
@@ -142,9 +146,9 @@ impl Monitor {
         }
         self.send(&request, &awaited, deadline)?;
         loop {
-            let object = self.object(&awaited, deadline)?;
+            let (object, bytes) = self.object(&awaited, deadline)?;
             if let Some(name) = object.get("event").and_then(Value::as_str) {
-                self.keep_event(name, object.get("data"));
+                self.keep_event(name, object.get("data"), bytes);
                 continue;
             }
             let ours = object.get("id") == Some(&id);
@@ -195,8 +199,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// The next object that the monitor sends; blank lines are passed over.
-    fn object(&mut self, awaited: &str, deadline: Instant) -> Result<Map<String, Value>, QmpError> {
+    /// The next object that the monitor sends and the length of its line \[bytes\]; blank lines are passed over.
+    fn object(&mut self, awaited: &str, deadline: Instant) -> Result<(Map<String, Value>, usize), QmpError> {
         loop {
             let line = self
                 .lines
@@ -206,7 +210,7 @@ impl Monitor {
                 continue;
             }
             return match serde_json::from_slice::<Value>(&line) {
-                Ok(Value::Object(object)) => Ok(object),
+                Ok(Value::Object(object)) => Ok((object, line.len())),
                 Ok(_) => {
                     Err(self.not_qmp(awaited, "not an object".to_owned(), &String::from_utf8_lossy(&line)))
                 }
@@ -215,8 +219,10 @@ impl Monitor {
         }
     }
 
-    fn keep_event(&mut self, name: &str, data: Option<&Value>) {
-        if self.events.len() < self.limits.events {
+    fn keep_event(&mut self, name: &str, data: Option<&Value>, bytes: usize) {
+        let kept = self.event_bytes.saturating_add(bytes);
+        if self.events.len() < self.limits.events && kept <= self.limits.event_bytes {
+            self.event_bytes = kept;
             let data = data.cloned().unwrap_or(Value::Null);
             self.events.push(Event { name: name.to_owned(), data });
         } else {

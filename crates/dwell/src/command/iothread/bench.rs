@@ -263,7 +263,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         if let Err(error) = self.restore() {
-            eprintln!("dwell: {error:#}");
+            crate::output::note(&format!("dwell: {error:#}"));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use dwell_knobs::verification::Compared;
+use dwell_recording::regular;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
 use std::path::Path;
 
 /// The longest JSON that is read \[bytes\]; those that dwell writes have some kilobytes.
@@ -91,10 +91,7 @@ struct Found {
 /// Reads what a command wrote.
 pub(super) fn read(path: &Path) -> anyhow::Result<Measured> {
     let file = path.display().to_string();
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|opened| opened.take(LONGEST).read_to_string(&mut text))
-        .with_context(|| format!("cannot read {file}"))?;
+    let text = regular::read_text(path, LONGEST).with_context(|| format!("cannot read {file}"))?;
     parse(file, &text)
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
 
 /// Names come from the machine: what would steer the terminal is shown, not sent.
 pub(crate) fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    name.chars().map(|c| if dwell_report::harmless::is_harmful(c) { '?' } else { c }).collect()
 }
 
 fn whole(number: f64) -> String {

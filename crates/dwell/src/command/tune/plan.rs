@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::plan::{Plan, RecordingFacts};
 use dwell_policy::Layer;
-use dwell_recording::{Metadata, Reader};
+use dwell_recording::{Metadata, Reader, newfile};
 use dwell_replay::advice::Advice;
 use std::path::PathBuf;
 
@@ -72,8 +72,7 @@ impl PlanArgs {
             eprintln!("the advice is to leave it: there is no plan to write to {}", path.display());
             return Ok(());
         };
-        std::fs::write(path, plan.to_toml()?)
-            .with_context(|| format!("cannot write the plan {}", path.display()))?;
+        newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
         eprintln!("plan written; apply it with: dwell apply {}", path.display());
         Ok(())
     }

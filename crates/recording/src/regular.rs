@@ -1,0 +1,51 @@
+//! Files that are read because somebody named them: regular ones, to a known length.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Opens a regular file. Opening a FIFO could wait for a writer for ever, and a device need not end.
+///
+/// # Errors
+/// The system's error; `InvalidInput` for anything but a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let kind = fs::metadata(path)?.file_type();
+    let other = match () {
+        () if kind.is_file() => return File::open(path),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {other}, not a regular file")))
+}
+
+/// The text in a regular file of at most `most` bytes.
+///
+/// # Errors
+/// As [`open`]; `InvalidInput` for a longer file, `InvalidData` if it is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let mut bytes = vec![];
+    open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let why = format!("it is longer than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_long_files_are_refused() {
+        assert_eq!(open("/dev/zero".as_ref()).unwrap_err().to_string(), "it is a device, not a regular file");
+        assert_eq!(open("/".as_ref()).unwrap_err().to_string(), "it is a directory, not a regular file");
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        io::Write::write_all(&mut file, b"12345").unwrap();
+        assert_eq!(read_text(file.path(), 5).unwrap(), "12345");
+        assert_eq!(read_text(file.path(), 4).unwrap_err().to_string(), "it is longer than 4 bytes");
+    }
+}
