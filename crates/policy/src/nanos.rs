@@ -36,7 +36,7 @@ impl fmt::Display for Nanos {
             return write!(f, "{} ns", self.0);
         }
         let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
-        let whole = units.into_iter().find(|(scale, _)| self.0 != 0 && self.0.is_multiple_of(*scale));
+        let whole = units.into_iter().find(|(scale, _)| self.0 != 0 && self.0 % *scale == 0);
         let (scale, unit) = whole.unwrap_or((1, "ns"));
         if self.0 == 0 { f.write_str("0") } else { write!(f, "{}{unit}", self.0 / scale) }
     }

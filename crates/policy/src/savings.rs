@@ -64,7 +64,7 @@ impl Policy for Savings {
     fn observe(&mut self, outcome: Outcome<'_>) {
         self.account.settle(self.window, outcome.idle);
         // At most 2^32 - 1.
-        let halt_cost = self.account.halt_cost().0.cast_signed();
+        let halt_cost = self.account.halt_cost().0 as i64;
         let saved = match halt_cost.checked_sub_unsigned(outcome.idle.0) {
             Some(saved) if saved >= 0 => saved,
             _ => -halt_cost,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn savings_stay_within_sixteen_halts() {
         let mut policy = Savings::new(Nanos::MAX);
-        let k = policy.account.halt_cost().0.cast_signed();
+        let k = policy.account.halt_cost().0 as i64;
         windows(&mut policy, [0; 2_000]);
         assert!((15 * k..=16 * k + 16).contains(&policy.savings), "{}", policy.savings);
         windows(&mut policy, [u64::MAX; 4_000]);

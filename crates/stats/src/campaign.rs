@@ -45,7 +45,7 @@ impl Default for CampaignOptions {
             seed: 1,
             min_rounds: 8,
             max_rounds: u32::MAX,
-            budget: Duration::from_mins(1),
+            budget: Duration::from_secs(60),
             foreign_limit: 0.02,
             repeats: 4,
             quiet_wait: Duration::from_secs(2),

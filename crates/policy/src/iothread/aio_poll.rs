@@ -325,7 +325,7 @@ fn idles_too_long(node: &mut Handler, revision: Revision, t: i64) -> bool {
 
 /// The earlier of two time-outs, where -1 is none: the smaller as unsigned numbers.
 fn soonest(a: i64, b: i64) -> i64 {
-    if a.cast_unsigned() <= b.cast_unsigned() { a } else { b }
+    if a as u64 <= b as u64 { a } else { b }
 }
 
 #[cfg(test)]

@@ -230,7 +230,7 @@ proptest! {
             }
             prop_assert_eq!(&trace, &oracle.trace);
             let window = if oracle.poll_list.is_empty() { 0 } else { oracle.effective().max(0) };
-            prop_assert_eq!(aio.window(), Nanos(window.cast_unsigned()));
+            prop_assert_eq!(aio.window(), Nanos(window as u64));
         }
         let unpollable = oracle.kinds.iter().filter(|&&kind| kind == Kind::FdOnly).count();
         prop_assert_eq!(aio.unpollable, unpollable);

@@ -151,7 +151,7 @@ impl Advance {
         if expired_tscdeadline == 0 || self.ns == 0 {
             return None;
         }
-        let delta_cycles = guest_tsc.wrapping_sub(expired_tscdeadline).cast_signed();
+        let delta_cycles = guest_tsc.wrapping_sub(expired_tscdeadline) as i64;
         let early = |advance_ns, guest_tsc: u64| {
             let remaining = expired_tscdeadline.checked_sub(guest_tsc).filter(|&cycles| cycles != 0)?;
             Some(wait(tsc, advance_ns, remaining))
