@@ -1,7 +1,7 @@
 //! How events are read out of the samples of a perf ring buffer.
 
 use crate::format::{At, Format};
-use dwell_trace::event::{Call, Interrupt, Kind, What};
+use dwell_trace::event::{EventKind, Interrupt, SystemCall, TracepointKind};
 
 /// The filter of `kvm:kvm_exit` that lets only HLT through: reason 12 on Intel (`isa` 1), 0x78 on AMD (`isa` 2).
 pub const HLT_EXITS: &str = "(isa == 1 && exit_reason == 12) || (isa == 2 && exit_reason == 0x78)";
@@ -17,14 +17,13 @@ enum Layout {
     HltExit { vcpu: At },
     CpuIdle { state: At, cpu: At },
     GuestHaltPoll { new: At, old: At },
-    Switch { prev: At, next: At },
-    RunqueueSwitch { prev: At, prev_state: At, next: At },
+    Switch { prev: At, prev_state: Option<At>, next: At },
     Wakeup { woken: At, target: At },
     Migrate { task: At, from: At, to: At },
     Waking { woken: At, target: At },
     Interrupt(Interrupt),
-    Enter { call: Call, argument: At },
-    Leave { call: Call, result: At },
+    Enter { call: SystemCall, argument: At },
+    Leave { call: SystemCall, result: At },
     AnyEnter { number: At, arguments: At },
     AnyLeave { number: At, result: At },
 }
@@ -41,96 +40,103 @@ impl Decoder {
     ///
     /// # Errors
     /// The name of a field that this kernel's format lacks.
-    pub fn new(kind: Kind, format: &Format) -> Result<Decoder, &'static str> {
+    pub fn new(kind: TracepointKind, format: &Format) -> Result<Decoder, &'static str> {
         let at = |field: &'static str| format.at(field).ok_or(field);
         Ok(Decoder(match kind {
-            Kind::VcpuWakeup => {
+            TracepointKind::VcpuWakeup => {
                 Layout::VcpuWakeup { ns: at("ns")?, waited: at("waited")?, valid: at("valid")? }
             }
-            Kind::HaltPoll => {
+            TracepointKind::HaltPoll => {
                 Layout::HaltPoll { vcpu: at("vcpu_id")?, grow: at("grow")?, new: at("new")?, old: at("old")? }
             }
-            Kind::HltExit => {
+            TracepointKind::HltExit => {
                 // The filter needs them.
                 at("isa").and(at("exit_reason"))?;
                 Layout::HltExit { vcpu: at("vcpu_id")? }
             }
-            Kind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
-            Kind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
-            Kind::Switch | Kind::ContextSwitch => {
-                Layout::Switch { prev: at("prev_pid")?, next: at("next_pid")? }
-            }
-            Kind::RunqueueSwitch => Layout::RunqueueSwitch {
+            TracepointKind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
+            TracepointKind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
+            TracepointKind::Switch | TracepointKind::ContextSwitch => Layout::Switch {
                 prev: at("prev_pid")?,
-                prev_state: at("prev_state")?,
+                prev_state: format.at("prev_state"),
                 next: at("next_pid")?,
             },
-            Kind::Wakeup | Kind::WakeupNew => Layout::Wakeup { woken: at("pid")?, target: at("target_cpu")? },
-            Kind::Migrate => Layout::Migrate { task: at("pid")?, from: at("orig_cpu")?, to: at("dest_cpu")? },
-            Kind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
-            Kind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
-            Kind::RescheduleInterrupt | Kind::CallInterrupt => Layout::Interrupt(Interrupt::Ipi),
-            Kind::DeviceInterrupt => Layout::Interrupt(Interrupt::Device),
-            Kind::Enter(call) => Layout::Enter { call, argument: argument_of(call, format)? },
-            Kind::Leave(call) => Layout::Leave { call, result: at("ret")? },
-            Kind::AnyEnter => Layout::AnyEnter { number: at("id")?, arguments: at("args")? },
-            Kind::AnyLeave => Layout::AnyLeave { number: at("id")?, result: at("ret")? },
+            TracepointKind::Wakeup | TracepointKind::WakeupNew => {
+                Layout::Wakeup { woken: at("pid")?, target: at("target_cpu")? }
+            }
+            TracepointKind::Migrate => {
+                Layout::Migrate { task: at("pid")?, from: at("orig_cpu")?, to: at("dest_cpu")? }
+            }
+            TracepointKind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
+            TracepointKind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
+            TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt => {
+                Layout::Interrupt(Interrupt::Ipi)
+            }
+            TracepointKind::DeviceInterrupt => Layout::Interrupt(Interrupt::Device),
+            TracepointKind::Enter(call) => Layout::Enter { call, argument: argument_of(call, format)? },
+            TracepointKind::Leave(call) => Layout::Leave { call, result: at("ret")? },
+            TracepointKind::AnyEnter => Layout::AnyEnter { number: at("id")?, arguments: at("args")? },
+            TracepointKind::AnyLeave => Layout::AnyLeave { number: at("id")?, result: at("ret")? },
         }))
     }
 
-    /// What the sample `raw`, taken on `cpu`, says; `None` if it is too short or of a call that nobody asked for.
+    /// The event of the sample `raw`, taken on `cpu`; `None` if it is too short or of a system call that cannot wait.
     // Returned through memory and copied out by halves, the result cost more than everything else per event.
     #[inline(always)]
-    pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<What> {
+    pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<EventKind> {
         Some(match self.0 {
-            Layout::VcpuWakeup { ns, waited, valid } => What::VcpuWakeup {
+            Layout::VcpuWakeup { ns, waited, valid } => EventKind::VcpuWakeup {
                 ns: ns.read(raw)?,
                 waited: waited.read(raw)? != 0,
                 valid: valid.read(raw)? != 0,
             },
-            Layout::HaltPoll { vcpu, grow, new, old } => What::HaltPoll {
+            Layout::HaltPoll { vcpu, grow, new, old } => EventKind::HaltPoll {
                 vcpu: vcpu.read_u32(raw)?,
                 grow: grow.read(raw)? != 0,
                 new: new.read_u32(raw)?,
                 old: old.read_u32(raw)?,
             },
-            Layout::HltExit { vcpu } => What::HltExit { vcpu: vcpu.read_u32(raw)? },
-            Layout::CpuIdle { state, cpu } => What::CpuIdle {
+            Layout::HltExit { vcpu } => EventKind::HltExit { vcpu: vcpu.read_u32(raw)? },
+            Layout::CpuIdle { state, cpu } => EventKind::CpuIdle {
                 cpu: cpu.read_u32(raw)?,
                 state: Some(state.read_u32(raw)?).filter(|&state| state != IDLE_LEFT),
             },
             Layout::GuestHaltPoll { new, old } => {
-                What::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? }
+                EventKind::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? }
             }
-            Layout::Switch { prev, next } => {
-                What::Switch { prev: prev.read_i32(raw)?, next: next.read_i32(raw)? }
-            }
-            Layout::RunqueueSwitch { prev, prev_state, next } => What::RunqueueSwitch {
+            Layout::Switch { prev, prev_state, next } => EventKind::Switch {
                 prev: prev.read_i32(raw)?,
-                prev_runnable: prev_state.read(raw)? & SLEEP_STATES == 0,
+                prev_runnable: match prev_state {
+                    Some(state) => Some(state.read(raw)? & SLEEP_STATES == 0),
+                    None => None,
+                },
                 next: next.read_i32(raw)?,
             },
             Layout::Wakeup { woken, target } => {
-                What::Wakeup { woken: woken.read_i32(raw)?, target: target.read_u32(raw)? }
+                EventKind::Wakeup { woken: woken.read_i32(raw)?, target: target.read_u32(raw)? }
             }
-            Layout::Migrate { task, from, to } => {
-                What::Migrate { task: task.read_i32(raw)?, from: from.read_u32(raw)?, to: to.read_u32(raw)? }
-            }
+            Layout::Migrate { task, from, to } => EventKind::Migrate {
+                task: task.read_i32(raw)?,
+                from: from.read_u32(raw)?,
+                to: to.read_u32(raw)?,
+            },
             Layout::Waking { woken, target } => {
-                What::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) }
+                EventKind::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) }
             }
-            Layout::Interrupt(interrupt) => What::Interrupt(interrupt),
+            Layout::Interrupt(interrupt) => EventKind::Interrupt(interrupt),
             Layout::Enter { call, argument } => {
-                What::Enter { call, patience: call.patience(argument.read(raw)?) }
+                EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) }
             }
-            Layout::Leave { call, result } => What::Leave { call, result: result.read(raw)?.cast_signed() },
+            Layout::Leave { call, result } => {
+                EventKind::Leave { call, result: result.read(raw)?.cast_signed() }
+            }
             Layout::AnyEnter { number, arguments } => {
-                let call = Call::from_number(number.read(raw)?.cast_signed())?;
-                let argument = nth_of_array(arguments, call.patience_argument().0)?;
-                What::Enter { call, patience: call.patience(argument.read(raw)?) }
+                let call = SystemCall::from_number(number.read(raw)?.cast_signed())?;
+                let argument = nth_of_array(arguments, call.timeout_argument())?;
+                EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) }
             }
-            Layout::AnyLeave { number, result } => What::Leave {
-                call: Call::from_number(number.read(raw)?.cast_signed())?,
+            Layout::AnyLeave { number, result } => EventKind::Leave {
+                call: SystemCall::from_number(number.read(raw)?.cast_signed())?,
                 result: result.read(raw)?.cast_signed(),
             },
         })
@@ -138,8 +144,8 @@ impl Decoder {
 }
 
 /// Arguments follow the call's number, in their order; their names differ between kernels.
-fn argument_of(call: Call, format: &Format) -> Result<At, &'static str> {
-    let (argument, _) = call.patience_argument();
+fn argument_of(call: SystemCall, format: &Format) -> Result<At, &'static str> {
+    let argument = call.timeout_argument();
     let number = format.fields.iter().position(|field| field.name == "__syscall_nr" || field.name == "nr");
     let number = number.ok_or("__syscall_nr")?;
     format.fields.get(number + 1 + argument).map(|field| field.at).ok_or("timeout")
@@ -155,7 +161,7 @@ fn nth_of_array(array: At, index: usize) -> Option<At> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_trace::event::Patience;
+    use dwell_trace::event::Timeout;
     use proptest::prelude::*;
 
     fn format(fields: &[(&str, u16, u16)]) -> Format {
@@ -169,32 +175,37 @@ mod tests {
     #[test]
     fn a_missing_field_is_named() {
         let format = format(&[("ns", 8, 8), ("waited", 16, 1)]);
-        assert_eq!(Decoder::new(Kind::VcpuWakeup, &format).unwrap_err(), "valid");
-        assert_eq!(Decoder::new(Kind::Enter(Call::Poll), &format).unwrap_err(), "__syscall_nr");
+        assert_eq!(Decoder::new(TracepointKind::VcpuWakeup, &format).unwrap_err(), "valid");
+        assert_eq!(
+            Decoder::new(TracepointKind::Enter(SystemCall::Poll), &format).unwrap_err(),
+            "__syscall_nr"
+        );
     }
 
     #[test]
     fn leaving_idle_is_no_state() {
-        let decoder = Decoder::new(Kind::CpuIdle, &format(&[("state", 8, 4), ("cpu_id", 12, 4)])).unwrap();
+        let decoder =
+            Decoder::new(TracepointKind::CpuIdle, &format(&[("state", 8, 4), ("cpu_id", 12, 4)])).unwrap();
         let raw = |state: u32| [&[0; 8][..], &state.to_ne_bytes(), &3u32.to_ne_bytes()].concat();
-        assert_eq!(decoder.decode(&raw(1), 0), Some(What::CpuIdle { cpu: 3, state: Some(1) }));
-        assert_eq!(decoder.decode(&raw(u32::MAX), 0), Some(What::CpuIdle { cpu: 3, state: None }));
+        assert_eq!(decoder.decode(&raw(1), 0), Some(EventKind::CpuIdle { cpu: 3, state: Some(1) }));
+        assert_eq!(decoder.decode(&raw(u32::MAX), 0), Some(EventKind::CpuIdle { cpu: 3, state: None }));
         assert_eq!(decoder.decode(&raw(1)[..14], 0), None);
     }
 
     #[test]
-    fn raw_system_calls_are_told_by_number() {
-        let decoder = Decoder::new(Kind::AnyEnter, &format(&[("id", 8, 8), ("args", 16, 48)])).unwrap();
+    fn raw_system_calls_are_known_by_number() {
+        let decoder =
+            Decoder::new(TracepointKind::AnyEnter, &format(&[("id", 8, 8), ("args", 16, 48)])).unwrap();
         let raw = |number: i64, fourth: u64| {
             let mut raw = vec![0; 8];
             raw.extend(number.to_ne_bytes());
             raw.extend([0, 0, 0, fourth, 0, 0].iter().flat_map(|word: &u64| word.to_ne_bytes()));
             raw
         };
-        let number = Call::EpollPwait.number().unwrap();
+        let number = SystemCall::EpollPwait.number().unwrap();
         assert_eq!(
             decoder.decode(&raw(number, 5), 0),
-            Some(What::Enter { call: Call::EpollPwait, patience: Patience::Millis(5) })
+            Some(EventKind::Enter { call: SystemCall::EpollPwait, timeout: Timeout::Millis(5) })
         );
         assert_eq!(decoder.decode(&raw(-1, 5), 0), None);
     }
@@ -206,9 +217,9 @@ mod tests {
                 "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
-            let kinds = [Kind::VcpuWakeup, Kind::HaltPoll, Kind::HltExit, Kind::CpuIdle, Kind::GuestHaltPoll,
-                Kind::Switch, Kind::RunqueueSwitch, Kind::Wakeup, Kind::Migrate, Kind::Waking, Kind::TimerInterrupt, Kind::AnyEnter, Kind::AnyLeave,
-                Kind::Enter(Call::Ppoll), Kind::Leave(Call::Ppoll)];
+            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::HltExit, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll,
+                TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave,
+                TracepointKind::Enter(SystemCall::Ppoll), TracepointKind::Leave(SystemCall::Ppoll)];
             for kind in kinds {
                 let _ = Decoder::new(kind, &format).unwrap().decode(&raw, 0);
             }

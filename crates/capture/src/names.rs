@@ -25,13 +25,6 @@ impl Names for ProcNames {
     fn thread(&mut self, pid: i32, tid: i32) -> Option<String> {
         self.machine.text(&format!("/proc/{pid}/task/{tid}/comm"))
     }
-
-    fn vcpus(&mut self, pid: i32) -> Vec<u32> {
-        let dir = format!("/proc/{pid}/fd");
-        let fds = self.machine.names(&dir).unwrap_or_default();
-        let links = fds.iter().filter_map(|fd| self.machine.target(&format!("{dir}/{fd}")).ok());
-        links.filter_map(|link| link.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()).collect()
-    }
 }
 
 /// The threads of a process, or the thread itself if the number is not that of a process.
@@ -75,13 +68,8 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_are_seen_among_the_open_files() {
-        let fake = Fake::new()
-            .with_link("/proc/7/fd/3", "anon_inode:kvm-vm")
-            .with_link("/proc/7/fd/4", "anon_inode:kvm-vcpu:5")
-            .file("/proc/7/comm", "vmm\n");
-        let mut names = ProcNames::new(Arc::new(fake));
-        assert_eq!(names.vcpus(7), [5]);
+    fn what_has_ended_has_no_name() {
+        let mut names = ProcNames::new(Arc::new(Fake::new().file("/proc/7/comm", "vmm\n")));
         assert_eq!(names.process(7).as_deref(), Some("vmm"));
         assert_eq!(names.thread(7, 8), None);
     }

@@ -9,9 +9,8 @@ use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel};
 use dwell_policy::host;
 use dwell_policy::version::Version;
-use dwell_recording::IdleIncludes;
 use dwell_trace::contention::Contention;
-use dwell_trace::event::{Call, Kind, What};
+use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
@@ -20,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to trace, what pairs it, and what `idle_ns` includes.
-pub(crate) type Plan = (Vec<Probe>, Box<dyn Pairing>, IdleIncludes);
+/// What to trace, and what pairs it.
+pub(crate) type Plan = (Vec<Probe>, Box<dyn Pairing>);
 
 /// Decides what to trace for `target`.
 pub(crate) fn plan(
@@ -41,27 +40,31 @@ pub(crate) fn plan(
                 probes.extend(contention_probes(cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            (probes, Box::new(pairing), IdleIncludes::Wake)
+            (probes, Box::new(pairing))
         }
         Target::Guest { source } => guest(&**system, tracefs, *source)?,
         Target::Thread { pid, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
-            (thread_probes(&**system, tracefs), Box::new(pairing), IdleIncludes::Wake)
+            (thread_probes(&**system, tracefs), Box::new(pairing))
         }
     })
 }
 
 /// The tracepoints of which vCPUs' episodes are made, `kvm:kvm_exit` among them if `exits`.
 fn host_probes(exits: bool) -> Vec<Probe> {
-    let mut probes = vec![Probe::of(Kind::VcpuWakeup).by_thread(), Probe::of(Kind::HaltPoll).by_thread()];
+    let mut probes = vec![
+        Probe::of(TracepointKind::VcpuWakeup).by_thread(),
+        Probe::of(TracepointKind::HaltPoll).by_thread(),
+    ];
     if exits {
-        probes.push(Probe::of(Kind::HltExit).filtered(HLT_EXITS).by_thread().optional());
+        probes.push(Probe::of(TracepointKind::HltExit).filtered(HLT_EXITS).by_thread().optional());
     }
     probes
 }
 
 /// The tracepoints that show which tasks are runnable.
-const CONTENTION: [Kind; 4] = [Kind::RunqueueSwitch, Kind::Wakeup, Kind::WakeupNew, Kind::Migrate];
+const CONTENTION: [TracepointKind; 4] =
+    [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::WakeupNew, TracepointKind::Migrate];
 
 /// Whether the kernel has these tracepoints, and the numbers of threads in them are those that perf gives for the same
 /// threads: in a PID namespace they are not.
@@ -77,8 +80,10 @@ fn contention_probes(cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
     };
     let probe = |kind| {
         let filter = match kind {
-            Kind::RunqueueSwitch => any("CPU"),
-            Kind::Migrate => any("orig_cpu").zip(any("dest_cpu")).map(|(from, to)| format!("{from} || {to}")),
+            TracepointKind::Switch => any("CPU"),
+            TracepointKind::Migrate => {
+                any("orig_cpu").zip(any("dest_cpu")).map(|(from, to)| format!("{from} || {to}"))
+            }
             _ => any("target_cpu"),
         };
         Probe { filter, ..Probe::of(kind) }
@@ -116,14 +121,19 @@ fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>>
 /// The tracepoints of which threads' episodes are made: two for each system call, or, where the kernel has none for single
 /// calls, two for all.
 fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
-    if tracefs.has(system, &Kind::Enter(Call::Ppoll).to_string()) {
-        let pairs = Call::ALL.iter().flat_map(|&call| [Kind::Enter(call), Kind::Leave(call)]);
+    if tracefs.has(system, &TracepointKind::Enter(SystemCall::Ppoll).to_string()) {
+        let pairs = SystemCall::ALL
+            .iter()
+            .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
         return pairs.map(|kind| Probe::of(kind).by_thread().optional()).collect();
     }
-    let numbers: Vec<String> =
-        Call::ALL.iter().filter_map(|call| call.number()).map(|number| format!("id == {number}")).collect();
+    let numbers: Vec<String> = SystemCall::ALL
+        .iter()
+        .filter_map(|call| call.number())
+        .map(|number| format!("id == {number}"))
+        .collect();
     let probe = |kind| Probe::of(kind).filtered(numbers.join(" || ")).by_thread();
-    vec![probe(Kind::AnyEnter), probe(Kind::AnyLeave)]
+    vec![probe(TracepointKind::AnyEnter), probe(TracepointKind::AnyLeave)]
 }
 
 /// Decides on a source and what it takes.
@@ -133,36 +143,37 @@ fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<P
         _ => (asked, vec![]),
     };
     let main = match source {
-        GuestSource::Switch => Probe::of(Kind::ContextSwitch),
-        _ => Probe::of(Kind::CpuIdle),
+        GuestSource::Switch => Probe::of(TracepointKind::ContextSwitch),
+        _ => Probe::of(TracepointKind::CpuIdle),
     };
     let helpers = [
-        Kind::GuestHaltPoll,
-        Kind::TimerInterrupt,
-        Kind::RescheduleInterrupt,
-        Kind::CallInterrupt,
-        Kind::DeviceInterrupt,
+        TracepointKind::GuestHaltPoll,
+        TracepointKind::TimerInterrupt,
+        TracepointKind::RescheduleInterrupt,
+        TracepointKind::CallInterrupt,
+        TracepointKind::DeviceInterrupt,
     ];
-    let mut probes = vec![main, Probe::of(Kind::Waking)];
+    let mut probes = vec![main, Probe::of(TracepointKind::Waking)];
     probes.extend(helpers.map(|kind| Probe::of(kind).optional()));
-    Ok((probes, Box::new(GuestPairing::of(source, silent)), IdleIncludes::Event))
+    Ok((probes, Box::new(GuestPairing::new(source, silent))))
 }
 
 /// Makes every CPU busy and idle a few times, and answers the source to use and the CPUs that went idle without saying so.
 fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u32>), RecordError> {
-    if !tracefs.has(system, &Kind::CpuIdle.to_string()) {
+    if !tracefs.has(system, &TracepointKind::CpuIdle.to_string()) {
         return Ok((GuestSource::Switch, cpu::online(system)));
     }
-    let probes = [Probe::of(Kind::CpuIdle), Probe::of(Kind::Switch).filtered("next_pid == 0")];
+    let probes =
+        [Probe::of(TracepointKind::CpuIdle), Probe::of(TracepointKind::Switch).filtered("next_pid == 0")];
     let mut trace = Trace::open(system, tracefs, &probes, None)?;
     let io = |what| move |source| RecordError::Io { what, source };
     trace.sampler().enable().map_err(io("switch on"))?;
     visit_every_cpu(system);
     trace.sampler().disable().map_err(io("switch off"))?;
     let mut seen: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-    trace.drain(|event| match event.what {
-        What::CpuIdle { cpu, .. } => seen.entry(cpu).or_default().0 += 1,
-        What::Switch { .. } => seen.entry(event.cpu).or_default().1 += 1,
+    trace.drain(|event| match event.kind {
+        EventKind::CpuIdle { cpu, .. } => seen.entry(cpu).or_default().0 += 1,
+        EventKind::Switch { .. } => seen.entry(event.cpu).or_default().1 += 1,
         _ => {}
     });
     // A CPU that was not seen to idle has not shown that its idle task speaks.

@@ -5,7 +5,7 @@ use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
-use dwell_trace::event::{Event, Kind, What};
+use dwell_trace::event::{Event, EventKind, TracepointKind};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -13,7 +13,7 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Which.
-    pub kind: Kind,
+    pub kind: TracepointKind,
     /// What the kernel is to let through.
     pub filter: Option<String>,
     /// Whether only the chosen threads' events are wanted, beside `filter`.
@@ -24,7 +24,7 @@ pub struct Probe {
 
 impl Probe {
     /// Everything, and necessary.
-    pub fn of(kind: Kind) -> Probe {
+    pub fn of(kind: TracepointKind) -> Probe {
         Probe { kind, filter: None, by_thread: false, required: true }
     }
 
@@ -101,7 +101,7 @@ impl Trace {
         let mut type_at = COMMON_TYPE;
         for probe in probes {
             let name = probe.kind.to_string();
-            if probe.kind == Kind::ContextSwitch {
+            if probe.kind == TracepointKind::ContextSwitch {
                 tracepoints.push(Tracepoint { name, source: Source::Switches, filter: None });
                 kept.push(probe.clone());
                 continue;
@@ -160,21 +160,27 @@ impl Trace {
                 let decoder =
                     type_at.read(raw).and_then(|id| decoders.get(usize::try_from(id).ok()?)?.as_ref());
                 match decoder.map(|decoder| decoder.decode(raw, cpu)) {
-                    Some(Some(what)) => each(Event { time_ns, cpu, pid, tid, what }),
-                    // A call that nobody asked for.
+                    Some(Some(kind)) => each(Event { time_ns, cpu, pid, tid, kind }),
+                    // A system call that cannot wait.
                     Some(None) if raw.len() >= 16 => {}
                     _ => *lost.entry(cpu).or_default() += 1,
                 }
             }
             Record::Switch { time_ns, prev, next } => {
                 last_ns = time_ns;
-                each(Event { time_ns, cpu, pid: prev, tid: prev, what: What::Switch { prev, next } });
+                each(Event {
+                    time_ns,
+                    cpu,
+                    pid: prev,
+                    tid: prev,
+                    kind: EventKind::Switch { prev, prev_runnable: None, next },
+                });
             }
             Record::Lost { time_ns, count } => {
                 *lost.entry(cpu).or_default() += count;
                 *told.entry(cpu).or_default() += count;
                 let time_ns = time_ns.unwrap_or(last_ns);
-                each(Event { time_ns, cpu, pid: 0, tid: 0, what: What::Lost { count } });
+                each(Event { time_ns, cpu, pid: 0, tid: 0, kind: EventKind::Lost { cpu: Some(cpu), count } });
             }
             Record::Malformed => *lost.entry(cpu).or_default() += 1,
         })
@@ -213,7 +219,7 @@ impl Trace {
 fn describe(
     system: &dyn System,
     tracefs: &Tracefs,
-    kind: Kind,
+    kind: TracepointKind,
     name: &str,
 ) -> Result<(u16, Decoder, At), TracefsError> {
     let format = tracefs.format(system, name)?;

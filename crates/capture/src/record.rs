@@ -12,14 +12,13 @@ use crate::tracefs::{Tracefs, TracefsError};
 use dwell_machine::{Machine, Sysroot, cpu, holds_vm, kernel};
 use dwell_policy::Layer;
 use dwell_recording::accounting::KVM_COUNTERS;
-use dwell_recording::{
-    Clock, Contents, Episode, IdlerId, Metadata, NewFile, NewFileError, Packing, WriteError, Writer,
-};
-use dwell_trace::event::{Event, What};
+use dwell_recording::{Clock, Contents, Metadata, NewFile, NewFileError, Packing, WriteError, Writer};
+use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
-use dwell_trace::pairing::{Found, Pairing};
+use dwell_trace::pairing::{PairedEpisode, Pairing};
+use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -142,7 +141,7 @@ pub trait Observer {
     /// Each event, in order of time.
     fn event(&mut self, _event: &Event) {}
     /// Episodes that have ended, of the idlers with these names.
-    fn episodes(&mut self, _names: &[String], _found: &[Found]) {}
+    fn episodes(&mut self, _names: &[String], _found: &[PairedEpisode]) {}
 }
 
 /// Nobody watches.
@@ -230,7 +229,7 @@ impl Recorder {
         let tracefs = Tracefs::open(&*system)?;
         let mut watched = Watched::new(&*system, &threads);
         let filter = by_name(&target, watched.more(&threads));
-        let (probes, pairing, idle_includes) = plan(&system, &tracefs, &target)?;
+        let (probes, pairing) = plan(&system, &tracefs, &target)?;
         let trace = Trace::open(&*system, &tracefs, &probes, filter.as_deref())?;
         let watch = Watch::start(&*system, target.layer());
         let meter = Meter::open(&*system);
@@ -238,7 +237,7 @@ impl Recorder {
         metadata.source.tool = "dwell record".to_owned();
         metadata.source.events = trace.probes().iter().map(|probe| probe.kind.to_string()).collect();
         metadata.source.command = command;
-        metadata.idle_includes = idle_includes;
+        metadata.idle_includes = pairing.idle_includes();
         metadata.clock = Clock::Monotonic;
         metadata.kernel = kernel::release(&*system);
         metadata.cpu_model = cpu::model(&*system);
@@ -298,9 +297,12 @@ impl Recorder {
             let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
             let recorded = self.record(&outlet, until, observer);
             drop(outlet);
-            let mut writer = writing.join().map_err(|_| RecordError::WriterGone)??;
+            let (mut writer, overlaps) = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
             self.complete_metadata();
+            if let Some(overlaps) = overlaps {
+                self.metadata.other.insert(OVERLAPS.to_owned(), serde_json::json!(overlaps));
+            }
             *writer.metadata_mut() = self.metadata.clone();
             let (contents, out) = writer.close()?;
             Ok((Summary { status, contents, metadata: self.metadata }, out))
@@ -371,10 +373,10 @@ impl Recorder {
         let mut late = Vec::new();
         let Round { merge, status, .. } = round;
         self.trace.drain(|event| match merge.push(event) {
-            true if matches!(event.what, What::Lost { .. }) => {}
+            true if matches!(event.kind, EventKind::Lost { .. }) => {}
             true => status.events += 1,
             // What a record of losses counts is counted already.
-            false if matches!(event.what, What::Lost { .. }) => {}
+            false if matches!(event.kind, EventKind::Lost { .. }) => {}
             false => late.push(event.cpu),
         });
         late.into_iter().for_each(|cpu| self.trace.count_lost(cpu, 1));
@@ -402,7 +404,7 @@ impl Recorder {
     fn send(
         &mut self,
         round: &mut Round,
-        rows: Vec<Found>,
+        rows: Vec<PairedEpisode>,
         outlet: &Outlet,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
@@ -443,6 +445,7 @@ impl Recorder {
         self.metadata.lost.incomplete_episodes = self.pairing.incomplete();
         self.metadata.settings = self.watch.changes().to_vec();
         self.metadata.other.extend(self.watch.notes());
+        self.metadata.idle_includes = self.pairing.idle_includes();
         self.metadata.other.extend(self.pairing.notes());
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
             self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
@@ -496,23 +499,23 @@ struct Round {
 /// Episodes on their way to the file, and the names that are new in them.
 struct Batch {
     names: Vec<String>,
-    rows: Vec<Found>,
+    rows: Vec<PairedEpisode>,
 }
 
 /// The way to the thread that writes, and what comes back: memory is used again, since touching a megabyte of new memory
 /// for each batch costs more than filling it.
 struct Outlet {
     sender: SyncSender<Batch>,
-    spare: Receiver<Vec<Found>>,
+    spare: Receiver<Vec<PairedEpisode>>,
 }
 
-fn outlet() -> (Outlet, Receiver<Batch>, Sender<Vec<Found>>) {
+fn outlet() -> (Outlet, Receiver<Batch>, Sender<Vec<PairedEpisode>>) {
     let (sender, receiver) = sync_channel(BATCHES_WAITING);
     let (used, spare) = channel();
     (Outlet { sender, spare }, receiver, used)
 }
 
-fn give_back(mut rows: Vec<Found>, used: &Sender<Vec<Found>>) {
+fn give_back(mut rows: Vec<PairedEpisode>, used: &Sender<Vec<PairedEpisode>>) {
     rows.clear();
     // At the end nobody wants it any more.
     let _ = used.send(rows);
@@ -524,31 +527,19 @@ const BATCHES_WAITING: usize = 16;
 fn write_batches<W: Write + Send>(
     mut writer: Writer<W>,
     batches: &Receiver<Batch>,
-    used: &Sender<Vec<Found>>,
-) -> Result<Writer<W>, WriteError> {
-    // An idler gets its number with its first episode; one that has none is not in the recording.
-    let mut idlers: Vec<(String, Option<IdlerId>)> = Vec::new();
+    used: &Sender<Vec<PairedEpisode>>,
+) -> Result<(Writer<W>, Option<Overlaps>), WriteError> {
+    let mut names: Vec<String> = Vec::new();
+    let mut episodes = EpisodeWriter::new();
     for batch in batches {
-        idlers.extend(batch.names.into_iter().map(|name| (name, None)));
+        names.extend(batch.names);
         for row in &batch.rows {
-            let Some((name, number)) = idlers.get_mut(row.idler as usize) else { continue };
-            let idler = match *number {
-                Some(idler) => idler,
-                None => *number.insert(writer.idler(name)?),
-            };
-            let episode = Episode {
-                window_ns: row.window_ns,
-                halted: row.halted,
-                wake: row.wake,
-                wake_latency_ns: row.wake_latency_ns,
-                alone_ns: row.alone_ns,
-                ..Episode::new("", row.start_ns, row.idle_ns)
-            };
-            writer.push_numbered(idler, &episode)?;
+            let Some(name) = names.get(row.idler as usize) else { continue };
+            episodes.push(&mut writer, name, row)?;
         }
         give_back(batch.rows, used);
     }
-    Ok(writer)
+    Ok((writer, episodes.overlaps().cloned()))
 }
 
 /// The threads that the kernel lets through, as filters on their numbers.

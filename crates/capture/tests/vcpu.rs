@@ -9,7 +9,7 @@ use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
-use dwell_trace::event::{Event, What};
+use dwell_trace::event::{Event, EventKind};
 use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -33,12 +33,12 @@ impl Observer for Tap {
         if event.pid != self.pid {
             return;
         }
-        match event.what {
-            What::HaltPoll { grow, new, old, .. } => {
+        match event.kind {
+            EventKind::HaltPoll { grow, new, old, .. } => {
                 assert_eq!(self.change, None, "two changes in one halt");
                 self.change = Some(Change { grow, new, old });
             }
-            What::VcpuWakeup { ns, waited, .. } => self.traced.push((ns, waited, self.change.take())),
+            EventKind::VcpuWakeup { ns, waited, .. } => self.traced.push((ns, waited, self.change.take())),
             _ => {}
         }
     }

@@ -255,6 +255,13 @@ impl<W: Write + Send> Writer<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdlerId(u32);
 
+impl IdlerId {
+    /// Its index in [`Contents::idlers`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 fn check_handlers(names: &[&str], episode: u64) -> Result<(), WriteError> {
     match names.iter().find(|name| name.is_empty() || name.contains(',')) {
         Some(name) => Err(WriteError::HandlerName { episode, handler: (*name).to_owned() }),

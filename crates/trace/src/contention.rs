@@ -21,7 +21,7 @@
 //! * Whether the scheduler would have put a woken task on a CPU on which a vCPU polls is not known for one that slept.
 //! * Throttled, frozen and offline CPUs are not modelled.
 
-use crate::event::{Event, What};
+use crate::event::{Event, EventKind};
 use crate::pairing::ByNumber;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -65,7 +65,7 @@ struct Cpu {
     vcpus: Vec<i32>,
 }
 
-/// What is known of the CPU of one vCPU's thread.
+/// EventKind is known of the CPU of one vCPU's thread.
 #[derive(Debug)]
 struct Vcpu {
     cpu: u32,
@@ -119,8 +119,8 @@ impl Contention {
     /// Takes the next event.
     pub fn observe(&mut self, event: &Event) {
         let now = event.time_ns;
-        match event.what {
-            What::RunqueueSwitch { prev, prev_runnable, next } => {
+        match event.kind {
+            EventKind::Switch { prev, prev_runnable: Some(prev_runnable), next } => {
                 self.begun_ns.get_or_insert(now);
                 if prev != 0 {
                     if prev_runnable { self.place(prev, event.cpu, now) } else { self.remove(prev, now) }
@@ -133,12 +133,12 @@ impl Contention {
                 }
                 self.update(event.cpu, now);
             }
-            What::Wakeup { woken, target } => {
+            EventKind::Wakeup { woken, target } => {
                 self.begun_ns.get_or_insert(now);
                 self.place(woken, target, now);
                 self.update(target, now);
             }
-            What::Migrate { task, to, .. } => {
+            EventKind::Migrate { task, to, .. } => {
                 self.begun_ns.get_or_insert(now);
                 // A task that is not runnable is moved right before it is woken.
                 if self.places.contains_key(&task) {
@@ -146,7 +146,7 @@ impl Contention {
                     self.update(to, now);
                 }
             }
-            What::Lost { .. } => self.begin_anew(now),
+            EventKind::Lost { .. } => self.begin_anew(now),
             _ => {}
         }
     }
@@ -164,7 +164,7 @@ impl Contention {
         };
         let alone_ns = vcpu.alone_ns(start_ns, idle_ns);
         vcpu.forget_before(event.time_ns);
-        // What was not known may have become known by the passing of time.
+        // EventKind was not known may have become known by the passing of time.
         let cpu = vcpu.cpu;
         self.update(cpu, event.time_ns);
         if slept { alone_ns } else { alone_ns.map(|_| idle_ns) }
@@ -252,38 +252,43 @@ mod tests {
 
     const VCPU: i32 = 11;
 
-    fn event(time_ns: u64, cpu: u32, what: What) -> Event {
-        Event { time_ns, cpu, pid: 10, tid: VCPU, what }
+    fn event(time_ns: u64, cpu: u32, kind: EventKind) -> Event {
+        Event { time_ns, cpu, pid: 10, tid: VCPU, kind }
     }
 
-    fn switch(prev: i32, prev_runnable: bool, next: i32) -> What {
-        What::RunqueueSwitch { prev, prev_runnable, next }
+    fn switch(prev: i32, prev_runnable: bool, next: i32) -> EventKind {
+        EventKind::Switch { prev, prev_runnable: Some(prev_runnable), next }
     }
 
-    fn wakeup(woken: i32, target: u32) -> What {
-        What::Wakeup { woken, target }
+    fn wakeup(woken: i32, target: u32) -> EventKind {
+        EventKind::Wakeup { woken, target }
     }
 
     /// A CPU 0 whose vCPU is known and runs at 100, after the CPU was idle.
     fn begun() -> Contention {
         let mut contention = Contention::new(None);
-        for (time, what) in [(1, switch(VCPU, false, 0)), (2, wakeup(VCPU, 0)), (3, switch(0, true, VCPU))] {
-            contention.observe(&event(time, 0, what));
+        for (time, kind) in [(1, switch(VCPU, false, 0)), (2, wakeup(VCPU, 0)), (3, switch(0, true, VCPU))] {
+            contention.observe(&event(time, 0, kind));
         }
         assert_eq!(contention.alone_ns(&event(100, 0, wakeup(0, 0)), 50, true), None, "not known before");
         contention
     }
 
-    /// What follows, and a halt that ends at `end_ns`.
-    fn alone(mut contention: Contention, events: &[(u64, What)], end_ns: u64, idle_ns: u64) -> Option<u64> {
-        events.iter().for_each(|(time, what)| contention.observe(&event(*time, 0, *what)));
+    /// EventKind follows, and a halt that ends at `end_ns`.
+    fn alone(
+        mut contention: Contention,
+        events: &[(u64, EventKind)],
+        end_ns: u64,
+        idle_ns: u64,
+    ) -> Option<u64> {
+        events.iter().for_each(|(time, kind)| contention.observe(&event(*time, 0, *kind)));
         contention.alone_ns(&event(end_ns, 0, wakeup(0, 0)), idle_ns, true)
     }
 
     #[test]
     fn a_task_that_is_woken_ends_the_time_alone() {
         let back = [(1_900, wakeup(VCPU, 0)), (1_950, switch(5, false, VCPU))];
-        let cases: [(&[(u64, What)], Option<u64>); 6] = [
+        let cases: [(&[(u64, EventKind)], Option<u64>); 6] = [
             // Nobody comes; the vCPU sleeps.
             (
                 &[(1_200, switch(VCPU, false, 0)), (1_900, wakeup(VCPU, 0)), (1_950, switch(0, true, VCPU))],
@@ -312,7 +317,7 @@ mod tests {
             (
                 &[
                     (500, wakeup(5, 0)),
-                    (600, What::Migrate { task: 5, from: 0, to: 1 }),
+                    (600, EventKind::Migrate { task: 5, from: 0, to: 1 }),
                     (1_200, switch(VCPU, false, 0)),
                     (1_900, wakeup(VCPU, 0)),
                     (1_950, switch(0, true, VCPU)),
@@ -323,7 +328,7 @@ mod tests {
             (
                 &[
                     (500, wakeup(5, 1)),
-                    (1_250, What::Migrate { task: 5, from: 1, to: 0 }),
+                    (1_250, EventKind::Migrate { task: 5, from: 1, to: 0 }),
                     (1_251, switch(VCPU, false, 5)),
                     back[0],
                     back[1],
@@ -338,13 +343,13 @@ mod tests {
 
     #[test]
     fn losses_and_cpus_that_are_not_watched_make_it_unknown() {
-        let lost = [(900, What::Lost { count: 1 })];
+        let lost = [(900, EventKind::Lost { cpu: None, count: 1 })];
         assert_eq!(alone(begun(), &lost, 2_000, 1_000), None);
-        let lost = [(1_200, What::Lost { count: 1 })];
+        let lost = [(1_200, EventKind::Lost { cpu: None, count: 1 })];
         assert_eq!(alone(begun(), &lost, 2_000, 1_000), None);
         // Idle again: known again.
         let idle = [
-            (1_200, What::Lost { count: 1 }),
+            (1_200, EventKind::Lost { cpu: None, count: 1 }),
             (1_300, switch(VCPU, false, 0)),
             (1_400, switch(0, true, VCPU)),
         ];
@@ -409,8 +414,8 @@ mod tests {
                         let before = current.take();
                         current = run_next(&mut queue);
                         if before != current {
-                            let what = switch(before.map_or(0, tid), before.is_none(), current.map_or(0, tid));
-                            contention.observe(&event(now, 0, what));
+                            let kind = switch(before.map_or(0, tid), before.is_none(), current.map_or(0, tid));
+                            contention.observe(&event(now, 0, kind));
                         }
                     }
                     5 if !queue.is_empty() && current.is_some_and(|c| c != 0 || halt.is_none()) => {

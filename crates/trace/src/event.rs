@@ -1,35 +1,41 @@
-//! Events: what every source of a trace yields and every pairing takes.
+//! Events: what every source of a trace yields, and what every pairing takes.
 
 use std::fmt;
 
 /// One thing that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When \[ns, CLOCK_MONOTONIC\].
+    /// When \[ns, the clock of the trace; CLOCK_MONOTONIC for live capture\].
     pub time_ns: u64,
-    /// On which CPU.
+    /// On which CPU. 0 where the source has no CPU and the kind needs none.
     pub cpu: u32,
-    /// In which process; 0 is an idle task.
+    /// In which process; 0 is an idle task, [`Event::UNKNOWN_ID`] is not known.
     pub pid: i32,
-    /// In which thread; 0 is an idle task.
+    /// In which thread; 0 is an idle task, [`Event::UNKNOWN_ID`] is not known.
     pub tid: i32,
-    /// What it was.
-    pub what: What,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+impl Event {
+    /// The number of a process or thread that the source does not have: perf's own for a task outside of the reader's PID
+    /// namespace, and that of a text without this column.
+    pub const UNKNOWN_ID: i32 = -1;
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// `kvm:kvm_vcpu_wakeup`: a halt of the vCPU that this thread runs is over.
     VcpuWakeup {
         /// How long it took \[ns\].
         ns: u64,
         /// Whether the thread slept.
         waited: bool,
-        /// Whether the wake was a valid one; always so on x86.
+        /// Whether KVM lets this wakeup change the window; always so on x86.
         valid: bool,
     },
-    /// `kvm:kvm_halt_poll_ns`: the vCPU's window was grown or shrunk, in the halt whose `VcpuWakeup` follows.
+    /// `kvm:kvm_halt_poll_ns`: the vCPU's window was changed, in the halt whose `VcpuWakeup` follows.
     HaltPoll {
         /// Number of the vCPU in its VM.
         vcpu: u32,
@@ -45,33 +51,26 @@ pub enum What {
         /// Number of the vCPU in its VM.
         vcpu: u32,
     },
-    /// `power:cpu_idle`: this CPU enters an idle state, or leaves it.
+    /// `power:cpu_idle`: a CPU enters an idle state, or leaves it.
     CpuIdle {
         /// Whose state.
         cpu: u32,
         /// Which one; `None`: it is left.
         state: Option<u32>,
     },
-    /// `power:guest_halt_poll_ns`: the haltpoll governor grew or shrank this CPU's limit.
+    /// `power:guest_halt_poll_ns`: the haltpoll governor changed this CPU's window.
     GuestHaltPoll {
-        /// The limit after \[ns\].
+        /// The window after \[ns\].
         new: u32,
-        /// The limit before \[ns\].
+        /// The window before \[ns\].
         old: u32,
     },
     /// `sched:sched_switch`, or perf's own record of a switch.
     Switch {
-        /// The thread that leaves the CPU.
-        prev: i32,
-        /// The thread that gets it.
-        next: i32,
-    },
-    /// `sched:sched_switch`, with the state of the thread that leaves.
-    RunqueueSwitch {
         /// The thread that leaves the CPU; 0 is the idle task.
         prev: i32,
-        /// Whether it remains runnable: it was preempted, or yielded.
-        prev_runnable: bool,
+        /// Whether it remains runnable: it was preempted, or yielded. `None` where the source does not have its state.
+        prev_runnable: Option<bool>,
         /// The thread that gets it; 0 is the idle task.
         next: i32,
     },
@@ -103,25 +102,27 @@ pub enum What {
     /// A system call that can wait begins.
     Enter {
         /// Which.
-        call: Call,
+        call: SystemCall,
         /// How long it may wait.
-        patience: Patience,
+        timeout: Timeout,
     },
     /// It is over.
     Leave {
         /// Which.
-        call: Call,
+        call: SystemCall,
         /// What it returned: how many are ready, or a negative error.
         result: i64,
     },
-    /// Events of this CPU were lost just before.
+    /// Events were lost just before.
     Lost {
+        /// Of which CPU; `None`: of any.
+        cpu: Option<u32>,
         /// How many.
         count: u64,
     },
 }
 
-/// The kinds of interrupt that are told apart.
+/// The kinds of interrupt that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Interrupt {
     /// The local timer.
@@ -134,53 +135,57 @@ pub enum Interrupt {
 
 /// How long a system call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Patience {
-    /// Not at all: it only looks.
-    None,
+pub enum Timeout {
+    /// Not at all.
+    Zero,
     /// At most so long \[ms\].
     Millis(u32),
-    /// At most some time, which lies in the caller's memory and is not traced.
+    /// At most some time, which is in the caller's memory and not in the trace.
     Limited,
-    /// For ever.
+    /// Until an event comes.
     Unlimited,
 }
 
 macro_rules! calls {
-    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $meaning:ident, $number:expr;)*) => {
+    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $form:ident, $number:expr;)*) => {
         /// The system calls in which event loops wait.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Call { $($(#[$doc])* $call,)* }
+        pub enum SystemCall { $($(#[$doc])* $call,)* }
 
-        impl Call {
+        impl SystemCall {
             /// All of them.
-            pub const ALL: &'static [Call] = &[$(Call::$call,)*];
+            pub const ALL: &'static [SystemCall] = &[$(SystemCall::$call,)*];
 
             /// The kernel's name.
             pub const fn name(self) -> &'static str {
-                match self { $(Call::$call => $name,)* }
+                match self { $(SystemCall::$call => $name,)* }
             }
 
             /// Its number on this architecture, if it has it.
             pub const fn number(self) -> Option<i64> {
-                match self { $(Call::$call => $number,)* }
+                match self { $(SystemCall::$call => $number,)* }
             }
 
-            /// Which of its arguments, from 0, says how long it may wait, and how.
-            pub const fn patience_argument(self) -> (usize, PatienceArgument) {
-                match self { $(Call::$call => ($argument, PatienceArgument::$meaning),)* }
+            /// Which of its arguments, from 0, is the timeout.
+            pub const fn timeout_argument(self) -> usize {
+                match self { $(SystemCall::$call => $argument,)* }
+            }
+
+            pub(crate) const fn timeout_form(self) -> TimeoutForm {
+                match self { $(SystemCall::$call => TimeoutForm::$form,)* }
             }
         }
     };
 }
 
-/// How an argument gives the timeout.
+/// How an argument gives a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatienceArgument {
+pub(crate) enum TimeoutForm {
     /// A signed number of milliseconds.
     Millis,
-    /// A pointer to a time; null waits for ever.
+    /// A pointer to a time; null: no limit.
     Pointer,
-    /// How many completions to wait for; zero waits for none.
+    /// How many completions to wait for; zero: do not wait.
     Completions,
 }
 
@@ -213,35 +218,48 @@ calls! {
     Pselect6, "pselect6", 4, Pointer, Some(libc::SYS_pselect6);
 }
 
-impl Call {
+impl SystemCall {
     /// The call of this number on this architecture.
-    pub fn from_number(number: i64) -> Option<Call> {
-        Call::ALL.iter().copied().find(|call| call.number() == Some(number))
+    pub fn from_number(number: i64) -> Option<SystemCall> {
+        SystemCall::ALL.iter().copied().find(|call| call.number() == Some(number))
     }
 
-    /// How long a call may wait, by the value of that argument.
-    pub fn patience(self, argument: u64) -> Patience {
+    /// The call of this name.
+    pub fn from_name(name: &str) -> Option<SystemCall> {
+        SystemCall::ALL.iter().copied().find(|call| call.name() == name)
+    }
+
+    /// A value of its [`timeout_argument`](SystemCall::timeout_argument) with which it may wait for so long.
+    pub(crate) fn argument(self, timeout: Timeout) -> u64 {
+        match (timeout, self.timeout_form()) {
+            (Timeout::Millis(ms), _) => ms.into(),
+            (Timeout::Unlimited, TimeoutForm::Millis) => u64::from(u32::MAX),
+            (Timeout::Limited, _) | (Timeout::Unlimited, TimeoutForm::Completions) => 1,
+            (Timeout::Zero, _) | (Timeout::Unlimited, TimeoutForm::Pointer) => 0,
+        }
+    }
+
+    /// How long the call may wait, by the value of its [`timeout_argument`](SystemCall::timeout_argument).
+    pub fn timeout(self, argument: u64) -> Timeout {
         let [a, b, c, d, ..] = argument.to_le_bytes();
         let int = i32::from_le_bytes([a, b, c, d]);
-        match (self.patience_argument().1, int, argument) {
-            (PatienceArgument::Millis, 0, _) | (PatienceArgument::Completions, 0, _) => Patience::None,
-            (PatienceArgument::Millis, _, _) => {
-                u32::try_from(int).map_or(Patience::Unlimited, Patience::Millis)
-            }
-            (PatienceArgument::Pointer, _, 0) | (PatienceArgument::Completions, _, _) => Patience::Unlimited,
-            (PatienceArgument::Pointer, _, _) => Patience::Limited,
+        match (self.timeout_form(), int, argument) {
+            (TimeoutForm::Millis, 0, _) | (TimeoutForm::Completions, 0, _) => Timeout::Zero,
+            (TimeoutForm::Millis, _, _) => u32::try_from(int).map_or(Timeout::Unlimited, Timeout::Millis),
+            (TimeoutForm::Pointer, _, 0) | (TimeoutForm::Completions, _, _) => Timeout::Unlimited,
+            (TimeoutForm::Pointer, _, _) => Timeout::Limited,
         }
     }
 }
 
 /// A kind of tracepoint that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TracepointKind {
     /// `kvm:kvm_vcpu_wakeup`
     VcpuWakeup,
     /// `kvm:kvm_halt_poll_ns`
     HaltPoll,
-    /// `kvm:kvm_exit`, to be filtered by [`HLT_EXITS`]
+    /// `kvm:kvm_exit`, of which only HLT is of use
     HltExit,
     /// `power:cpu_idle`
     CpuIdle,
@@ -249,8 +267,6 @@ pub enum Kind {
     GuestHaltPoll,
     /// `sched:sched_switch`
     Switch,
-    /// `sched:sched_switch`, with the state of the thread that leaves
-    RunqueueSwitch,
     /// `sched:sched_wakeup`
     Wakeup,
     /// `sched:sched_wakeup_new`
@@ -270,39 +286,60 @@ pub enum Kind {
     /// `irq:irq_handler_entry`
     DeviceInterrupt,
     /// `syscalls:sys_enter_*`
-    Enter(Call),
+    Enter(SystemCall),
     /// `syscalls:sys_exit_*`
-    Leave(Call),
+    Leave(SystemCall),
     /// `raw_syscalls:sys_enter`
     AnyEnter,
     /// `raw_syscalls:sys_exit`
     AnyLeave,
 }
 
-impl fmt::Display for Kind {
+impl TracepointKind {
+    const NAMED: [(TracepointKind, &'static str); 17] = [
+        (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
+        (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
+        (TracepointKind::HltExit, "kvm:kvm_exit"),
+        (TracepointKind::CpuIdle, "power:cpu_idle"),
+        (TracepointKind::GuestHaltPoll, "power:guest_halt_poll_ns"),
+        (TracepointKind::Switch, "sched:sched_switch"),
+        (TracepointKind::ContextSwitch, "perf:context_switch"),
+        (TracepointKind::Waking, "sched:sched_waking"),
+        (TracepointKind::Wakeup, "sched:sched_wakeup"),
+        (TracepointKind::WakeupNew, "sched:sched_wakeup_new"),
+        (TracepointKind::Migrate, "sched:sched_migrate_task"),
+        (TracepointKind::TimerInterrupt, "irq_vectors:local_timer_entry"),
+        (TracepointKind::RescheduleInterrupt, "irq_vectors:reschedule_entry"),
+        (TracepointKind::CallInterrupt, "irq_vectors:call_function_single_entry"),
+        (TracepointKind::DeviceInterrupt, "irq:irq_handler_entry"),
+        (TracepointKind::AnyEnter, "raw_syscalls:sys_enter"),
+        (TracepointKind::AnyLeave, "raw_syscalls:sys_exit"),
+    ];
+
+    /// The kind of this name, `category:name`.
+    pub fn from_name(name: &str) -> Option<TracepointKind> {
+        if let Some((kind, _)) = TracepointKind::NAMED.iter().find(|(_, known)| *known == name) {
+            return Some(*kind);
+        }
+        let call = name.strip_prefix("syscalls:sys_")?;
+        match call.strip_prefix("enter_") {
+            Some(call) => SystemCall::from_name(call).map(TracepointKind::Enter),
+            None => SystemCall::from_name(call.strip_prefix("exit_")?).map(TracepointKind::Leave),
+        }
+    }
+}
+
+impl fmt::Display for TracepointKind {
     /// As `category:name`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::VcpuWakeup => "kvm:kvm_vcpu_wakeup",
-            Kind::HaltPoll => "kvm:kvm_halt_poll_ns",
-            Kind::HltExit => "kvm:kvm_exit",
-            Kind::CpuIdle => "power:cpu_idle",
-            Kind::GuestHaltPoll => "power:guest_halt_poll_ns",
-            Kind::Switch | Kind::RunqueueSwitch => "sched:sched_switch",
-            Kind::Wakeup => "sched:sched_wakeup",
-            Kind::WakeupNew => "sched:sched_wakeup_new",
-            Kind::Migrate => "sched:sched_migrate_task",
-            Kind::ContextSwitch => "perf:context_switch",
-            Kind::Waking => "sched:sched_waking",
-            Kind::TimerInterrupt => "irq_vectors:local_timer_entry",
-            Kind::RescheduleInterrupt => "irq_vectors:reschedule_entry",
-            Kind::CallInterrupt => "irq_vectors:call_function_single_entry",
-            Kind::DeviceInterrupt => "irq:irq_handler_entry",
-            Kind::AnyEnter => "raw_syscalls:sys_enter",
-            Kind::AnyLeave => "raw_syscalls:sys_exit",
-            Kind::Enter(call) => return write!(f, "syscalls:sys_enter_{}", call.name()),
-            Kind::Leave(call) => return write!(f, "syscalls:sys_exit_{}", call.name()),
-        })
+        match self {
+            TracepointKind::Enter(call) => write!(f, "syscalls:sys_enter_{}", call.name()),
+            TracepointKind::Leave(call) => write!(f, "syscalls:sys_exit_{}", call.name()),
+            _ => {
+                let name = TracepointKind::NAMED.iter().find(|(kind, _)| kind == self);
+                f.write_str(name.map_or("", |(_, name)| name))
+            }
+        }
     }
 }
 
@@ -311,15 +348,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_is_read_as_each_call_gives_it() {
+    fn a_timeout_is_read_as_each_call_gives_it() {
         let minus_one = u64::from(u32::MAX);
-        assert_eq!(Call::Poll.patience(minus_one), Patience::Unlimited);
-        assert_eq!(Call::EpollWait.patience(u64::MAX), Patience::Unlimited);
-        assert_eq!(Call::EpollWait.patience(0), Patience::None);
-        assert_eq!(Call::EpollPwait.patience(250), Patience::Millis(250));
-        assert_eq!(Call::Ppoll.patience(0), Patience::Unlimited);
-        assert_eq!(Call::Ppoll.patience(0x7fff_0000_0000), Patience::Limited);
-        assert_eq!(Call::IoUringEnter.patience(0), Patience::None);
-        assert_eq!(Call::IoUringEnter.patience(1), Patience::Unlimited);
+        assert_eq!(SystemCall::Poll.timeout(minus_one), Timeout::Unlimited);
+        assert_eq!(SystemCall::EpollWait.timeout(u64::MAX), Timeout::Unlimited);
+        assert_eq!(SystemCall::EpollWait.timeout(0), Timeout::Zero);
+        assert_eq!(SystemCall::EpollPwait.timeout(250), Timeout::Millis(250));
+        assert_eq!(SystemCall::Ppoll.timeout(0), Timeout::Unlimited);
+        assert_eq!(SystemCall::Ppoll.timeout(0x7fff_0000_0000), Timeout::Limited);
+        assert_eq!(SystemCall::IoUringEnter.timeout(0), Timeout::Zero);
+        assert_eq!(SystemCall::IoUringEnter.timeout(1), Timeout::Unlimited);
+    }
+
+    #[test]
+    fn every_tracepoint_is_found_by_its_name() {
+        let calls = SystemCall::ALL
+            .iter()
+            .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
+        for kind in TracepointKind::NAMED.map(|(kind, _)| kind).into_iter().chain(calls) {
+            assert_eq!(TracepointKind::from_name(&kind.to_string()), Some(kind));
+        }
+        assert_eq!(TracepointKind::from_name("syscalls:sys_enter_read"), None);
     }
 }

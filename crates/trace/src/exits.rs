@@ -5,7 +5,7 @@
 //! left out and counted. Mean and spread are Welford's running ones, in doubles and in the order of the trace, so that
 //! the rows are perf's to the last digit.
 
-use crate::import::perf::{Event, Line, Point, text};
+use crate::import::perf::{Line, TextEvent, exit_reason, text};
 use crate::import::{Input, InputError};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -194,13 +194,13 @@ pub struct ExitCounter {
     reasons: HashMap<String, usize>,
     rows: Vec<ExitRow>,
     /// What each thread that has entered a guest is in: an exit, by row and begin, or the guest.
-    threads: HashMap<i64, Option<(usize, u64)>>,
+    threads: HashMap<i32, Option<(usize, u64)>>,
     left_out: LeftOut,
 }
 
 impl ExitCounter {
     /// Thread `tid` left its guest at `time_ns`.
-    pub fn exit(&mut self, tid: i64, time_ns: u64, reason: &str) {
+    pub fn exit(&mut self, tid: i32, time_ns: u64, reason: &str) {
         let row = match self.reasons.get(reason) {
             Some(&row) => row,
             None => {
@@ -219,7 +219,7 @@ impl ExitCounter {
     }
 
     /// Thread `tid` entered its guest at `time_ns`.
-    pub fn entry(&mut self, tid: i64, time_ns: u64) {
+    pub fn entry(&mut self, tid: i32, time_ns: u64) {
         let Some(open) = self.threads.get_mut(&tid) else {
             self.threads.insert(tid, None);
             return;
@@ -256,25 +256,23 @@ impl ExitCounter {
             Line::Lost { events, .. } => {
                 self.left_out.lost_events = self.left_out.lost_events.saturating_add(events);
             }
-            Line::Comment(_) => self.left_out.other_lines += 1,
+            Line::Comment(_) | Line::TaskName { .. } => self.left_out.other_lines += 1,
             Line::Other => {
                 self.left_out.other_lines += 1;
-                let named = Point::named_in(line);
-                return !matches!(named, Some("kvm:kvm_exit" | "kvm:kvm_entry"));
+                return !line
+                    .split_whitespace()
+                    .any(|word| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:"));
             }
         }
         true
     }
 
-    fn event(&mut self, event: &Event<'_>) -> bool {
-        if !matches!(event.name, "kvm:kvm_exit" | "kvm:kvm_entry") {
-            self.left_out.other_lines += 1;
-            return true;
-        }
-        match Point::parse(event).flatten() {
-            Some(Point::Exit { reason }) => self.exit(event.tid, event.time_ns, reason),
-            Some(Point::Entry) => self.entry(event.tid, event.time_ns),
-            _ => return false,
+    fn event(&mut self, event: &TextEvent<'_>) -> bool {
+        match (event.name, exit_reason(event.text)) {
+            ("kvm:kvm_exit", Some(reason)) => self.exit(event.tid, event.time_ns, reason),
+            ("kvm:kvm_exit", None) => return false,
+            ("kvm:kvm_entry", _) => self.entry(event.tid, event.time_ns),
+            _ => self.left_out.other_lines += 1,
         }
         true
     }

@@ -1,34 +1,42 @@
-//! The CPUs of this machine: when they idle, until which event, and what that event was.
+//! The CPUs of a machine: when they idle, until which event, and what that event was.
 //!
 //! # Two sources
-//! `power:cpu_idle` tells when a CPU enters an idle state and when it leaves it. On some kernels perf gets nothing from the
-//! idle task of some CPUs, neither this nor `sched:sched_switch`. There perf's own record of context switches tells when the
-//! idle task gets the CPU and when it gives it away. [`GuestSource::Auto`] makes every CPU idle once and takes the first if
-//! all of them speak. What a silent idle task is interrupted by remains unknown: episodes that its own timer or a device
-//! ends then include the wake.
+//! `power:cpu_idle` reports when a CPU enters an idle state and when it leaves it. On some kernels perf gets nothing from
+//! the idle task of some CPUs, neither this nor `sched:sched_switch`. There perf's own record of context switches shows
+//! when the idle task gets the CPU and when another task does. [`GuestSource::Auto`] is `cpu_idle` if every CPU emits it.
+//! With switches, an interrupt of a CPU whose idle task emits nothing is not seen either: an episode that it ends includes
+//! the wakeup latency. A trace may have both; then the events of the other source begin and end no episode.
 //!
 //! # The end of an episode
-//! An episode is to end at the event, not when the CPU runs again. The event is, whichever is first: a `sched:sched_waking`
-//! for this CPU (with `cpu_idle`) or for the task that runs next (with `sched_switch`); an interrupt that this CPU handles
-//! no more than [`SAME_WAKE_NS`] before it leaves idle. From there to the end of idling is the wake latency. Where neither
-//! was seen the episode ends when idling does, and has no wake latency.
+//! An episode ends at the event, not when the CPU runs again. The event is, whichever is first: a `sched:sched_waking`
+//! for this CPU (with `cpu_idle`) or of the task that runs next (with switches); an interrupt that this CPU handles no more
+//! than [`SAME_WAKE_NS`] before it leaves idle. From there to the end of idling is the wakeup latency. Where neither was
+//! seen the episode ends when idling does, and has no wakeup latency.
 //!
-//! # The kind of wake
-//! An interrupt of this CPU tells it: its timer, another CPU, a device. A waking on another CPU without one is another
+//! Of several wakings of one task the last counts. The kernel emits no other while one is under way, so that an earlier
+//! one belongs to an earlier run of the task, on a CPU whose switches are not in the trace.
+//!
+//! # The wake cause
+//! An interrupt of this CPU decides it: its timer, another CPU, a device. A waking on another CPU without one is another
 //! CPU's too (a polling CPU is woken without an interrupt). A waking on this CPU without a traced interrupt is a task's.
 //!
 //! # Polling
-//! State 0 of x86 is the polling state. If it is left without anything having come, and another state follows within
-//! [`CONTINUES_NS`], both are one episode: the window ran out and the CPU halted. The window is told where the haltpoll
-//! governor has (`power:guest_halt_poll_ns`).
+//! State 0 of x86 is the polling state. If it is left without an event, and another state follows within [`CONTINUES_NS`],
+//! both are one episode: the window ran out and the CPU halted.
+//!
+//! # The window
+//! The haltpoll governor reports every change of its window (`power:guest_halt_poll_ns`), right after the episode that
+//! caused it: `old` was the window of that episode, `new` is that of those that follow. An episode that did not begin with
+//! the polling state had no window in force, whatever the governor's was, unless that was 0. Where the governor has
+//! reported nothing, a poll that ran out has shown the window by its length.
 
-use crate::event::{Event, Interrupt, What};
-use crate::pairing::{ByNumber, Found, Pairing};
-use dwell_recording::WakeCause;
+use crate::event::{Event, EventKind, Interrupt};
+use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
+use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What tells that a CPU idles.
+/// What shows that a CPU idles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuestSource {
     /// [`GuestSource::CpuIdle`] if every CPU emits it, else [`GuestSource::Switch`].
@@ -36,7 +44,7 @@ pub enum GuestSource {
     Auto,
     /// `power:cpu_idle`.
     CpuIdle,
-    /// Context switches to and from the idle task, as perf records them.
+    /// Context switches to and from the idle task: perf's own records of them, or `sched:sched_switch`.
     Switch,
 }
 
@@ -51,23 +59,26 @@ impl GuestSource {
     }
 }
 
-/// An interrupt or a waking this long before the end of idling still belongs to it \[ns\]: more than any wake-up takes
+/// An interrupt or a waking this long before the end of idling still belongs to it \[ns\]: more than any wakeup takes
 /// except on a host that has taken the CPU away, less than a tick.
 pub const SAME_WAKE_NS: u64 = 1_000_000;
 
-/// A state entered so soon after polling continues the same episode \[ns\]: the idle loop turns in about a microsecond, a
-/// task that runs in between takes longer.
+/// A state entered so soon after polling continues the same episode \[ns\]. The idle loop takes about a microsecond from
+/// one to the other, several on a slow machine under tracing. That no task ran in between shows in the events where wakings
+/// are traced, so that this need not be tighter; in a trace of `cpu_idle` alone a task of a few microseconds is missed.
 pub const CONTINUES_NS: u64 = 10_000;
 
-/// Makes episodes of CPUs, from whichever of the two sources there is.
+/// Makes episodes of CPUs.
 pub struct GuestPairing {
+    source: GuestSource,
+    silent: Vec<u32>,
+    idlers: Idlers,
     cpus: ByNumber<u32, Cpu>,
-    names: Vec<String>,
     /// Of each thread, when and on which CPU it was woken last.
     wakings: ByNumber<i32, Waking>,
     incomplete: u64,
-    silent: Vec<u32>,
-    source: &'static str,
+    /// Whether anything was seen that an episode can end at.
+    wakes_seen: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,10 +91,11 @@ struct Waking {
 struct Cpu {
     idler: u32,
     idle: Option<Idle>,
-    /// An episode that is over but for what the next event may say of it.
+    /// An episode that is over but for what the next event may add to it.
     held: Option<Held>,
     interrupt: Option<(u64, Interrupt)>,
     waking: Option<Waking>,
+    /// The window that the governor reported last \[ns\].
     window_ns: Option<u32>,
 }
 
@@ -91,63 +103,82 @@ struct Cpu {
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     start_ns: u64,
+    /// Whether it began with the polling state; `None` where states are not traced.
+    polled: Option<bool>,
     /// Whether a state other than polling was entered; `None` where states are not traced.
     halted: Option<bool>,
+    /// The governor's window in this period \[ns\].
+    window_ns: Option<u32>,
+    /// How long it polled until it halted \[ns\].
+    ran_out_after_ns: Option<u64>,
+}
+
+impl Idle {
+    fn window_ns(&self) -> Option<u64> {
+        match (self.window_ns, self.polled) {
+            (Some(1..), Some(false)) => None,
+            (Some(window_ns), _) => Some(window_ns.into()),
+            (None, _) => self.ran_out_after_ns,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
     idle: Idle,
     end_ns: u64,
-    found: Found,
+    episode: PairedEpisode,
 }
 
 /// Only x86 has a polling state 0; elsewhere it is the shallowest halt.
 const POLL_STATE: Option<u32> = if cfg!(target_arch = "x86_64") { Some(0) } else { None };
 
-impl Default for GuestPairing {
-    fn default() -> Self {
-        GuestPairing::new()
-    }
-}
-
 impl GuestPairing {
-    /// No CPU is known to idle. `source` is where the events come from and `silent` are the CPUs whose idle task emits
-    /// none, for the notes.
-    pub fn of(source: GuestSource, silent: Vec<u32>) -> GuestPairing {
-        GuestPairing { silent, source: source.name(), ..GuestPairing::new() }
-    }
-
-    /// No CPU is known to idle.
-    pub fn new() -> GuestPairing {
+    /// For events of `source`, which is [`GuestSource::CpuIdle`] or another one: with anything else, switches are used.
+    /// `silent` are the CPUs whose idle task emits no events, for the notes.
+    pub fn new(source: GuestSource, silent: Vec<u32>) -> GuestPairing {
         GuestPairing {
+            source,
+            silent,
+            idlers: Idlers::default(),
             cpus: ByNumber::default(),
-            names: vec![],
             wakings: ByNumber::default(),
             incomplete: 0,
-            silent: vec![],
-            source: "",
+            wakes_seen: false,
         }
     }
 
     fn cpu(&mut self, number: u32) -> &mut Cpu {
-        let names = &mut self.names;
-        self.cpus.entry(number).or_insert_with(|| {
-            let idler = u32::try_from(names.len()).unwrap_or(u32::MAX);
-            names.push(format!("cpu{number}"));
-            Cpu { idler, idle: None, held: None, interrupt: None, waking: None, window_ns: None }
+        let idlers = &mut self.idlers;
+        self.cpus.entry(number).or_insert_with(|| Cpu {
+            idler: idlers.add(format!("cpu{number}")),
+            idle: None,
+            held: None,
+            interrupt: None,
+            waking: None,
+            window_ns: None,
         })
     }
 
-    fn begin(&mut self, number: u32, time_ns: u64, halted: Option<bool>, found: &mut Vec<Found>) {
+    fn begin(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
         let cpu = self.cpu(number);
-        let mut idle = Idle { start_ns: time_ns, halted };
+        let polls = state.map(|state| Some(state) == POLL_STATE);
+        let mut idle = Idle {
+            start_ns: time_ns,
+            polled: polls,
+            halted: polls.map(|polls| !polls),
+            window_ns: cpu.window_ns,
+            ran_out_after_ns: None,
+        };
         if let Some(held) = cpu.held.take() {
-            let ran_out = held.idle.halted == Some(false) && held.found.wake == Some(WakeCause::Unknown);
+            let ran_out = held.idle.halted == Some(false) && held.episode.wake == Some(WakeCause::Unknown);
             if ran_out && time_ns.saturating_sub(held.end_ns) <= CONTINUES_NS {
-                idle.start_ns = held.idle.start_ns;
+                idle = Idle { halted: idle.halted, ..held.idle };
+                if idle.halted == Some(true) {
+                    idle.ran_out_after_ns = Some(held.end_ns.saturating_sub(idle.start_ns));
+                }
             } else {
-                found.push(held.found);
+                found.push(held.episode);
             }
         }
         let unfinished = cpu.idle.replace(idle).is_some();
@@ -155,9 +186,9 @@ impl GuestPairing {
     }
 
     /// The end of idling at `time_ns`, by `waking` where one is known. It is held back until the next event of this CPU.
-    fn end(&mut self, number: u32, time_ns: u64, waking: Option<Waking>, found: &mut Vec<Found>) {
+    fn end(&mut self, number: u32, time_ns: u64, waking: Option<Waking>, found: &mut Vec<PairedEpisode>) {
         let cpu = self.cpu(number);
-        found.extend(cpu.held.take().map(|held| held.found));
+        found.extend(cpu.held.take().map(|held| held.episode));
         let Some(idle) = cpu.idle.take() else {
             self.incomplete += 1;
             return;
@@ -176,22 +207,23 @@ impl GuestPairing {
             (None, Some(waking)) => (Some(waking.time_ns), WakeCause::Ipi),
             (None, None) => (None, WakeCause::Unknown),
         };
-        let episode = Found {
+        let episode = PairedEpisode {
             idler: cpu.idler,
             start_ns: idle.start_ns,
             idle_ns: event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns),
-            window_ns: cpu.window_ns.map(u64::from),
+            window_ns: idle.window_ns(),
             halted: idle.halted,
             wake: Some(wake),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
             alone_ns: None,
         };
-        cpu.held = Some(Held { idle, end_ns: time_ns, found: episode });
+        cpu.held = Some(Held { idle, end_ns: time_ns, episode });
     }
 
-    /// An interrupt is of the idling that is going on, or, where it could be taken only after it (the idle state was left
-    /// with interrupts off), tells what ended the one before.
+    /// An interrupt belongs to the period of idling that goes on, or, where it could be taken only after it (the idle state
+    /// was left with interrupts off), shows what ended the one before.
     fn interrupt(&mut self, event: &Event, interrupt: Interrupt) {
+        self.wakes_seen = true;
         let cpu = self.cpu(event.cpu);
         if cpu.idle.is_some() {
             // The first one since the CPU was last woken is what woke it.
@@ -200,14 +232,32 @@ impl GuestPairing {
                 cpu.interrupt = Some((event.time_ns, interrupt));
             }
         } else if let Some(held) = &mut cpu.held
-            && held.found.wake == Some(WakeCause::Unknown)
+            && held.episode.wake == Some(WakeCause::Unknown)
             && event.time_ns.saturating_sub(held.end_ns) <= SAME_WAKE_NS
         {
-            held.found.wake = Some(wake_of(interrupt));
+            held.episode.wake = Some(wake_of(interrupt));
         }
     }
 
-    fn switch(&mut self, event: &Event, prev: i32, next: i32, found: &mut Vec<Found>) {
+    fn waking(&mut self, event: &Event, woken: i32, target: u32) {
+        self.wakes_seen = true;
+        let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu };
+        if self.source != GuestSource::CpuIdle {
+            self.wakings.insert(woken, waking);
+            return;
+        }
+        let cpu = self.cpu(target);
+        // The first one since the CPU went idle, unless it led to nothing.
+        let stale = |old: Waking| waking.time_ns.saturating_sub(old.time_ns) > SAME_WAKE_NS;
+        if cpu.idle.is_some() && cpu.waking.is_none_or(stale) {
+            cpu.waking = Some(waking);
+        }
+    }
+
+    fn switch(&mut self, event: &Event, prev: i32, next: i32, found: &mut Vec<PairedEpisode>) {
+        if self.source == GuestSource::CpuIdle {
+            return;
+        }
         if next == 0 {
             self.begin(event.cpu, event.time_ns, None, found);
         } else if prev == 0 {
@@ -216,9 +266,17 @@ impl GuestPairing {
         }
     }
 
-    fn cpu_idle(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<Found>) {
+    fn cpu_idle(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
+        if self.source != GuestSource::CpuIdle {
+            if let (Some(idle), Some(_)) = (&mut self.cpu(number).idle, state) {
+                let polls = state == POLL_STATE;
+                idle.polled.get_or_insert(polls);
+                idle.halted = Some(idle.halted == Some(true) || !polls);
+            }
+            return;
+        }
         match state {
-            Some(state) => self.begin(number, time_ns, Some(Some(state) != POLL_STATE), found),
+            Some(state) => self.begin(number, time_ns, Some(state), found),
             None => {
                 let waking = self.cpu(number).waking.take();
                 let waking = waking.filter(|waking| time_ns.saturating_sub(waking.time_ns) <= SAME_WAKE_NS);
@@ -227,13 +285,43 @@ impl GuestPairing {
         }
     }
 
-    /// Something of this CPU was lost: what was going on there is not to be trusted.
-    fn forget(&mut self, number: u32, found: &mut Vec<Found>) {
+    /// The governor changed the window, at the end of a period of idling: with `cpu_idle` that is over, with switches the
+    /// idle task still runs.
+    fn window(&mut self, number: u32, new: u32, old: u32) {
         let cpu = self.cpu(number);
-        found.extend(cpu.held.take().map(|held| held.found));
+        if let Some(idle) = &mut cpu.idle {
+            idle.window_ns.get_or_insert(old);
+        } else if let Some(held) = &mut cpu.held {
+            held.idle.window_ns = Some(old);
+            held.episode.window_ns = held.idle.window_ns();
+        }
+        cpu.window_ns = Some(new);
+    }
+
+    /// Events were lost, of one CPU or of any: what was going on there is not to be trusted.
+    fn lost(&mut self, number: Option<u32>, found: &mut Vec<PairedEpisode>) {
+        // Any task may have run unseen since it was woken.
+        self.wakings.clear();
+        match number {
+            Some(number) => self.forget(number, found),
+            None => self.numbers().into_iter().for_each(|number| self.forget(number, found)),
+        }
+    }
+
+    fn forget(&mut self, number: u32, found: &mut Vec<PairedEpisode>) {
+        let cpu = self.cpu(number);
+        found.extend(cpu.held.take().map(|held| held.episode));
         let unfinished = cpu.idle.take().is_some();
         (cpu.interrupt, cpu.waking, cpu.window_ns) = (None, None, None);
         self.incomplete += u64::from(unfinished);
+    }
+
+    /// The CPUs in the order in which they appeared.
+    fn numbers(&self) -> Vec<u32> {
+        let mut numbers: Vec<(u32, u32)> =
+            self.cpus.iter().map(|(number, cpu)| (cpu.idler, *number)).collect();
+        numbers.sort_unstable();
+        numbers.into_iter().map(|(_, number)| number).collect()
     }
 }
 
@@ -246,49 +334,42 @@ const fn wake_of(interrupt: Interrupt) -> WakeCause {
 }
 
 impl Pairing for GuestPairing {
-    fn observe(&mut self, event: &Event, found: &mut Vec<Found>) {
-        match event.what {
-            What::CpuIdle { cpu, state } => self.cpu_idle(cpu, event.time_ns, state, found),
-            What::Switch { prev, next } => self.switch(event, prev, next, found),
-            What::Waking { woken, target } => {
-                let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu };
-                self.wakings.insert(woken, waking);
-                let cpu = self.cpu(target);
-                // The first one since the CPU went idle, unless it led to nothing.
-                let stale = |old: Waking| waking.time_ns.saturating_sub(old.time_ns) > SAME_WAKE_NS;
-                if cpu.idle.is_some() && cpu.waking.is_none_or(stale) {
-                    cpu.waking = Some(waking);
-                }
-            }
-            What::Interrupt(interrupt) => self.interrupt(event, interrupt),
-            What::GuestHaltPoll { new, .. } => self.cpu(event.cpu).window_ns = Some(new),
-            What::Lost { .. } => self.forget(event.cpu, found),
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        match event.kind {
+            EventKind::CpuIdle { cpu, state } => self.cpu_idle(cpu, event.time_ns, state, found),
+            EventKind::Switch { prev, next, .. } => self.switch(event, prev, next, found),
+            EventKind::Waking { woken, target } => self.waking(event, woken, target),
+            EventKind::Interrupt(interrupt) => self.interrupt(event, interrupt),
+            EventKind::GuestHaltPoll { new, old } => self.window(event.cpu, new, old),
+            EventKind::Lost { cpu, .. } => self.lost(cpu, found),
             _ => {}
         }
     }
 
-    fn finish(&mut self, found: &mut Vec<Found>) {
-        let mut held: Vec<Found> =
-            self.cpus.values_mut().filter_map(|cpu| cpu.held.take()).map(|held| held.found).collect();
-        held.sort_by_key(|found| found.idler);
-        found.extend(held);
+    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
+        self.lost(None, found);
     }
 
     fn idlers(&self) -> &[String] {
-        &self.names
+        self.idlers.names()
     }
 
     fn incomplete(&self) -> u64 {
         self.incomplete
     }
 
+    fn idle_includes(&self) -> IdleIncludes {
+        if self.wakes_seen { IdleIncludes::Event } else { IdleIncludes::Wake }
+    }
+
     fn notes(&self) -> BTreeMap<String, Value> {
         BTreeMap::from([(
             "dwell.guest".to_owned(),
             json!({
-                "source": self.source,
+                "source": self.source.name(),
                 "cpus_without_cpu_idle": self.silent,
-                "idle_ns": "to the event; where wake_latency_ns is null the event is not known and the wake is included",
+                "idle_ns": "to the event; where wake_latency_ns is null the event is not known and the wakeup latency is \
+                    included",
             }),
         )])
     }
@@ -299,26 +380,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn event(time_ns: u64, cpu: u32, what: What) -> Event {
-        Event { time_ns, cpu, pid: 0, tid: 0, what }
+    fn event(time_ns: u64, cpu: u32, kind: EventKind) -> Event {
+        Event { time_ns, cpu, pid: 0, tid: 0, kind }
     }
 
-    fn run(events: &[Event]) -> (GuestPairing, Vec<Found>) {
-        let (mut pairing, mut found) = (GuestPairing::new(), vec![]);
+    fn run(events: &[Event]) -> (GuestPairing, Vec<PairedEpisode>) {
+        let switches = events.iter().any(|event| matches!(event.kind, EventKind::Switch { .. }));
+        let source = if switches { GuestSource::Switch } else { GuestSource::CpuIdle };
+        let (mut pairing, mut found) = (GuestPairing::new(source, vec![]), vec![]);
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.finish(&mut found);
         (pairing, found)
     }
 
-    fn idle(state: u32) -> What {
-        What::CpuIdle { cpu: 0, state: Some(state) }
+    fn idle(state: u32) -> EventKind {
+        EventKind::CpuIdle { cpu: 0, state: Some(state) }
     }
 
-    const LEFT: What = What::CpuIdle { cpu: 0, state: None };
-    const TIMER: What = What::Interrupt(Interrupt::Timer);
-    const IPI: What = What::Interrupt(Interrupt::Ipi);
+    const LEFT: EventKind = EventKind::CpuIdle { cpu: 0, state: None };
+    const TIMER: EventKind = EventKind::Interrupt(Interrupt::Timer);
+    const IPI: EventKind = EventKind::Interrupt(Interrupt::Ipi);
 
-    fn seen(found: &[Found]) -> Vec<(u64, u64, Option<WakeCause>, Option<u64>)> {
+    fn seen(found: &[PairedEpisode]) -> Vec<(u64, u64, Option<WakeCause>, Option<u64>)> {
         found.iter().map(|f| (f.start_ns, f.idle_ns, f.wake, f.wake_latency_ns)).collect()
     }
 
@@ -327,7 +410,7 @@ mod tests {
         let (_, found) = run(&[
             event(100, 0, idle(1)),
             event(900, 0, TIMER),
-            event(950, 0, What::Waking { woken: 7, target: 0 }),
+            event(950, 0, EventKind::Waking { woken: 7, target: 0 }),
             event(1000, 0, LEFT),
         ]);
         assert_eq!(seen(&found), [(100, 800, Some(WakeCause::Timer), Some(100))]);
@@ -338,7 +421,7 @@ mod tests {
     fn another_cpu_ends_idling_when_it_wakes_a_task() {
         let (_, found) = run(&[
             event(100, 0, idle(1)),
-            event(700, 1, What::Waking { woken: 7, target: 0 }),
+            event(700, 1, EventKind::Waking { woken: 7, target: 0 }),
             event(900, 0, IPI),
             event(1000, 0, LEFT),
         ]);
@@ -346,18 +429,18 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_taken_after_the_state_was_left_tells_the_kind() {
+    fn an_interrupt_taken_after_the_state_was_left_is_the_wake_cause() {
         let (_, found) = run(&[
             event(100, 0, idle(1)),
             event(1000, 0, LEFT),
-            event(1200, 0, What::Interrupt(Interrupt::Device)),
+            event(1200, 0, EventKind::Interrupt(Interrupt::Device)),
         ]);
         assert_eq!(seen(&found), [(100, 900, Some(WakeCause::Irq), None)]);
     }
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn a_poll_in_vain_and_the_halt_after_it_are_one_episode() {
+    fn a_poll_that_ran_out_and_the_halt_after_it_are_one_episode() {
         let (_, found) = run(&[
             event(100, 0, idle(0)),
             event(50_100, 0, LEFT),
@@ -365,7 +448,7 @@ mod tests {
             event(90_000, 0, TIMER),
             event(90_100, 0, LEFT),
             event(95_000, 0, idle(0)),
-            event(96_000, 1, What::Waking { woken: 7, target: 0 }),
+            event(96_000, 1, EventKind::Waking { woken: 7, target: 0 }),
             event(96_050, 0, LEFT),
             event(96_500, 0, idle(0)),
         ]);
@@ -380,17 +463,17 @@ mod tests {
     }
 
     #[test]
-    fn with_switches_the_task_that_runs_next_tells_the_event() {
+    fn with_switches_the_task_that_runs_next_decides_the_event() {
         let (_, found) = run(&[
-            event(100, 0, What::Switch { prev: 5, next: 0 }),
-            event(300, 1, What::Waking { woken: 9, target: 0 }),
-            event(400, 1, What::Waking { woken: 7, target: 1 }),
+            event(100, 0, EventKind::Switch { prev: 5, prev_runnable: None, next: 0 }),
+            event(300, 1, EventKind::Waking { woken: 9, target: 0 }),
+            event(400, 1, EventKind::Waking { woken: 7, target: 1 }),
             event(450, 0, IPI),
-            event(500, 0, What::Switch { prev: 0, next: 7 }),
-            event(600, 0, What::Switch { prev: 7, next: 0 }),
+            event(500, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 7 }),
+            event(600, 0, EventKind::Switch { prev: 7, prev_runnable: None, next: 0 }),
             event(800, 0, TIMER),
-            event(810, 0, What::Waking { woken: 8, target: 0 }),
-            event(900, 0, What::Switch { prev: 0, next: 8 }),
+            event(810, 0, EventKind::Waking { woken: 8, target: 0 }),
+            event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 8 }),
         ]);
         assert_eq!(
             seen(&found),
@@ -399,10 +482,54 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_window_is_the_governors_or_the_length_of_a_poll_that_ran_out() {
+        let changed = |new, old| EventKind::GuestHaltPoll { new, old };
+        let (_, found) = run(&[
+            event(1_000, 0, idle(0)),
+            event(2_700, 0, LEFT),
+            event(2_800, 0, idle(1)),
+            event(90_000, 0, LEFT),
+            event(150_000, 0, idle(0)),
+            event(151_000, 0, LEFT),
+            event(151_100, 0, changed(8_000, 4_000)),
+            event(200_000, 0, idle(0)),
+            event(201_000, 0, LEFT),
+            event(250_000, 0, idle(1)),
+            event(251_000, 0, LEFT),
+            event(251_100, 0, changed(0, 8_000)),
+            event(300_000, 0, idle(1)),
+            event(301_000, 0, LEFT),
+        ]);
+        let windows: Vec<_> = found.iter().map(|episode| episode.window_ns).collect();
+        assert_eq!(windows, [Some(1_700), Some(4_000), Some(8_000), None, Some(0)]);
+        assert_eq!(found[0].idle_ns, 89_000);
+    }
+
+    #[test]
+    fn the_other_source_begins_and_ends_nothing() {
+        let trace = [
+            event(100, 0, EventKind::Switch { prev: 5, prev_runnable: None, next: 0 }),
+            event(150, 0, idle(1)),
+            event(880, 0, LEFT),
+            event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 5 }),
+        ];
+        let by = |source| {
+            let (mut pairing, mut found) = (GuestPairing::new(source, vec![]), vec![]);
+            trace.iter().for_each(|event| pairing.observe(event, &mut found));
+            pairing.finish(&mut found);
+            assert_eq!((pairing.incomplete(), pairing.idle_includes()), (0, IdleIncludes::Wake));
+            found.iter().map(|f| (f.start_ns, f.idle_ns, f.halted)).collect::<Vec<_>>()
+        };
+        assert_eq!(by(GuestSource::CpuIdle), [(150, 730, Some(true))]);
+        assert_eq!(by(GuestSource::Switch), [(100, 800, Some(true))]);
+    }
+
+    #[test]
     fn a_loss_ends_nothing() {
         let (pairing, found) = run(&[
             event(100, 0, idle(1)),
-            event(500, 0, What::Lost { count: 3 }),
+            event(500, 0, EventKind::Lost { cpu: Some(0), count: 3 }),
             event(600, 0, LEFT),
             event(700, 0, idle(1)),
             event(900, 0, LEFT),
@@ -416,24 +543,25 @@ mod tests {
     fn oracle(events: &[Event]) -> Vec<(u32, u64, u64)> {
         let mut episodes = vec![];
         for (at, begin) in events.iter().enumerate() {
-            let What::Switch { next: 0, .. } = begin.what else { continue };
-            let of_cpu = |event: &&Event| event.cpu == begin.cpu && matches!(event.what, What::Switch { .. });
+            let EventKind::Switch { next: 0, .. } = begin.kind else { continue };
+            let of_cpu =
+                |event: &&Event| event.cpu == begin.cpu && matches!(event.kind, EventKind::Switch { .. });
             let Some(end) = events[at + 1..].iter().find(of_cpu) else { continue };
-            let What::Switch { prev: 0, next } = end.what else { continue };
+            let EventKind::Switch { prev: 0, next, .. } = end.kind else { continue };
             if next == 0 {
                 continue;
             }
             let between = || events.iter().filter(|e| e.time_ns >= begin.time_ns && e.time_ns <= end.time_ns);
             let waking = between()
-                .filter(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
+                .filter(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next))
                 .map(|e| e.time_ns)
                 .max();
             let interrupt = between()
-                .filter(|e| e.cpu == begin.cpu && matches!(e.what, What::Interrupt(_)))
+                .filter(|e| e.cpu == begin.cpu && matches!(e.kind, EventKind::Interrupt(_)))
                 .map(|e| e.time_ns)
                 .min();
             let on_this = between()
-                .rfind(|e| matches!(e.what, What::Waking { woken, .. } if woken == next))
+                .rfind(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next))
                 .is_some_and(|e| e.cpu == begin.cpu);
             let event = match (interrupt, waking) {
                 (Some(interrupt), Some(_)) if on_this => interrupt,
@@ -456,20 +584,20 @@ mod tests {
             let mut idle = [false; 2];
             let mut woken: Option<i32> = None;
             let mut events = vec![];
-            for (gap, cpu, kind, from) in steps {
+            for (gap, cpu, step, from) in steps {
                 time += gap;
                 let at = cpu as usize;
-                let what = match kind {
-                    0 if !idle[at] => { idle[at] = true; What::Switch { prev: 1_000, next: 0 } }
+                let kind = match step {
+                    0 if !idle[at] => { idle[at] = true; EventKind::Switch { prev: 1_000, prev_runnable: None, next: 0 } }
                     1 if idle[at] => {
                         idle[at] = false;
                         thread += 1;
-                        What::Switch { prev: 0, next: woken.take().unwrap_or(thread) }
+                        EventKind::Switch { prev: 0, prev_runnable: None, next: woken.take().unwrap_or(thread) }
                     }
-                    2 => { thread += 1; woken = Some(thread); What::Waking { woken: thread, target: from } }
-                    _ => What::Interrupt(Interrupt::Timer),
+                    2 => { thread += 1; woken = Some(thread); EventKind::Waking { woken: thread, target: from } }
+                    _ => EventKind::Interrupt(Interrupt::Timer),
                 };
-                events.push(event(time, cpu, what));
+                events.push(event(time, cpu, kind));
             }
             let (pairing, found) = run(&events);
             let mut pairs: Vec<_> = found.iter().map(|f| {

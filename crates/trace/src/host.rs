@@ -1,27 +1,33 @@
 //! vCPUs seen from their host: `kvm:kvm_vcpu_wakeup` and `kvm:kvm_halt_poll_ns` into episodes.
 //!
-//! KVM says how long a halt took when it is over, so that every `kvm_vcpu_wakeup` is an episode by itself, whatever was
-//! lost before it. `kvm_halt_poll_ns` comes first, out of the same halt, and tells the window that was polled (`old`) and
-//! the next one (`new`, to be cut to a maximum that is not traced).
+//! KVM reports how long a halt took when it is over, so that every `kvm_vcpu_wakeup` is an episode by itself, whatever was
+//! lost before it. `kvm_halt_poll_ns` comes first, out of the same halt, with the window that was polled (`old`) and the
+//! next one (`new`, to be cut to a maximum that is not traced).
 //!
-//! # Who idles
-//! A vCPU is a thread. Its VM's process and name are known, its number often only from `kvm_halt_poll_ns` or `kvm_exit`;
-//! before one of them has fired, from the thread's name or from the process's open files. An idler is named
-//! `comm/pid/vcpuN`, or `comm/pid/tidN` where the number cannot be known in time; the notes of the recording have all that
-//! became known until the end.
+//! # Idlers
+//! A vCPU is a thread. Its number is in `kvm_halt_poll_ns` and `kvm_exit`; before one of them has come it is taken from the
+//! thread's name, where the VMM uses one of the usual names. An idler is named `comm/pid/vcpuN` after its VM's process, or
+//! `comm/pid/tidN` where the number of the vCPU is not known when its first episode ends. The notes of the recording have
+//! what became known until the end. Only what a trace contains is used (events, names of tasks), so that a trace read
+//! later gives the same names; where it lacks processes, the thread's own name is used, as `comm/tidN`.
+//!
+//! A thread that shows another process or another vCPU than before is a new vCPU: the kernel reuses numbers of threads.
 //!
 //! # The window
-//! It is known where an event has told it since: in a halt with a `kvm_halt_poll_ns` event, `old`; after that, `new` cut to
+//! It is known where an event has reported it: in a halt with a `kvm_halt_poll_ns` event, `old`; after that, `new` cut to
 //! the VM's maximum, if that has shown itself (a window that came out smaller than what it had grown to). Kernels before
-//! 6.1 do not cut at the beginning of a halt, so that `new` is the next window.
+//! 6.1 do not cut at the beginning of a halt, so that `new` is the next window. It is known when the episode ends, without
+//! waiting for a later event, so that a live view has it too; the price is that the first few episodes after a growth
+//! beyond everything seen so far have no window.
 //!
 //! # The time alone
 //! With [`HostPairing::with_contention`], from the scheduler's events; see [`contention`](crate::contention).
 
 use crate::contention::Contention;
-use crate::event::{Event, What};
-use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
+use crate::event::{Event, EventKind};
+use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::host::Revision;
+use dwell_recording::IdleIncludes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -31,7 +37,11 @@ pub struct HostPairing {
     clamps_at_entry: bool,
     only_pid: Option<i32>,
     idlers: Idlers,
-    vcpus: ByNumber<i32, Vcpu>,
+    vcpus: Vec<Vcpu>,
+    /// The vCPU that a thread runs now, by process and thread: a place in `vcpus`.
+    current: ByNumber<(i32, i32), usize>,
+    /// Those whose number is known, by process, thread and number.
+    known: ByNumber<(i32, i32, u32), usize>,
     invalid: u64,
     contention: Option<Contention>,
 }
@@ -40,7 +50,11 @@ pub struct HostPairing {
 #[derive(Debug, Default)]
 struct Vcpu {
     pid: i32,
+    tid: i32,
+    /// From an event.
     number: Option<u32>,
+    /// From the name of the thread.
+    guess: Option<u32>,
     idler: Option<u32>,
     window: Window,
 }
@@ -88,15 +102,17 @@ impl Window {
 }
 
 impl HostPairing {
-    /// For a kernel of `revision` (`None`: not known, then windows are told only where an event tells them), for the VM of
-    /// process `only_pid` or for all.
+    /// For a kernel of `revision` (`None`: not known, then a window is known only where an event reports it), for the VM
+    /// of process `only_pid` or for all.
     pub fn new(revision: Option<Revision>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
         HostPairing {
             names,
             clamps_at_entry: revision.is_none_or(Revision::clamps_at_entry),
             only_pid,
             idlers: Idlers::default(),
-            vcpus: ByNumber::default(),
+            vcpus: vec![],
+            current: ByNumber::default(),
+            known: ByNumber::default(),
             invalid: 0,
             contention: None,
         }
@@ -109,8 +125,32 @@ impl HostPairing {
         self
     }
 
+    /// The place of the vCPU that this thread runs.
+    fn place(&mut self, event: &Event) -> usize {
+        let HostPairing { current, vcpus, .. } = self;
+        *current.entry((event.pid, event.tid)).or_insert_with(|| new_vcpu(vcpus, event))
+    }
+
     fn vcpu(&mut self, event: &Event) -> &mut Vcpu {
-        self.vcpus.entry(event.tid).or_insert_with(|| Vcpu { pid: event.pid, ..Vcpu::default() })
+        let place = self.place(event);
+        // Places are given out by `new_vcpu`, and nothing leaves the list.
+        &mut self.vcpus[place]
+    }
+
+    /// As [`HostPairing::vcpu`], where the event has the vCPU's number.
+    fn numbered(&mut self, event: &Event, number: u32) -> &mut Vcpu {
+        let place = self.place(event);
+        if self.vcpus[place].number == Some(number) {
+            return &mut self.vcpus[place];
+        }
+        let HostPairing { current, known, vcpus, .. } = self;
+        let first = vcpus[place].number.is_none();
+        let place = *known
+            .entry((event.pid, event.tid, number))
+            .or_insert_with(|| if first { place } else { new_vcpu(vcpus, event) });
+        current.insert((event.pid, event.tid), place);
+        vcpus[place].number = Some(number);
+        &mut vcpus[place]
     }
 
     /// The idler of this thread; it is named when its first episode ends, and keeps that name.
@@ -119,64 +159,67 @@ impl HostPairing {
         if let Some(idler) = known.idler {
             return idler;
         }
-        let number = known.number.or_else(|| number_by_name(&mut *self.names, event.pid, event.tid));
-        let process = self.names.process(event.pid).unwrap_or_else(|| "unknown".to_owned());
-        let by_thread = format!("{process}/{}/tid{}", event.pid, event.tid);
-        let by_number = number.map(|number| format!("{process}/{}/vcpu{number}", event.pid));
-        // A number that another thread has already is a guess gone wrong, or a vCPU that changed its thread.
-        let name = by_number.filter(|name| !self.idlers.names().contains(name)).unwrap_or(by_thread);
-        let idler = self.idlers.number(name);
+        let number = known.number;
+        let thread = self.names.thread(event.pid, event.tid);
+        let guess = thread.as_deref().and_then(vcpu_of_name);
+        let name = self.name(event, number.or(guess), thread);
+        let idler = self.idlers.add(name);
         let vcpu = self.vcpu(event);
-        vcpu.idler = Some(idler);
-        vcpu.number = number;
+        (vcpu.idler, vcpu.guess) = (Some(idler), guess);
         idler
     }
+
+    fn name(&mut self, event: &Event, number: Option<u32>, thread: Option<String>) -> String {
+        let (pid, tid) = (event.pid, event.tid);
+        let unknown = || "unknown".to_owned();
+        if pid == Event::UNKNOWN_ID {
+            return format!("{}/tid{tid}", thread.unwrap_or_else(unknown));
+        }
+        let process = self.names.process(pid).or(thread).unwrap_or_else(unknown);
+        let by_number = number.map(|number| format!("{process}/{pid}/vcpu{number}"));
+        // A number that another thread has already is a guess gone wrong, or a vCPU that changed its thread.
+        by_number.filter(|name| !self.idlers.has(name)).unwrap_or_else(|| format!("{process}/{pid}/tid{tid}"))
+    }
 }
 
-/// The number of the vCPU that a thread runs, from what VMMs call their threads (`CPU 3/KVM`, `fc_vcpu 3`, `vcpu3`), or
-/// because the process has only one.
-fn number_by_name(names: &mut dyn Names, pid: i32, tid: i32) -> Option<u32> {
-    if let Some(number) = vcpu_of_name(&names.thread(pid, tid).unwrap_or_default()) {
-        return Some(number);
-    }
-    match names.vcpus(pid)[..] {
-        [only] => Some(only),
-        _ => None,
-    }
+fn new_vcpu(vcpus: &mut Vec<Vcpu>, event: &Event) -> usize {
+    vcpus.push(Vcpu { pid: event.pid, tid: event.tid, ..Vcpu::default() });
+    vcpus.len() - 1
 }
 
-/// The number of the vCPU that a thread of this name runs, if the name is one that VMMs give.
+/// The number of the vCPU that a thread of this name runs, by what VMMs call their threads: `CPU 3/KVM` (QEMU), `fc_vcpu 3`
+/// (Firecracker), `vcpu3` (Cloud Hypervisor), `crosvm_vcpu3`, `kvm-vcpu-3` (kvmtool).
 pub fn vcpu_of_name(thread: &str) -> Option<u32> {
-    let rest =
-        ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu"].iter().find_map(|prefix| thread.strip_prefix(prefix))?;
+    let prefixes = ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu", "kvm-vcpu-"];
+    let rest = prefixes.iter().find_map(|prefix| thread.strip_prefix(prefix))?;
     rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 impl Pairing for HostPairing {
-    fn observe(&mut self, event: &Event, found: &mut Vec<Found>) {
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
         if let Some(contention) = &mut self.contention {
             contention.observe(event);
         }
         if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.what, What::Lost { .. })
+            && !matches!(event.kind, EventKind::Lost { .. })
         {
             return;
         }
-        match event.what {
-            What::HaltPoll { vcpu: number, new, old, .. } => {
+        match event.kind {
+            EventKind::HaltPoll { vcpu: number, new, old, .. } => {
                 let clamps_at_entry = self.clamps_at_entry;
-                let vcpu = self.vcpu(event);
-                vcpu.number = Some(number);
-                vcpu.window.changed(new, old, clamps_at_entry);
+                self.numbered(event, number).window.changed(new, old, clamps_at_entry);
             }
-            What::HltExit { vcpu: number } => self.vcpu(event).number = Some(number),
-            What::VcpuWakeup { ns, waited, valid } => {
+            EventKind::HltExit { vcpu: number } => {
+                self.numbered(event, number);
+            }
+            EventKind::VcpuWakeup { ns, waited, valid } => {
                 self.invalid += u64::from(!valid);
                 let idler = self.idler(event);
                 let window_ns = self.vcpu(event).window.take().map(u64::from);
                 let contention = self.contention.as_mut();
                 let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
-                found.push(Found {
+                found.push(PairedEpisode {
                     idler,
                     // The trace is made a little after the end that `ns` was taken at.
                     start_ns: event.time_ns.saturating_sub(ns),
@@ -189,7 +232,9 @@ impl Pairing for HostPairing {
                 });
             }
             // Any vCPU may have changed its window unseen.
-            What::Lost { .. } => self.vcpus.values_mut().for_each(|vcpu| vcpu.window = Window::default()),
+            EventKind::Lost { .. } => {
+                self.vcpus.iter_mut().for_each(|vcpu| vcpu.window = Window::default());
+            }
             _ => {}
         }
     }
@@ -202,12 +247,15 @@ impl Pairing for HostPairing {
         0
     }
 
+    fn idle_includes(&self) -> IdleIncludes {
+        IdleIncludes::Wake
+    }
+
     fn notes(&self) -> BTreeMap<String, Value> {
         let mut vcpus = BTreeMap::new();
-        for (tid, vcpu) in &self.vcpus {
+        for vcpu in &self.vcpus {
             let Some(idler) = vcpu.idler else { continue };
-            let about =
-                json!({ "pid": vcpu.pid, "tid": tid, "vcpu_id": vcpu.number, "max_ns": vcpu.window.max_ns });
+            let about = json!({ "pid": vcpu.pid, "tid": vcpu.tid, "vcpu_id": vcpu.number.or(vcpu.guess), "max_ns": vcpu.window.max_ns });
             vcpus.insert(self.idlers.name(idler).to_owned(), about);
         }
         let mut notes = BTreeMap::from([("dwell.vcpus".to_owned(), json!(vcpus))]);
@@ -234,43 +282,40 @@ mod tests {
         fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
             (tid == 11).then(|| "CPU 3/KVM".to_owned())
         }
-        fn vcpus(&mut self, pid: i32) -> Vec<u32> {
-            if pid == 20 { vec![7] } else { vec![0, 1] }
-        }
     }
 
-    fn event(time_ns: u64, tid: i32, what: What) -> Event {
-        Event { time_ns, cpu: 0, pid: tid / 10 * 10, tid, what }
+    fn event(time_ns: u64, tid: i32, kind: EventKind) -> Event {
+        Event { time_ns, cpu: 0, pid: tid / 10 * 10, tid, kind }
     }
 
-    fn wakeup(ns: u64, waited: bool) -> What {
-        What::VcpuWakeup { ns, waited, valid: true }
+    fn wakeup(ns: u64, waited: bool) -> EventKind {
+        EventKind::VcpuWakeup { ns, waited, valid: true }
     }
 
-    fn run(pairing: &mut HostPairing, events: &[Event]) -> Vec<Found> {
+    fn run(pairing: &mut HostPairing, events: &[Event]) -> Vec<PairedEpisode> {
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         found
     }
 
     #[test]
-    fn a_vcpu_is_named_by_event_thread_or_process_else_by_tid() {
+    fn a_vcpu_is_named_by_event_or_thread_else_by_tid() {
         let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
         run(
             &mut pairing,
             &[
-                event(1, 12, What::HaltPoll { vcpu: 5, grow: true, new: 10_000, old: 0 }),
+                event(1, 12, EventKind::HaltPoll { vcpu: 5, grow: true, new: 10_000, old: 0 }),
                 event(1, 12, wakeup(1, true)),
                 event(2, 11, wakeup(1, true)),
                 event(3, 21, wakeup(1, true)),
                 event(4, 13, wakeup(1, true)),
-                event(5, 13, What::HaltPoll { vcpu: 9, grow: true, new: 10_000, old: 0 }),
+                event(5, 13, EventKind::HaltPoll { vcpu: 9, grow: true, new: 10_000, old: 0 }),
                 event(5, 13, wakeup(1, true)),
             ],
         );
         assert_eq!(
             pairing.idlers(),
-            ["vmm10/10/vcpu5", "vmm10/10/vcpu3", "vmm20/20/vcpu7", "vmm10/10/tid13"]
+            ["vmm10/10/vcpu5", "vmm10/10/vcpu3", "vmm20/20/tid21", "vmm10/10/tid13"]
         );
         assert_eq!(pairing.notes()["dwell.vcpus"]["vmm10/10/tid13"]["vcpu_id"], 9);
     }
@@ -283,17 +328,78 @@ mod tests {
         assert_eq!((found[0].start_ns, found[0].idle_ns, found[0].halted), (10, 20, Some(false)));
     }
 
+    /// A thread ends and another VM's gets its number; then one thread runs another vCPU of its VM.
+    #[test]
+    fn a_reused_thread_is_a_new_vcpu() {
+        let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
+        let grown = |vcpu| EventKind::HaltPoll { vcpu, grow: false, new: 10_000, old: 20_000 };
+        let other = |time, kind| Event { pid: 20, ..event(time, 11, kind) };
+        let found = run(
+            &mut pairing,
+            &[
+                event(1, 11, grown(0)),
+                event(1, 11, wakeup(1, true)),
+                other(20, wakeup(1, true)),
+                other(30, grown(3)),
+                other(30, wakeup(1, true)),
+                other(40, grown(4)),
+                other(40, wakeup(1, true)),
+                other(50, grown(3)),
+                other(50, wakeup(1, true)),
+            ],
+        );
+        let seen: Vec<_> =
+            found.iter().map(|f| (pairing.idlers()[f.idler as usize].as_str(), f.window_ns)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("vmm10/10/vcpu0", Some(20_000)),
+                // The window of the other VM's vCPU is not this one's.
+                ("vmm20/20/vcpu3", None),
+                ("vmm20/20/vcpu3", Some(20_000)),
+                ("vmm20/20/vcpu4", Some(20_000)),
+                ("vmm20/20/vcpu3", Some(20_000)),
+            ]
+        );
+        assert_eq!(pairing.notes()["dwell.vcpus"]["vmm10/10/vcpu0"]["vcpu_id"], 0);
+        assert_eq!(pairing.notes()["dwell.vcpus"]["vmm20/20/vcpu4"]["vcpu_id"], 4);
+    }
+
+    #[test]
+    fn without_processes_a_vcpu_has_its_threads_name() {
+        let mut pairing = HostPairing::new(None, None, Box::new(Few));
+        let nowhere = |tid| Event { pid: Event::UNKNOWN_ID, ..event(9, tid, wakeup(1, true)) };
+        run(&mut pairing, &[nowhere(11), nowhere(12)]);
+        assert_eq!(pairing.idlers(), ["CPU 3/KVM/tid11", "unknown/tid12"]);
+    }
+
+    #[test]
+    fn numbers_are_read_out_of_the_names_of_threads() {
+        for (name, number) in [
+            ("CPU 3/KVM", Some(3)),
+            ("fc_vcpu 12", Some(12)),
+            ("vcpu0", Some(0)),
+            ("kvm-vcpu-7", Some(7)),
+            ("crosvm_vcpu1", Some(1)),
+            ("vcpu", None),
+            ("CPU 99999999999/KVM", None),
+            ("worker", None),
+        ] {
+            assert_eq!(vcpu_of_name(name), number, "{name}");
+        }
+    }
+
     #[test]
     fn a_loss_makes_the_window_unknown() {
         let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
-        let grown = What::HaltPoll { vcpu: 0, grow: false, new: 10_000, old: 20_000 };
+        let grown = EventKind::HaltPoll { vcpu: 0, grow: false, new: 10_000, old: 20_000 };
         let found = run(
             &mut pairing,
             &[
                 event(1, 11, grown),
                 event(1, 11, wakeup(1, true)),
                 event(2, 11, wakeup(1, true)),
-                event(3, 0, What::Lost { count: 1 }),
+                event(3, 0, EventKind::Lost { cpu: Some(0), count: 1 }),
                 event(4, 11, wakeup(1, true)),
             ],
         );
@@ -302,10 +408,10 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the kernel's rule itself: every window that is told is the one that was in force, and every halt
+        /// The oracle is the kernel's rule itself: every window that is reported is the one that was in force, and every halt
         /// comes out as it went in.
         #[test]
-        fn windows_told_are_windows_in_force(
+        fn windows_reported_are_windows_in_force(
             halts in prop::collection::vec(0u64..600_000, 1..300),
             max in prop_oneof![Just(0u32), Just(10_000), Just(50_000), Just(200_000), Just(400_000), any::<u32>()],
             revision in prop_oneof![Just(Revision::V5_10), Just(Revision::V5_17), Just(Revision::V6_1), Just(Revision::V6_11)],
@@ -318,8 +424,8 @@ mod tests {
                 time += ns + 1_000;
                 let window = model.enter(&knobs);
                 if let Some(change) = model.decide(&knobs, ns, true) {
-                    let what = What::HaltPoll { vcpu: 0, grow: change.grow, new: change.new, old: change.old };
-                    pairing.observe(&event(time, 11, what), &mut found);
+                    let kind = EventKind::HaltPoll { vcpu: 0, grow: change.grow, new: change.new, old: change.old };
+                    pairing.observe(&event(time, 11, kind), &mut found);
                 }
                 pairing.observe(&event(time, 11, wakeup(ns, true)), &mut found);
                 let last = found.last().unwrap();

@@ -10,12 +10,14 @@
 pub mod contention;
 pub mod event;
 pub mod exits;
+pub mod export;
 pub mod guest;
 pub mod host;
 pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
+pub mod write;
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -62,11 +62,11 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::What;
+    use crate::event::EventKind;
     use proptest::prelude::*;
 
     fn event(time_ns: u64, cpu: u32, count: u64) -> Event {
-        Event { time_ns, cpu, pid: 1, tid: 1, what: What::Lost { count } }
+        Event { time_ns, cpu, pid: 1, tid: 1, kind: EventKind::Lost { cpu: Some(cpu), count } }
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
             kept.sort_by_key(|event| event.time_ns);
             let by_number = |events: &[Event]| {
                 let mut events = events.to_vec();
-                events.sort_by_key(|event| match event.what { What::Lost { count } => count, _ => 0 });
+                events.sort_by_key(|event| match event.kind { EventKind::Lost { count, .. } => count, _ => 0 });
                 events
             };
             prop_assert_eq!(by_number(&out), by_number(&kept));

@@ -1,18 +1,21 @@
-//! What recorders share: events in, episodes out, and no knowledge of where either comes from or goes to.
+//! Events into episodes: what the pairings of the three layers share.
+//!
+//! There is one pairing for each layer, for every source of events: [`HostPairing`](crate::host::HostPairing),
+//! [`GuestPairing`](crate::guest::GuestPairing), [`ThreadPairing`](crate::thread::ThreadPairing). A pairing reads no file
+//! and no clock, so that the same events give the same episodes.
 
 use crate::event::Event;
-use dwell_recording::WakeCause;
+use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// An episode that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct PairedEpisode {
     /// Index into [`Pairing::idlers`].
     pub idler: u32,
-    /// When it began \[ns, CLOCK_MONOTONIC\].
+    /// When it began \[ns, the clock of the events\].
     pub start_ns: u64,
     /// How long it took \[ns\].
     pub idle_ns: u64,
@@ -31,10 +34,10 @@ pub struct Found {
 /// Makes episodes out of events that come in order of time.
 pub trait Pairing: Send {
     /// Takes the next event and appends the episodes that it ends. Those of one idler come in order of their start.
-    fn observe(&mut self, event: &Event, found: &mut Vec<Found>);
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>);
 
-    /// No event follows: appends the episodes that were held back.
-    fn finish(&mut self, _found: &mut Vec<Found>) {}
+    /// No event follows: appends the episodes that were held back, and counts those that are still open as incomplete.
+    fn finish(&mut self, _found: &mut Vec<PairedEpisode>) {}
 
     /// Names of all idlers so far; the list only grows.
     fn idlers(&self) -> &[String];
@@ -42,24 +45,46 @@ pub trait Pairing: Send {
     /// Episodes whose beginning or end was not seen, so far.
     fn incomplete(&self) -> u64;
 
-    /// What else a reader of the recording may want to know, by key.
+    /// Where the episodes end, with the events seen so far.
+    fn idle_includes(&self) -> IdleIncludes;
+
+    /// What else a reader of the recording may need, by key of its metadata.
     fn notes(&self) -> BTreeMap<String, Value>;
 }
 
-/// Numbers for names.
+/// The names of processes and threads.
+pub trait Names: Send {
+    /// The name of a process; `None` where it is not known.
+    fn process(&mut self, pid: i32) -> Option<String>;
+
+    /// The name of a thread; `None` where it is not known.
+    fn thread(&mut self, pid: i32, tid: i32) -> Option<String>;
+}
+
+/// The idlers of a pairing, by number. Each has a name of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Idlers {
     names: Vec<String>,
-    numbers: HashMap<String, u32>,
+    taken: HashSet<String>,
 }
 
 impl Idlers {
-    pub(crate) fn number(&mut self, name: String) -> u32 {
-        let next = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        *self.numbers.entry(name).or_insert_with_key(|name| {
-            self.names.push(name.clone());
-            next
-        })
+    /// A new idler of this name; if another one has it, of this name with `#2`, `#3`, ... after it.
+    pub(crate) fn add(&mut self, name: String) -> u32 {
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        let mut unique = name.clone();
+        let mut count = 1u32;
+        while !self.taken.insert(unique.clone()) {
+            count = count.saturating_add(1);
+            unique = format!("{name}#{count}");
+        }
+        self.names.push(unique);
+        number
+    }
+
+    /// Whether an idler has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.taken.contains(name)
     }
 
     pub(crate) fn names(&self) -> &[String] {
@@ -71,8 +96,8 @@ impl Idlers {
     }
 }
 
-/// By the number of a thread or CPU. These are looked up at every event; the standard hash, made for keys that an enemy may
-/// choose, took a tenth of the recorder's time.
+/// By the number of a thread or CPU. These are looked up at every event; the standard hash, made for keys that an attacker
+/// may choose, took a tenth of the recorder's time.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Multiplies by 2^64 divided by the golden ratio.
@@ -100,14 +125,16 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Who processes and threads are.
-pub trait Names: Send {
-    /// The name of a process.
-    fn process(&mut self, pid: i32) -> Option<String>;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// The name of a thread.
-    fn thread(&mut self, pid: i32, tid: i32) -> Option<String>;
-
-    /// The numbers of the vCPUs that a process has open, where that can be seen.
-    fn vcpus(&mut self, pid: i32) -> Vec<u32>;
+    #[test]
+    fn two_idlers_never_have_one_name() {
+        let mut idlers = Idlers::default();
+        for name in ["a", "a#2", "a", "a"] {
+            idlers.add(name.to_owned());
+        }
+        assert_eq!(idlers.names(), ["a", "a#2", "a#3", "a#4"]);
+    }
 }

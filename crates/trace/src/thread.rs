@@ -1,15 +1,16 @@
 //! Threads that wait for file descriptors: the system calls of event loops into episodes.
 //!
-//! An episode is one call that may wait, from its beginning to its end, of one thread; a call that only looks (a timeout of
-//! zero) is none. What it returned tells the wake: something ready, or the timeout. Its length includes the wake-up
-//! latency, and where something was ready at once it is the length of the call itself, about a microsecond.
+//! An episode is one call that may wait, from its beginning to its end, of one thread; a call with a timeout of zero is
+//! none. Its result decides the wake cause: something ready, or the timeout. Its length includes the wakeup latency, and
+//! where something was ready at once it is the length of the call itself, about a microsecond.
 //!
-//! How many were ready and how patient the calls were is summed for each thread in the notes of the recording, since an
-//! episode has no room for it.
+//! How many were ready and the timeouts of the calls are summed for each thread in the notes of the recording, since an
+//! episode has no column for it. A thread id that shows another process than before is a new thread: the kernel reuses
+//! numbers.
 
-use crate::event::{Call, Event, Patience, What};
-use crate::pairing::{ByNumber, Found, Idlers, Names, Pairing};
-use dwell_recording::WakeCause;
+use crate::event::{Event, EventKind, SystemCall, Timeout};
+use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
+use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -19,9 +20,10 @@ pub struct ThreadPairing {
     only_pid: Option<i32>,
     idlers: Idlers,
     threads: Vec<Thread>,
-    by_tid: ByNumber<i32, usize>,
-    /// The thread of the last event, which is most often that of the next: its number and place.
-    last: Option<(i32, usize)>,
+    /// By process and thread.
+    places: ByNumber<(i32, i32), usize>,
+    /// The thread of the last event, which is most often that of the next, and its place.
+    last: Option<((i32, i32), usize)>,
     incomplete: u64,
 }
 
@@ -31,14 +33,14 @@ struct Thread {
     pid: i32,
     waiting: Option<Waiting>,
     /// A thread uses one or two kinds.
-    calls: Vec<(Call, Tally)>,
+    calls: Vec<(SystemCall, Tally)>,
 }
 
 /// A call that has begun.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    call: Call,
-    patience: Patience,
+    call: SystemCall,
+    timeout: Timeout,
     start_ns: u64,
 }
 
@@ -46,13 +48,13 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Tally {
     waits: u64,
-    looks: u64,
+    zero_timeout: u64,
     timed_out: u64,
     failed: u64,
     ready: u64,
     /// Without the last run of equal ones.
-    patience: BTreeMap<Patience, u64>,
-    run: Option<(Patience, u64)>,
+    timeout: BTreeMap<Timeout, u64>,
+    run: Option<(Timeout, u64)>,
 }
 
 impl ThreadPairing {
@@ -63,49 +65,60 @@ impl ThreadPairing {
             only_pid,
             idlers: Idlers::default(),
             threads: vec![],
-            by_tid: ByNumber::default(),
+            places: ByNumber::default(),
             last: None,
             incomplete: 0,
         }
     }
 
     fn thread(&mut self, event: &Event) -> &mut Thread {
+        let ids = (event.pid, event.tid);
         let place = match self.last {
-            Some((tid, place)) if tid == event.tid => place,
-            _ => self.place(event),
+            Some((last, place)) if last == ids => place,
+            _ => self.place(ids),
         };
         // Places are given out below, and nothing leaves the list.
         &mut self.threads[place]
     }
 
-    fn place(&mut self, event: &Event) -> usize {
-        let ThreadPairing { names, idlers, threads, by_tid, .. } = self;
-        let place = *by_tid.entry(event.tid).or_insert_with(|| {
-            let name = names.thread(event.pid, event.tid).unwrap_or_else(|| "unknown".to_owned());
-            let idler = idlers.number(format!("{name}/{}/{}", event.pid, event.tid));
-            threads.push(Thread { idler, pid: event.pid, waiting: None, calls: vec![] });
+    fn place(&mut self, ids: (i32, i32)) -> usize {
+        let ThreadPairing { names, idlers, threads, places, .. } = self;
+        let place = *places.entry(ids).or_insert_with(|| {
+            let (pid, tid) = ids;
+            let name = names.thread(pid, tid).unwrap_or_else(|| "unknown".to_owned());
+            let idler = idlers.add(match pid {
+                Event::UNKNOWN_ID => format!("{name}/{tid}"),
+                _ => format!("{name}/{pid}/{tid}"),
+            });
+            threads.push(Thread { idler, pid, waiting: None, calls: vec![] });
             threads.len() - 1
         });
-        self.last = Some((event.tid, place));
+        self.last = Some((ids, place));
         place
     }
 
-    fn enter(&mut self, event: &Event, call: Call, patience: Patience) {
+    fn enter(&mut self, event: &Event, call: SystemCall, timeout: Timeout) {
         let start_ns = event.time_ns;
         let thread = self.thread(event);
-        let unfinished = thread.waiting.replace(Waiting { call, patience, start_ns });
+        let unfinished = thread.waiting.replace(Waiting { call, timeout, start_ns });
         self.incomplete += u64::from(unfinished.is_some());
     }
 
-    fn leave(&mut self, event: &Event, call: Call, result: i64) -> Option<Found> {
+    /// Whatever waits may have ended unseen.
+    fn forget(&mut self) {
+        let open = self.threads.iter_mut().filter_map(|thread| thread.waiting.take()).count();
+        self.incomplete += open as u64;
+    }
+
+    fn leave(&mut self, event: &Event, call: SystemCall, result: i64) -> Option<PairedEpisode> {
         let thread = self.thread(event);
         let Some(waiting) = thread.waiting.take().filter(|waiting| waiting.call == call) else {
             self.incomplete += 1;
             return None;
         };
         let wake = wake(call, result);
-        thread.tally(call).count(waiting.patience, wake, result);
-        (waiting.patience != Patience::None).then(|| Found {
+        thread.tally(call).count(waiting.timeout, wake, result);
+        (waiting.timeout != Timeout::Zero).then(|| PairedEpisode {
             idler: thread.idler,
             start_ns: waiting.start_ns,
             idle_ns: event.time_ns.saturating_sub(waiting.start_ns),
@@ -119,7 +132,7 @@ impl ThreadPairing {
 }
 
 impl Thread {
-    fn tally(&mut self, call: Call) -> &mut Tally {
+    fn tally(&mut self, call: SystemCall) -> &mut Tally {
         let place = self.calls.iter().position(|(known, _)| *known == call).unwrap_or_else(|| {
             self.calls.push((call, Tally::default()));
             self.calls.len() - 1
@@ -129,68 +142,80 @@ impl Thread {
 }
 
 /// `io_uring_enter` returns how many requests it took, the others how many are ready.
-fn wake(call: Call, result: i64) -> WakeCause {
+fn wake(call: SystemCall, result: i64) -> WakeCause {
     const ETIME: i64 = libc::ETIME as i64;
     match (call, result) {
-        (Call::IoUringEnter, 0..) | (_, 1..) => WakeCause::Io,
+        (SystemCall::IoUringEnter, 0..) | (_, 1..) => WakeCause::Io,
         (_, 0) => WakeCause::Timer,
-        (Call::IoUringEnter, result) if result == -ETIME => WakeCause::Timer,
+        (SystemCall::IoUringEnter, result) if result == -ETIME => WakeCause::Timer,
         _ => WakeCause::Unknown,
     }
 }
 
 impl Tally {
-    fn count(&mut self, patience: Patience, wake: WakeCause, result: i64) {
-        match patience {
-            Patience::None => self.looks += 1,
+    fn count(&mut self, timeout: Timeout, wake: WakeCause, result: i64) {
+        match timeout {
+            Timeout::Zero => self.zero_timeout += 1,
             _ => self.waits += 1,
         }
         match &mut self.run {
-            Some((same, count)) if *same == patience => *count += 1,
+            Some((same, count)) if *same == timeout => *count += 1,
             run => {
-                if let Some((other, count)) = run.replace((patience, 1)) {
-                    *self.patience.entry(other).or_default() += count;
+                if let Some((other, count)) = run.replace((timeout, 1)) {
+                    *self.timeout.entry(other).or_default() += count;
                 }
             }
         }
-        self.timed_out += u64::from(wake == WakeCause::Timer && patience != Patience::None);
+        self.timed_out += u64::from(wake == WakeCause::Timer && timeout != Timeout::Zero);
         self.failed += u64::from(wake == WakeCause::Unknown);
         self.ready += u64::try_from(result).unwrap_or(0);
     }
 
     fn describe(&self) -> Value {
-        let name = |patience: &Patience| match patience {
-            Patience::None => "zero".to_owned(),
-            Patience::Millis(ms) => format!("{ms} ms"),
-            Patience::Limited => "limited".to_owned(),
-            Patience::Unlimited => "unlimited".to_owned(),
+        let name = |timeout: &Timeout| match timeout {
+            Timeout::Zero => "zero".to_owned(),
+            Timeout::Millis(ms) => format!("{ms} ms"),
+            Timeout::Limited => "limited".to_owned(),
+            Timeout::Unlimited => "unlimited".to_owned(),
         };
-        // A loop that computes each timeout anew has very many; the ten most frequent tell what it does.
-        let mut patience = self.patience.clone();
+        // A loop that computes each timeout anew has very many; the ten most frequent ones describe it.
+        let mut timeout = self.timeout.clone();
         if let Some((last, count)) = self.run {
-            *patience.entry(last).or_default() += count;
+            *timeout.entry(last).or_default() += count;
         }
-        let mut timeouts: Vec<(Patience, u64)> = patience.into_iter().collect();
-        timeouts.sort_by_key(|&(patience, count)| (std::cmp::Reverse(count), patience));
+        let mut timeouts: Vec<(Timeout, u64)> = timeout.into_iter().collect();
+        timeouts.sort_by_key(|&(timeout, count)| (std::cmp::Reverse(count), timeout));
         let timeouts: BTreeMap<String, u64> =
-            timeouts.iter().take(10).map(|(patience, count)| (name(patience), *count)).collect();
+            timeouts.iter().take(10).map(|(timeout, count)| (name(timeout), *count)).collect();
         json!({
-            "waits": self.waits, "looks": self.looks, "timed_out": self.timed_out, "failed": self.failed,
+            "waits": self.waits, "zero_timeout": self.zero_timeout, "timed_out": self.timed_out, "failed": self.failed,
             "ready": self.ready, "timeouts": timeouts,
         })
     }
 }
 
 impl Pairing for ThreadPairing {
-    fn observe(&mut self, event: &Event, found: &mut Vec<Found>) {
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid) {
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
+            && !matches!(event.kind, EventKind::Lost { .. })
+        {
             return;
         }
-        match event.what {
-            What::Enter { call, patience } => self.enter(event, call, patience),
-            What::Leave { call, result } => found.extend(self.leave(event, call, result)),
+        match event.kind {
+            EventKind::Enter { call, timeout } => self.enter(event, call, timeout),
+            EventKind::Leave { call, result } => found.extend(self.leave(event, call, result)),
+            // What comes next of a thread need not belong to what came before.
+            EventKind::Lost { .. } => self.forget(),
             _ => {}
         }
+    }
+
+    fn finish(&mut self, _: &mut Vec<PairedEpisode>) {
+        self.forget();
+    }
+
+    fn idle_includes(&self) -> IdleIncludes {
+        IdleIncludes::Wake
     }
 
     fn idlers(&self) -> &[String] {
@@ -218,44 +243,41 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    struct Nobody;
+    struct ByNumberOnly;
 
-    impl Names for Nobody {
+    impl Names for ByNumberOnly {
         fn process(&mut self, _: i32) -> Option<String> {
             None
         }
         fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
             Some(format!("t{tid}"))
         }
-        fn vcpus(&mut self, _: i32) -> Vec<u32> {
-            vec![]
-        }
     }
 
-    fn event(time_ns: u64, tid: i32, what: What) -> Event {
-        Event { time_ns, cpu: 0, pid: 1, tid, what }
+    fn event(time_ns: u64, tid: i32, kind: EventKind) -> Event {
+        Event { time_ns, cpu: 0, pid: 1, tid, kind }
     }
 
-    fn enter(call: Call, patience: Patience) -> What {
-        What::Enter { call, patience }
+    fn enter(call: SystemCall, timeout: Timeout) -> EventKind {
+        EventKind::Enter { call, timeout }
     }
 
-    fn run(events: &[Event]) -> (ThreadPairing, Vec<Found>) {
-        let mut pairing = ThreadPairing::new(None, Box::new(Nobody));
+    fn run(events: &[Event]) -> (ThreadPairing, Vec<PairedEpisode>) {
+        let mut pairing = ThreadPairing::new(None, Box::new(ByNumberOnly));
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         (pairing, found)
     }
 
     #[test]
-    fn a_wait_is_an_episode_and_a_look_is_none() {
+    fn a_wait_is_an_episode_and_a_call_that_cannot_wait_is_none() {
         let (pairing, found) = run(&[
-            event(10, 5, enter(Call::EpollWait, Patience::Millis(100))),
-            event(30, 5, What::Leave { call: Call::EpollWait, result: 3 }),
-            event(31, 5, enter(Call::EpollWait, Patience::None)),
-            event(32, 5, What::Leave { call: Call::EpollWait, result: 0 }),
-            event(40, 5, enter(Call::Ppoll, Patience::Limited)),
-            event(90, 5, What::Leave { call: Call::Ppoll, result: 0 }),
+            event(10, 5, enter(SystemCall::EpollWait, Timeout::Millis(100))),
+            event(30, 5, EventKind::Leave { call: SystemCall::EpollWait, result: 3 }),
+            event(31, 5, enter(SystemCall::EpollWait, Timeout::Zero)),
+            event(32, 5, EventKind::Leave { call: SystemCall::EpollWait, result: 0 }),
+            event(40, 5, enter(SystemCall::Ppoll, Timeout::Limited)),
+            event(90, 5, EventKind::Leave { call: SystemCall::Ppoll, result: 0 }),
         ]);
         let seen: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.wake)).collect();
         assert_eq!(seen, [(10, 20, Some(WakeCause::Io)), (40, 50, Some(WakeCause::Timer))]);
@@ -263,39 +285,61 @@ mod tests {
         let notes = pairing.notes();
         let calls = &notes["dwell.threads"]["t5/1/5"]["calls"];
         assert_eq!(calls["epoll_wait"]["ready"], 3);
-        assert_eq!(calls["epoll_wait"]["looks"], 1);
+        assert_eq!(calls["epoll_wait"]["zero_timeout"], 1);
         assert_eq!(calls["ppoll"]["timed_out"], 1);
         assert_eq!(calls["epoll_wait"]["timeouts"]["100 ms"], 1);
     }
 
     #[test]
-    fn io_uring_says_how_many_it_took_not_how_many_are_ready() {
-        assert_eq!(wake(Call::IoUringEnter, 0), WakeCause::Io);
-        assert_eq!(wake(Call::IoUringEnter, -62), WakeCause::Timer);
-        assert_eq!(wake(Call::Poll, -4), WakeCause::Unknown);
+    fn io_uring_returns_how_many_it_took_not_how_many_are_ready() {
+        assert_eq!(wake(SystemCall::IoUringEnter, 0), WakeCause::Io);
+        assert_eq!(wake(SystemCall::IoUringEnter, -62), WakeCause::Timer);
+        assert_eq!(wake(SystemCall::Poll, -4), WakeCause::Unknown);
     }
 
     #[test]
     fn what_lacks_an_end_is_counted() {
         let (pairing, found) = run(&[
-            event(5, 5, What::Leave { call: Call::Poll, result: 1 }),
-            event(10, 5, enter(Call::Poll, Patience::Unlimited)),
-            event(20, 5, enter(Call::Poll, Patience::Unlimited)),
-            event(30, 5, What::Leave { call: Call::Poll, result: 1 }),
+            event(5, 5, EventKind::Leave { call: SystemCall::Poll, result: 1 }),
+            event(10, 5, enter(SystemCall::Poll, Timeout::Unlimited)),
+            event(20, 5, enter(SystemCall::Poll, Timeout::Unlimited)),
+            event(30, 5, EventKind::Leave { call: SystemCall::Poll, result: 1 }),
         ]);
         assert_eq!((found.len(), pairing.incomplete()), (1, 2));
         assert_eq!(found[0].start_ns, 20);
+    }
+
+    #[test]
+    fn a_reused_thread_id_is_a_new_thread() {
+        let mut other = event(30, 5, EventKind::Leave { call: SystemCall::Poll, result: 1 });
+        other.pid = 2;
+        let (mut pairing, found) = run(&[event(10, 5, enter(SystemCall::Poll, Timeout::Unlimited)), other]);
+        pairing.finish(&mut vec![]);
+        assert_eq!((found.len(), pairing.incomplete()), (0, 2));
+        assert_eq!(pairing.idlers(), ["t5/1/5", "t5/2/5"]);
+    }
+
+    #[test]
+    fn a_wait_that_a_loss_or_the_end_cuts_is_counted() {
+        let (mut pairing, found) = run(&[
+            event(10, 5, enter(SystemCall::Poll, Timeout::Unlimited)),
+            event(20, 0, EventKind::Lost { cpu: None, count: 1 }),
+            event(30, 5, EventKind::Leave { call: SystemCall::Poll, result: 1 }),
+            event(40, 5, enter(SystemCall::Poll, Timeout::Unlimited)),
+        ]);
+        pairing.finish(&mut vec![]);
+        assert_eq!((found.len(), pairing.incomplete()), (0, 3));
     }
 
     /// For every end the nearest beginning before it, if nothing of that thread lies between.
     fn oracle(events: &[Event]) -> Vec<(i32, u64, u64)> {
         let mut pairs = vec![];
         for (at, end) in events.iter().enumerate() {
-            let What::Leave { call, .. } = end.what else { continue };
+            let EventKind::Leave { call, .. } = end.kind else { continue };
             let before = events[..at].iter().rev().find(|event| event.tid == end.tid);
-            if let Some(Event { what: What::Enter { call: begun, patience }, time_ns, .. }) = before
+            if let Some(Event { kind: EventKind::Enter { call: begun, timeout }, time_ns, .. }) = before
                 && *begun == call
-                && *patience != Patience::None
+                && *timeout != Timeout::Zero
             {
                 pairs.push((end.tid, *time_ns, end.time_ns - time_ns));
             }
@@ -309,11 +353,11 @@ mod tests {
             steps in prop::collection::vec((0u64..100, 1i32..4, any::<bool>(), 0usize..2, 0u32..3), 0..200),
         ) {
             let mut time = 0;
-            let events: Vec<Event> = steps.into_iter().map(|(gap, tid, begins, call, patience)| {
+            let events: Vec<Event> = steps.into_iter().map(|(gap, tid, begins, call, timeout)| {
                 time += gap;
-                let call = Call::ALL[call];
-                let patience = [Patience::None, Patience::Millis(7), Patience::Unlimited][patience as usize];
-                event(time, tid, if begins { enter(call, patience) } else { What::Leave { call, result: 1 } })
+                let call = SystemCall::ALL[call];
+                let timeout = [Timeout::Zero, Timeout::Millis(7), Timeout::Unlimited][timeout as usize];
+                event(time, tid, if begins { enter(call, timeout) } else { EventKind::Leave { call, result: 1 } })
             }).collect();
             let (pairing, found) = run(&events);
             let pairs: Vec<_> = found.iter().map(|f| {

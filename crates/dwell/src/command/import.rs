@@ -1,5 +1,6 @@
 //! `dwell import`
 
+use crate::command::record::Source;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, settings};
@@ -10,11 +11,12 @@ use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
 use dwell_replay::Versions;
-use dwell_report::{count, duration, percent};
+use dwell_report::{Cell, Column, Table, count, duration, percent};
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
 use dwell_trace::import::qemu::{Decisions, QemuOptions, Sleeps};
 use dwell_trace::import::{self, ImportSummary, Input};
+use dwell_trace::write::Overlaps;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -36,12 +38,18 @@ enum From {
     Csv(Csv),
     /// Text of `perf script`, plain or gzip
     ///
-    /// Host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns. Guest: sched:sched_switch and sched:sched_waking (the
-    /// idle time ends at the event), or power:cpu_idle (it includes the wake-up latency); power:guest_halt_poll_ns
-    /// tells windows. Other events are counted and passed over.
+    /// The same trace gives the same recording as `dwell record`. Host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns.
+    /// Guest: power:cpu_idle, or sched:sched_switch, or the switches of `perf record --switch-events`. With
+    /// sched:sched_waking, irq_vectors:local_timer_entry, irq_vectors:reschedule_entry and irq:irq_handler_entry an idle
+    /// time ends at the event, without them it includes the wakeup latency; power:guest_halt_poll_ns has the windows.
+    /// Threads: syscalls:sys_enter_* and sys_exit_* of the calls that wait. Other events are counted and ignored.
+    ///
+    /// With `perf script --ns --header --show-task-events -F +pid` times are exact, windows follow the rule of the
+    /// kernel, and vCPUs are named after their process.
     #[command(
-        after_help = "Example: perf record -a -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns -- sleep 10\n         \
-                            perf script --ns --header > host.txt\n         dwell import perf host.txt -o host.parquet"
+        after_help = "Example: perf record -a -k CLOCK_MONOTONIC -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns -- sleep 10\n         \
+                            perf script --ns --header --show-task-events -F +pid > host.txt\n         \
+                            dwell import perf host.txt -o host.parquet"
     )]
     Perf(Perf),
     /// Log of QEMU's own trace of its event loops, plain or gzip
@@ -101,12 +109,12 @@ struct Csv {
 struct Perf {
     #[command(flatten)]
     common: Common,
-    /// Whose events to use, where both are there: host or guest
+    /// Layer whose events to use, where there are several: host, guest or iothread
     #[arg(long, value_parser = layer)]
     layer: Option<Layer>,
-    /// Keep a poll that ran out and the halt that follows it apart, as two episodes
-    #[arg(long)]
-    keep_polls_apart: bool,
+    /// What shows that a CPU of a guest idles, where both are there
+    #[arg(long, value_enum, default_value_t = Source::Auto)]
+    source: Source,
     /// Count lines that should be events but cannot be parsed, instead of stopping at the first
     #[arg(long)]
     skip_unparsable: bool,
@@ -176,7 +184,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             let metadata = perf.common.metadata(perf.layer.unwrap_or(Layer::Host))?;
             let options = PerfOptions {
                 layer: perf.layer,
-                merge_polls: !perf.keep_polls_apart,
+                source: perf.source.into(),
                 skip_unparsable: perf.skip_unparsable,
             };
             perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
@@ -241,9 +249,33 @@ impl Common {
                 idlers: contents.idlers.len(),
                 span_ns: contents.span_ns(),
             })?,
-            Format::Table | Format::Csv => output::text(&self.words(summary, contents))?,
+            Format::Table => output::text(&self.words(summary, contents))?,
+            Format::Csv => output::csv(&self.table(summary, contents))?,
         }
         Ok(Answer::Yes)
+    }
+
+    fn table(&self, summary: &ImportSummary, contents: &Contents) -> Table {
+        let numbers = [
+            ("lines", summary.lines),
+            ("episodes", summary.episodes),
+            ("idlers", contents.idlers.len() as u64),
+            ("span_ns", contents.span_ns()),
+            ("incomplete_episodes", summary.incomplete_episodes),
+            ("unparsable", summary.unparsable),
+            ("out_of_order", summary.out_of_order),
+            ("overlapping_episodes", summary.overlaps.as_ref().map_or(0, |overlaps| overlaps.episodes)),
+        ];
+        let columns = [Column::text("file", "file"), Column::text("output", "output")];
+        let lost = Column::number("lost_events", "lost_events");
+        let mut table = Table::new(
+            columns.into_iter().chain(numbers.map(|(name, _)| Column::number(name, name))).chain([lost]),
+        );
+        let texts = [&self.file, &self.output].map(|path| Cell::Text(path.display().to_string()));
+        let lost = summary.lost.events.map_or(Cell::Missing, |events| Cell::Count(events.into()));
+        let numbers = numbers.map(|(_, number)| Cell::Count(number.into()));
+        table.push(texts.into_iter().chain(numbers).chain([lost]));
+        table
     }
 
     fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
@@ -266,14 +298,15 @@ impl Common {
             note(*number, &format!("{event} used"));
         }
         for (event, number) in &summary.ignored {
-            note(*number, &format!("{event} of no use here, passed over"));
+            note(*number, &format!("{event} of no use here, ignored"));
         }
         note(summary.lost.events.unwrap_or(0), "events lost by the recorder");
-        note(summary.incomplete_at_start, "episodes left out that began before the text does");
-        note(summary.incomplete_at_end, "episodes left out that ended after the text does, or unseen");
-        note(summary.merged_polls, "polls that ran out, put together with the halt that followed");
+        note(summary.incomplete_episodes, "episodes left out whose beginning or end is not in the text");
         note(summary.unparsable, "lines that should be events but could not be parsed");
-        note(summary.out_of_order, "events out of order");
+        note(summary.out_of_order, "events too late to be put in order, not used");
+        if let Some(overlaps) = &summary.overlaps {
+            text.push_str(&overlapping(overlaps));
+        }
         if let Some(decisions) = &summary.decisions {
             text.push_str(&judged(decisions));
         }
@@ -281,7 +314,21 @@ impl Common {
     }
 }
 
-/// How the decisions in a trace stand to the rule.
+/// That idlers idle twice at one time, which they cannot.
+fn overlapping(overlaps: &Overlaps) -> String {
+    let place = overlaps.line.map_or_else(
+        || format!("at {} ns", overlaps.start_ns),
+        |line| format!("in line {}", count(line.into())),
+    );
+    format!(
+        "  {} episodes begin before the one before them of the same idler has ended, the first of {} {place}; its times \
+         and rates are not to be trusted: is this one trace, and are the idlers named apart?\n",
+        count(overlaps.episodes.into()),
+        overlaps.idler.escape_debug(),
+    )
+}
+
+/// The decisions in a trace, compared with the rule.
 fn judged(decisions: &Decisions) -> String {
     let share =
         if decisions.traced > 0 { decisions.determined as f64 / decisions.traced as f64 } else { 0.0 };

@@ -7,7 +7,7 @@ use crate::{quantity, stop};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
-use dwell_report::{count, duration};
+use dwell_report::{Cell, Column, Table, count, duration};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +94,7 @@ struct Thread {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum Source {
+pub(crate) enum Source {
     /// cpu_idle if every CPU emits it, else switch
     Auto,
     /// power:cpu_idle
@@ -145,7 +145,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let recorded = describe(output.display().to_string(), layer, &summary?);
     match common.format.format {
         Format::Json => output::json(&recorded)?,
-        Format::Table | Format::Csv => output::text(&words(&recorded))?,
+        Format::Table => output::text(&words(&recorded))?,
+        Format::Csv => output::csv(&table(&recorded))?,
     }
     Ok(Answer::Yes)
 }
@@ -210,6 +211,33 @@ fn words(recorded: &Recorded) -> String {
         _ => format!("next: dwell tune {}\n", recorded.output),
     };
     text
+}
+
+/// A row for each idler; what is of the recording as a whole is in each.
+fn table(recorded: &Recorded) -> Table {
+    let mut table = Table::new([
+        Column::text("output", "output"),
+        Column::text("layer", "layer"),
+        Column::text("idler", "idler"),
+        Column::number("episodes", "episodes"),
+        Column::number("elapsed_ns", "elapsed_ns"),
+        Column::number("events", "events"),
+        Column::number("lost_events", "lost_events"),
+        Column::number("incomplete_episodes", "incomplete_episodes"),
+    ]);
+    for idler in &recorded.idlers {
+        table.push([
+            Cell::Text(recorded.output.clone()),
+            Cell::Text(recorded.layer.to_owned()),
+            Cell::Text(idler.name.clone()),
+            Cell::Count(idler.episodes.into()),
+            Cell::Count(recorded.elapsed_ns),
+            Cell::Count(recorded.events.into()),
+            Cell::Count(recorded.lost_events.into()),
+            Cell::Count(recorded.incomplete_episodes.into()),
+        ]);
+    }
+    table
 }
 
 fn nothing(layer: &str) -> &'static str {

@@ -9,6 +9,7 @@
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 
 use super::{ImportSummary, Input, InputError, excerpt};
+use crate::write::OverlapCheck;
 use dwell_policy::Layer;
 use dwell_recording::{COLUMNS, Columns};
 use dwell_recording::{Episode, WakeCause};
@@ -144,6 +145,7 @@ pub fn import<W: Write + Send>(
     let header = Header::read(&mut input)?;
     let name = input.name().to_owned();
     let mut fields = Fields::default();
+    let mut overlaps = OverlapCheck::default();
     loop {
         let number = input.line() + 1;
         let Some(line) = input.next_line()? else { break };
@@ -157,7 +159,7 @@ pub fn import<W: Write + Send>(
             let (found, wanted) = (fields.len(), header.columns.len());
             return Err(CsvError::FieldCount { name, line: number, found, wanted, text: excerpt(line) });
         }
-        push(&header, &fields, options, &place, writer)?;
+        push(&header, &fields, options, &place, writer, &mut overlaps)?;
         summary.episodes += 1;
     }
     summary.lines = input.line();
@@ -165,6 +167,7 @@ pub fn import<W: Write + Send>(
         return Err(CsvError::NoEpisodes { name });
     }
     let metadata = writer.metadata_mut();
+    summary.set_overlaps(overlaps.overlaps(), metadata);
     if metadata.source.tool.is_empty() {
         metadata.source.tool = "csv".to_owned();
     }
@@ -177,6 +180,7 @@ fn push<W: Write + Send>(
     options: &CsvOptions,
     place: &Place<'_>,
     writer: &mut Writer<W>,
+    overlaps: &mut OverlapCheck,
 ) -> Result<(), CsvError> {
     let mut episode = Episode::new(&options.idler, 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
@@ -193,14 +197,23 @@ fn push<W: Write + Send>(
             Some(Columns::HALTED) => episode.halted = field.flag()?,
             Some(Columns::WAKE) => episode.wake = field.wake()?,
             Some(Columns::IDLER) => episode.idler = field.string()?.unwrap_or(&options.idler),
-            _ => ready = field.string()?,
+            Some(Columns::READY) => ready = field.string()?,
+            _ => {}
         }
     }
     if let Some(ready) = ready {
         handlers.extend(ready.split(',').map(str::trim));
         episode.ready = Some(&handlers);
     }
-    writer.push(&episode).map_err(|error| place.write_error(error))
+    if episode.start_ns.checked_add(episode.idle_ns).is_none() {
+        let text = episode.idle_ns.to_string();
+        return Err(place.field("idle_ns", text.as_bytes(), "ends the episode after 2^64 - 1 ns"));
+    }
+    let write = |error| place.write_error(error);
+    let idler = writer.idler(episode.idler).map_err(write)?;
+    writer.push_numbered(idler, &episode).map_err(write)?;
+    overlaps.check((idler, episode.idler), (episode.start_ns, episode.idle_ns), 0, Some(place.line));
+    Ok(())
 }
 
 /// Where in the text something is.

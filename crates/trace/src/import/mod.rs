@@ -1,9 +1,9 @@
 //! Recordings out of what other tools write.
 //!
 //! Every importer has the same shape: `import(input, &options, &mut writer)` reads the text as a stream, pushes
-//! episodes into the writer, fills in the metadata that the text tells, and returns an [`ImportSummary`]. None holds
+//! episodes into the writer, fills in the metadata that the text has, and returns an [`ImportSummary`]. None holds
 //! more than a line and what is open at the moment, whatever the length of the text. Text may be compressed with
-//! gzip; that is told by its first bytes, not by its name.
+//! gzip; that is decided by its first bytes, not by its name.
 //!
 //! | what | module |
 //! |---|---|
@@ -18,7 +18,8 @@ pub mod qemu;
 
 pub use input::{Input, InputError};
 
-use dwell_recording::Losses;
+use crate::write::{OVERLAPS, Overlaps};
+use dwell_recording::{Losses, Metadata};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -37,20 +38,18 @@ pub struct ImportSummary {
     pub other_lines: u64,
     /// Lines that name an event of use but could not be parsed. Only if the options allow them; else an error.
     pub unparsable: u64,
-    /// Events that the recorder lost, as its output says.
+    /// Events that the recorder lost, as its output reports them.
     pub lost: Losses,
-    /// Episodes left out because the text begins within them, or lacks their beginning.
-    pub incomplete_at_start: u64,
-    /// Episodes left out because the text ends within them, or lacks their end.
-    pub incomplete_at_end: u64,
-    /// Polls that ran out and were put together with the halt that followed.
-    pub merged_polls: u64,
-    /// Events that were older than one of the same idler before them. If they end an episode, it is left out if it
-    /// would end before it began, and begins with the one before it if it would begin before that.
+    /// Episodes left out because their beginning or end is not in the text.
+    pub incomplete_episodes: u64,
+    /// Events that were older than ones already used, by more than can be put in order; they were not used.
     pub out_of_order: u64,
+    /// Episodes that overlap the one before them of the same idler; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlaps: Option<Overlaps>,
     /// What the times of the text resolve \[ns\]: 1000 for `perf script` without `--ns`. 0: not known.
     pub resolution_ns: u64,
-    /// How the decisions in the trace of a QEMU stand to the rule of its version; `None` where there is nothing to judge.
+    /// The decisions in the trace of a QEMU, compared with the rule of its version; `None` where no rule is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decisions: Option<qemu::Decisions>,
 }
@@ -58,6 +57,14 @@ pub struct ImportSummary {
 impl ImportSummary {
     fn use_event(&mut self, name: &str) {
         count(&mut self.used, name);
+    }
+
+    /// Keeps what was found, here and in the recording.
+    fn set_overlaps(&mut self, overlaps: Option<&Overlaps>, metadata: &mut Metadata) {
+        self.overlaps = overlaps.cloned();
+        if let Some(overlaps) = overlaps {
+            metadata.other.insert(OVERLAPS.to_owned(), serde_json::json!(overlaps));
+        }
     }
 
     fn ignore_event(&mut self, name: &str) {

@@ -1,5 +1,6 @@
 use super::perf_host::{perf, perf_with};
 use dwell_recording::IdleIncludes;
+use dwell_trace::guest::GuestSource;
 use dwell_trace::import::perf::PerfOptions;
 
 /// Taken with `perf record -a` and shortened.
@@ -22,12 +23,14 @@ fn an_episode_ends_with_the_waking_of_the_next_task() {
     let imported = perf(SCHED).unwrap();
     assert_eq!(
         imported.rows(),
-        ["cpu0 876855438000 219000 - true task 30000 -", "cpu0 876855839000 487000 - - - - -"]
+        ["cpu0 876855438000 219000 - true ipi 30000 -", "cpu0 876855839000 487000 - - unknown - -"]
     );
     assert_eq!(imported.reader.metadata().idle_includes, IdleIncludes::Event);
-    let summary = &imported.summary;
-    assert_eq!((summary.incomplete_at_start, summary.incomplete_at_end), (1, 1));
+    assert_eq!(imported.summary.incomplete_episodes, 2);
     assert_eq!(imported.reader.metadata().lost.incomplete_episodes, 2);
+    // CPU 1 switches, and enters no idle state.
+    let about = &imported.reader.metadata().other["dwell.guest"];
+    assert_eq!((&about["source"], &about["cpus_without_cpu_idle"][0]), (&"switch".into(), &1.into()));
 }
 
 #[test]
@@ -37,22 +40,22 @@ fn what_was_open_at_a_loss_is_dropped_and_counted() {
         "swapper 0 [000] 876.855500: PERF_RECORD_LOST lost 2\n            perf  6438 [001]",
     );
     let imported = perf(text).unwrap();
-    assert_eq!(imported.rows(), ["cpu0 876855839000 487000 - - - - -"]);
-    assert_eq!((imported.summary.incomplete_at_start, imported.summary.incomplete_at_end), (2, 2));
+    assert_eq!(imported.rows(), ["cpu0 876855839000 487000 - - unknown - -"]);
+    assert_eq!(imported.summary.incomplete_episodes, 4);
 }
 
 #[test]
 fn switches_alone_include_the_latency() {
     let lines: Vec<&str> = SCHED.lines().filter(|line| line.contains("sched_switch")).collect();
     let imported = perf(lines.join("\n")).unwrap();
-    assert_eq!(imported.rows()[0], "cpu0 876855438000 249000 - - - - -");
+    assert_eq!(imported.rows()[0], "cpu0 876855438000 249000 - - unknown - -");
     assert_eq!(imported.reader.metadata().idle_includes, IdleIncludes::Wake);
 }
 
 #[test]
 fn a_switch_without_cpu_says_what_to_do() {
     let error = perf(SCHED.replace("[000]", "").replace("[001]", "")).err().unwrap();
-    assert_eq!(error, "t: line 2 does not tell the CPU of `sched:sched_switch`; use `perf script -F +cpu`");
+    assert_eq!(error, "t: line 1 has no CPU, which `sched:sched_waking` needs; use `perf script -F +cpu`");
 }
 
 /// A poll that runs out and its halt; a poll that finds work; a halt; a poll, a task for 20 us, a halt.
@@ -81,27 +84,56 @@ fn a_poll_that_ran_out_and_its_halt_are_one_episode() {
     assert_eq!(
         imported.rows(),
         [
-            "cpu0 1000000000 180000 50000 true - - -",
-            "cpu0 1000200000 10000 100000 false - - -",
+            "cpu0 1000000000 180000 50000 true unknown - -",
+            "cpu0 1000200000 10000 100000 false unknown - -",
             // It did not begin with a poll, so the window was not in force.
-            "cpu0 1000300000 10000 - true - - -",
-            "cpu0 1000400000 10000 100000 false - - -",
-            "cpu0 1000430000 200000 - true - - -",
+            "cpu0 1000300000 10000 - true unknown - -",
+            "cpu0 1000400000 10000 100000 false unknown - -",
+            "cpu0 1000430000 200000 - true unknown - -",
         ]
     );
-    let summary = &imported.summary;
-    assert_eq!((summary.merged_polls, summary.incomplete_at_start, summary.incomplete_at_end), (1, 1, 1));
+    assert_eq!(imported.summary.incomplete_episodes, 2);
     assert_eq!(imported.reader.metadata().idle_includes, IdleIncludes::Wake);
 }
 
 #[test]
-fn or_two_if_asked() {
-    let imported = perf_with(PerfOptions { merge_polls: false, ..PerfOptions::default() }, IDLE).unwrap();
+fn an_episode_of_cpu_idle_ends_at_its_event_where_that_is_traced() {
+    let text = "\
+swapper 0 [000] 1.000000000: power:cpu_idle: state=1 cpu_id=0
+t 7 [001] 1.000050000: sched:sched_waking: comm=a pid=9 prio=120 target_cpu=000
+swapper 0 [000] 1.000054000: irq_vectors:reschedule_entry: vector=253
+swapper 0 [000] 1.000060000: power:cpu_idle: state=4294967295 cpu_id=0
+swapper 0 [000] 1.000080000: power:cpu_idle: state=1 cpu_id=0
+swapper 0 [000] 1.000095000: irq_vectors:local_timer_entry: vector=236
+swapper 0 [000] 1.000099000: power:cpu_idle: state=4294967295 cpu_id=0
+";
+    let imported = perf(text).unwrap();
     assert_eq!(
-        imported.rows()[..2],
-        ["cpu0 1000000000 50000 - false - - -", "cpu0 1000050700 129300 - true - - -"]
+        imported.rows(),
+        ["cpu0 1000000000 50000 - true ipi 10000 -", "cpu0 1000080000 15000 - true timer 4000 -"]
     );
-    assert_eq!(imported.summary.merged_polls, 0);
+    assert_eq!(imported.reader.metadata().idle_includes, IdleIncludes::Event);
+}
+
+#[test]
+fn the_caller_can_choose_the_source() {
+    let with = |source| perf_with(PerfOptions { source, ..PerfOptions::default() }, SCHED).unwrap();
+    assert_eq!(with(GuestSource::CpuIdle).rows(), ["cpu0 876855443000 214000 - true ipi 27000 -"]);
+    assert_eq!(with(GuestSource::Auto).rows(), with(GuestSource::Switch).rows());
+}
+
+#[test]
+fn perfs_own_records_of_switches_serve_where_the_idle_task_emits_nothing() {
+    let text = "\
+a 7/7 [000] 1.000000000: PERF_RECORD_SWITCH_CPU_WIDE OUT          next pid/tid:     0/0
+b 8/8 [001] 1.000040000: sched:sched_waking: comm=a pid=7 prio=120 target_cpu=000
+a 7/7 [000] 1.000050000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:     0/0
+a 7/7 [000] 1.000060000: PERF_RECORD_SWITCH_CPU_WIDE OUT preempt  next pid/tid:     9/9
+c 9/9 [000] 1.000060000: PERF_RECORD_SWITCH_CPU_WIDE IN           prev pid/tid:     7/7
+";
+    let imported = perf(text).unwrap();
+    assert_eq!(imported.rows(), ["cpu0 1000000000 40000 - - ipi 10000 -"]);
+    assert_eq!(imported.summary.ignored["perf:context_switch"], 2);
 }
 
 #[test]
@@ -113,6 +145,6 @@ swapper 0 [000] 1.000060: power:cpu_idle: state=1 cpu_id=0
 swapper 0 [000] 1.000070: power:cpu_idle: state=4294967295 cpu_id=0
 ";
     let imported = perf(text).unwrap();
-    assert_eq!(imported.rows(), ["cpu0 1000060000 10000 - true - - -"]);
-    assert_eq!(imported.summary.out_of_order, 1);
+    assert_eq!(imported.rows(), ["cpu0 1000060000 10000 - true unknown - -"]);
+    assert_eq!((imported.summary.out_of_order, imported.summary.incomplete_episodes), (0, 2));
 }

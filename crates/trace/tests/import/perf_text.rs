@@ -1,5 +1,6 @@
 use super::perf_host::{perf, perf_with};
 use dwell_recording::Layer;
+use dwell_trace::event::SystemCall;
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::Input;
 use dwell_trace::import::perf::PerfOptions;
@@ -19,20 +20,25 @@ fn error(text: impl AsRef<[u8]>) -> String {
 #[test]
 fn both_layers_are_ambiguous_until_the_caller_chooses() {
     let both = format!("{WAKEUP}{IDLE}");
-    assert!(error(&both).ends_with("say which is meant: `--layer host|guest`"), "{}", error(&both));
+    assert_eq!(
+        error(&both),
+        "t: has events of the layers host (kvm:kvm_vcpu_wakeup) and guest (power:cpu_idle); choose one with \
+         `--layer host` or `--layer guest`"
+    );
     let with = |layer| perf_with(PerfOptions { layer: Some(layer), ..PerfOptions::default() }, &both);
     let host = with(Layer::Host).unwrap();
-    assert_eq!(host.rows(), ["CPU 0/KVM/12 1000095000 5000 - true - - -"]);
+    assert_eq!(host.rows(), ["CPU 0/KVM/11/vcpu0 1000095000 5000 - true - - -"]);
     assert_eq!(host.summary.ignored["power:cpu_idle"], 2);
-    assert_eq!(with(Layer::Guest).unwrap().rows(), ["cpu0 1000000000 10000 - true - - -"]);
-    assert!(with(Layer::Iothread).err().unwrap().contains("host or guest, not of iothread"));
+    assert_eq!(with(Layer::Guest).unwrap().rows(), ["cpu0 1000000000 10000 - true unknown - -"]);
+    assert!(with(Layer::Iothread).err().unwrap().contains("no episodes"));
+    assert!(with(Layer::Timer).err().unwrap().contains("no tracepoint is of layer timer"));
 }
 
 #[test]
 fn the_other_layer_is_noticed_however_late() {
     let padding = "some other line, of which there are many\n".repeat(150_000);
-    assert!(error(format!("{WAKEUP}{padding}{IDLE}")).contains("say which is meant"));
-    assert!(error(format!("{IDLE}{padding}{WAKEUP}")).contains("say which is meant"));
+    assert!(error(format!("{WAKEUP}{padding}{IDLE}")).contains("choose one with"));
+    assert!(error(format!("{IDLE}{padding}{WAKEUP}")).contains("choose one with"));
     assert_eq!(perf(format!("{padding}{WAKEUP}")).unwrap().summary.other_lines, 150_000);
 }
 
@@ -70,6 +76,33 @@ fn no_episode_is_an_error_that_says_what_was_there() {
             .starts_with("t: no episodes in 1 lines; events of use: none, others: 1 kvm:kvm_exit; record")
     );
     assert!(error("").starts_with("t: no episodes in 0 lines"));
+}
+
+#[test]
+fn waits_of_threads_are_episodes() {
+    let text = "\
+a 1/2 [000] 1.000300: syscalls:sys_enter_poll: ufds: 0x1, nfds: 0x00000001, timeout_msecs: 0xffffffff
+a 1/2 [000] 1.000310: syscalls:sys_exit_poll: 0x1
+a 1/2 [000] 1.000310: raw_syscalls:sys_enter: NR 7 (1, 1, 0, 0, 0, 0)
+a 1/2 [000] 1.000320: syscalls:sys_enter_poll: ufds: 0x1, nfds: 0x00000001, timeout_msecs: 0x0000000a
+a 1/2 [000] 1.010390: syscalls:sys_exit_poll: 0x0
+";
+    let imported = perf(text).unwrap();
+    assert_eq!(
+        imported.rows(),
+        ["a/1/2 1000300000 10000 - - io - -", "a/1/2 1000320000 10070000 - - timer - -"]
+    );
+    let metadata = imported.reader.metadata();
+    assert_eq!(metadata.layer, Layer::Iothread);
+    assert_eq!(metadata.other["dwell.threads"]["a/1/2"]["calls"]["poll"]["waits"], 2);
+    let raw = "\
+a 2 [000] 1.000300: raw_syscalls:sys_enter: NR 7 (1, 1, 64, 0, 0, 0)
+a 2 [000] 1.000310: raw_syscalls:sys_exit: NR 7 = 1
+a 2 [000] 1.000310: raw_syscalls:sys_exit: NR 0 = 1
+";
+    if SystemCall::Poll.number() == Some(7) {
+        assert_eq!(perf(raw).unwrap().rows(), ["a/2 1000300000 10000 - - io - -"]);
+    }
 }
 
 #[test]
@@ -113,13 +146,20 @@ fn lines() -> Vec<&'static str> {
         "a 1 [000] 1.000200: kvm:kvm_entry: vcpu 0",
         "a 0 [000] 1.000400: PERF_RECORD_LOST lost 18446744073709551615",
         "# os release : x",
+        "a 1/2 [000] 1.000300: syscalls:sys_enter_poll: ufds: 0x1, nfds: 0x1, timeout_msecs: 0xffffffff",
+        "a 1/2 [000] 1.000310: syscalls:sys_exit_poll: 0x1",
+        "a 1/2 [000] 1.000320: raw_syscalls:sys_enter: NR 7 (1, 1, 0, 0, 0, 0)",
+        "a 1/2 [000] 1.000330: raw_syscalls:sys_exit: NR 7 = 1",
+        "a 1/2 [001] 1.000340: PERF_RECORD_SWITCH_CPU_WIDE OUT          next pid/tid:     0/0",
+        "a 1/2 [001] 1.000350: PERF_RECORD_COMM: a:b:1/2",
+        "a 1/2 [001] 1.000360: irq_vectors:local_timer_entry: vector=236",
     ]
 }
 
 fn run_all(text: &[u8]) {
-    for layer in [None, Some(Layer::Host), Some(Layer::Guest)] {
+    for layer in [None, Some(Layer::Host), Some(Layer::Guest), Some(Layer::Iothread)] {
         for skip_unparsable in [false, true] {
-            let _ = perf_with(PerfOptions { layer, skip_unparsable, merge_polls: true }, text);
+            let _ = perf_with(PerfOptions { layer, skip_unparsable, ..PerfOptions::default() }, text);
         }
     }
     if let Ok(input) = Input::new("t", text) {

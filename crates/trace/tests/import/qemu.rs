@@ -56,7 +56,7 @@ fn attempts_are_episodes_and_what_has_no_beginning_is_counted() {
     );
     let summary = &imported.summary;
     assert_eq!((summary.lines, summary.other_lines, summary.resolution_ns), (9, 1, 1_000));
-    assert_eq!((summary.incomplete_at_start, summary.incomplete_at_end), (1, 1));
+    assert_eq!(summary.incomplete_episodes, 2);
     assert_eq!((summary.used["run_poll_handlers_begin"], summary.decisions), (3, None));
     let metadata = imported.reader.metadata();
     assert_eq!((metadata.layer, metadata.clock), (Layer::Iothread, Clock::Unknown));
@@ -102,7 +102,7 @@ fn recorded_sleeps_tell_what_the_trace_does_not() {
         ]
     );
     let summary = &imported.summary;
-    assert_eq!((summary.incomplete_at_start, summary.incomplete_at_end), (0, 1));
+    assert_eq!(summary.incomplete_episodes, 1);
     // 75 us or more are more than 32.8 us; more than 19 us and less than 21 are less.
     let decisions = summary.decisions.unwrap();
     assert_eq!((decisions.traced, decisions.determined, decisions.contradicted), (2, 2, 0));

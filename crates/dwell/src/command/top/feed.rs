@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use dwell_capture::{GuestSource, Observer, RecordError, Recorder, Status, Until};
-use dwell_trace::pairing::Found;
+use dwell_trace::pairing::PairedEpisode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -138,7 +138,7 @@ impl Observer for Watcher {
         self.lost = status.lost;
     }
 
-    fn episodes(&mut self, names: &[String], found: &[Found]) {
+    fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
         let new = names.get(self.names.len()..).unwrap_or_default();
         self.names.extend(new.iter().map(|name| Arc::from(name.as_str())));
         let names = &self.names;

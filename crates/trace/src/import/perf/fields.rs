@@ -1,73 +1,50 @@
 //! The texts of the tracepoints that are used, as Linux's `TP_printk` and perf's plugins write them.
 
-use super::line::Event;
+use super::line::TextEvent;
+use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
 
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
-const LEAVE: u32 = u32::MAX;
+pub(crate) const LEAVE: u32 = u32::MAX;
 
-/// A tracepoint of use, with its fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Point<'a> {
-    /// `kvm:kvm_vcpu_wakeup`: a vCPU's halt is over.
-    Wakeup { ns: u64, waited: bool },
-    /// `kvm:kvm_halt_poll_ns`: the window of a vCPU was changed.
-    HostWindow { vcpu: u32, new: u32, old: u32 },
-    /// `power:cpu_idle`, state not -1.
-    Enter { cpu: u32, state: u32 },
-    /// `power:cpu_idle`, state -1.
-    Leave { cpu: u32 },
-    /// `power:guest_halt_poll_ns`: the window of the CPU on which it is emitted was changed.
-    GuestWindow { new: u32, old: u32 },
-    /// `sched:sched_switch`.
-    Switch { prev: u32, next: u32 },
-    /// `sched:sched_waking`.
-    Waking { pid: u32 },
-    /// `kvm:kvm_exit`.
-    Exit { reason: &'a str },
-    /// `kvm:kvm_entry`.
-    Entry,
-}
-
-/// Names of the tracepoints of [`Point`].
-pub(crate) const NAMES: [&str; 8] = [
-    "kvm:kvm_vcpu_wakeup",
-    "kvm:kvm_halt_poll_ns",
-    "power:cpu_idle",
-    "power:guest_halt_poll_ns",
-    "sched:sched_switch",
-    "sched:sched_waking",
-    "kvm:kvm_exit",
-    "kvm:kvm_entry",
-];
-
-impl<'a> Point<'a> {
-    /// The tracepoint of an event: `None` for one that is of no use, `Some(None)` if its text cannot be parsed.
-    pub(crate) fn parse(event: &Event<'a>) -> Option<Option<Point<'a>>> {
-        let text = event.text;
-        Some(match event.name {
-            "kvm:kvm_vcpu_wakeup" => wakeup(text),
-            "kvm:kvm_halt_poll_ns" => host_window(text),
-            "power:cpu_idle" => cpu_idle(text),
-            "power:guest_halt_poll_ns" => window(text).map(|(new, old)| Point::GuestWindow { new, old }),
-            "sched:sched_switch" => switch(text),
-            "sched:sched_waking" => last_field(text, "pid=").map(|pid| Point::Waking { pid }),
-            "kvm:kvm_exit" => exit(text),
-            "kvm:kvm_entry" => Some(Point::Entry),
-            _ => return None,
-        })
-    }
-
-    /// Of which tracepoint a line speaks that is no event, for all that can be told.
-    pub(crate) fn named_in(line: &str) -> Option<&'static str> {
-        NAMES.into_iter().find(|name| {
-            let after = line.find(name).and_then(|at| line.get(at + name.len()..));
-            after.is_some_and(|after| after.starts_with(':'))
-        })
-    }
+/// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an exit that is
+/// not by HLT, a system call that cannot wait).
+pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
+    let text = event.text;
+    let kind = match tracepoint {
+        TracepointKind::VcpuWakeup => wakeup(text)?,
+        TracepointKind::HaltPoll => host_window(text)?,
+        TracepointKind::HltExit => return halt_exit(text),
+        TracepointKind::CpuIdle => cpu_idle(text)?,
+        TracepointKind::GuestHaltPoll => {
+            let (_, new, old) = window(text)?;
+            EventKind::GuestHaltPoll { new, old }
+        }
+        TracepointKind::Switch => switch(text)?,
+        TracepointKind::ContextSwitch => return context_switch(text, event.tid),
+        TracepointKind::Waking => {
+            let (woken, target) = wakeup_of(text, event.cpu)?;
+            EventKind::Waking { woken, target }
+        }
+        TracepointKind::Wakeup | TracepointKind::WakeupNew => {
+            let (woken, target) = wakeup_of(text, event.cpu)?;
+            EventKind::Wakeup { woken, target }
+        }
+        TracepointKind::Migrate => migrate(text)?,
+        TracepointKind::TimerInterrupt => EventKind::Interrupt(Interrupt::Timer),
+        TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt => {
+            EventKind::Interrupt(Interrupt::Ipi)
+        }
+        TracepointKind::DeviceInterrupt => EventKind::Interrupt(Interrupt::Device),
+        TracepointKind::Enter(call) => enter(call, text)?,
+        TracepointKind::Leave(call) => EventKind::Leave { call, result: result(text)? },
+        TracepointKind::AnyEnter => return any_enter(text),
+        TracepointKind::AnyLeave => return any_leave(text),
+    };
+    Some(Some(kind))
 }
 
 /// `wait time 12345 ns, polling valid`, `poll time 0 ns, polling invalid`.
-fn wakeup<'a>(text: &str) -> Option<Point<'a>> {
+fn wakeup(text: &str) -> Option<EventKind> {
     let (how, rest) = text.split_once(" time ")?;
     let (ns, rest) = rest.split_once(" ns")?;
     let waited = match how {
@@ -75,51 +52,100 @@ fn wakeup<'a>(text: &str) -> Option<Point<'a>> {
         "poll" => false,
         _ => return None,
     };
-    let valid = rest.strip_prefix(", polling ").map(first_word);
-    if rest.is_empty() || matches!(valid, Some("valid" | "invalid")) {
-        Some(Point::Wakeup { ns: digits(ns)?, waited })
-    } else {
-        None
-    }
+    let valid = match rest.strip_prefix(", polling ").map(first_word) {
+        Some("valid") => true,
+        Some("invalid") => false,
+        None if rest.is_empty() => true,
+        _ => return None,
+    };
+    Some(EventKind::VcpuWakeup { ns: digits(ns)?, waited, valid })
 }
 
 /// `vcpu 0: halt_poll_ns 20000 (grow 10000)`.
-fn host_window<'a>(text: &str) -> Option<Point<'a>> {
+fn host_window(text: &str) -> Option<EventKind> {
     let (vcpu, rest) = text.strip_prefix("vcpu ")?.split_once(": ")?;
-    let (new, old) = window(rest)?;
-    Some(Point::HostWindow { vcpu: digits(vcpu)?, new, old })
+    let (grow, new, old) = window(rest)?;
+    Some(EventKind::HaltPoll { vcpu: digits(vcpu)?, grow, new, old })
 }
 
-/// `halt_poll_ns 20000 (grow 10000)`: new and old.
-fn window(text: &str) -> Option<(u32, u32)> {
+/// `halt_poll_ns 20000 (grow 10000)`: whether grown, new and old.
+fn window(text: &str) -> Option<(bool, u32, u32)> {
     let (new, rest) = text.strip_prefix("halt_poll_ns ")?.split_once(" (")?;
-    let old = rest.strip_prefix("grow ").or_else(|| rest.strip_prefix("shrink "))?;
-    Some((digits(new)?, digits(old.split_once(')')?.0)?))
+    let (grow, old) = match rest.strip_prefix("grow ") {
+        Some(old) => (true, old),
+        None => (false, rest.strip_prefix("shrink ")?),
+    };
+    Some((grow, digits(new)?, digits(old.split_once(')')?.0)?))
 }
 
 /// `state=1 cpu_id=0`.
-fn cpu_idle<'a>(text: &str) -> Option<Point<'a>> {
+fn cpu_idle(text: &str) -> Option<EventKind> {
     let (state, cpu) = text.strip_prefix("state=")?.split_once(" cpu_id=")?;
-    let (state, cpu) = (digits(state)?, digits(first_word(cpu))?);
-    Some(if state == LEAVE { Point::Leave { cpu } } else { Point::Enter { cpu, state } })
+    let state = Some(digits(state)?).filter(|&state| state != LEAVE);
+    Some(EventKind::CpuIdle { cpu: digits(first_word(cpu))?, state })
 }
 
 /// `prev_comm=a prev_pid=1 … ==> next_comm=b next_pid=2 next_prio=120`, or from perf's plugin
 /// `a:1 [120] S ==> b:2 [120]`. A task's name may look like a field, so they are sought from the right.
-fn switch<'a>(text: &str) -> Option<Point<'a>> {
+fn switch(text: &str) -> Option<EventKind> {
     let (prev, next) = text.rsplit_once(" ==> ")?;
     if next.starts_with("next_comm=") {
-        return Some(Point::Switch {
-            prev: last_field(prev, "prev_pid=")?,
-            next: last_field(next, "next_pid=")?,
+        return Some(EventKind::Switch {
+            prev: id(last_field(prev, "prev_pid=")?)?,
+            prev_runnable: last_field(prev, "prev_state=").map(|state| state.starts_with('R')),
+            next: id(last_field(next, "next_pid=")?)?,
         });
     }
-    let pid = |side: &str| digits(side.rsplit_once(" [")?.0.rsplit_once(':')?.1);
-    Some(Point::Switch { prev: pid(prev)?, next: pid(next)? })
+    let pid = |side: &str| id(side.rsplit_once(" [")?.0.rsplit_once(':')?.1);
+    let prev_runnable = prev.rsplit_once("] ").map(|(_, state)| state.starts_with('R'));
+    Some(EventKind::Switch { prev: pid(prev)?, prev_runnable, next: pid(next)? })
 }
 
-/// `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels `reason MSR_WRITE rip 0x…`.
-fn exit(text: &str) -> Option<Point<'_>> {
+/// `OUT preempt  next pid/tid: 12/34`, `IN           prev pid/tid: 12/34`. Each switch is recorded twice, by the thread that
+/// leaves and by the one that gets the CPU. The idle task of a CPU may record nothing, so that a switch to or from it is
+/// taken from the other thread.
+fn context_switch(text: &str, own: i32) -> Option<Option<EventKind>> {
+    let (direction, ids) = text.split_once("pid/tid:")?;
+    let other: i32 = first_word(ids).split_once('/')?.1.parse().ok()?;
+    let (prev, next) = match first_word(direction) {
+        "OUT" => (own, other),
+        "IN" => (other, own),
+        _ => return None,
+    };
+    Some((other == 0).then_some(EventKind::Switch { prev, prev_runnable: None, next }))
+}
+
+/// `comm=a pid=1 prio=120 target_cpu=003`, or from perf's plugin `a:1 [120] CPU:003`; of old kernels with `success=1`
+/// before the CPU.
+fn wakeup_of(text: &str, cpu: Option<u32>) -> Option<(i32, u32)> {
+    if text.contains("pid=") {
+        let target = last_field(text, "target_cpu=").and_then(digits).or(cpu).unwrap_or(0);
+        return Some((id(last_field(text, " pid=")?)?, target));
+    }
+    let (task, rest) = text.rsplit_once(" [")?;
+    let target = last_field(rest, "CPU:").and_then(digits).or(cpu).unwrap_or(0);
+    Some((id(task.rsplit_once(':')?.1)?, target))
+}
+
+/// `comm=a pid=1 prio=120 orig_cpu=0 dest_cpu=1`.
+fn migrate(text: &str) -> Option<EventKind> {
+    Some(EventKind::Migrate {
+        task: id(last_field(text, " pid=")?)?,
+        from: digits(last_field(text, "orig_cpu=")?)?,
+        to: digits(last_field(text, "dest_cpu=")?)?,
+    })
+}
+
+/// `vcpu 0 reason HLT rip 0x…`: this thread runs this vCPU. Kernels before 5.10 do not name the vCPU.
+fn halt_exit(text: &str) -> Option<Option<EventKind>> {
+    let vcpu = text.strip_prefix("vcpu ").and_then(|rest| digits(first_word(rest)));
+    let is_halt = matches!(exit_reason(text)?, "HLT" | "hlt");
+    Some(vcpu.filter(|_| is_halt).map(|vcpu| EventKind::HltExit { vcpu }))
+}
+
+/// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
+/// `reason MSR_WRITE rip 0x…`.
+pub(crate) fn exit_reason(text: &str) -> Option<&str> {
     let rest = match text.strip_prefix("reason ") {
         Some(rest) => rest,
         None => text.split_once(" reason ")?.1,
@@ -129,13 +155,45 @@ fn exit(text: &str) -> Option<Point<'_>> {
         None => rest.split_whitespace().next()?,
     };
     let reason = reason.trim();
-    if reason.is_empty() { None } else { Some(Point::Exit { reason }) }
+    if reason.is_empty() { None } else { Some(reason) }
 }
 
-/// The number after the last ` name=`.
-fn last_field(text: &str, name: &str) -> Option<u32> {
-    let rest = text.get(text.rfind(name)?..)?.strip_prefix(name)?;
-    digits(first_word(rest))
+/// `ufds: 0x7ffe, nfds: 0x00000001, timeout_msecs: 0x00000064`: the arguments in their order. Between them a kernel may
+/// show what a pointer points to; that has no colon after a single word.
+fn enter(call: SystemCall, text: &str) -> Option<EventKind> {
+    let (_, argument) = text.split(", ").nth(call.timeout_argument())?.split_once(": ")?;
+    Some(EventKind::Enter { call, timeout: call.timeout(hexadecimal(argument)?) })
+}
+
+/// `0x1`, `0xfffffffffffffffc`.
+fn result(text: &str) -> Option<i64> {
+    hexadecimal(text).map(u64::cast_signed)
+}
+
+/// `NR 271 (7ffe, 1, 0, 0, 8, 0)`.
+fn any_enter(text: &str) -> Option<Option<EventKind>> {
+    let (number, arguments) = text.strip_prefix("NR ")?.split_once(" (")?;
+    let Some(call) = SystemCall::from_number(number.parse().ok()?) else { return Some(None) };
+    let argument = arguments.split_once(')')?.0.split(", ").nth(call.timeout_argument())?;
+    let timeout = call.timeout(u64::from_str_radix(argument, 16).ok()?);
+    Some(Some(EventKind::Enter { call, timeout }))
+}
+
+/// `NR 271 = 1`.
+fn any_leave(text: &str) -> Option<Option<EventKind>> {
+    let (number, result) = text.strip_prefix("NR ")?.split_once(" = ")?;
+    let Some(call) = SystemCall::from_number(number.parse().ok()?) else { return Some(None) };
+    Some(Some(EventKind::Leave { call, result: first_word(result).parse().ok()? }))
+}
+
+/// What is after the last ` name=`.
+fn last_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    Some(first_word(text.get(text.rfind(name)?..)?.strip_prefix(name)?))
+}
+
+/// The number of a task. It is -1 where the reader of the events could not see the task.
+fn id(text: &str) -> Option<i32> {
+    if text == "-1" { Some(-1) } else { digits(text) }
 }
 
 /// Up to the first blank: with `-F +ip` perf puts an address behind the text.
@@ -149,53 +207,134 @@ fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
+fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = first_word(text).strip_prefix("0x")?;
+    if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        u64::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Timeout;
 
-    fn parse<'a>(name: &'a str, text: &'a str) -> Option<Point<'a>> {
-        let event = Event { comm: "", tid: 0, cpu: None, time_ns: 0, resolution_ns: 1, name, text };
-        Point::parse(&event).expect("an event of use")
+    /// The outer `None`: cannot be parsed.
+    fn read(name: &str, text: &str) -> Option<Option<EventKind>> {
+        let event = TextEvent {
+            comm: "",
+            pid: None,
+            tid: 77,
+            cpu: Some(6),
+            time_ns: 0,
+            resolution_ns: 1,
+            name,
+            text,
+        };
+        parse(TracepointKind::from_name(name).expect("a tracepoint of use"), &event)
     }
 
     #[test]
     fn reads_every_tracepoint() {
-        for (name, text, point) in [
-            ("kvm:kvm_vcpu_wakeup", "wait time 12 ns, polling valid", Point::Wakeup { ns: 12, waited: true }),
-            (
-                "kvm:kvm_vcpu_wakeup",
-                "poll time 0 ns, polling invalid",
-                Point::Wakeup { ns: 0, waited: false },
-            ),
+        use SystemCall::{EpollWait, IoUringEnter, Ppoll};
+        let wakeup = |ns, waited, valid| EventKind::VcpuWakeup { ns, waited, valid };
+        for (name, text, kind) in [
+            ("kvm:kvm_vcpu_wakeup", "wait time 12 ns, polling valid", wakeup(12, true, true)),
+            ("kvm:kvm_vcpu_wakeup", "poll time 0 ns, polling invalid", wakeup(0, false, false)),
+            ("kvm:kvm_vcpu_wakeup", "poll time 7 ns", wakeup(7, false, true)),
             (
                 "kvm:kvm_halt_poll_ns",
                 "vcpu 7: halt_poll_ns 0 (shrink 4294967295)",
-                Point::HostWindow { vcpu: 7, new: 0, old: u32::MAX },
+                EventKind::HaltPoll { vcpu: 7, grow: false, new: 0, old: u32::MAX },
             ),
-            ("power:cpu_idle", "state=4294967295 cpu_id=3", Point::Leave { cpu: 3 }),
-            ("power:cpu_idle", "state=0 cpu_id=3", Point::Enter { cpu: 3, state: 0 }),
+            ("power:cpu_idle", "state=4294967295 cpu_id=3", EventKind::CpuIdle { cpu: 3, state: None }),
+            ("power:cpu_idle", "state=0 cpu_id=3", EventKind::CpuIdle { cpu: 3, state: Some(0) }),
             (
                 "power:guest_halt_poll_ns",
                 "halt_poll_ns 50000 (grow 0)",
-                Point::GuestWindow { new: 50_000, old: 0 },
+                EventKind::GuestHaltPoll { new: 50_000, old: 0 },
             ),
             (
                 "sched:sched_switch",
                 "prev_comm=a ==> b prev_pid=6 prev_prio=120 prev_state=R+ ==> next_comm=x next_pid=0 next_pid=7 next_prio=0",
-                Point::Switch { prev: 6, next: 7 },
+                EventKind::Switch { prev: 6, prev_runnable: Some(true), next: 7 },
             ),
-            ("sched:sched_switch", "a b:6 [120] S ==> swapper/0:0 [120]", Point::Switch { prev: 6, next: 0 }),
-            ("sched:sched_waking", "comm=x pid=1 pid=64 prio=120 target_cpu=000", Point::Waking { pid: 64 }),
             (
-                "kvm:kvm_exit",
-                "vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0",
-                Point::Exit { reason: "MSR_WRITE" },
+                "sched:sched_switch",
+                "a b:6 [120] S ==> swapper/0:0 [120]",
+                EventKind::Switch { prev: 6, prev_runnable: Some(false), next: 0 },
             ),
-            ("kvm:kvm_exit", "reason HLT rip 0x1", Point::Exit { reason: "HLT" }),
-            ("kvm:kvm_exit", "reason HLT", Point::Exit { reason: "HLT" }),
-            ("kvm:kvm_entry", "vcpu 0, rip 0x1", Point::Entry),
+            (
+                "sched:sched_waking",
+                "comm=x pid=1 pid=64 prio=120 target_cpu=002",
+                EventKind::Waking { woken: 64, target: 2 },
+            ),
+            ("sched:sched_waking", "comm=x pid=64 prio=120", EventKind::Waking { woken: 64, target: 6 }),
+            ("sched:sched_waking", "a b:64 [120] CPU:003", EventKind::Waking { woken: 64, target: 3 }),
+            (
+                "sched:sched_waking",
+                "a b:64 [120] success=1 CPU:003",
+                EventKind::Waking { woken: 64, target: 3 },
+            ),
+            (
+                "perf:context_switch",
+                "OUT          next pid/tid:     0/0",
+                EventKind::Switch { prev: 77, prev_runnable: None, next: 0 },
+            ),
+            (
+                "perf:context_switch",
+                "IN           prev pid/tid:     0/0",
+                EventKind::Switch { prev: 0, prev_runnable: None, next: 77 },
+            ),
+            (
+                "sched:sched_wakeup_new",
+                "comm=x pid=64 prio=120 target_cpu=002",
+                EventKind::Wakeup { woken: 64, target: 2 },
+            ),
+            (
+                "sched:sched_migrate_task",
+                "comm=x pid=64 prio=120 orig_cpu=2 dest_cpu=0",
+                EventKind::Migrate { task: 64, from: 2, to: 0 },
+            ),
+            ("kvm:kvm_exit", "vcpu 2 reason HLT rip 0x1 info1 0x0", EventKind::HltExit { vcpu: 2 }),
+            ("irq_vectors:local_timer_entry", "vector=236", EventKind::Interrupt(Interrupt::Timer)),
+            ("irq_vectors:reschedule_entry", "vector=253", EventKind::Interrupt(Interrupt::Ipi)),
+            ("irq:irq_handler_entry", "irq=24 name=virtio0", EventKind::Interrupt(Interrupt::Device)),
+            (
+                "syscalls:sys_enter_ppoll",
+                "ufds: 0x7ffe5e9d, nfds: 0x00000001, tsp: 0x00000000, sigmask: 0x00000000, sigsetsize: 0x00000008",
+                EventKind::Enter { call: Ppoll, timeout: Timeout::Unlimited },
+            ),
+            (
+                "syscalls:sys_enter_epoll_wait",
+                "epfd: 0x00000004, events: 0x55d0, maxevents: 0x00000400, timeout: 0x00000064",
+                EventKind::Enter { call: EpollWait, timeout: Timeout::Millis(100) },
+            ),
+            ("syscalls:sys_exit_ppoll", "0xfffffffffffffffc", EventKind::Leave { call: Ppoll, result: -4 }),
+            (
+                "raw_syscalls:sys_enter",
+                "NR 426 (7, 1, 1, 1, 0, 8)",
+                EventKind::Enter { call: IoUringEnter, timeout: Timeout::Unlimited },
+            ),
+            ("raw_syscalls:sys_exit", "NR 426 = -62", EventKind::Leave { call: IoUringEnter, result: -62 }),
         ] {
-            assert_eq!(parse(name, text), Some(point), "{name}: {text}");
+            assert_eq!(read(name, text), Some(Some(kind)), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn passes_over_what_is_of_no_use() {
+        for (name, text) in [
+            ("perf:context_switch", "OUT preempt  next pid/tid: 12/34"),
+            ("perf:context_switch", "IN           prev pid/tid: 12/34"),
+            ("kvm:kvm_exit", "vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0"),
+            ("kvm:kvm_exit", "reason HLT rip 0x1"),
+            ("raw_syscalls:sys_enter", "NR 99999 (0, 1, 2, 3, 4, 5)"),
+            ("raw_syscalls:sys_exit", "NR 99999 = 3"),
+        ] {
+            assert_eq!(read(name, text), Some(None), "{name}: {text}");
         }
     }
 
@@ -207,11 +346,21 @@ mod tests {
             ("power:cpu_idle", "state=1 cpu_id=3"),
             ("sched:sched_switch", "prev_comm=a prev_pid=1 ==> next_comm=b next_pid=2 next_prio=0"),
             ("sched:sched_waking", "comm=x pid=64 prio=120 target_cpu=000"),
+            ("syscalls:sys_exit_poll", "0x1"),
+            ("raw_syscalls:sys_exit", "NR 7 = 1"),
         ] {
             let with = format!("{text} ffffffff813aa9c4");
-            assert!(parse(name, text).is_some());
-            assert_eq!(parse(name, &with), parse(name, text));
+            assert!(read(name, text).is_some(), "{name}: {text}");
+            assert_eq!(read(name, &with), read(name, text));
         }
+    }
+
+    #[test]
+    fn reads_the_reason_of_an_exit() {
+        assert_eq!(exit_reason("vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0"), Some("MSR_WRITE"));
+        assert_eq!(exit_reason("reason HLT rip 0x1"), Some("HLT"));
+        assert_eq!(exit_reason("reason HLT"), Some("HLT"));
+        assert_eq!(exit_reason("vcpu 0"), None);
     }
 
     #[test]
@@ -220,13 +369,19 @@ mod tests {
             ("kvm:kvm_vcpu_wakeup", "wait time -5 ns, polling valid"),
             ("kvm:kvm_vcpu_wakeup", "wait time 99999999999999999999 ns, polling valid"),
             ("kvm:kvm_vcpu_wakeup", "doze time 5 ns, polling valid"),
+            ("kvm:kvm_vcpu_wakeup", "wait time 5 ns, polling perhaps"),
             ("kvm:kvm_vcpu_wakeup", ""),
             ("kvm:kvm_halt_poll_ns", "vcpu 0: halt_poll_ns 4294967296 (grow 0)"),
             ("power:cpu_idle", "state=1"),
             ("sched:sched_switch", "prev_comm=a prev_pid=6"),
             ("kvm:kvm_exit", "vcpu 0"),
+            ("syscalls:sys_enter_ppoll", "ufds: 0x7ffe5e9d, nfds: 0x00000001"),
+            ("syscalls:sys_enter_poll", "ufds: 0x7, nfds: 0x1, timeout_msecs: 100"),
+            ("syscalls:sys_exit_ppoll", "1"),
+            ("raw_syscalls:sys_enter", "NR 7 (1, 2)"),
+            ("raw_syscalls:sys_exit", "NR 7"),
         ] {
-            assert_eq!(parse(name, text), None, "{name}: {text}");
+            assert_eq!(read(name, text), None, "{name}: {text}");
         }
     }
 }

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 /// A line that is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event<'a> {
+pub(crate) struct TextEvent<'a> {
     pub(crate) comm: &'a str,
-    pub(crate) tid: i64,
+    /// Not there unless perf was told to write it (`-F +pid`).
+    pub(crate) pid: Option<i32>,
+    pub(crate) tid: i32,
     /// Not there if perf was told to leave it out.
     pub(crate) cpu: Option<u32>,
     pub(crate) time_ns: u64,
@@ -17,13 +19,24 @@ pub(crate) struct Event<'a> {
     pub(crate) text: &'a str,
 }
 
+/// The name of the events of lines with `PERF_RECORD_SWITCH_CPU_WIDE`.
+const SWITCHES: &str = "perf:context_switch";
+
 /// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    Event(Event<'a>),
+    Event(TextEvent<'a>),
     Lost {
         cpu: Option<u32>,
+        /// Not there in perf's messages about the whole trace.
+        time_ns: Option<u64>,
         events: u64,
+    },
+    /// A task has got this name: `PERF_RECORD_COMM`, which `perf script --show-task-events` writes.
+    TaskName {
+        pid: i32,
+        tid: i32,
+        comm: &'a str,
     },
     /// A comment; without its `#`.
     Comment(&'a str),
@@ -43,17 +56,22 @@ impl<'a> Line<'a> {
         }
         let Some((head, time_ns, resolution_ns, rest)) = split_at_time(line) else {
             return match lost(line) {
-                Some(events) => Line::Lost { cpu: cpu_in_words(line), events },
+                Some(events) => Line::Lost { cpu: cpu_in_words(line), time_ns: None, events },
                 None => Line::Other,
             };
         };
         let record = rest.strip_prefix("unknown:").unwrap_or(rest).trim_start();
         if record.starts_with("PERF_RECORD_LOST") {
-            return Line::Lost { cpu: head.cpu, events: lost(record).unwrap_or(1) };
+            return Line::Lost { cpu: head.cpu, time_ns: Some(time_ns), events: lost(record).unwrap_or(1) };
         }
-        match event_and_text(rest) {
-            Some((name, text)) => Line::Event(Event {
+        if let Some(name) = record.strip_prefix("PERF_RECORD_COMM").and_then(task_name) {
+            return name;
+        }
+        let switch = record.strip_prefix("PERF_RECORD_SWITCH_CPU_WIDE").map(|text| (SWITCHES, text.trim()));
+        match switch.or_else(|| event_and_text(rest)) {
+            Some((name, text)) => Line::Event(TextEvent {
                 comm: head.comm,
+                pid: head.pid,
                 tid: head.tid,
                 cpu: head.cpu,
                 time_ns,
@@ -68,7 +86,8 @@ impl<'a> Line<'a> {
 
 struct Head<'a> {
     comm: &'a str,
-    tid: i64,
+    pid: Option<i32>,
+    tid: i32,
     cpu: Option<u32>,
 }
 
@@ -121,11 +140,19 @@ fn head(text: &str) -> Option<Head<'_>> {
 
 fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     let (comm, word) = split_last_word(text);
-    let tid = word.rsplit_once('/').map_or(Ok(word), |(pid, tid)| match pid.parse::<i64>() {
-        Ok(_) => Ok(tid),
-        Err(error) => Err(error),
-    });
-    Some(Head { comm: comm.trim(), tid: tid.ok()?.parse().ok()?, cpu })
+    let (pid, tid) = match word.rsplit_once('/') {
+        Some((pid, tid)) => (Some(pid.parse().ok()?), tid),
+        None => (None, word),
+    };
+    Some(Head { comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
+}
+
+/// `: comm:pid/tid` and ` exec: comm:pid/tid`, after `PERF_RECORD_COMM`.
+fn task_name(text: &str) -> Option<Line<'_>> {
+    let text = text.strip_prefix(" exec").unwrap_or(text).strip_prefix(": ")?;
+    let (comm, ids) = text.rsplit_once(':')?;
+    let (pid, tid) = ids.trim_end().split_once('/')?;
+    Some(Line::TaskName { pid: pid.parse().ok()?, tid: tid.parse().ok()?, comm })
 }
 
 fn bracketed(word: &str) -> Option<u32> {
@@ -185,7 +212,7 @@ fn cpu_in_words(line: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn event(line: &str) -> Event<'_> {
+    fn event(line: &str) -> TextEvent<'_> {
         match Line::parse(line) {
             Line::Event(event) => event,
             other => panic!("{line:?} is {other:?}"),
@@ -194,19 +221,28 @@ mod tests {
 
     #[test]
     fn finds_its_way_through_names_of_tasks() {
-        for (line, comm, tid, cpu) in [
-            ("   CPU 0/KVM  1234 [003]   876.855418: a:b: t", "CPU 0/KVM", 1234, Some(3)),
-            ("CPU 0/KVM 12/34 876.855418: a:b: t", "CPU 0/KVM", 34, None),
-            ("[kworker/0:1] 7 [000] 876.855418: a:b: t", "[kworker/0:1]", 7, Some(0)),
-            ("a [1] 3 7 876.855418: a:b: t", "a [1] 3", 7, None),
-            ("a 1.5: 2: 7/8 [011] d.h2. 876.855418: a:b: t", "a 1.5: 2:", 8, Some(11)),
-            (":99 99 [000] 876.855418:          1 a:b: t", ":99", 99, Some(0)),
-            ("unknown -1 [000] 876.855418: a:b: t", "unknown", -1, Some(0)),
+        for (line, comm, pid, tid, cpu) in [
+            ("   CPU 0/KVM  1234 [003]   876.855418: a:b: t", "CPU 0/KVM", None, 1234, Some(3)),
+            ("CPU 0/KVM 12/34 876.855418: a:b: t", "CPU 0/KVM", Some(12), 34, None),
+            ("[kworker/0:1] 7 [000] 876.855418: a:b: t", "[kworker/0:1]", None, 7, Some(0)),
+            ("a [1] 3 7 876.855418: a:b: t", "a [1] 3", None, 7, None),
+            ("a 1.5: 2: 7/8 [011] d.h2. 876.855418: a:b: t", "a 1.5: 2:", Some(7), 8, Some(11)),
+            (":99 99 [000] 876.855418:          1 a:b: t", ":99", None, 99, Some(0)),
+            ("unknown -1 [000] 876.855418: a:b: t", "unknown", None, -1, Some(0)),
         ] {
             let event = event(line);
-            assert_eq!((event.comm, event.tid, event.cpu), (comm, tid, cpu), "{line:?}");
+            assert_eq!((event.comm, event.pid, event.tid, event.cpu), (comm, pid, tid, cpu), "{line:?}");
             assert_eq!((event.time_ns, event.name, event.text), (876_855_418_000, "a:b", "t"), "{line:?}");
         }
+    }
+
+    #[test]
+    fn reads_the_names_of_tasks() {
+        for text in ["PERF_RECORD_COMM: a:b 1:2/3", "PERF_RECORD_COMM exec: a:b 1:2/3"] {
+            let line = format!("  perf     0 [000]     0.000000: {text}");
+            assert_eq!(Line::parse(&line), Line::TaskName { pid: 2, tid: 3, comm: "a:b 1" });
+        }
+        assert_eq!(Line::parse("perf 0 [000] 0.000000: PERF_RECORD_COMM exec: a"), Line::Other);
     }
 
     #[test]
@@ -220,16 +256,17 @@ mod tests {
 
     #[test]
     fn counts_what_was_lost_in_any_of_the_forms() {
-        for (line, cpu, events) in [
-            ("swapper     0 [002]   876.855418: PERF_RECORD_LOST lost 5", Some(2), 5),
-            ("swapper 0/0 [002] 876.855418: unknown: PERF_RECORD_LOST lost 9", Some(2), 9),
-            ("PERF_RECORD_LOST lost=7", None, 7),
-            ("LOST 123 events!", None, 123),
-            ("CPU:3 [LOST 12 EVENTS]", Some(3), 12),
-            ("Processed 10 events and lost 2 chunks!", None, 2),
-            ("PERF_RECORD_LOST_SAMPLES", None, 1),
+        let at = Some(876_855_418_000);
+        for (line, cpu, time_ns, events) in [
+            ("swapper     0 [002]   876.855418: PERF_RECORD_LOST lost 5", Some(2), at, 5),
+            ("swapper 0/0 [002] 876.855418: unknown: PERF_RECORD_LOST lost 9", Some(2), at, 9),
+            ("PERF_RECORD_LOST lost=7", None, None, 7),
+            ("LOST 123 events!", None, None, 123),
+            ("CPU:3 [LOST 12 EVENTS]", Some(3), None, 12),
+            ("Processed 10 events and lost 2 chunks!", None, None, 2),
+            ("PERF_RECORD_LOST_SAMPLES", None, None, 1),
         ] {
-            assert_eq!(Line::parse(line), Line::Lost { cpu, events }, "{line:?}");
+            assert_eq!(Line::parse(line), Line::Lost { cpu, time_ns, events }, "{line:?}");
         }
         assert_eq!(Line::parse("\tffffffff81000000 lost_page+0x12 ([kernel.kallsyms])"), Line::Other);
     }

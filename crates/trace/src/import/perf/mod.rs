@@ -1,46 +1,56 @@
 //! Episodes out of the text of `perf script`.
 //!
-//! | events in the text | layer | an episode is | `idle_ns` |
-//! |---|---|---|---|
-//! | `kvm:kvm_vcpu_wakeup`, and `kvm:kvm_halt_poll_ns` for windows | host | one wakeup of a vCPU thread | to the wake |
-//! | `sched:sched_switch` and `sched:sched_waking` | guest | from the idle task to the waking of the next | to the event |
-//! | `sched:sched_switch` alone | guest | from the idle task to the next | to the wake |
-//! | `power:cpu_idle`, without the two of them | guest | from entering an idle state to leaving it | to the wake |
+//! The events of the text become [`Event`]s and go through the same ordering and pairing as those of live capture, so that
+//! one trace gives one recording, whichever way it comes.
 //!
-//! `power:guest_halt_poll_ns` adds windows to the guest's. Which of these it is, is decided by the first megabytes of
-//! the text. If host and guest events are both there (they are in a trace of a host whose own idling was recorded
-//! too), the caller must say which is meant.
+//! | events in the text | layer | an episode is |
+//! |---|---|---|
+//! | `kvm:kvm_vcpu_wakeup`, `kvm:kvm_halt_poll_ns`, `kvm:kvm_exit`; for the time alone `sched:sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_migrate_task` | host | one wakeup of a vCPU: [`HostPairing`] |
+//! | `power:cpu_idle`, or `sched:sched_switch` or switches as perf records them by itself; `sched:sched_waking`; interrupts; `power:guest_halt_poll_ns` | guest | one period of idling of a CPU: [`GuestPairing`] |
+//! | `syscalls:sys_enter_*` and `sys_exit_*` of the calls that wait, or `raw_syscalls` | iothread | one call that may wait: [`ThreadPairing`] |
+//!
+//! Which of these it is, is decided by the first megabytes of the text. If the events of several layers are there (a trace
+//! of a host whose own idling was recorded too), the caller must choose one.
 //!
 //! Lines may come with or without CPU, with `tid` or `pid/tid`, with microseconds or (`perf script --ns`) nanoseconds,
 //! among comments, call chains and reports of lost events. After a loss, what was open on that CPU is dropped and
 //! counted: it may have ended unseen. Everything else that is not used is counted by kind.
 //!
-//! perf puts the events of all CPUs in order of time, as far as its buffers reach. Events that come late all the same
-//! are used and counted in [`ImportSummary::out_of_order`]; none makes a negative length.
+//! perf puts the events of all CPUs in order of time, as far as its buffers reach. Events that come up to [`SLACK_NS`] late
+//! are put in order; later ones are lost and counted in [`ImportSummary::out_of_order`].
 
 mod fields;
-mod host;
-mod idle;
 mod line;
-mod sched;
-mod stream;
+mod names;
 
-pub(crate) use fields::{NAMES, Point};
-pub(crate) use line::{Event, Line, text};
+pub(crate) use fields::{LEAVE, exit_reason};
+pub(crate) use line::{Line, TextEvent, text};
 
 use super::{ImportSummary, Input, InputError, excerpt};
-use dwell_policy::Layer;
-use dwell_recording::{Clock, IdleIncludes, Metadata};
-use dwell_recording::{WriteError, Writer};
-use host::Host;
-use idle::Idle;
-use sched::Sched;
-use std::collections::BTreeSet;
+use crate::contention::Contention;
+use crate::event::{Event, EventKind, TracepointKind};
+use crate::guest::{GuestPairing, GuestSource};
+use crate::host::HostPairing;
+use crate::merge::Merge;
+use crate::pairing::{PairedEpisode, Pairing};
+use crate::thread::ThreadPairing;
+use crate::write::EpisodeWriter;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, host};
+use dwell_recording::{Clock, Metadata, WriteError, Writer};
+use names::TaskNames;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use stream::Sink;
 
 /// How much of the text decides what it is: 30,000 lines or more.
 const LOOK_AHEAD: u64 = 4 << 20;
+
+/// How much later than others an event may come in the text \[ns\], as in live capture.
+pub const SLACK_NS: u64 = 100_000_000;
+
+/// So many events wait to be put in order at most; beyond, the oldest are used. A trace of 10 million events a second would
+/// reach it.
+const MOST_WAITING: usize = 1 << 20;
 
 /// Why the text could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -55,27 +65,30 @@ pub enum PerfError {
         name: String,
         /// From 1.
         line: u64,
-        /// What the writer said.
+        /// The writer's error.
         source: WriteError,
     },
-    /// Both a host's and a guest's events are there.
+    /// The events of several layers are there.
     #[error(
-        "{name}: has events of a host ({host}) and of a guest ({guest}); say which is meant: `--layer host|guest`"
+        "{name}: has events of the layers {} ({first}) and {} ({second}); choose one with `--layer {}` or `--layer {}`",
+        layers.0.name(), layers.1.name(), layers.0.name(), layers.1.name()
     )]
     Ambiguous {
         /// The file.
         name: String,
-        /// An event of a host.
-        host: &'static str,
-        /// An event of a guest.
-        guest: &'static str,
+        /// The layers.
+        layers: (Layer, Layer),
+        /// An event of the first.
+        first: String,
+        /// An event of the second.
+        second: String,
     },
-    /// perf's text is of hosts and guests.
-    #[error("{name}: a perf trace tells of layer host or guest, not of {}", layer.name())]
+    /// Nothing that perf traces is of this layer.
+    #[error("{name}: no tracepoint is of layer {}; a trace of perf has the layers host, guest and iothread", layer.name())]
     Layer {
         /// The file.
         name: String,
-        /// What was asked for.
+        /// The layer asked for.
         layer: Layer,
     },
     /// A line is one of the events of use, but not as perf writes it.
@@ -86,25 +99,25 @@ pub enum PerfError {
         /// From 1.
         line: u64,
         /// The event.
-        event: &'static str,
+        event: String,
         /// The line, or its beginning.
         text: String,
     },
     /// A line lacks its CPU.
-    #[error("{name}: line {line} does not tell the CPU of `{event}`; use `perf script -F +cpu`")]
+    #[error("{name}: line {line} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
     NoCpu {
         /// The file.
         name: String,
         /// From 1.
         line: u64,
         /// The event.
-        event: &'static str,
+        event: String,
     },
     /// No episode is in it.
     #[error(
         "{name}: no episodes in {} lines; events of use: {}, others: {}; record a host with \
          `perf record -a -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns`, a guest with \
-         `perf record -a -e sched:sched_switch,sched:sched_waking`",
+         `perf record -a -e power:cpu_idle,sched:sched_waking,irq_vectors:local_timer_entry`",
         summary.lines, list(&summary.used), list(&summary.ignored)
     )]
     NoEpisodes {
@@ -115,78 +128,77 @@ pub enum PerfError {
     },
 }
 
-fn list(counts: &std::collections::BTreeMap<String, u64>) -> String {
+fn list(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return "none".to_owned();
     }
     counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What the text does not tell.
-#[derive(Clone, Copy, Debug)]
+/// What the text does not contain.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PerfOptions {
     /// Whose events to use; `None`: whoever's are there.
     pub layer: Option<Layer>,
-    /// Whether a poll that ran out and the halt that follows are one episode, which is what they are to a policy.
-    pub merge_polls: bool,
+    /// What shows that a CPU idles, where both are there.
+    pub source: GuestSource,
     /// Whether a line that should be an event but cannot be parsed is counted instead of being an error.
     pub skip_unparsable: bool,
 }
 
-impl Default for PerfOptions {
-    fn default() -> PerfOptions {
-        PerfOptions { layer: None, merge_polls: true, skip_unparsable: false }
-    }
-}
-
 /// Writes the episodes of the text. Sets layer, source, clock, losses and what `idle_ns` includes in the metadata,
-/// and kernel, CPU model and command line where the text has a header (`perf script --header`).
+/// and kernel, CPU model and command line where the text has a header (`perf script --header`). The kernel release in the
+/// metadata, or else in the header, decides which rule the windows of vCPUs follow.
+///
+/// # Errors
+/// Where the text is not what it should be, with the line.
 pub fn import<W: Write + Send>(
     mut input: Input<'_>,
     options: &PerfOptions,
     writer: &mut Writer<W>,
 ) -> Result<ImportSummary, PerfError> {
     let name = input.name().to_owned();
-    let mut machine = Machine::choose(&input.look_ahead(LOOK_AHEAD)?, &name, options)?;
-    let mut summary = ImportSummary::default();
+    let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
+    let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
+    let mut reader = PerfReader {
+        choice: None,
+        name: &name,
+        options,
+        kernel,
+        names: TaskNames::default(),
+        merge: Merge::new(),
+        newest_ns: 0,
+        found: vec![],
+        episodes: EpisodeWriter::new(),
+        summary: ImportSummary::default(),
+        writer,
+    };
+    reader.choose(&start.seen)?;
     let mut header = Header::default();
     loop {
         let number = input.line() + 1;
         let Some(bytes) = input.next_line()? else { break };
         let line = text(bytes);
-        let mut push = |episode: &dwell_recording::Episode<'_>| writer.push(episode);
-        let mut sink = Sink { push: &mut push, summary: &mut summary };
         let at = At { name: &name, line: number, text: &line };
         match Line::parse(&line) {
-            Line::Event(event) => machine.event(&event, options, &at, &mut sink)?,
-            Line::Lost { cpu, events } => {
-                sink.summary.lost.add(cpu, events);
-                machine.lost(cpu, &mut sink).map_err(|source| at.write(source))?;
+            Line::Event(event) => reader.event(&event, &at)?,
+            Line::Lost { cpu, time_ns, events } => reader.lost(cpu, time_ns, events, &at)?,
+            Line::TaskName { tid, comm, .. } => {
+                reader.names.learn(tid, comm);
+                reader.summary.other_lines += 1;
             }
             Line::Comment(comment) => {
                 header.read(comment);
-                summary.other_lines += 1;
+                reader.summary.other_lines += 1;
             }
-            Line::Other => match Point::named_in(&line) {
+            Line::Other => match named_in(&line) {
                 Some(event) if !options.skip_unparsable => return Err(at.unparsable(event)),
-                Some(_) => summary.unparsable += 1,
-                None => summary.other_lines += 1,
+                Some(_) => reader.summary.unparsable += 1,
+                None => reader.summary.other_lines += 1,
             },
         }
     }
-    summary.lines = input.line();
-    let mut push = |episode: &dwell_recording::Episode<'_>| writer.push(episode);
-    let mut sink = Sink { push: &mut push, summary: &mut summary };
-    let at = At { name: &name, line: input.line(), text: "" };
-    machine.finish(&mut sink).map_err(|source| at.write(source))?;
-    summary.lost.incomplete_episodes = summary.incomplete_at_start + summary.incomplete_at_end;
-    if summary.episodes == 0 {
-        return Err(PerfError::NoEpisodes { name, summary: Box::new(summary) });
-    }
-    let metadata = writer.metadata_mut();
-    header.fill(metadata);
-    machine.fill(metadata, &summary);
-    Ok(summary)
+    reader.finish(input.line(), header)
 }
 
 /// Where in the text something is.
@@ -197,176 +209,372 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    fn unparsable(&self, event: &'static str) -> PerfError {
+    fn unparsable(&self, event: impl ToString) -> PerfError {
         let text = excerpt(self.text.trim().as_bytes());
-        PerfError::Unparsable { name: self.name.to_owned(), line: self.line, event, text }
-    }
-
-    fn write(&self, source: WriteError) -> PerfError {
-        PerfError::Write { name: self.name.to_owned(), line: self.line, source }
+        PerfError::Unparsable { name: self.name.to_owned(), line: self.line, event: event.to_string(), text }
     }
 }
 
-/// What turns events into episodes.
-enum Machine {
-    Undecided,
-    Host(Host),
-    Idle(Idle),
-    Sched(Sched),
+/// The tracepoint that a line names that is no event.
+fn named_in(line: &str) -> Option<TracepointKind> {
+    line.split_whitespace().find_map(|word| TracepointKind::from_name(word.strip_suffix(':')?))
 }
 
-const WAKEUP: &str = "kvm:kvm_vcpu_wakeup";
-const HOST: [&str; 2] = [WAKEUP, "kvm:kvm_halt_poll_ns"];
-const SWITCH: &str = "sched:sched_switch";
-const WAKING: &str = "sched:sched_waking";
-const CPU_IDLE: &str = "power:cpu_idle";
-const GUEST: [&str; 4] = [SWITCH, WAKING, CPU_IDLE, "power:guest_halt_poll_ns"];
+/// What the beginning of a text contains.
+#[derive(Default)]
+struct Start {
+    seen: Seen,
+    header: Header,
+}
 
-impl Machine {
-    fn choose(start: &[u8], name: &str, options: &PerfOptions) -> Result<Machine, PerfError> {
-        let mut there = BTreeSet::new();
-        for line in start.split(|&byte| byte == b'\n') {
-            if let Line::Event(event) = Line::parse(&text(line)) {
-                there.extend(NAMES.into_iter().find(|name| *name == event.name));
+/// The events of use, and on which CPUs they show idling.
+#[derive(Default)]
+struct Seen {
+    tracepoints: BTreeSet<TracepointKind>,
+    cpus_with_cpu_idle: BTreeSet<u32>,
+    cpus_that_switch: BTreeSet<u32>,
+}
+
+impl Seen {
+    fn add(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) {
+        self.tracepoints.insert(tracepoint);
+        match fields::parse(tracepoint, event).flatten() {
+            Some(EventKind::CpuIdle { cpu, .. }) => {
+                self.cpus_with_cpu_idle.insert(cpu);
+            }
+            Some(EventKind::Switch { prev, next, .. }) if prev == 0 || next == 0 => {
+                self.cpus_that_switch.extend(event.cpu);
+            }
+            _ => {}
+        }
+    }
+
+    fn has(&self, tracepoint: TracepointKind) -> bool {
+        self.tracepoints.contains(&tracepoint)
+    }
+}
+
+impl Start {
+    fn of(bytes: &[u8]) -> Start {
+        let mut start = Start::default();
+        for line in bytes.split(|&byte| byte == b'\n') {
+            match Line::parse(&text(line)) {
+                Line::Event(event) => {
+                    if let Some(tracepoint) = TracepointKind::from_name(event.name) {
+                        start.seen.add(tracepoint, &event);
+                    }
+                }
+                Line::Comment(comment) => start.header.read(comment),
+                _ => {}
             }
         }
-        Machine::for_events(&there, name, options)
+        start
     }
+}
 
-    fn for_events(
-        there: &BTreeSet<&'static str>,
-        name: &str,
-        options: &PerfOptions,
-    ) -> Result<Machine, PerfError> {
-        let host = HOST.into_iter().find(|event| there.contains(event));
-        let guest = GUEST.into_iter().find(|event| there.contains(event));
-        let layer = match (options.layer, host, guest) {
-            (None, Some(host), Some(guest)) => {
-                return Err(PerfError::Ambiguous { name: name.to_owned(), host, guest });
-            }
-            (Some(layer @ (Layer::Timer | Layer::Iothread)), ..) => {
-                return Err(PerfError::Layer { name: name.to_owned(), layer });
-            }
-            (Some(Layer::Host), ..) | (None, Some(_), None) => Layer::Host,
-            (_, _, Some(_)) => Layer::Guest,
-            _ => return Ok(Machine::Undecided),
+/// The layer whose episodes an event begins or ends. Others add to the episodes of any layer, and decide nothing.
+const fn layer_of(tracepoint: TracepointKind) -> Option<Layer> {
+    Some(match tracepoint {
+        TracepointKind::VcpuWakeup | TracepointKind::HaltPoll => Layer::Host,
+        TracepointKind::CpuIdle
+        | TracepointKind::GuestHaltPoll
+        | TracepointKind::Switch
+        | TracepointKind::ContextSwitch
+        | TracepointKind::Waking => Layer::Guest,
+        TracepointKind::Enter(_)
+        | TracepointKind::Leave(_)
+        | TracepointKind::AnyEnter
+        | TracepointKind::AnyLeave => Layer::Iothread,
+        _ => return None,
+    })
+}
+
+/// Which events of a text make episodes, and how.
+struct Choice {
+    layer: Layer,
+    used: Used,
+    pairing: Box<dyn Pairing>,
+}
+
+/// Of two sources of the same thing, the one that is used.
+#[derive(Clone, Copy)]
+struct Used {
+    source: GuestSource,
+    /// perf's own records of switches, for lack of `sched:sched_switch`.
+    own_switches: bool,
+    /// `raw_syscalls`, for lack of `syscalls`.
+    any_calls: bool,
+    /// The scheduler's events, for the time alone of vCPUs; only if all are there that show which tasks are runnable.
+    contention: bool,
+}
+
+impl Choice {
+    fn uses(&self, tracepoint: TracepointKind) -> bool {
+        let Used { source, own_switches, any_calls, contention } = self.used;
+        match (self.layer, tracepoint) {
+            (
+                Layer::Host,
+                TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::HltExit,
+            ) => true,
+            (
+                Layer::Host,
+                TracepointKind::Switch
+                | TracepointKind::Wakeup
+                | TracepointKind::WakeupNew
+                | TracepointKind::Migrate,
+            ) => contention,
+            (Layer::Guest, TracepointKind::Switch) => source == GuestSource::Switch && !own_switches,
+            (Layer::Guest, TracepointKind::ContextSwitch) => source == GuestSource::Switch && own_switches,
+            (
+                Layer::Guest,
+                TracepointKind::CpuIdle
+                | TracepointKind::GuestHaltPoll
+                | TracepointKind::Waking
+                | TracepointKind::TimerInterrupt
+                | TracepointKind::RescheduleInterrupt
+                | TracepointKind::CallInterrupt
+                | TracepointKind::DeviceInterrupt,
+            ) => true,
+            (Layer::Iothread, TracepointKind::Enter(_) | TracepointKind::Leave(_)) => !any_calls,
+            (Layer::Iothread, TracepointKind::AnyEnter | TracepointKind::AnyLeave) => any_calls,
+            _ => false,
+        }
+    }
+}
+
+/// The text on its way to episodes.
+struct PerfReader<'a, W: Write + Send> {
+    choice: Option<Choice>,
+    name: &'a str,
+    options: &'a PerfOptions,
+    kernel: Option<String>,
+    names: TaskNames,
+    merge: Merge,
+    /// The latest time so far.
+    newest_ns: u64,
+    found: Vec<PairedEpisode>,
+    episodes: EpisodeWriter,
+    summary: ImportSummary,
+    writer: &'a mut Writer<W>,
+}
+
+impl<W: Write + Send> PerfReader<'_, W> {
+    /// Decides what to use, if the events seen decide it.
+    fn choose(&mut self, seen: &Seen) -> Result<(), PerfError> {
+        if let Some(layer @ Layer::Timer) = self.options.layer {
+            return Err(PerfError::Layer { name: self.name.to_owned(), layer });
+        }
+        let mut layers = seen.tracepoints.iter().filter_map(|&kind| Some((layer_of(kind)?, kind)));
+        let layer = match (self.options.layer, layers.next()) {
+            (Some(layer), _) => layer,
+            (None, None) => return Ok(()),
+            (None, Some((layer, first))) => match layers.find(|(other, _)| *other != layer) {
+                Some((other, second)) => return Err(self.ambiguous((layer, first), (other, second))),
+                None => layer,
+            },
         };
-        let has = |event| there.contains(event);
-        Ok(match layer {
-            Layer::Host => Machine::Host(Host::default()),
-            _ if has(CPU_IDLE) && !(has(SWITCH) && has(WAKING)) => {
-                Machine::Idle(Idle::new(options.merge_polls))
+        let used = Used {
+            source: self.source(seen),
+            own_switches: seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch),
+            any_calls: !seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))),
+            contention: [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]
+                .into_iter()
+                .all(|kind| seen.has(kind)),
+        };
+        let names = Box::new(self.names.clone());
+        let pairing: Box<dyn Pairing> = match layer {
+            Layer::Host => {
+                let host = HostPairing::new(self.revision(), None, names);
+                Box::new(if used.contention { host.with_contention(Contention::new(None)) } else { host })
             }
-            _ if has(SWITCH) => Machine::Sched(Sched::default()),
-            _ => Machine::Undecided,
-        })
+            Layer::Guest => {
+                let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();
+                let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
+                Box::new(GuestPairing::new(used.source, silent))
+            }
+            Layer::Iothread | Layer::Timer => Box::new(ThreadPairing::new(None, names)),
+        };
+        // Where a layer was asked for, its events may begin later than what is seen so far.
+        if seen.tracepoints.iter().any(|&kind| layer_of(kind) == Some(layer)) {
+            self.choice = Some(Choice { layer, used, pairing });
+        }
+        Ok(())
     }
 
-    /// The events that this machine reads.
-    fn uses(&self, event: &str) -> bool {
-        match self {
-            Machine::Undecided => false,
-            Machine::Host(_) => HOST.contains(&event),
-            Machine::Idle(_) => GUEST.contains(&event) && event != SWITCH && event != WAKING,
-            Machine::Sched(_) => GUEST.contains(&event),
+    /// As live capture does it: `cpu_idle` if every CPU emits it that is seen to idle.
+    fn source(&self, seen: &Seen) -> GuestSource {
+        let all = seen.cpus_that_switch.is_subset(&seen.cpus_with_cpu_idle);
+        match self.options.source {
+            GuestSource::Auto if all && !seen.cpus_with_cpu_idle.is_empty() => GuestSource::CpuIdle,
+            GuestSource::Auto => GuestSource::Switch,
+            asked => asked,
         }
     }
 
-    fn event(
-        &mut self,
-        event: &Event<'_>,
-        options: &PerfOptions,
-        at: &At<'_>,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), PerfError> {
-        let known = NAMES.into_iter().find(|name| *name == event.name);
-        if let Some(known) = known {
-            self.check_layer(known, options, at)?;
+    fn revision(&self) -> Option<host::Revision> {
+        let version = Version::parse(self.kernel.as_deref()?)?;
+        host::Revision::of(version).ok()
+    }
+
+    fn ambiguous(&self, first: (Layer, TracepointKind), second: (Layer, TracepointKind)) -> PerfError {
+        PerfError::Ambiguous {
+            name: self.name.to_owned(),
+            layers: (first.0, second.0),
+            first: first.1.to_string(),
+            second: second.1.to_string(),
         }
-        let Some(known) = known.filter(|name| self.uses(name)) else {
-            sink.summary.ignore_event(event.name);
+    }
+
+    fn event(&mut self, event: &TextEvent<'_>, at: &At<'_>) -> Result<(), PerfError> {
+        self.names.learn(event.tid, event.comm);
+        let Some(tracepoint) = TracepointKind::from_name(event.name) else {
+            self.summary.ignore_event(event.name);
             return Ok(());
         };
-        let Some(point) = Point::parse(event).flatten() else {
-            if options.skip_unparsable {
-                sink.summary.unparsable += 1;
+        self.check_layer(tracepoint, event)?;
+        if !self.choice.as_ref().is_some_and(|choice| choice.uses(tracepoint)) {
+            self.summary.ignore_event(event.name);
+            return Ok(());
+        }
+        let kind = match fields::parse(tracepoint, event) {
+            Some(Some(kind)) => kind,
+            Some(None) => {
+                self.summary.ignore_event(event.name);
                 return Ok(());
             }
-            return Err(at.unparsable(known));
+            None if self.options.skip_unparsable => {
+                self.summary.unparsable += 1;
+                return Ok(());
+            }
+            None => return Err(at.unparsable(tracepoint)),
         };
-        if event.cpu.is_none() && matches!(point, Point::Switch { .. } | Point::GuestWindow { .. }) {
-            return Err(PerfError::NoCpu { name: at.name.to_owned(), line: at.line, event: known });
+        let needs_cpu = matches!(
+            kind,
+            EventKind::Switch { .. }
+                | EventKind::GuestHaltPoll { .. }
+                | EventKind::Waking { .. }
+                | EventKind::Interrupt(_)
+        );
+        if needs_cpu && event.cpu.is_none() {
+            let (name, event) = (at.name.to_owned(), tracepoint.to_string());
+            return Err(PerfError::NoCpu { name, line: at.line, event });
         }
-        sink.summary.use_event(known);
-        sink.summary.resolution_ns = sink.summary.resolution_ns.max(event.resolution_ns);
-        let result = match self {
-            Machine::Undecided => Ok(()),
-            Machine::Host(host) => host.event(event, point, sink),
-            Machine::Idle(idle) => idle.event(event, point, sink),
-            Machine::Sched(sched) => sched.event(event, point, sink),
+        self.summary.use_event(event.name);
+        self.summary.resolution_ns = self.summary.resolution_ns.max(event.resolution_ns);
+        let event = Event {
+            time_ns: event.time_ns,
+            cpu: event.cpu.unwrap_or(0),
+            pid: event.pid.unwrap_or(Event::UNKNOWN_ID),
+            tid: event.tid,
+            kind,
         };
-        result.map_err(|source| at.write(source))
+        self.push(event, at.line)
     }
 
     /// An event that the beginning of the text did not have decides, or contradicts.
-    fn check_layer(
+    fn check_layer(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) -> Result<(), PerfError> {
+        let Some(layer) = layer_of(tracepoint) else { return Ok(()) };
+        match &self.choice {
+            None => {
+                let mut seen = Seen::default();
+                seen.add(tracepoint, event);
+                self.choose(&seen)
+            }
+            Some(choice) if choice.layer != layer && self.options.layer.is_none() => {
+                let of = |layer| {
+                    self.summary
+                        .used
+                        .keys()
+                        .filter_map(|name| TracepointKind::from_name(name))
+                        .find(|&kind| layer_of(kind) == Some(layer))
+                };
+                let first = of(choice.layer).unwrap_or(tracepoint);
+                Err(self.ambiguous((choice.layer, first), (layer, tracepoint)))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn lost(
         &mut self,
-        event: &'static str,
-        options: &PerfOptions,
+        cpu: Option<u32>,
+        time_ns: Option<u64>,
+        count: u64,
         at: &At<'_>,
     ) -> Result<(), PerfError> {
-        match self {
-            Machine::Undecided => {
-                *self = Machine::for_events(&BTreeSet::from([event]), at.name, options)?;
-                Ok(())
-            }
-            Machine::Host(_) if options.layer.is_none() && GUEST.contains(&event) => {
-                Err(PerfError::Ambiguous { name: at.name.to_owned(), host: WAKEUP, guest: event })
-            }
-            Machine::Idle(_) | Machine::Sched(_) if options.layer.is_none() && HOST.contains(&event) => {
-                Err(PerfError::Ambiguous { name: at.name.to_owned(), host: event, guest: "power or sched" })
-            }
-            _ => Ok(()),
-        }
+        self.summary.lost.add(cpu, count);
+        let time_ns = time_ns.unwrap_or(self.newest_ns);
+        let kind = EventKind::Lost { cpu, count };
+        self.push(Event { time_ns, cpu: cpu.unwrap_or(0), pid: 0, tid: 0, kind }, at.line)
     }
 
-    fn lost(&mut self, cpu: Option<u32>, sink: &mut Sink<'_>) -> Result<(), WriteError> {
-        match self {
-            Machine::Undecided => Ok(()),
-            Machine::Host(host) => host.lost(sink),
-            Machine::Idle(idle) => idle.lost(cpu, sink),
-            Machine::Sched(sched) => sched.lost(cpu, sink),
+    fn push(&mut self, event: Event, line: u64) -> Result<(), PerfError> {
+        self.newest_ns = self.newest_ns.max(event.time_ns);
+        if !self.merge.push(event) {
+            self.summary.out_of_order += 1;
+            self.summary.lost.add(Some(event.cpu), 1);
         }
+        let until_ns = match self.merge.pending() {
+            MOST_WAITING.. => self.newest_ns,
+            // Sorting and pairing a few events at a time would cost more than it is worth.
+            waiting if waiting % 1024 == 0 => self.newest_ns.saturating_sub(SLACK_NS),
+            _ => return Ok(()),
+        };
+        self.release(until_ns, line)
     }
 
-    fn finish(&mut self, sink: &mut Sink<'_>) -> Result<(), WriteError> {
-        match self {
-            Machine::Undecided => Ok(()),
-            Machine::Host(host) => host.finish(sink),
-            Machine::Idle(idle) => idle.finish(sink),
-            Machine::Sched(sched) => sched.finish(sink),
-        }
+    fn release(&mut self, until_ns: u64, line: u64) -> Result<(), PerfError> {
+        let PerfReader { choice, merge, found, .. } = self;
+        let Some(choice) = choice else { return Ok(()) };
+        merge.release(until_ns, |event| choice.pairing.observe(event, found));
+        self.write(line)
     }
 
-    fn fill(&self, metadata: &mut Metadata, summary: &ImportSummary) {
-        metadata.layer = if matches!(self, Machine::Host(_)) { Layer::Host } else { Layer::Guest };
+    fn write(&mut self, line: u64) -> Result<(), PerfError> {
+        let PerfReader { choice, found, episodes, summary, writer, name, .. } = self;
+        let Some(choice) = choice else { return Ok(()) };
+        let names = choice.pairing.idlers();
+        episodes.resolve(summary.resolution_ns);
+        for row in found.drain(..) {
+            let idler = names.get(row.idler as usize).map_or("", String::as_str);
+            summary.episodes += 1;
+            episodes.push(writer, idler, &row).map_err(|source| PerfError::Write {
+                name: (*name).to_owned(),
+                line,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, lines: u64, header: Header) -> Result<ImportSummary, PerfError> {
+        self.release(u64::MAX, lines)?;
+        if let Some(choice) = &mut self.choice {
+            choice.pairing.finish(&mut self.found);
+            self.summary.incomplete_episodes = choice.pairing.incomplete();
+        }
+        self.write(lines)?;
+        let PerfReader { choice, mut summary, episodes, writer, name, .. } = self;
+        summary.lines = lines;
+        summary.lost.incomplete_episodes = summary.incomplete_episodes;
+        let Some(choice) = choice.filter(|_| summary.episodes > 0) else {
+            return Err(PerfError::NoEpisodes { name: name.to_owned(), summary: Box::new(summary) });
+        };
+        let metadata = writer.metadata_mut();
+        summary.set_overlaps(episodes.overlaps(), metadata);
+        header.fill(metadata);
+        metadata.layer = choice.layer;
         metadata.source.tool = "perf script".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
         metadata.resolution_ns = Some(summary.resolution_ns);
         metadata.lost = summary.lost.clone();
-        metadata.idle_includes = match self {
-            Machine::Sched(_) if summary.used.contains_key(WAKING) => IdleIncludes::Event,
-            _ => IdleIncludes::Wake,
-        };
-        if let Machine::Host(host) = self
-            && !host.vcpus().is_empty()
-        {
-            metadata.other.insert("vcpus".to_owned(), serde_json::json!(host.vcpus()));
-        }
+        metadata.idle_includes = choice.pairing.idle_includes();
+        metadata.other.extend(choice.pairing.notes());
+        Ok(summary)
     }
 }
 
-/// What `perf script --header` says of the machine.
+/// What `perf script --header` writes about the machine.
 #[derive(Default)]
 struct Header {
     kernel: Option<String>,
@@ -388,7 +596,7 @@ impl Header {
         *place = Some(value.trim().to_owned());
     }
 
-    /// What the caller said goes before what the header says.
+    /// What the caller has set goes before the header.
     fn fill(self, metadata: &mut Metadata) {
         metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
         metadata.kernel = metadata.kernel.take().or(self.kernel);

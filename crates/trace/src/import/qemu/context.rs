@@ -120,7 +120,7 @@ impl Context {
                 }
                 // The end of the attempt is missing.
                 self.attempt = None;
-                sink.summary.incomplete_at_end += 1;
+                sink.summary.incomplete_episodes += 1;
                 sink.summary.lost.add(None, 1);
                 self.turn = Turn { floor_ns: None, least_ns: 0, seen: true };
             }
@@ -204,7 +204,7 @@ impl Context {
         sink: &mut Sink<'_>,
     ) -> Result<(), WriteError> {
         let Some(attempt) = self.attempt.as_mut() else {
-            sink.summary.incomplete_at_start += 1;
+            sink.summary.incomplete_episodes += 1;
             return Ok(());
         };
         if timeout_ns != 0 {
@@ -238,7 +238,7 @@ impl Context {
         }
         self.poll_ns = Some(change.new);
         if !self.turn.seen && now.sleeps.is_none() {
-            sink.summary.incomplete_at_start += 1;
+            sink.summary.incomplete_episodes += 1;
         }
         let per_handler = matches!(sink.rule, Some((Revision::PerHandler, _)));
         // In the per-handler revision the line before may be of the same aio_poll.
@@ -277,7 +277,7 @@ impl Context {
 
     /// The text has ended.
     pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
-        sink.summary.incomplete_at_end += u64::from(self.attempt.take().is_some());
+        sink.summary.incomplete_episodes += u64::from(self.attempt.take().is_some());
     }
 
     pub(super) fn describe(&self) -> (String, Value) {

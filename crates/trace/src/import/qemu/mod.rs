@@ -15,7 +15,7 @@
 //!   ([`LEAST_LENGTHS`]).
 //! * *How long it slept*: not at all. The next line of the context is taken for the end of the sleep; from 10.0 on it may
 //!   come only after the handlers have run. A sleep without an attempt before it leaves no trace of its beginning: those
-//!   episodes are left out and counted in [`ImportSummary::incomplete_at_start`]. With the waits of the same threads, out of
+//!   episodes are left out and counted in [`ImportSummary::incomplete_episodes`]. With the waits of the same threads, out of
 //!   `dwell record thread` ([`QemuOptions::sleeps`]), both are known, and none is left out.
 //! * *Which handlers became ready*: not at all. `ready` is null; the metadata lists the handlers that joined and left the
 //!   poll list, by node and file descriptor.
@@ -223,7 +223,7 @@ pub fn import<W: Write + Send>(
     let mut nowhere = |_: &dwell_recording::Episode<'_>| Ok(());
     let mut sink = Sink { push: &mut nowhere, summary: &mut summary, rule: options.rule, line: input.line() };
     log.contexts.values_mut().for_each(|context| context.finish(&mut sink));
-    summary.lost.incomplete_episodes = summary.incomplete_at_start + summary.incomplete_at_end;
+    summary.lost.incomplete_episodes = summary.incomplete_episodes;
     let stamped = log.stamped == Some(true);
     summary.resolution_ns = if stamped { RESOLUTION_NS } else { 0 };
     if summary.episodes == 0 {
