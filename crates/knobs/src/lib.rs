@@ -10,6 +10,7 @@
 //! | what is to be written, and what for | [`plan`] |
 //! | whether a knob can be set here, and whether anything reads it | [`condition`] |
 //! | what a value does, and whether another does the same | [`explain`] |
+//! | doctor's findings: settings without effect, equivalent ones, harmful ones | [`finding`] |
 //! | carrying a plan out and taking it back | [`change`] |
 //! | what was there before, on the disk | [`journal`] |
 //! | predicted beside measured | [`verification`] |
@@ -24,6 +25,7 @@
 pub mod change;
 pub mod condition;
 pub mod explain;
+pub mod finding;
 pub mod iothread;
 pub mod journal;
 pub mod keep;

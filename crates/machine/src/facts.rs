@@ -43,13 +43,29 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sysroot;
     use crate::fake::Fake;
+    use crate::{Sysroot, Vcpu};
 
     #[test]
     fn a_machine_without_files_has_no_facts() {
         let facts = Facts::read(&Fake::new());
         assert!(facts.host.kvm.is_none() && facts.guest.cpuidle.driver.is_none() && facts.vmms.is_empty());
+    }
+
+    #[test]
+    fn vms_with_their_threads() {
+        let facts = Facts::read(&Fake::quiet("6.18.44"));
+        assert_eq!(facts.host.vms[0].name.as_deref(), Some("web"));
+        assert_eq!(facts.host.vms[0].vcpus, [Vcpu { id: 0, tid: Some(101) }]);
+        assert_eq!(facts.vmms[0].io_threads[0].tid, Some(102));
+        assert!(facts.guest.cpuidle.haltpoll_decides() && facts.guest.poll_control == Some(true));
+    }
+
+    #[test]
+    fn what_kvm_makes_of_its_own_choice_is_its_default() {
+        let facts = Facts::read(&Fake::quiet("6.18.44"));
+        assert_eq!(facts.timer.parameters[0].name, "pi_inject_timer");
+        assert!(!facts.timer.parameters[0].changed());
     }
 
     #[test]

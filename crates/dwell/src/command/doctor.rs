@@ -3,33 +3,53 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
-use dwell_capture::doctor::{Facilities, Finding, Mounted, Perf, Recorder, Report, Severity, Verdict};
+use dwell_capture::doctor::{Facilities, Mounted, Perf, Recordable, Recorder, Verdict};
+use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_machine::{
-    Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm, parameter,
+    Facts, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm,
+    parameter,
 };
 use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-/// Tell how this machine idles, what rules it, what can be recorded here, and which settings do not do what they seem to
+/// Report how this machine idles, what can be recorded here, and which settings have no effect
 ///
 /// Reads only. Everything is shown that this user may see; as root that is everything. Times are in the unit of the
 /// parameter.
 #[derive(clap::Args)]
 #[command(
     after_help = "Severities: note, a value does not mean what it seems to; warning, a setting does not do what it\n\
-                        was set for; danger, CPU time burns without end or a limit does not come down again."
+                        was set for; danger, a CPU polls without end or a window does not shrink again."
 )]
 pub(crate) struct Args {
     /// Read the files of another machine, copied below this directory, instead of this one's; what only system calls
-    /// tell is then left out
+    /// return is then left out
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
-    /// Answer 1 if there is a warning or worse
+    /// Exit with 1 if there is a warning or worse
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
     format: FormatArg,
+}
+
+/// How a machine idles, what can be recorded on it, and what is worth knowing.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    facts: Facts,
+    #[serde(flatten)]
+    recordable: Recordable,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    fn of(machine: &Sysroot) -> Report {
+        let facts = Facts::read(machine);
+        Report { recordable: Recordable::examine(machine, &facts), findings: finding::of(&facts), facts }
+    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -39,13 +59,13 @@ pub(crate) fn run(args: Args) -> Outcome {
         anyhow::bail!("--sysroot {}: no such directory", directory.display());
     }
     let machine = args.sysroot.as_ref().map_or_else(Sysroot::of_this_machine, Sysroot::at);
-    let report = Report::examine(&machine);
+    let report = Report::of(&machine);
     match args.format.format {
         Format::Json => output::json(&report)?,
         Format::Csv => output::csv(&findings_table(&report.findings))?,
         Format::Table => output::text(&text(&report, Paint::on(io::stdout().is_terminal())))?,
     }
-    let grave = report.worst() >= Some(Severity::Warning);
+    let grave = report.findings.iter().any(|finding| finding.severity >= Severity::Warning);
     Ok(if args.exit_code && grave { Answer::No } else { Answer::Yes })
 }
 
@@ -57,7 +77,7 @@ fn findings_table(findings: &[Finding]) -> Table {
         Column::text("remedy", "remedy"),
     ]);
     for finding in findings {
-        let words = [severity(finding.severity()), &finding.what(), finding.why(), finding.remedy()];
+        let words = [finding.severity.name(), &finding.what, &finding.why, &finding.remedy];
         table.push(words.map(|word| Cell::Text(word.to_owned())));
     }
     table
@@ -110,8 +130,8 @@ fn text(report: &Report, paint: Paint) -> String {
     guest(&mut page, &report.facts.guest);
     timer(&mut page, &report.facts.timer);
     vmms(&mut page, &report.facts.vmms);
-    facilities(&mut page, &report.facilities);
-    recorders(&mut page, &report.recorders);
+    facilities(&mut page, &report.recordable.facilities);
+    recorders(&mut page, &report.recordable.recorders);
     findings(&mut page, &report.findings);
     page.text
 }
@@ -169,7 +189,7 @@ fn host(page: &mut Page, host: &Host) {
         page.line("VMs", "none that this user can see");
     }
     if !host.vms.is_empty() {
-        page.line("overrides of VMs", "not visible from outside: KVM_CAP_HALT_POLL can be set, not asked");
+        page.line("overrides of VMs", "not visible from outside: KVM_CAP_HALT_POLL can be set, not read");
     }
 }
 
@@ -309,32 +329,20 @@ fn recorders(page: &mut Page, recorders: &[Recorder]) {
     }
 }
 
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Note => "note",
-        Severity::Warning => "warning",
-        Severity::Danger => "danger",
-    }
-}
-
 fn findings(page: &mut Page, findings: &[Finding]) {
     page.section("findings");
     if findings.is_empty() {
         page.line("none", "");
     }
     for finding in findings {
-        let name = format!("{:<8}", severity(finding.severity()));
-        let name = match finding.severity() {
+        let name = format!("{:<8}", finding.severity.name());
+        let name = match finding.severity {
             Severity::Note => name,
             Severity::Warning => page.paint.warning(&name),
             Severity::Danger => page.paint.danger(&name),
         };
-        page.text.push_str(&format!("  {name} {}\n", finding.what()));
-        page.text.push_str(&format!(
-            "           why: {}\n           do:  {}\n",
-            finding.why(),
-            finding.remedy()
-        ));
+        page.text.push_str(&format!("  {name} {}\n", finding.what));
+        page.text.push_str(&format!("           why: {}\n           do:  {}\n", finding.why, finding.remedy));
     }
 }
 
@@ -356,7 +364,7 @@ mod tests {
         file("proc/7/cmdline", "/usr/bin/kvm\0-name\0a\u{1b}[2Jb\0");
         file("sys/module/kvm/parameters/halt_poll_ns", "100000");
         file("sys/module/kvm/parameters/halt_poll_ns_grow_start", "0");
-        let report = Report::examine(&Sysroot::at(dir.path()));
+        let report = Report::of(&Sysroot::at(dir.path()));
         let plain = text(&report, Paint::on(false));
         assert!(!plain.contains('\u{1b}'), "{plain}");
         assert!(

@@ -1,0 +1,771 @@
+//! Doctor's findings: settings that have no effect, that are equivalent to others, or that do harm.
+//!
+//! # Idea
+//! One table, [`TABLE`]: each row has a code, a severity, the condition under which it is found, and three texts: what is
+//! the case, why it matters, what to do. The condition returns the figures that the texts name in braces. Whether a
+//! parameter has an effect, whether a setting ever polls, and whether two settings are equivalent is not stated here: it is
+//! decided by the models of [`explain`](crate::explain), and by [`Readers`] for what a machine shows.
+//!
+//! ```
+//! use dwell_knobs::finding;
+//! use dwell_machine::{Facts, fake::Fake};
+//!
+//! let machine = Fake::quiet("6.18.44");
+//! assert!(finding::of(&Facts::read(&machine)).is_empty());
+//! machine.set("/sys/module/kvm/parameters/halt_poll_ns_grow", "0\n");
+//! assert_eq!(finding::of(&Facts::read(&machine))[0].code, "host-never-polls");
+//! ```
+
+use crate::condition::Readers;
+use crate::explain;
+use crate::explain::same::{Sameness, compare};
+use crate::knob::Knob;
+use Severity::{Danger, Note, Warning};
+use dwell_machine::parameter::{self, Parameter};
+use dwell_machine::{Absent, Cpuidle, Facts, Guest, Hypervisor, IoThread, KvmDevice, Vmm};
+use dwell_policy::Layer;
+use dwell_policy::host::MaxSource;
+use dwell_policy::param::{self, Setting};
+use dwell_policy::version::Version;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Nothing is wrong, but a value does not mean what it seems to.
+    Note,
+    /// A value that was set does not do what it was set for.
+    Warning,
+    /// A CPU polls without end, or a window that has grown does not shrink again.
+    Danger,
+}
+
+impl Severity {
+    /// In one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Danger => "danger",
+        }
+    }
+}
+
+/// Something worth knowing about how a machine idles, with the figures it was drawn from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What identifies the kind of finding.
+    pub code: &'static str,
+    /// The figures.
+    pub data: Data,
+    /// How grave it is.
+    pub severity: Severity,
+    /// What is the case.
+    pub what: String,
+    /// Why it is so, or why it matters.
+    pub why: String,
+    /// What to do about it, in one line.
+    pub remedy: String,
+}
+
+/// The figures of a finding, by name.
+pub type Data = BTreeMap<&'static str, Value>;
+
+/// A row of [`TABLE`].
+pub struct Row {
+    /// What identifies the kind of finding.
+    pub code: &'static str,
+    /// How grave it is.
+    pub severity: Severity,
+    /// Where it is the case: the figures of each instance.
+    pub when: fn(&Facts) -> Vec<Data>,
+    /// What is the case, with the names of figures in braces.
+    pub what: &'static str,
+    /// Why it is so, or why it matters.
+    pub why: &'static str,
+    /// What to do about it, in one line.
+    pub remedy: &'static str,
+}
+
+/// Everything that is found on a machine, the gravest first.
+pub fn of(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        TABLE.iter().flat_map(|row| (row.when)(facts).into_iter().map(|data| row.finding(data))).collect();
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}
+
+impl Row {
+    fn finding(&self, data: Data) -> Finding {
+        let text = |template: &str| filled(template, &data);
+        let (what, why, remedy) = (text(self.what), text(self.why), text(self.remedy));
+        Finding { code: self.code, severity: self.severity, what, why, remedy, data }
+    }
+}
+
+/// A text with the figures in place of their names. Names of processes and files come from the machine: nothing of them
+/// may steer a terminal.
+fn filled(template: &str, data: &Data) -> String {
+    data.iter().fold(template.to_owned(), |text, (name, value)| {
+        let shown: String = shown(value).chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        text.replace(&format!("{{{name}}}"), &shown)
+    })
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// Every finding there is.
+pub static TABLE: &[Row] = &[
+    Row {
+        code: "kernel-unknown",
+        severity: Note,
+        when: |facts| {
+            let release = facts.kernel.release.as_ref().filter(|_| !facts.kernel.rules_known);
+            each(release, |release| [("release", json!(release)), ("known", json!(facts.kernel.known))])
+        },
+        what: "kernel {release} is outside the versions whose rules dwell knows ({known})",
+        why: "defaults and effects are those of no known version, and left out",
+        remedy: "name a version whose rule fits with --kernel where a command takes it",
+    },
+    Row {
+        code: "parameter-unreadable",
+        severity: Warning,
+        when: |facts| {
+            let unreadable = parameters(facts).filter(|parameter| parameter.value.is_none());
+            each(unreadable, |parameter| [("path", json!(parameter.path))])
+        },
+        what: "{path} holds no number",
+        why: "the effect of the setting is not known",
+        remedy: "read the file as root",
+    },
+    Row {
+        code: "parameter-no-effect",
+        severity: Warning,
+        when: without_effect,
+        what: "{knobs}: no effect",
+        why: "{why}",
+        remedy: "set the default ({defaults}), or change what takes the effect away",
+    },
+    Row {
+        code: "kvm-denied",
+        severity: Note,
+        when: |facts| when(matches!(facts.host.device, KvmDevice::Closed { why: Absent::Denied })),
+        what: "/dev/kvm is closed to this user",
+        why: "VMs of this user cannot use KVM",
+        remedy: "join the group that owns it (usually kvm)",
+    },
+    Row {
+        code: "processes-unseen",
+        severity: Note,
+        when: |facts| {
+            let unseen = Some(facts.host.unseen_processes).filter(|n| facts.host.kvm.is_some() && *n > 0);
+            each(unseen, |processes| [("processes", json!(processes))])
+        },
+        what: "the open files of {processes} processes are hidden; VMs may be among them",
+        why: "only root may list the open files of other users' processes",
+        remedy: "run as root",
+    },
+    Row {
+        code: "host-max-copied",
+        severity: Note,
+        when: |facts| max_copied(facts, false),
+        what: "this kernel copies halt_poll_ns when a VM is created",
+        why: COPIED,
+        remedy: "set halt_poll_ns before VMs are started",
+    },
+    Row {
+        code: "host-max-may-differ",
+        severity: Warning,
+        when: |facts| max_copied(facts, true),
+        what: "halt_poll_ns = {halt_poll_ns} ns may differ from what running VMs use ({vms} running)",
+        why: COPIED,
+        remedy: "restart or migrate VMs after a write, or have the VMM set KVM_CAP_HALT_POLL, or use 6.1",
+    },
+    Row {
+        code: "host-polling-off",
+        severity: Note,
+        when: |facts| never_polls(host(facts), "halt_poll_ns", true),
+        what: "halt_poll_ns = 0: the host never polls",
+        why: "with a maximum of 0 the window is 0 after every halt",
+        remedy: "nothing, if that is intended; else set halt_poll_ns",
+    },
+    Row {
+        code: "host-never-polls",
+        severity: Warning,
+        when: |facts| never_polls(host(facts), "halt_poll_ns", false),
+        what: "{name} = {value}: the host never polls",
+        why: "no window ever grows above 0; the setting is equivalent to halt_poll_ns = 0",
+        remedy: "set {name}={default} (the default); to switch polling off, set halt_poll_ns=0",
+    },
+    Row {
+        code: "host-grow-start-above-max",
+        severity: Note,
+        when: |facts| acts_as(host(facts), "halt_poll_ns_grow_start", "halt_poll_ns"),
+        what: "halt_poll_ns_grow_start = {value} ns is above halt_poll_ns = {max} ns",
+        why: "the first growth gives the maximum at once: the value is equivalent to {max}",
+        remedy: "set halt_poll_ns_grow_start={max}, which is equivalent",
+    },
+    Row {
+        code: "host-grow-one",
+        severity: Note,
+        when: |facts| effective(host(facts), "halt_poll_ns_grow", 1),
+        what: "halt_poll_ns_grow = 1: a window is halt_poll_ns_grow_start or 0",
+        why: "growth multiplies by 1, and the least that it gives is halt_poll_ns_grow_start",
+        remedy: "nothing, if a fixed window is intended; the default is {default}",
+    },
+    Row {
+        code: "host-shrink-zero",
+        severity: Note,
+        when: |facts| effective(host(facts), "halt_poll_ns_shrink", 0),
+        what: "halt_poll_ns_shrink = 0: one long halt drops the window to 0",
+        why: "the window then has to grow again from halt_poll_ns_grow_start, one halt after another",
+        remedy: "set halt_poll_ns_shrink=2 where wakeups come in bursts (the default here is {default}, since 6.11 it is 2)",
+    },
+    Row {
+        code: "host-shrink-one",
+        severity: Warning,
+        when: |facts| effective(host(facts), "halt_poll_ns_shrink", 1),
+        what: "halt_poll_ns_shrink = 1: long halts do not shrink the window",
+        why: "the full window is polled before every long halt, and the poll fails",
+        remedy: "set halt_poll_ns_shrink=2, or 0",
+    },
+    Row {
+        code: "idle-poll",
+        severity: Danger,
+        when: |facts| when(facts.guest.idle_override.as_deref() == Some("poll")),
+        what: "idle=poll on the kernel's command line: no CPU ever halts",
+        why: "every idle CPU polls all the time, and the haltpoll driver refuses to load",
+        remedy: "remove it and use haltpoll, which polls for a while and then halts",
+    },
+    Row {
+        code: "idle-override",
+        severity: Note,
+        when: |facts| {
+            let value = facts.guest.idle_override.as_ref().filter(|value| *value != "poll");
+            each(value, |value| [("value", json!(value))])
+        },
+        what: "idle={value} on the kernel's command line",
+        why: "the haltpoll driver refuses to load with any idle=",
+        remedy: "remove it if haltpoll is wanted",
+    },
+    Row {
+        code: "haltpoll-other-driver",
+        severity: Note,
+        when: |facts| no_driver(facts, |guest| guest.cpuidle.driver.is_some()),
+        what: HALTPOLL_IDLE,
+        why: "another cpuidle driver is registered, and only one can be",
+        remedy: "boot with intel_idle.max_cstate=0 if haltpoll is wanted",
+    },
+    Row {
+        code: "haltpoll-idle-override",
+        severity: Note,
+        when: |facts| {
+            no_driver(facts, |guest| guest.cpuidle.driver.is_none() && guest.idle_override.is_some())
+        },
+        what: HALTPOLL_IDLE,
+        why: "the driver refuses to load with idle= on the kernel's command line",
+        remedy: "remove idle= from the command line",
+    },
+    Row {
+        code: "haltpoll-not-a-kvm-guest",
+        severity: Note,
+        when: |facts| no_driver(facts, |guest| could_load(guest) && !is_kvm_guest(guest)),
+        what: HALTPOLL_IDLE,
+        why: "the driver and the governor need KVM's signature in CPUID, and it is not there",
+        remedy: "nothing: haltpoll is for guests of KVM",
+    },
+    Row {
+        code: "haltpoll-no-realtime-hint",
+        severity: Note,
+        when: |facts| no_driver(facts, |guest| needs_hint(guest) && can_be_forced(facts)),
+        what: HALTPOLL_IDLE,
+        why: "the driver loads only if the hypervisor gives the REALTIME hint, or if it is forced",
+        remedy: "boot with cpuidle_haltpoll.force=1 (a module: modprobe cpuidle-haltpoll force=1), or start the VM with \
+                 -cpu …,kvm-hint-dedicated=on",
+    },
+    Row {
+        code: "haltpoll-no-realtime-hint-no-force",
+        severity: Note,
+        when: |facts| no_driver(facts, |guest| needs_hint(guest) && !can_be_forced(facts)),
+        what: HALTPOLL_IDLE,
+        why: "the driver loads only if the hypervisor gives the REALTIME hint",
+        remedy: "start the VM with -cpu …,kvm-hint-dedicated=on, or use Linux 5.7, whose driver can be forced",
+    },
+    Row {
+        code: "haltpoll-not-loaded",
+        severity: Note,
+        when: |facts| {
+            no_driver(facts, |guest| could_load(guest) && is_kvm_guest(guest) && !needs_hint(guest))
+        },
+        what: HALTPOLL_IDLE,
+        why: "the driver cpuidle-haltpoll could load, and is not there",
+        remedy: "modprobe cpuidle-haltpoll",
+    },
+    Row {
+        code: "other-governor",
+        severity: Warning,
+        when: |facts| {
+            other_governor(facts, |cpuidle| cpuidle.has_haltpoll_governor() && cpuidle.governor_can_be_set)
+        },
+        what: "the haltpoll driver is in use, but governor {governor} decides",
+        why: "guest_halt_poll_* are read by the governor haltpoll only",
+        remedy: "echo haltpoll > /sys/devices/system/cpu/cpuidle/current_governor, and remove cpuidle.governor= from the \
+                 kernel's command line",
+    },
+    Row {
+        code: "other-governor-at-boot",
+        severity: Warning,
+        when: |facts| {
+            other_governor(facts, |cpuidle| cpuidle.has_haltpoll_governor() && !cpuidle.governor_can_be_set)
+        },
+        what: "the haltpoll driver is in use, but governor {governor} decides",
+        why: "guest_halt_poll_* are read by the governor haltpoll only, and this kernel lets the governor be chosen only at boot",
+        remedy: "boot with cpuidle.governor=haltpoll",
+    },
+    Row {
+        code: "no-haltpoll-governor",
+        severity: Warning,
+        when: |facts| other_governor(facts, |cpuidle| !cpuidle.has_haltpoll_governor()),
+        what: "the haltpoll driver is in use without the haltpoll governor; governor {governor} decides",
+        why: "this kernel was built without CONFIG_CPU_IDLE_GOV_HALTPOLL (as Debian 12's 6.1): it has {governors} only, and \
+              no guest_halt_poll_* parameters",
+        remedy: "boot a kernel with CONFIG_CPU_IDLE_GOV_HALTPOLL, or tune the host's halt polling instead",
+    },
+    Row {
+        code: "both-layers-poll",
+        severity: Warning,
+        when: |facts| when(haltpoll_decides(facts) && facts.guest.poll_control == Some(false)),
+        what: "guest and host both poll",
+        why: "the hypervisor offers no poll control, so after a failed poll of the guest the host polls once more",
+        remedy: "update the host, or set halt_poll_ns=0 there (or KVM_CAP_HALT_POLL 0 for this VM)",
+    },
+    Row {
+        code: "allow-shrink-off",
+        severity: Danger,
+        when: |facts| {
+            when(guest(facts).is_some_and(|set| set.get("guest_halt_poll_allow_shrink") == Some(0)))
+        },
+        what: "guest_halt_poll_allow_shrink = N: a window that has grown never shrinks",
+        why: "it is polled in full before every halt, however idle the CPU is",
+        remedy: "set shrink=0, guest_halt_poll_ns=1000, allow_shrink=Y, wait a second, then write the values wanted",
+    },
+    Row {
+        code: "guest-polling-off",
+        severity: Note,
+        when: |facts| never_polls(guest(facts), "guest_halt_poll_ns", true),
+        what: "guest_halt_poll_ns = 0: the guest never polls",
+        why: "no halt is within a maximum of 0, so no window grows",
+        remedy: "nothing, if that is intended",
+    },
+    Row {
+        code: "guest-never-polls",
+        severity: Warning,
+        when: |facts| never_polls(guest(facts), "guest_halt_poll_ns", false),
+        what: "{name} = {value}: the guest never polls",
+        why: "no window ever grows above 0; the setting is equivalent to guest_halt_poll_ns = 0",
+        remedy: "set {name}={default} (the default)",
+    },
+    Row {
+        code: "guest-grow-start-above-max",
+        severity: Note,
+        when: |facts| acts_as(guest(facts), "guest_halt_poll_grow_start", "guest_halt_poll_ns"),
+        what: "guest_halt_poll_grow_start = {value} ns is above guest_halt_poll_ns = {max} ns",
+        why: "the first growth gives the maximum at once: the value is equivalent to {max}",
+        remedy: "set guest_halt_poll_grow_start={max}, which is equivalent",
+    },
+    Row {
+        code: "guest-does-not-grow",
+        severity: Note,
+        when: |facts| {
+            [
+                effective(guest(facts), "guest_halt_poll_grow", 0),
+                effective(guest(facts), "guest_halt_poll_grow", 1),
+            ]
+            .concat()
+        },
+        what: "guest_halt_poll_grow = {value}: every growth gives guest_halt_poll_grow_start",
+        why: "the product is never above guest_halt_poll_grow_start, which is the least that growth gives",
+        remedy: "nothing, if a fixed window is intended; the default is {default}",
+    },
+    Row {
+        code: "guest-shrink-zero",
+        severity: Note,
+        when: |facts| effective(guest(facts), "guest_halt_poll_shrink", 0),
+        what: "guest_halt_poll_shrink = 0: one long halt drops the window to 0",
+        why: "the window then has to grow again from guest_halt_poll_grow_start, one halt after another",
+        remedy: "nothing, if that is intended; the default is {default}",
+    },
+    Row {
+        code: "guest-shrink-one",
+        severity: Warning,
+        when: |facts| effective(guest(facts), "guest_halt_poll_shrink", 1),
+        what: "guest_halt_poll_shrink = 1: long halts do not shrink the window",
+        why: "the full window is polled before every long halt, and the poll fails",
+        remedy: "set guest_halt_poll_shrink={default} (the default)",
+    },
+    Row {
+        code: "latency-request-zero",
+        severity: Warning,
+        when: |facts| latency_zero(facts, false),
+        what: "a wakeup latency of 0 is asked for on {cpus}",
+        why: "the shallowest idle state is always taken; in a guest that is polling",
+        remedy: "end the process that holds the request (lsof /dev/cpu_dma_latency), or have it ask for 1 us instead",
+    },
+    Row {
+        code: "latency-request-zero-haltpoll",
+        severity: Danger,
+        when: |facts| latency_zero(facts, true),
+        what: "a wakeup latency of 0 is asked for on {cpus}, and haltpoll decides",
+        why: "the CPU polls without end, and when the request is gone a default window stays behind",
+        remedy: "end the process that holds the request (lsof /dev/cpu_dma_latency); then write any cpuidle state attribute, \
+                 which zeroes the window",
+    },
+    Row {
+        code: "pi-inject-apicv-off",
+        severity: Warning,
+        when: |facts| cannot_post(facts, true),
+        what: "pi_inject_timer is on and has no effect: APICv (AVIC) is off",
+        why: "{why}",
+        remedy: "load kvm_intel with enable_apicv=1 (kvm_amd with avic=1), or set pi_inject_timer=0",
+    },
+    Row {
+        code: "pi-inject-no-apicv",
+        severity: Warning,
+        when: |facts| cannot_post(facts, false),
+        what: "pi_inject_timer is on and has no effect: this KVM has no APICv or AVIC",
+        why: "{why}",
+        remedy: "set pi_inject_timer=0, which is equivalent here",
+    },
+    Row {
+        code: "pi-inject-needs-exits-disabled",
+        severity: Note,
+        when: |facts| {
+            let posts = posts(facts) && facts.timer.apicv.is_some_and(|switch| switch.on);
+            when(posts && facts.timer.posting_needs_disabled_exits())
+        },
+        what: "pi_inject_timer works only for VMs that execute MWAIT or HLT themselves",
+        why: "since 5.18 (and in stable 5.4, 5.10, 5.15) other VMs take the ordinary path; which VMs those are cannot be seen \
+              from outside",
+        remedy: "start such VMs with QEMU's -overcommit cpu-pm=on, on CPUs of their own",
+    },
+    Row {
+        code: "pi-inject-without-nohz-full",
+        severity: Note,
+        when: |facts| when(posts(facts) && facts.timer.nohz_full.is_empty()),
+        what: "pi_inject_timer is on without nohz_full=",
+        why: "a timer that fires on the vCPU's own CPU exits the guest all the same; it takes other CPUs to fire it",
+        remedy: "boot with nohz_full= for the CPUs of VMs and leave others to the host",
+    },
+    Row {
+        code: "timers-stay",
+        severity: Warning,
+        when: |facts| {
+            let stay = facts.timer.timer_migration == Some(false) && !facts.timer.nohz_full.is_empty();
+            each(Some(&facts.timer.nohz_full).filter(|_| stay), |cpus| [("nohz_full", json!(cpus))])
+        },
+        what: "kernel.timer_migration = 0 keeps timers on the CPUs without a tick ({nohz_full})",
+        why: "each timer fires on the CPU that armed it, and interrupts the guest there",
+        remedy: "sysctl kernel.timer_migration=1",
+    },
+    Row {
+        code: "isolated-with-timers",
+        severity: Note,
+        when: |facts| {
+            let timer = &facts.timer;
+            let fire = facts.host.kvm.is_some() && !timer.isolated.is_empty() && timer.nohz_full.is_empty();
+            each(Some(&timer.isolated).filter(|_| fire), |cpus| [("isolated", json!(cpus))])
+        },
+        what: "CPUs {isolated} are isolated, but timers still fire there",
+        why: "isolcpus= alone takes no timers away, and pi_inject_timer switches itself on only with nohz_full=",
+        remedy: "boot with nohz_full= for the same CPUs",
+    },
+    Row {
+        code: "no-preemption-timer",
+        severity: Note,
+        when: |facts| when(facts.timer.preemption_timer == Some(false)),
+        what: "preemption_timer is off",
+        why: "every timer of a running guest then costs a host interrupt and an exit",
+        remedy: "load kvm_intel with preemption_timer=1 (the default)",
+    },
+    Row {
+        code: "timer-advance-off",
+        severity: Note,
+        when: |facts| each(fixed_advance(facts).filter(|ns| *ns == 0), |ns| [("advance_ns", json!(ns))]),
+        what: "the timer advance is off",
+        why: "timers reach the guest late by the whole way through the host",
+        remedy: ADVANCE,
+    },
+    Row {
+        code: "timer-advance-fixed",
+        severity: Note,
+        when: |facts| each(fixed_advance(facts).filter(|ns| *ns > 0), |ns| [("advance_ns", json!(ns))]),
+        what: "lapic_timer_advance_ns = {advance_ns}: fixed, not learned",
+        why: "too large a value spins, too small a one fires late; KVM can learn the value",
+        remedy: ADVANCE,
+    },
+    Row {
+        code: "iothread-no-effect",
+        severity: Warning,
+        when: iothread_without_effect,
+        what: "{knobs} of iothread {id} (process {pid}): no effect",
+        why: "{why}",
+        remedy: "remove what has no effect, or set poll-max-ns",
+    },
+    Row {
+        code: "iothread-polling-off",
+        severity: Note,
+        when: |facts| iothreads(facts, |_, set| set.get("poll-max-ns") == Some(&0)),
+        what: "iothread {id} of process {pid} never polls (poll-max-ns=0)",
+        why: "with a maximum of 0 the event loop sleeps at once",
+        remedy: "nothing, if that is intended; else set poll-max-ns (the default is 32768)",
+    },
+    Row {
+        code: "iothread-shrink-zero",
+        severity: Note,
+        when: |facts| iothreads(facts, shrink_is_ambiguous),
+        what: "iothread {id} of process {pid} has poll-shrink=0",
+        why: "before QEMU 11.1 it means \"drop to zero at once\", since 11.1 it stands for the default, 2",
+        remedy: "write the divisor that is intended; 2 halves in every version",
+    },
+];
+
+const COPIED: &str = "from 5.8 to 6.0 a VM keeps the value of its creation; 6.1 reads it at every halt again";
+const HALTPOLL_IDLE: &str = "the haltpoll governor is there, but no cpuidle driver lets it decide";
+const ADVANCE: &str = "set lapic_timer_advance_ns=-1, or lapic_timer_advance=Y since 6.12, when kvm loads";
+
+/// One instance without figures, or none.
+fn when(is: bool) -> Vec<Data> {
+    if is { vec![Data::new()] } else { vec![] }
+}
+
+fn each<T, const N: usize>(
+    items: impl IntoIterator<Item = T>,
+    data: impl Fn(T) -> [(&'static str, Value); N],
+) -> Vec<Data> {
+    items.into_iter().map(|item| Data::from(data(item))).collect()
+}
+
+fn parameters(facts: &Facts) -> impl Iterator<Item = &Parameter> {
+    facts.host.parameters.iter().chain(&facts.guest.parameters).chain(&facts.timer.parameters)
+}
+
+/// The setting of a layer as it is here; `None` where the layer has no parameters or the kernel's rule is not known.
+fn setting(facts: &Facts, layer: Layer, parameters: &[Parameter]) -> Option<Setting> {
+    let version = facts.kernel.version.filter(|version| param::known_version(layer, *version).is_ok())?;
+    (!parameters.is_empty()).then(|| parameter::setting(layer, version, parameters))
+}
+
+fn host(facts: &Facts) -> Option<Setting> {
+    setting(facts, Layer::Host, &facts.host.parameters)
+}
+
+fn haltpoll_decides(facts: &Facts) -> bool {
+    facts.guest.cpuidle.haltpoll_decides()
+}
+
+/// The setting of haltpoll, where it decides.
+fn guest(facts: &Facts) -> Option<Setting> {
+    setting(facts, Layer::Guest, &facts.guest.parameters).filter(|_| haltpoll_decides(facts))
+}
+
+fn with(setting: &Setting, name: &str, value: i64) -> Option<Setting> {
+    let mut other = *setting;
+    other.set(name, value).ok()?;
+    Some(other)
+}
+
+fn is_same(a: &Setting, b: &Setting) -> bool {
+    matches!(compare(a, b), Sameness::Same { .. })
+}
+
+/// Parameters that were changed and have no effect, by the reason: what a machine shows first, then the model.
+fn without_effect(facts: &Facts) -> Vec<Data> {
+    let readers = Readers::from(facts);
+    let mut reasons: BTreeMap<String, Vec<&Parameter>> = BTreeMap::new();
+    // That pi_inject_timer is on may be KVM's own choice, and has rows of its own.
+    for parameter in parameters(facts).filter(|p| p.changed() && p.name != "pi_inject_timer") {
+        let of_model = || {
+            let layer = parameter.param.layer;
+            let all = if layer == Layer::Host { host(facts) } else { guest(facts) };
+            explain::no_effect(&all.filter(|all| all.layer() == layer)?, parameter.param)
+        };
+        if let Some(why) = readers.no_effect(Knob { param: parameter.param }).or_else(of_model) {
+            reasons.entry(why.to_string()).or_default().push(parameter);
+        }
+    }
+    each(reasons, |(why, of)| {
+        let names: Vec<&str> = of.iter().map(|parameter| parameter.name).collect();
+        let default = |p: &&Parameter| p.default.map(|value| format!("{}={value}", p.name));
+        let defaults: Vec<String> = of.iter().filter_map(default).collect();
+        [("knobs", json!(names)), ("why", json!(why)), ("defaults", json!(defaults))]
+    })
+}
+
+fn max_copied(facts: &Facts, running: bool) -> Vec<Data> {
+    let max = parameter::get(&facts.host.parameters, "halt_poll_ns");
+    let vms = facts.host.running_vms();
+    let copied = facts.host.max_source == Some(MaxSource::CopiedAtCreation) && (vms > 0) == running;
+    each(max.filter(|_| copied), |max| [("vms", json!(vms)), ("halt_poll_ns", json!(max))])
+}
+
+/// A setting that is equivalent to one with a maximum of 0, decided by the model: because the maximum is 0 (`by_max`), or
+/// because of another parameter, without which it would poll.
+fn never_polls(setting: Option<Setting>, max: &str, by_max: bool) -> Vec<Data> {
+    let Some(setting) = setting else { return vec![] };
+    if setting.get(max) == Some(0) {
+        return when(by_max);
+    }
+    let polls = |setting: &Setting| with(setting, max, 0).is_some_and(|off| !is_same(setting, &off));
+    if by_max || polls(&setting) {
+        return vec![];
+    }
+    let blamed = setting.iter().find_map(|(param, value)| {
+        let default = param.default_in(setting.version()).filter(|default| *default != value)?;
+        with(&setting, param.name, default).filter(polls).map(|_| (param, value, default))
+    });
+    each(blamed, |(param, value, default)| {
+        [("name", json!(param.name)), ("value", json!(value)), ("default", json!(default))]
+    })
+}
+
+/// A value above the maximum that is equivalent to the maximum, decided by the model.
+fn acts_as(setting: Option<Setting>, name: &str, max: &str) -> Vec<Data> {
+    let found = setting.and_then(|setting| {
+        let (value, limit) = (setting.get(name)?, setting.get(max)?);
+        let equivalent = with(&setting, name, limit).is_some_and(|other| is_same(&setting, &other));
+        // Where nothing polls at all, that is the finding.
+        (limit > 0 && value > limit && equivalent).then_some((value, limit))
+    });
+    each(found, |(value, limit)| [("value", json!(value)), ("max", json!(limit))])
+}
+
+/// A parameter that has this value, and an effect, decided by the model.
+fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
+    let found = setting.and_then(|setting| {
+        let (param, _) = setting.iter().find(|(param, is)| param.name == name && *is == value)?;
+        explain::no_effect(&setting, param).is_none().then(|| param.default_in(setting.version()))
+    });
+    each(found, |default| [("value", json!(value)), ("default", json!(default))])
+}
+
+/// The haltpoll governor is there, no driver lets it decide, and this is the reason. The reasons are in the order in which
+/// the driver itself looks.
+fn no_driver(facts: &Facts, reason: impl Fn(&Guest) -> bool) -> Vec<Data> {
+    let guest = &facts.guest;
+    let idle = !guest.parameters.is_empty() && !guest.cpuidle.haltpoll_decides();
+    when(idle && !guest.cpuidle.has_haltpoll_driver() && reason(guest))
+}
+
+fn could_load(guest: &Guest) -> bool {
+    guest.cpuidle.driver.is_none() && guest.idle_override.is_none()
+}
+
+fn is_kvm_guest(guest: &Guest) -> bool {
+    guest.hypervisor.as_ref().is_some_and(Hypervisor::is_kvm)
+}
+
+fn needs_hint(guest: &Guest) -> bool {
+    could_load(guest) && is_kvm_guest(guest) && guest.realtime_hint != Some(true) && guest.force != Some(true)
+}
+
+fn can_be_forced(facts: &Facts) -> bool {
+    facts.guest.force.is_some() || facts.kernel.version.is_some_and(|version| version.at_least(5, 7))
+}
+
+/// The haltpoll driver is in use and another governor decides.
+fn other_governor(facts: &Facts, reason: impl Fn(&Cpuidle) -> bool) -> Vec<Data> {
+    let cpuidle = &facts.guest.cpuidle;
+    let other = cpuidle.has_haltpoll_driver() && !cpuidle.haltpoll_decides() && reason(cpuidle);
+    each(Some(cpuidle).filter(|_| other), |cpuidle| {
+        [("governor", json!(cpuidle.governor)), ("governors", json!(cpuidle.governors))]
+    })
+}
+
+fn latency_zero(facts: &Facts, haltpoll: bool) -> Vec<Data> {
+    let guest = &facts.guest;
+    let all = guest.latency_qos_us == Some(0);
+    let asked = all || !guest.zero_latency_cpus.is_empty();
+    let found = guest.cpuidle.driver.is_some() && asked && haltpoll_decides(facts) == haltpoll;
+    let cpus: Vec<String> = guest.zero_latency_cpus.iter().map(|cpu| format!("CPU {cpu}")).collect();
+    let cpus = if all { vec!["all CPUs".to_owned()] } else { cpus };
+    each(Some(cpus).filter(|_| found), |cpus| [("cpus", json!(cpus))])
+}
+
+fn posts(facts: &Facts) -> bool {
+    parameter::get(&facts.timer.parameters, "pi_inject_timer").is_some_and(|value| value > 0)
+}
+
+/// `pi_inject_timer` is on and has no effect, with or without a switch that could give it one.
+fn cannot_post(facts: &Facts, has_switch: bool) -> Vec<Data> {
+    let knob = Knob::of_layer(Layer::Timer, "pi_inject_timer");
+    let why = knob.and_then(|knob| Readers::from(facts).no_effect(knob));
+    let found = posts(facts) && facts.timer.apicv.is_some() == has_switch;
+    each(why.filter(|_| found), |why| [("why", json!(why.to_string()))])
+}
+
+fn fixed_advance(facts: &Facts) -> Option<i64> {
+    let get = |name| parameter::get(&facts.timer.parameters, name);
+    let fixed = get("lapic_timer_advance_ns").filter(|value| *value >= 0);
+    fixed.or(get("lapic_timer_advance").filter(|value| *value == 0))
+}
+
+/// The I/O threads whose command line sets something that matters, each with its setting.
+fn each_iothread(facts: &Facts) -> impl Iterator<Item = (&Vmm, &IoThread, Setting)> {
+    facts.vmms.iter().filter(|vmm| vmm.is_qemu()).flat_map(|vmm| {
+        vmm.io_threads.iter().map(move |thread| {
+            let known = |version: &Version| param::known_version(Layer::Iothread, *version).is_ok();
+            let version = vmm.at_least_version.filter(known).unwrap_or(OLDEST_QEMU);
+            let mut setting = Setting::defaults(Layer::Iothread, version);
+            for (name, value) in &thread.parameters {
+                // A version that the machine type does not disclose may have more parameters.
+                let _ = setting.set(name, *value);
+            }
+            (vmm, thread, setting)
+        })
+    })
+}
+
+/// The rule that a QEMU of unknown version has at least.
+const OLDEST_QEMU: Version = Version::new(7, 2);
+
+fn iothreads(facts: &Facts, is: fn(&Vmm, &BTreeMap<&str, i64>) -> bool) -> Vec<Data> {
+    let found = each_iothread(facts).filter(|(vmm, thread, _)| is(vmm, &thread.parameters));
+    each(found, |(vmm, thread, _)| [("pid", json!(vmm.pid)), ("id", json!(thread.id))])
+}
+
+fn shrink_is_ambiguous(vmm: &Vmm, set: &BTreeMap<&str, i64>) -> bool {
+    set.get("poll-max-ns") != Some(&0)
+        && set.get("poll-shrink") == Some(&0)
+        && !vmm.at_least_version.is_some_and(|version| version.at_least(11, 1))
+}
+
+/// Polling properties that a command line sets and that have no effect, decided by the model.
+fn iothread_without_effect(facts: &Facts) -> Vec<Data> {
+    let found = each_iothread(facts).filter_map(|(vmm, thread, setting)| {
+        let set = setting.iter().filter(|(param, value)| {
+            thread.parameters.contains_key(param.name) && param.default_in(setting.version()) != Some(*value)
+        });
+        let found: Vec<(&str, String)> = set
+            .filter_map(|(param, _)| Some((param.name, explain::no_effect(&setting, param)?.to_string())))
+            .collect();
+        let why = found.first()?.1.clone();
+        Some((vmm, thread, found, why))
+    });
+    each(found, |(vmm, thread, found, why)| {
+        let names: Vec<&str> = found.iter().map(|(name, _)| *name).collect();
+        [("pid", json!(vmm.pid)), ("id", json!(thread.id)), ("knobs", json!(names)), ("why", json!(why))]
+    })
+}
+
+#[cfg(test)]
+mod tests;

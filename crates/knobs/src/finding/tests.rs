@@ -1,0 +1,304 @@
+//! Each finding on a fake machine that has it, and on the same machine without it.
+
+use super::*;
+use dwell_machine::fake::Fake;
+
+const KVM: &str = "/sys/module/kvm/parameters";
+const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
+const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
+
+fn findings(machine: &Fake) -> Vec<Finding> {
+    of(&Facts::read(machine))
+}
+
+fn codes(machine: &Fake) -> Vec<&'static str> {
+    findings(machine).iter().map(|finding| finding.code).collect()
+}
+
+#[track_caller]
+fn text(machine: &Fake, code: &str) -> String {
+    let all = findings(machine);
+    let found = all.iter().find(|finding| finding.code == code);
+    let found = found.unwrap_or_else(|| panic!("{code} is not among {all:#?}"));
+    format!("{} | {} | {}", found.what, found.why, found.remedy)
+}
+
+fn worst(machine: &Fake) -> Option<Severity> {
+    findings(machine).first().map(|finding| finding.severity)
+}
+
+fn with(release: &str, folder: &str, changes: &[(&str, &str)]) -> Vec<&'static str> {
+    let machine = Fake::quiet(release);
+    changes.iter().for_each(|(name, value)| machine.set(&format!("{folder}/{name}"), value));
+    codes(&machine)
+}
+
+#[test]
+fn nothing_is_found_on_a_quiet_machine_or_on_none() {
+    for release in ["5.4.286", "6.1.192", "6.9.3", "6.18.44", "7.3.4"] {
+        assert_eq!(codes(&Fake::quiet(release)), [""; 0], "{release}");
+    }
+    assert_eq!(codes(&Fake::new()), [""; 0]);
+}
+
+#[test]
+fn every_row_has_a_code_of_its_own_and_no_name_of_a_figure_stays_in_its_texts() {
+    let codes: std::collections::BTreeSet<_> = TABLE.iter().map(|row| row.code).collect();
+    assert_eq!(codes.len(), TABLE.len());
+    let machine = Fake::quiet("5.15.39");
+    machine.set(&format!("{KVM}/halt_poll_ns_grow_start"), "0");
+    machine.set(&format!("{HALTPOLL}/guest_halt_poll_shrink"), "1");
+    machine.set("/proc/cmdline", "idle=a\u{1b}[2Jb");
+    for finding in findings(&machine) {
+        let text = format!("{}{}{}", finding.what, finding.why, finding.remedy);
+        assert!(!text.contains(['{', '}', '\u{1b}', '\n']), "{text}");
+    }
+}
+
+#[test]
+fn host_values_that_do_not_mean_what_they_seem_to() {
+    let with = |changes: &[(&str, &str)]| with("6.18.44", KVM, changes);
+    assert_eq!(with(&[("halt_poll_ns_grow_start", "2400000")]), ["host-grow-start-above-max"]);
+    assert_eq!(with(&[("halt_poll_ns_grow_start", "200000")]), [""; 0]);
+    assert_eq!(with(&[("halt_poll_ns", "0")]), ["host-polling-off"]);
+    assert_eq!(
+        with(&[("halt_poll_ns", "0"), ("halt_poll_ns_grow", "4")]),
+        ["parameter-no-effect", "host-polling-off"]
+    );
+    assert_eq!(with(&[("halt_poll_ns_grow", "0")]), ["host-never-polls"]);
+    assert_eq!(with(&[("halt_poll_ns_grow_start", "0")]), ["host-never-polls"]);
+    assert_eq!(with(&[("halt_poll_ns_grow", "1")]), ["host-grow-one"]);
+    assert_eq!(with(&[("halt_poll_ns_shrink", "0")]), ["host-shrink-zero"]);
+    assert_eq!(with(&[("halt_poll_ns_shrink", "1")]), ["host-shrink-one"]);
+    let machine = Fake::quiet("6.18.44");
+    machine.set(&format!("{KVM}/halt_poll_ns"), "0");
+    machine.set(&format!("{KVM}/halt_poll_ns_shrink"), "4");
+    let text = text(&machine, "parameter-no-effect");
+    assert!(
+        text.contains("halt_poll_ns_shrink: no effect | beside halt_poll_ns = 0 no value makes"),
+        "{text}"
+    );
+}
+
+/// What the rows state is what the models decide: for each value of each parameter alone, "never polls" is found exactly
+/// where the window stays 0, and "no effect" never for a value that a window depends on.
+#[test]
+fn findings_agree_with_the_models() {
+    for (layer, folder, max) in
+        [(Layer::Host, KVM, "halt_poll_ns"), (Layer::Guest, HALTPOLL, "guest_halt_poll_ns")]
+    {
+        let version = Version::new(6, 18);
+        for (param, default) in Setting::defaults(layer, version).iter() {
+            for value in
+                [0, 1, 2, 3, 10_000, 300_000].into_iter().filter(|v| *v <= param.max && *v != default)
+            {
+                let found = with("6.18.44", folder, &[(param.name, &parameter::written(param, value))]);
+                let mut setting = Setting::defaults(layer, version);
+                setting.set(param.name, value).unwrap();
+                let mut off = setting;
+                off.set(max, 0).unwrap();
+                let never = matches!(compare(&setting, &off), Sameness::Same { .. });
+                let told =
+                    found.iter().any(|code| code.ends_with("never-polls") || code.ends_with("polling-off"));
+                assert_eq!(told, never, "{} = {value}: {found:?}", param.name);
+                let no_effect = explain::no_effect(&setting, param).is_some();
+                assert_eq!(found.contains(&"parameter-no-effect"), no_effect, "{} = {value}", param.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn copied_maximum_from_5_8_to_6_0_only() {
+    for (release, expected) in
+        [("5.7.19", false), ("5.8.0", true), ("5.15.39", true), ("6.0.1", true), ("6.1.1", false)]
+    {
+        assert_eq!(codes(&Fake::quiet(release)).contains(&"host-max-may-differ"), expected, "{release}");
+    }
+    let idle = Fake::quiet("5.15.39");
+    idle.remove_all("/proc/100");
+    assert_eq!((codes(&idle), worst(&idle)), (vec!["host-max-copied"], Some(Severity::Note)));
+}
+
+#[test]
+fn haltpoll_without_a_driver_has_no_effect_and_the_cause_is_named() {
+    let driverless = |release| {
+        let machine = Fake::quiet(release);
+        machine.set(&format!("{CPUIDLE}/current_driver"), "none");
+        machine.set(&format!("{CPUIDLE}/current_governor"), "menu");
+        machine
+    };
+    let machine = driverless("6.18.44");
+    assert_eq!(codes(&machine), ["haltpoll-not-loaded"]);
+    machine.set_hypervisor(Some(Hypervisor::kvm(1 << 12, 0)));
+    assert_eq!((codes(&machine), worst(&machine)), (vec!["haltpoll-no-realtime-hint"], Some(Severity::Note)));
+    machine.set(&format!("{HALTPOLL}/guest_halt_poll_ns"), "300000");
+    assert_eq!(codes(&machine), ["parameter-no-effect", "haltpoll-no-realtime-hint"]);
+    assert!(
+        text(&machine, "parameter-no-effect")
+            .starts_with("guest_halt_poll_ns: no effect | no cpuidle driver")
+    );
+    machine.set("/proc/cmdline", "idle=halt");
+    assert_eq!(codes(&machine), ["parameter-no-effect", "idle-override", "haltpoll-idle-override"]);
+    let elsewhere = driverless("6.18.44");
+    elsewhere.set_hypervisor(None);
+    assert_eq!(codes(&elsewhere), ["haltpoll-not-a-kvm-guest"]);
+    elsewhere.set(&format!("{CPUIDLE}/current_driver"), "intel_idle");
+    assert_eq!(codes(&elsewhere), ["haltpoll-other-driver"]);
+    let old = driverless("5.4.286");
+    old.remove_all("/sys/module/cpuidle_haltpoll");
+    old.set_hypervisor(Some(Hypervisor::kvm(1 << 12, 0)));
+    assert_eq!(codes(&old), ["haltpoll-no-realtime-hint-no-force"]);
+}
+
+#[test]
+fn driver_under_another_governor() {
+    let machine = Fake::quiet("6.18.44");
+    machine.set(&format!("{CPUIDLE}/current_governor"), "menu");
+    assert_eq!(codes(&machine), ["other-governor"]);
+    machine.remove_all(&format!("{CPUIDLE}/current_governor"));
+    machine.set(&format!("{CPUIDLE}/current_governor_ro"), "menu");
+    assert_eq!(codes(&machine), ["other-governor-at-boot"]);
+}
+
+/// Debian 12's 6.1: the driver is there, the governor and its parameters are not.
+#[test]
+fn a_governor_that_this_kernel_does_not_have_is_not_proposed() {
+    let machine = Fake::quiet("6.1.0-56-cloud-amd64");
+    machine.remove_all("/sys/module/haltpoll");
+    machine.set(&format!("{CPUIDLE}/available_governors"), "ladder menu");
+    machine.set(&format!("{CPUIDLE}/current_governor"), "menu");
+    assert_eq!(codes(&machine), ["no-haltpoll-governor"]);
+    let text = text(&machine, "no-haltpoll-governor");
+    assert!(text.contains("it has ladder, menu only") && !text.contains("echo haltpoll"), "{text}");
+}
+
+#[test]
+fn both_layers_poll_without_poll_control() {
+    let machine = Fake::quiet("6.18.44");
+    machine.set_hypervisor(Some(Hypervisor::kvm(0, 1)));
+    assert_eq!(codes(&machine), ["both-layers-poll"]);
+}
+
+#[test]
+fn guest_values_that_do_not_mean_what_they_seem_to() {
+    let with = |changes: &[(&str, &str)]| {
+        let changes: Vec<(String, &str)> =
+            changes.iter().map(|(name, value)| (format!("guest_halt_poll_{name}"), *value)).collect();
+        let changes: Vec<(&str, &str)> =
+            changes.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        with("6.18.44", HALTPOLL, &changes)
+    };
+    assert_eq!(with(&[("allow_shrink", "N")]), ["allow-shrink-off"]);
+    assert_eq!(with(&[("ns", "0")]), ["guest-polling-off"]);
+    assert_eq!(with(&[("grow_start", "0")]), ["guest-never-polls"]);
+    assert_eq!(with(&[("grow_start", "200001")]), ["guest-grow-start-above-max"]);
+    assert_eq!(with(&[("grow_start", "200000")]), [""; 0]);
+    assert_eq!(with(&[("grow", "0")]), ["guest-does-not-grow"]);
+    assert_eq!(with(&[("grow", "1")]), ["guest-does-not-grow"]);
+    assert_eq!(with(&[("shrink", "0")]), ["guest-shrink-zero"]);
+    assert_eq!(with(&[("shrink", "1")]), ["guest-shrink-one"]);
+    // Neither has an effect beside the other, so each is reported with its reason.
+    assert_eq!(
+        with(&[("shrink", "1"), ("allow_shrink", "N")]),
+        ["allow-shrink-off", "parameter-no-effect", "parameter-no-effect"]
+    );
+}
+
+#[test]
+fn latency_request_of_zero() {
+    let machine = Fake::quiet("6.18.44");
+    let cpu0 = "/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us";
+    machine.set(cpu0, "n/a");
+    assert_eq!(codes(&machine), ["latency-request-zero-haltpoll"]);
+    machine.set("/dev/cpu_dma_latency", "\0\0\0\0");
+    assert!(text(&machine, "latency-request-zero-haltpoll").contains("on all CPUs"));
+    machine.set("/dev/cpu_dma_latency", "\0\u{5}\0\0");
+    machine.set(cpu0, "0");
+    assert_eq!(codes(&machine), [""; 0]);
+}
+
+#[test]
+fn idle_on_the_command_line() {
+    let machine = Fake::quiet("6.18.44");
+    machine.set("/proc/cmdline", "quiet idle=poll");
+    assert_eq!((codes(&machine), worst(&machine)), (vec!["idle-poll"], Some(Severity::Danger)));
+    machine.set("/proc/cmdline", "quiet -- idle=poll");
+    assert_eq!(codes(&machine), [""; 0]);
+}
+
+#[test]
+fn posted_timers_and_what_they_need() {
+    let posting = |release: &str| {
+        let machine = Fake::quiet(release);
+        machine.set(&format!("{KVM}/pi_inject_timer"), "1");
+        machine.set("/sys/devices/system/cpu/nohz_full", "1-3");
+        machine
+    };
+    let machine = posting("6.18.44");
+    assert_eq!(codes(&machine), ["pi-inject-needs-exits-disabled"]);
+    machine.set("/sys/module/kvm_intel/parameters/enable_apicv", "N");
+    assert_eq!(codes(&machine), ["pi-inject-apicv-off"]);
+    machine.remove_all("/sys/module/kvm_intel");
+    assert_eq!(codes(&machine), ["pi-inject-no-apicv"]);
+    let before = posting("5.17.6");
+    assert_eq!(codes(&before), ["host-max-may-differ"]);
+    before.set("/sys/devices/system/cpu/nohz_full", "(null)");
+    assert_eq!(codes(&before), ["host-max-may-differ", "pi-inject-without-nohz-full"]);
+}
+
+#[test]
+fn timers_and_the_cpus_they_fire_on() {
+    let machine = Fake::quiet("6.18.44");
+    machine.set("/proc/sys/kernel/timer_migration", "0");
+    assert_eq!(codes(&machine), [""; 0]);
+    machine.set("/sys/devices/system/cpu/nohz_full", "1-3");
+    assert_eq!(codes(&machine), ["timers-stay"]);
+    let isolated = Fake::quiet("6.18.44");
+    isolated.set("/sys/devices/system/cpu/isolated", "2-3");
+    assert_eq!(codes(&isolated), ["isolated-with-timers"]);
+    isolated.set("/sys/devices/system/cpu/nohz_full", "2-3");
+    assert_eq!(codes(&isolated), [""; 0]);
+}
+
+#[test]
+fn timer_parameters() {
+    let off = Fake::quiet("6.1.192");
+    off.set("/sys/module/kvm_intel/parameters/preemption_timer", "N");
+    assert_eq!(codes(&off), ["no-preemption-timer"]);
+    let with = |release, name, value| with(release, KVM, &[(name, value)]);
+    assert_eq!(with("6.1.192", "lapic_timer_advance_ns", "-1"), [""; 0]);
+    assert_eq!(with("6.1.192", "lapic_timer_advance_ns", "4000"), ["timer-advance-fixed"]);
+    assert_eq!(with("6.18.44", "lapic_timer_advance", "Y"), [""; 0]);
+    assert_eq!(with("6.18.44", "lapic_timer_advance", "N"), ["timer-advance-off"]);
+}
+
+#[test]
+fn iothreads_that_never_poll_and_ambiguous_zeros() {
+    let with = |object: &str, machine_type: &str| {
+        let machine = Fake::quiet("6.18.44");
+        machine.vm(100, &["qemu-system-x86_64", "-M", machine_type, "-object", object]);
+        codes(&machine)
+    };
+    assert_eq!(
+        with("iothread,id=io0,poll-max-ns=0,poll-grow=4", "q35"),
+        ["iothread-no-effect", "iothread-polling-off"]
+    );
+    assert_eq!(with("iothread,id=io0,poll-max-ns=0", "q35"), ["iothread-polling-off"]);
+    assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-7.2"), ["iothread-shrink-zero"]);
+    assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-11.1"), [""; 0]);
+}
+
+#[test]
+fn kernels_and_values_that_dwell_does_not_know() {
+    assert!(codes(&Fake::quiet("4.19.0")).contains(&"kernel-unknown"));
+    let machine = Fake::quiet("6.18.44");
+    machine.set(&format!("{KVM}/halt_poll_ns_grow"), "(null)");
+    assert!(
+        text(&machine, "parameter-unreadable")
+            .starts_with(&format!("{KVM}/halt_poll_ns_grow holds no number"))
+    );
+    let user = Fake::quiet("6.18.44");
+    user.set_kvm(KvmDevice::Closed { why: Absent::Denied });
+    assert_eq!(codes(&user), ["kvm-denied"]);
+}
