@@ -12,7 +12,9 @@ use crate::tracefs::{Tracefs, TracefsError};
 use dwell_machine::{Machine, Sysroot, cpu, holds_vm, kernel};
 use dwell_policy::Layer;
 use dwell_recording::accounting::KVM_COUNTERS;
-use dwell_recording::{Clock, Contents, Metadata, NewFile, NewFileError, Packing, WriteError, Writer};
+use dwell_recording::{
+    Clock, Contents, Metadata, NewFile, NewFileError, Packing, TimeRecorded, WriteError, Writer,
+};
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
@@ -335,6 +337,7 @@ impl Recorder {
         let mut looked = started;
         let _first = come_first();
         self.trace.sampler().enable().map_err(io("switch on"))?;
+        let start_ns = now_ns();
         self.counters.iter_mut().for_each(KvmCounters::start);
         while !until.stop.load(Ordering::Relaxed) {
             let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(started.elapsed()));
@@ -357,6 +360,7 @@ impl Recorder {
         }
         self.counters.iter_mut().for_each(KvmCounters::end);
         self.trace.sampler().disable().map_err(io("switch off"))?;
+        self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns: now_ns() });
         self.read(&mut round);
         self.trace.settle_losses().map_err(io("read the lost counts of"))?;
         self.release(&mut round, u64::MAX, outlet, observer)?;

@@ -59,7 +59,9 @@ pub use columns::{COLUMNS, Column, Columns};
 pub use contents::{Contents, Idler};
 pub use dwell_policy::Layer;
 pub use episode::{Episode, WakeCause};
-pub use metadata::{Clock, CpuLoss, IdleIncludes, Losses, Metadata, SettingValue, SettingsChange, Source};
+pub use metadata::{
+    Clock, CpuLoss, IdleIncludes, Losses, Metadata, SettingValue, SettingsChange, Source, TimeRecorded,
+};
 pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;
 pub use reader::{ReadError, Reader};

@@ -34,6 +34,10 @@ pub struct Metadata {
     /// Settings in force, in order of time: those at the start first, then each change.
     #[serde(default)]
     pub settings: Vec<SettingsChange>,
+    /// The time recorded, over which rates and shares are; `None`: not known, then they are from the first start of an
+    /// episode to the last end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<TimeRecorded>,
     /// What the recorder missed.
     #[serde(default)]
     pub lost: Losses,
@@ -61,11 +65,34 @@ impl Metadata {
             qemu: None,
             cpu_model: None,
             settings: Vec::new(),
+            recorded: None,
             lost: Losses::default(),
             tool_version: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
             provenance: None,
             other: BTreeMap::new(),
         }
+    }
+}
+
+/// From when to when the recorder watched \[ns, the recording's clock\]: idlers without an episode in it were busy, or idle
+/// throughout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeRecorded {
+    /// When the recorder began to watch.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+}
+
+impl TimeRecorded {
+    /// Its length \[ns\].
+    pub const fn ns(self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+
+    /// The middle of it \[ns, the recording's clock\].
+    pub const fn middle_ns(self) -> u64 {
+        self.start_ns.saturating_add(self.ns() / 2)
     }
 }
 

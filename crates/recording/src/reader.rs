@@ -5,7 +5,7 @@ use crate::columns::{COLUMNS, Column, Columns};
 use crate::contents::Contents;
 use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
 use crate::episode::WakeCause;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, TimeRecorded};
 use crate::open::{OpenError, Opened};
 use crate::storage::Storage;
 use parquet::errors::ParquetError;
@@ -120,6 +120,21 @@ impl Reader {
     /// What the recording says about itself.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// The time recorded, if the metadata have it, lengthened by what episodes there are before and after it.
+    pub fn time_recorded(&self) -> Option<TimeRecorded> {
+        let TimeRecorded { start_ns, end_ns } = self.metadata.recorded?;
+        Some(TimeRecorded {
+            start_ns: self.contents.first_start_ns.map_or(start_ns, |first| first.min(start_ns)),
+            end_ns: self.contents.last_end_ns.map_or(end_ns, |last| last.max(end_ns)),
+        })
+    }
+
+    /// Over what time rates and shares are \[ns\]: the time recorded, else from the first start of an episode to the last
+    /// end.
+    pub fn span_ns(&self) -> u64 {
+        self.time_recorded().map_or(self.contents.span_ns(), TimeRecorded::ns)
     }
 
     /// What is in it: counts, idlers and their handlers.

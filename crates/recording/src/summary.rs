@@ -2,7 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::columns::Columns;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, TimeRecorded};
 use crate::reader::{ReadError, Reader};
 use crate::sparse::Quantiles;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub const QUANTILES: [f64; 9] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0
 pub struct Summary {
     /// What it says of itself: settings, losses, source.
     pub metadata: Metadata,
-    /// From the first start to the last end \[ns\].
+    /// The time recorded, else from the first start to the last end \[ns\].
     pub span_ns: u64,
     /// All episodes.
     pub all: Stats,
@@ -42,7 +42,7 @@ fn is_zero(number: &u64) -> bool {
 pub struct IdlerSummary {
     /// Its name.
     pub name: String,
-    /// From its first start to its last end \[ns\].
+    /// The time recorded, else from its first start to its last end \[ns\].
     pub span_ns: u64,
     /// Its episodes.
     #[serde(flatten)]
@@ -123,15 +123,16 @@ impl Summary {
             }
         }
         let contradictions = contradictions(reader, &all, &idlers);
+        let recorded = reader.time_recorded().map(TimeRecorded::ns);
         let names = reader.contents().idlers.iter().map(|idler| idler.name.clone());
         let idlers = names.zip(idlers).map(|(name, idler)| IdlerSummary {
             name,
-            span_ns: idler.span_ns(),
+            span_ns: recorded.unwrap_or_else(|| idler.span_ns()),
             stats: idler.finish(),
         });
         Ok(Summary {
             metadata: reader.metadata().clone(),
-            span_ns: all.span_ns(),
+            span_ns: recorded.unwrap_or_else(|| all.span_ns()),
             idlers: idlers.collect(),
             all: all.finish(),
             out_of_order,

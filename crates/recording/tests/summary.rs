@@ -1,7 +1,7 @@
 //! Statistics against plain sorting and counting.
 
 use dwell_recording::summary::Summary;
-use dwell_recording::{Episode, Layer, Metadata, Packing, Reader, Writer};
+use dwell_recording::{Episode, Layer, Metadata, Packing, Reader, TimeRecorded, Writer};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -71,5 +71,27 @@ fn quantiles_of_a_bundled_recording_are_those_of_its_manifest() {
     {
         let found = summary.all.quantiles.iter().find(|q| q.quantile == quantile).unwrap().idle_ns;
         assert!(found.abs_diff(wanted) <= wanted / 500, "{quantile}: {found}, not {wanted}");
+    }
+}
+
+#[test]
+fn rates_are_over_the_time_recorded_and_not_from_first_to_last_episode() {
+    // 300 waits of 100 us within 0.1 s of a recording of 4 s.
+    let reader = |recorded: Option<TimeRecorded>| {
+        let metadata = Metadata { recorded, ..Metadata::new(Layer::Iothread) };
+        let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
+        for wait in 0..300 {
+            writer.push(&Episode::new("loop", 1_000_000_000 + wait * 333_333, 100_000)).unwrap();
+        }
+        Reader::from_bytes("memory", writer.close().unwrap().1).unwrap()
+    };
+    let recorded = |start_ns, end_ns| Some(TimeRecorded { start_ns, end_ns });
+    let summary = Summary::of(&reader(recorded(500_000_000, 4_500_000_000))).unwrap();
+    assert_eq!((summary.span_ns, summary.idlers[0].span_ns), (4_000_000_000, 4_000_000_000));
+    // Not known: from the first start to the last end.
+    assert_eq!(Summary::of(&reader(None)).unwrap().span_ns, 299 * 333_333 + 100_000);
+    // Shorter than the episodes, or the wrong way round: never less than what is there.
+    for wrong in [recorded(1_050_000_000, 1_060_000_000), recorded(1_090_000_000, 1_010_000_000)] {
+        assert_eq!(reader(wrong).span_ns(), 299 * 333_333 + 100_000);
     }
 }

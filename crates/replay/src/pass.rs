@@ -1,4 +1,4 @@
-//! One pass over all episodes of a source: what rules would have cost, and the bound beside them.
+//! One pass over all episodes of a source: what rules would have cost, and the lower bound.
 
 use crate::bound::OptimumBound;
 use crate::{Bank, Counts, Rule, RuleError, Source, SourceError, Span};
@@ -7,15 +7,15 @@ use dwell_policy::Nanos;
 /// What a pass found.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// When the episodes took place.
+    /// The time recorded, else from the first start of an episode to the last end.
     pub span: Span,
     /// What each rule did, in the order asked for.
     pub counts: Vec<Counts>,
-    /// What the optimum did, who knows the length of each episode beforehand.
+    /// What the optimum did: the policy that knows the length of each episode beforehand.
     pub optimum: Counts,
 }
 
-/// Why a pass came to no end.
+/// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A rule cannot be replayed.
@@ -26,7 +26,7 @@ pub enum ReplayError {
     Source(#[from] SourceError),
 }
 
-/// Replays every rule over all episodes. `progress` is told how many episodes were seen since it was last told.
+/// Replays every rule over all episodes. `progress` gets the number of episodes replayed since its last call.
 ///
 /// # Errors
 /// [`ReplayError`].
@@ -43,5 +43,6 @@ pub fn replay(
         optimum.feed(batch);
         progress(batch.episodes() as u64);
     })?;
+    let span = source.time_recorded().unwrap_or(span);
     Ok(Replayed { span, counts: bank.take(), optimum: optimum.counts() })
 }

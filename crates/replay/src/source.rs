@@ -1,7 +1,7 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
 use dwell_policy::Nanos;
-use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader};
+use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
 use std::sync::mpsc;
 
@@ -100,7 +100,7 @@ impl Batch {
     }
 }
 
-/// When the first of some episodes began and the last ended \[ns\].
+/// From the first start of some episodes to the last end \[ns\], or the time recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     limits: Option<(u64, u64)>,
@@ -114,6 +114,11 @@ impl Span {
         self.limits = Some((first.min(start_ns), last.max(end_ns)));
     }
 
+    /// A time recorded.
+    pub const fn of(recorded: TimeRecorded) -> Span {
+        Span { limits: Some((recorded.start_ns, recorded.start_ns + recorded.ns())) }
+    }
+
     /// Takes in the span of other episodes.
     pub fn extend(&mut self, other: Span) {
         if let Some((first, last)) = other.limits {
@@ -121,13 +126,23 @@ impl Span {
         }
     }
 
-    /// From the first start to the last end \[ns\]; 0 where there was no episode.
+    /// Its length \[ns\]; 0 where there was no episode.
     pub fn ns(&self) -> u64 {
         self.limits.map_or(0, |(first, last)| last - first)
     }
 }
 
-/// Episodes that can be gone through again and again, in part or in whole.
+/// The halves of a recording: the first to choose on, the second to judge on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halves {
+    /// The first row of the second half.
+    pub second: u64,
+    /// The halves of the time recorded. `None`: it is not known; then the halves have equally many episodes, and each is as
+    /// long as its episodes took.
+    pub spans: Option<[Span; 2]>,
+}
+
+/// Episodes that can be read again and again, in part or in whole.
 pub trait Source: Sync {
     /// Number of episodes; a row is an episode, in the order of the file.
     fn episodes(&self) -> u64;
@@ -138,7 +153,20 @@ pub trait Source: Sync {
     /// The most handlers that any idler has; 0 where handlers are not known.
     fn handlers(&self) -> usize;
 
-    /// Hands over the episodes of `rows`, batch after batch, and answers when they took place.
+    /// The time recorded; `None` where it is not known.
+    fn time_recorded(&self) -> Option<Span> {
+        None
+    }
+
+    /// The halves of the recording: of the time recorded where it is known.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    fn halves(&self) -> Result<Halves, SourceError> {
+        Ok(Halves { second: self.episodes() / 2, spans: None })
+    }
+
+    /// Hands over the episodes of `rows`, batch after batch, and returns when they took place.
     ///
     /// # Errors
     /// [`SourceError`] if the recording cannot be read.
@@ -149,7 +177,7 @@ pub trait Source: Sync {
 
     /// Hands over episodes in parts, which `cuts` end: part number *i* is from row `cuts[i]` to row `cuts[i + 1]`, the
     /// first of the latter not included. All batches of a part, each with its number, come before those of the next.
-    /// Answers when each part took place. Every row is read once.
+    /// Returns when each part took place. Every row is read once.
     ///
     /// # Errors
     /// [`SourceError`] if the recording cannot be read.
@@ -226,6 +254,17 @@ impl Source for RecordingSource {
         self.reader.episodes()
     }
 
+    fn time_recorded(&self) -> Option<Span> {
+        self.reader.time_recorded().map(Span::of)
+    }
+
+    fn halves(&self) -> Result<Halves, SourceError> {
+        let Some(recorded) = self.reader.time_recorded() else {
+            return Ok(Halves { second: self.episodes() / 2, spans: None });
+        };
+        Ok(Halves { second: self.first_row_from(recorded.middle_ns())?, spans: Some(halves_of(recorded)) })
+    }
+
     fn idlers(&self) -> usize {
         self.reader.contents().idlers.len()
     }
@@ -264,7 +303,27 @@ impl Source for RecordingSource {
     }
 }
 
+/// A time recorded as two halves.
+fn halves_of(recorded: TimeRecorded) -> [Span; 2] {
+    let middle_ns = recorded.middle_ns();
+    [TimeRecorded { end_ns: middle_ns, ..recorded }, TimeRecorded { start_ns: middle_ns, ..recorded }]
+        .map(Span::of)
+}
+
 impl RecordingSource {
+    /// The first row whose episode starts at this time or later; the number of rows if there is none.
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
+        let (mut first_row, mut chunk) = (0, Chunk::default());
+        for row_group in 0..self.reader.row_groups() {
+            self.reader.read(row_group, Columns::START_NS, &mut chunk)?;
+            if let Some(row) = chunk.start_ns.iter().position(|&start_ns| start_ns >= time_ns) {
+                return Ok(first_row + row as u64);
+            }
+            first_row += self.reader.row_group_rows(row_group);
+        }
+        Ok(first_row)
+    }
+
     /// Hands over the row groups that hold some of `parts`, in order, with the rows that they are; one thread decodes
     /// the next while the caller works through this one.
     fn read_ahead(
@@ -329,6 +388,7 @@ impl RecordingSource {
 pub struct Memory {
     episodes: Vec<MemoryEpisode>,
     idlers: usize,
+    recorded: Option<TimeRecorded>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -357,6 +417,13 @@ impl Memory {
         memory
     }
 
+    /// The same, recorded from `start_ns` to `end_ns`; the first episode starts at 0.
+    #[must_use]
+    pub fn recorded(mut self, start_ns: u64, end_ns: u64) -> Memory {
+        self.recorded = Some(TimeRecorded { start_ns, end_ns });
+        self
+    }
+
     /// The episodes of one idler.
     pub fn of_one(idle_ns: &[u64]) -> Memory {
         Memory::new(idle_ns.iter().map(|&idle| (0, idle)))
@@ -366,6 +433,19 @@ impl Memory {
 impl Source for Memory {
     fn episodes(&self) -> u64 {
         self.episodes.len() as u64
+    }
+
+    fn time_recorded(&self) -> Option<Span> {
+        self.recorded.map(Span::of)
+    }
+
+    fn halves(&self) -> Result<Halves, SourceError> {
+        let Some(recorded) = self.recorded else {
+            return Ok(Halves { second: self.episodes() / 2, spans: None });
+        };
+        let second = self.episodes.iter().position(|episode| episode.start_ns >= recorded.middle_ns());
+        let second = second.unwrap_or(self.episodes.len()) as u64;
+        Ok(Halves { second, spans: Some(halves_of(recorded)) })
     }
 
     fn idlers(&self) -> usize {
@@ -398,5 +478,47 @@ impl Source for Memory {
             span
         };
         Ok(cuts.windows(2).enumerate().map(part).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::Layer;
+    use dwell_recording::{Episode, Metadata, Packing, Writer};
+
+    /// 30 episodes in the first tenth of a second and 10 in the last of four, two idlers, in row groups of 7.
+    fn recording(recorded: Option<TimeRecorded>) -> RecordingSource {
+        let metadata = Metadata { recorded, ..Metadata::new(Layer::Host) };
+        let packing = Packing { rows_per_group: 7, zstd_level: 1 };
+        let mut writer = Writer::new(Vec::new(), metadata, packing).unwrap();
+        let starts = (0..30u64).map(|n| n * 3_000_000).chain((0..10).map(|n| 3_900_000_000 + n * 3_000_000));
+        for (start_ns, idler) in starts.zip(["a", "b"].into_iter().cycle()) {
+            writer.push(&Episode::new(idler, start_ns, 1_000_000)).unwrap();
+        }
+        RecordingSource::new(Reader::from_bytes("memory", writer.close().unwrap().1).unwrap(), false)
+    }
+
+    #[test]
+    fn halves_are_halves_of_the_time_recorded() {
+        let source = recording(Some(TimeRecorded { start_ns: 0, end_ns: 4_000_000_000 }));
+        let halves = source.halves().unwrap();
+        assert_eq!(halves.second, 30);
+        assert_eq!(halves.spans.unwrap().map(|span| span.ns()), [2_000_000_000; 2]);
+        assert_eq!(source.time_recorded().unwrap().ns(), 4_000_000_000);
+        // All episodes in one half.
+        let source = recording(Some(TimeRecorded { start_ns: 0, end_ns: 40_000_000_000 }));
+        assert_eq!(source.halves().unwrap().second, 40);
+        // Not known: as many episodes in each.
+        assert_eq!(recording(None).halves().unwrap(), Halves { second: 20, spans: None });
+        assert_eq!(recording(None).time_recorded(), None);
+    }
+
+    #[test]
+    fn memory_has_the_same_halves() {
+        let memory = Memory::of_one(&[10, 10, 10, 70]).recorded(0, 100);
+        let halves = memory.halves().unwrap();
+        assert_eq!((halves.second, halves.spans.unwrap().map(|span| span.ns())), (4, [50, 50]));
+        assert_eq!(Memory::of_one(&[10; 4]).halves().unwrap(), Halves { second: 2, spans: None });
     }
 }
