@@ -8,6 +8,7 @@ use crate::counts::Counts;
 use crate::number::{duration, percent, ratio};
 use crate::priced::{Figure, Priced, Row, Values};
 use dwell_policy::Nanos;
+use dwell_policy::catalogue::{Entry, LEADER, SAVINGS};
 use dwell_policy::param::Setting;
 pub use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
@@ -121,15 +122,35 @@ pub enum Role {
     BestInHindsight,
     /// The best fixed window for the second half.
     BestFixedWindow,
-    /// A policy that no kernel has: polls as long as that has saved something.
-    Savings,
-    /// A policy that no kernel has: follows the window that would have cost least.
-    Leader,
     /// What no policy can go below.
     Optimum,
+    /// A policy that learns, which no kernel has.
+    #[serde(untagged)]
+    Learner(#[serde(with = "learner")] &'static Entry),
+}
+
+/// A policy that learns, by its name.
+mod learner {
+    use dwell_policy::catalogue::{Entry, learners};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(entry: &&'static Entry, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(entry.name)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<&'static Entry, D::Error> {
+        let name = String::deserialize(input)?;
+        let named = learners().find(|entry| entry.name == name);
+        named.ok_or_else(|| D::Error::custom(format_args!("unknown role `{name}`")))
+    }
 }
 
 impl Role {
+    /// The leader.
+    pub const LEADER: Role = Role::Learner(LEADER);
+    /// Savings.
+    pub const SAVINGS: Role = Role::Learner(SAVINGS);
+
     /// Name in tables.
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,8 +161,7 @@ impl Role {
             Role::Rejected => "rejected",
             Role::BestInHindsight => "best in hindsight",
             Role::BestFixedWindow => "best fixed window",
-            Role::Savings => "savings",
-            Role::Leader => "leader",
+            Role::Learner(entry) => entry.name,
             Role::Optimum => "optimum",
         }
     }

@@ -1,7 +1,8 @@
 //! From a recording to advice.
 //!
 //! The first half of the recording is for choosing, the second for judging: a setting is recommended for what it did
-//! on the first half, and every figure shown of it is from the second, which had no part in the choice. Policies are
+//! on the first half, and every figure shown of it is from the second, which had no part in the choice. The halves are of
+//! the time recorded; where that is not known, they have equally many episodes. Policies are
 //! not started anew between the halves, as they would not be on a machine.
 //!
 //! Advice is given only if the gain is beyond doubt: the second half is cut into blocks, the blocks are drawn again
@@ -13,9 +14,9 @@ use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::priced::{Figure, Pricing, Row, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
-use crate::source::{Source, SourceError, Span};
+use crate::source::{Halves, Source, SourceError, Span};
 use dwell_policy::Nanos;
-use dwell_policy::catalogue::Terms;
+use dwell_policy::catalogue::{Terms, learners};
 use dwell_policy::param::Setting;
 use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 
@@ -47,6 +48,18 @@ pub enum TuneError {
         "{0} episodes are too few to choose on one half and judge on the other; at least {MIN_EPISODES} are needed"
     )]
     TooFew(u64),
+    /// Nearly all episodes are in one half of the time recorded.
+    #[error(
+        "the first half of the time recorded has {first} episodes and the second {second}: too few to choose on one and \
+         judge on the other; at least {} are needed in each; record while the load runs",
+        MIN_EPISODES / 2
+    )]
+    UnevenHalves {
+        /// Episodes in the first half.
+        first: u64,
+        /// Episodes in the second half.
+        second: u64,
+    },
     /// The recording cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -86,8 +99,12 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     if episodes < MIN_EPISODES {
         return Err(TuneError::TooFew(episodes));
     }
-    let half = episodes / 2;
-    let search = Search::run(task, half)?;
+    let halves = task.source.halves()?;
+    let (first, second) = (halves.second, episodes - halves.second.min(episodes));
+    if first.min(second) < MIN_EPISODES / 2 {
+        return Err(TuneError::UnevenHalves { first, second });
+    }
+    let search = Search::run(task, &halves)?;
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let chosen = search.choose(task, &value);
     let hindsight = search.best_in_hindsight(&value);
@@ -95,17 +112,18 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
 
     let rule = |index: usize| Rule::Layer(task.candidates[index]);
     let candidate = chosen.map_or(Rule::Layer(task.present), rule);
-    let finalists = [
+    let mut finalists = vec![
         (Role::Never, Rule::Never),
         (Role::Always, Rule::Always),
         (Role::Present, Rule::Layer(task.present)),
         (Role::Recommended, candidate),
         (Role::BestInHindsight, rule(hindsight)),
         (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
-        (Role::Savings, Rule::savings(Terms::at(task.halt_cost))),
-        (Role::Leader, Rule::leader(Terms::at(task.halt_cost))),
     ];
-    let judged = Judged::run(task, half, &finalists.map(|(_, rule)| rule))?;
+    let learner = |entry| (Role::Learner(entry), Rule::Policy(entry, Terms::at(task.halt_cost)));
+    finalists.extend(learners().map(learner));
+    let rules: Vec<Rule> = finalists.iter().map(|(_, rule)| *rule).collect();
+    let judged = Judged::run(task, &halves, &rules)?;
     debug_assert_eq!(judged.total(5), fixed_counts);
 
     let [fitted_optimum, optimum] = search.optimum;
@@ -245,13 +263,13 @@ struct Search {
 }
 
 impl Search {
-    fn run(task: &Task<'_>, half: u64) -> Result<Search, TuneError> {
+    fn run(task: &Task<'_>, halves: &Halves) -> Result<Search, TuneError> {
         let rules: Vec<Rule> = task.candidates.iter().copied().map(Rule::Layer).collect();
         let mut bank = Bank::new(&rules, task.source.handlers())?;
         let mut bounds = [OptimumBound::new(task.halt_cost); 2];
         let mut windows = FixedWindows::default();
         let mut fitted = vec![];
-        let spans = task.source.visit_parts(&[0, half, u64::MAX], &mut |part, batch| {
+        let spans = task.source.visit_parts(&[0, halves.second, u64::MAX], &mut |part, batch| {
             if part == 1 && fitted.is_empty() {
                 fitted = bank.take();
             }
@@ -264,7 +282,7 @@ impl Search {
             rayon::join(|| bank.feed(batch), bounds);
             (task.progress)(batch.episodes() as u64);
         })?;
-        let (fitted_span, judged_span) = (spans[0], spans[1]);
+        let [fitted_span, judged_span] = halves.spans.unwrap_or([spans[0], spans[1]]);
         let optimum = bounds.map(|bound| bound.counts());
         Ok(Search { fitted, judged: bank.take(), fitted_span, judged_span, optimum, windows })
     }
@@ -312,8 +330,9 @@ struct Judged {
 }
 
 impl Judged {
-    fn run(task: &Task<'_>, half: u64, rules: &[Rule]) -> Result<Judged, TuneError> {
+    fn run(task: &Task<'_>, halves: &Halves, rules: &[Rule]) -> Result<Judged, TuneError> {
         let mut bank = Bank::new(rules, task.source.handlers())?;
+        let half = halves.second;
         let rows = task.source.episodes() - half;
         // The first part is the first half, and each other a block of the second.
         let ends = (0..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64);
@@ -330,6 +349,7 @@ impl Judged {
         let fitted = blocks.remove(0);
         let mut span = Span::default();
         spans[1..].iter().for_each(|of_block| span.extend(*of_block));
+        let span = halves.spans.map_or(span, |[_, second]| second);
         Ok(Judged { fitted, blocks, span })
     }
 

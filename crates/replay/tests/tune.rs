@@ -16,10 +16,13 @@ fn advise(idle_ns: &[u64], goal: Goal) -> Result<Advice, TuneError> {
 }
 
 fn advise_from(idle_ns: &[u64], goal: Goal, present: Setting) -> Result<Advice, TuneError> {
+    advise_on(&Memory::of_one(idle_ns), goal, present)
+}
+
+fn advise_on(source: &Memory, goal: Goal, present: Setting) -> Result<Advice, TuneError> {
     let candidates = grid::settings(Layer::Host, present.version());
-    let source = Memory::of_one(idle_ns);
     let task = Task {
-        source: &source,
+        source,
         present,
         candidates: &candidates,
         goal,
@@ -121,9 +124,9 @@ fn better_rules_stand_beside_the_best_setting() {
         around(100_000, 8_000).iter().enumerate().map(|(n, d)| if n % 3 < 2 { d / 16 } else { *d }).collect();
     let advice = advise(&idle, Goal::LeastCost).unwrap();
     let cost = |role: Role| advice.figures(role).cost_ns as f64;
-    assert!(cost(Role::Leader) < 1.03 * cost(Role::Optimum));
-    assert!(cost(Role::Leader) < 0.9 * cost(Role::BestInHindsight));
-    assert!(cost(Role::Savings) < 2.0 * cost(Role::Optimum));
+    assert!(cost(Role::LEADER) < 1.03 * cost(Role::Optimum));
+    assert!(cost(Role::LEADER) < 0.9 * cost(Role::BestInHindsight));
+    assert!(cost(Role::SAVINGS) < 2.0 * cost(Role::Optimum));
 }
 
 #[test]
@@ -180,5 +183,34 @@ fn no_row_is_called_recommended_unless_it_is() {
         assert_eq!(shown, advice.recommended().is_some());
         let json = serde_json::to_string(&advice).unwrap();
         assert_eq!(json.contains("\"recommended\""), shown);
+    }
+}
+
+#[test]
+fn halves_and_rates_are_of_the_time_recorded() {
+    // 1000 long episodes in the first half of 100 s, which end in idleness, and 4000 short ones in the second.
+    let mut idle = around(40_000_000, 1_000);
+    let first: u64 = idle.iter().sum();
+    idle.push(50_000_000_000 - first);
+    idle.extend(around(10_000_000, 4_000));
+    let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    let advice =
+        advise_on(&Memory::of_one(&idle).recorded(0, 100_000_000_000), Goal::LeastCost, present).unwrap();
+    assert_eq!((advice.fitted_span_ns, advice.judged_span_ns), (50_000_000_000, 50_000_000_000));
+    let never = advice.row(Role::Never).unwrap();
+    let halts_per_s = |halts: f64| halts / 50.0;
+    assert!((never.fitted.halts_per_s - halts_per_s(1_001.0)).abs() < 1e-9, "{}", never.fitted.halts_per_s);
+    let second = idle.len() as f64 - 1_001.0;
+    assert!((never.row.figures.halts_per_s - halts_per_s(second)).abs() < 1e-9);
+}
+
+#[test]
+fn burst_in_one_half_of_the_time_recorded_is_refused() {
+    let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    // 2000 episodes in 0.2 s of 4 s.
+    let burst = Memory::of_one(&around(100_000, 2_000)).recorded(0, 4_000_000_000);
+    match advise_on(&burst, Goal::LeastCost, present) {
+        Err(TuneError::UnevenHalves { first: 2_000, second: 0 }) => {}
+        other => panic!("{:?}", other.map(|advice| advice.verdict)),
     }
 }

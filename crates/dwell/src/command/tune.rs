@@ -255,8 +255,8 @@ fn better_rules(advice: &Advice) -> String {
     format!(
         "A better rule would cost {} times the optimum (leader) or {} (savings); the best setting of today's rule\n\
          in hindsight costs {}. The crate dwell-policy has both rules; no kernel does.",
-        over(Role::Leader),
-        over(Role::Savings),
+        over(Role::LEADER),
+        over(Role::SAVINGS),
         over(Role::BestInHindsight)
     )
 }
