@@ -28,6 +28,7 @@ pub mod perf;
 mod plan;
 pub mod probe;
 pub mod record;
+mod rights;
 pub mod settings;
 pub mod system;
 pub mod tracefs;

@@ -694,6 +694,7 @@ mod tests {
     fn each_refusal_has_its_own_remedy() {
         let not_root = with_kvm().forbid("/sys/kernel/tracing").mount_fails(libc::EPERM);
         let no_tracefs = Fake::new().mount_fails(libc::ENODEV);
+        let not_mounted = Fake::new().mount_fails(libc::EPERM);
         let no_kvm = machine();
         let paranoid = with_kvm().perf_fails(libc::EACCES);
         let old = machine().file(&format!("{EVENTS}/kvm/kvm_exit/format"), FORMAT);
@@ -702,8 +703,13 @@ mod tests {
         let lines = [
             (
                 not_root,
-                "no permission to read /sys/kernel/tracing; run as root (or with CAP_PERFMON, and tracefs \
-                readable for you)",
+                "no permission to read /sys/kernel/tracing: this process lacks CAP_DAC_READ_SEARCH; run as root, or with \
+                CAP_PERFMON and CAP_DAC_READ_SEARCH",
+            ),
+            (
+                not_mounted,
+                "no permission to mount tracefs: this process lacks CAP_SYS_ADMIN; run as root, or mount it before: mount \
+                -t tracefs tracefs /sys/kernel/tracing",
             ),
             (
                 no_tracefs,
@@ -717,8 +723,8 @@ mod tests {
             ),
             (
                 paranoid,
-                "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3); run as \
-                root or with CAP_PERFMON, or set kernel.perf_event_paranoid=-1",
+                "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3): this process \
+                lacks CAP_PERFMON; run as root or with it, or set kernel.perf_event_paranoid=-1",
             ),
             (
                 old,

@@ -4,6 +4,7 @@
 //! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
 
 use crate::format::{Format, FormatError};
+use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::{Machine, kernel};
 use std::io;
@@ -18,10 +19,12 @@ pub enum TracefsError {
     )]
     NoTracefs,
     /// Tracefs may not be read or mounted.
-    #[error("no permission to {what}; run as root (or with CAP_PERFMON, and tracefs readable for you)")]
+    #[error("no permission to {what}: {}", remedy_of_refusal(*.lacks))]
     NotPermitted {
         /// What was attempted.
         what: String,
+        /// The capability that this process lacks for it; `None` if it lacks none.
+        lacks: Option<&'static str>,
         /// The system's error.
         source: io::Error,
     },
@@ -73,6 +76,23 @@ pub enum TracefsError {
     },
 }
 
+fn remedy_of_refusal(lacks: Option<&'static str>) -> &'static str {
+    match lacks {
+        Some(READ) => {
+            "this process lacks CAP_DAC_READ_SEARCH; run as root, or with CAP_PERFMON and CAP_DAC_READ_SEARCH"
+        }
+        Some(_) => {
+            "this process lacks CAP_SYS_ADMIN; run as root, or mount it before: mount -t tracefs tracefs \
+             /sys/kernel/tracing"
+        }
+        None => "a sandbox or security module forbids it; record outside of it",
+    }
+}
+
+/// What it takes to read tracefs, which is root's, and to mount it.
+const READ: &str = "CAP_DAC_READ_SEARCH";
+const MOUNT: &str = "CAP_SYS_ADMIN";
+
 fn remedy_of_category(category: &str) -> &'static str {
     match category {
         "kvm" => "KVM is not there; load kvm_intel or kvm_amd, or record the layer `guest` instead",
@@ -116,8 +136,10 @@ impl Tracefs {
             }
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let needs = if refused.is_some() { READ } else { MOUNT };
                 let (what, source) = refused.unwrap_or_else(|| ("mount tracefs".to_owned(), error));
-                Err(TracefsError::NotPermitted { what, source })
+                let lacks = (!has_one_of(system, &[needs])).then_some(needs);
+                Err(TracefsError::NotPermitted { what, lacks, source })
             }
             Err(source) => Err(TracefsError::Io { what: "mount tracefs".to_owned(), source }),
         }
@@ -170,7 +192,12 @@ impl Tracefs {
                 }
             }
             io::ErrorKind::PermissionDenied => {
-                TracefsError::NotPermitted { what: format!("read the format of {event}"), source: error }
+                let lacks = (!has_one_of(machine, &[READ])).then_some(READ);
+                TracefsError::NotPermitted {
+                    what: format!("read the format of {event}"),
+                    lacks,
+                    source: error,
+                }
             }
             _ => TracefsError::Io { what: format!("read the format of {event}"), source: error },
         }

@@ -6,6 +6,7 @@ mod failure;
 mod model;
 mod output;
 mod paint;
+mod privileges;
 mod progress;
 mod quantity;
 mod settings;

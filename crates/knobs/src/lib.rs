@@ -30,7 +30,7 @@ pub mod iothread;
 pub mod journal;
 pub mod keep;
 pub mod knob;
-mod libvirt;
+pub mod libvirt;
 pub mod lines;
 pub mod place;
 pub mod plan;

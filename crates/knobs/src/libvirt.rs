@@ -13,9 +13,24 @@ const VIRSH: &str = "/usr/bin/virsh";
 
 /// The `<poll …/>` of an I/O thread as it stands there; `None` if it has none.
 pub(crate) fn poll(machine: &dyn Writable, domain: &str, number: u32) -> io::Result<Option<String>> {
-    let xml = dump(machine, domain)?;
-    let thread = Thread::find(&xml, domain, number)?;
+    poll_in(&dump(machine, domain)?, domain, number)
+}
+
+/// The `<poll …/>` of an I/O thread in the text of a domain, as it is written there; `None` if it has none.
+///
+/// # Errors
+/// `InvalidData` if the text is not XML, or the domain has no such I/O thread.
+pub fn poll_in(xml: &str, domain: &str, number: u32) -> io::Result<Option<String>> {
+    let thread = Thread::find(xml, domain, number)?;
     Ok(thread.poll.and_then(|range| xml.get(range)).map(str::to_owned))
+}
+
+/// The text of a domain with this element in place of the `<poll …/>` of an I/O thread, or without one.
+///
+/// # Errors
+/// As [`poll_in`].
+pub fn with_poll(xml: &str, domain: &str, number: u32, element: Option<&str>) -> io::Result<String> {
+    Ok(Thread::find(xml, domain, number)?.with(xml, element.unwrap_or("")))
 }
 
 /// Puts a `<poll …/>` there, or takes away the one that is there.
@@ -26,12 +41,12 @@ pub(crate) fn set_poll(
     element: Option<&str>,
 ) -> io::Result<()> {
     let xml = dump(machine, domain)?;
-    let changed = Thread::find(&xml, domain, number)?.with(&xml, element.unwrap_or(""));
+    let changed = with_poll(&xml, domain, number, element)?;
     machine.run(VIRSH, &["define", "/dev/stdin"], &changed).map(drop)
 }
 
 /// Whether a text is one `<poll …/>` with nothing but numbers: what dwell writes, and the only thing that it puts back.
-pub(crate) fn is_poll(text: &str) -> bool {
+pub fn is_poll(text: &str) -> bool {
     let Ok(document) = Document::parse(text) else { return false };
     let poll = document.root_element();
     let is_number =
@@ -59,7 +74,6 @@ fn dump(machine: &dyn Writable, domain: &str) -> io::Result<String> {
 /// Where an `<iothread>` and its `<poll>` are in the text of a domain.
 struct Thread {
     range: Range<usize>,
-    number: u32,
     poll: Option<Range<usize>>,
     /// Where the content begins, unless the element is `<iothread …/>`.
     content: Option<usize>,
@@ -82,7 +96,6 @@ impl Thread {
         };
         Ok(Thread {
             range: thread.range(),
-            number,
             poll: thread.children().find(|node| is(node, "poll")).map(|node| node.range()),
             content: thread.first_child().map(|child| child.range().start),
         })
@@ -96,9 +109,14 @@ impl Thread {
             (None, None) if element.is_empty() => return xml.to_owned(),
             (None, None) => {
                 let whole = xml.get(self.range.clone()).unwrap_or_default();
-                let head = whole.strip_suffix("/>").or_else(|| whole.strip_suffix("></iothread>"));
-                let plain = format!("<iothread id='{}'", self.number);
-                (self.range.clone(), format!("{}>{element}</iothread>", head.unwrap_or(&plain)))
+                match whole.strip_suffix("/>") {
+                    Some(head) => (self.range.clone(), format!("{head}>{element}</iothread>")),
+                    // `<iothread …></iothread>`, with whatever white space.
+                    None => {
+                        let end = self.range.start + whole.rfind("</").unwrap_or(whole.len());
+                        (end..end, element.to_owned())
+                    }
+                }
             }
         };
         let mut changed = xml.to_owned();
@@ -125,6 +143,9 @@ mod tests {
         assert_eq!(changed(&with, 2, ""), bare.replace(" x='y'/>", " x='y'></iothread>"));
         assert_eq!(changed(&with, 2, "<poll max='1'/>"), with.replace("300000", "1"));
         assert_eq!(changed(bare, 1, ""), bare);
+        // White space in the end tag is no reason to lose an attribute.
+        let odd = "<domain><iothreadids><iothread id='1' x='y'></iothread ></iothreadids></domain>";
+        assert_eq!(changed(odd, 1, POLL), odd.replace("></iothread >", &format!(">{POLL}</iothread >")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::kvm_stats::SourceError;
 use crate::perf::{Attributes, Source};
+use crate::rights::capabilities;
 use crate::system::System;
 use dwell_machine::{Absent, Machine};
 use serde::Serialize;
@@ -93,10 +94,6 @@ impl Mounted {
     }
 }
 
-/// Capabilities that open the ways, with their bits.
-const CAPABILITIES: [(u32, &str); 4] =
-    [(19, "CAP_SYS_PTRACE"), (21, "CAP_SYS_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
-
 /// Every tracepoint that a recorder uses, as `group:name`.
 pub(super) const TRACEPOINTS: [&str; 19] = [
     "kvm:kvm_vcpu_wakeup",
@@ -156,12 +153,6 @@ fn euid(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-fn capabilities(status: &str) -> Vec<&'static str> {
-    let word = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
-    let bits = u64::from_str_radix(word.trim(), 16).unwrap_or(0);
-    CAPABILITIES.iter().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect()
-}
-
 fn mounted(machine: &dyn Machine, filesystem: &str) -> Mounted {
     let mounts =
         machine.text("/proc/self/mounts").or_else(|| machine.text("/proc/mounts")).unwrap_or_default();
@@ -198,6 +189,5 @@ mod tests {
         let status = "Name:\tdwell\nUid:\t1000\t0\t0\t0\nCapEff:\t0000004000200000\n";
         assert_eq!(euid(status), Some(0));
         assert_eq!(capabilities(status), ["CAP_SYS_ADMIN", "CAP_PERFMON"]);
-        assert!(capabilities("CapEff:\tgarbage").is_empty());
     }
 }

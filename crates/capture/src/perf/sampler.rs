@@ -3,6 +3,7 @@
 use super::event::{self, Attributes, Source};
 use super::record::{Record, Records};
 use super::ring::Ring;
+use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::cpu;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,12 +26,20 @@ pub struct Tracepoint {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// `perf_event_open` is not allowed.
-    #[error("no permission to sample tracepoints of all processes{}; run as root or with CAP_PERFMON{}",
+    #[error("no permission to sample tracepoints of all processes{}: {}",
         .paranoid.map(|level| format!(" (kernel.perf_event_paranoid is {level})")).unwrap_or_default(),
-        if .paranoid.is_some_and(|level| level > -1) { ", or set kernel.perf_event_paranoid=-1" } else { "" })]
+        match (.allowed, .paranoid.is_some_and(|level| level > -1)) {
+            (true, _) => "this process has CAP_PERFMON, so a sandbox or security module forbids it; record outside of it",
+            (false, true) => {
+                "this process lacks CAP_PERFMON; run as root or with it, or set kernel.perf_event_paranoid=-1"
+            }
+            (false, false) => "this process lacks CAP_PERFMON; run as root or with it",
+        })]
     NotPermitted {
         /// `/proc/sys/kernel/perf_event_paranoid`.
         paranoid: Option<i32>,
+        /// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
+        allowed: bool,
         /// What the system said.
         source: io::Error,
     },
@@ -169,7 +178,9 @@ impl Sampler {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 let paranoid = system.text("/proc/sys/kernel/perf_event_paranoid");
-                OpenError::NotPermitted { paranoid: paranoid.and_then(|text| text.parse().ok()), source }
+                let paranoid = paranoid.and_then(|text| text.parse().ok());
+                let allowed = has_one_of(system, &PERFMON);
+                OpenError::NotPermitted { paranoid, allowed, source }
             }
             Some(libc::ENOSYS) => OpenError::NoPerf { source },
             Some(libc::EMFILE | libc::ENFILE) => {
@@ -293,6 +304,9 @@ impl Sampler {
     }
 }
 
+/// What includes the right to sample all processes.
+const PERFMON: [&str; 2] = ["CAP_PERFMON", "CAP_SYS_ADMIN"];
+
 fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINVAL)
 }
@@ -366,14 +380,21 @@ mod tests {
     fn each_refusal_has_its_own_remedy() {
         assert_eq!(
             refused(libc::EACCES, "3\n"),
-            "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3); run as root or with \
-             CAP_PERFMON, or set kernel.perf_event_paranoid=-1"
+            "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is 3): this process lacks \
+             CAP_PERFMON; run as root or with it, or set kernel.perf_event_paranoid=-1"
         );
         assert_eq!(
             refused(libc::EPERM, "-1\n"),
-            "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is -1); run as root or with \
-             CAP_PERFMON"
+            "no permission to sample tracepoints of all processes (kernel.perf_event_paranoid is -1): this process lacks \
+             CAP_PERFMON; run as root or with it"
         );
+        // What this process has is not what it lacks.
+        let privileged =
+            Fake::new().perf_fails(libc::EACCES).file("/proc/self/status", "CapEff:\t0000004000000000\n");
+        let source = Source::Tracepoint(41);
+        let tracepoint = Tracepoint { name: "kvm:kvm_vcpu_wakeup".to_owned(), source, filter: None };
+        let told = Sampler::open(&privileged, vec![tracepoint]).unwrap_err().to_string();
+        assert!(told.contains("has CAP_PERFMON, so a sandbox"), "{told}");
         assert!(refused(libc::ENOSYS, "2").contains("CONFIG_PERF_EVENTS"));
         assert!(refused(libc::EMFILE, "2").contains("ulimit -n 101"));
         assert_eq!(refused(libc::EINVAL, "2"), "cannot sample kvm:kvm_vcpu_wakeup on CPU 0");

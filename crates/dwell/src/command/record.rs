@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress::{self, per_second};
-use crate::{quantity, stop};
+use crate::{privileges, quantity, stop};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
@@ -136,8 +136,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
-    let stop = stop::on_ctrl_c()?;
     let recorder = Recorder::open(target, Some(command_line()))?;
+    // Before any other thread is started: capabilities are those of a thread, and inherited.
+    privileges::keep_those_for_recording(&output);
+    let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let mut line = progress::Recording::new(until.duration);
     let summary = recorder.to_file(&output, &until, &mut line);

@@ -95,7 +95,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Measured> {
     parse(file, &text)
 }
 
-fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
+/// What is in the text of such a file.
+pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
     let told = serde_json::from_str(text).with_context(|| {
         format!(
             "{file}: none of `dwell verify`, `dwell lab validate` and `dwell iothread bench --predict` writes this with \

@@ -1,0 +1,84 @@
+//! Capabilities that are no longer needed once the ring buffers are open.
+//!
+//! A recorder reads names of processes and writes one file. Of what root may do it keeps:
+//!
+//! | capability | for |
+//! |---|---|
+//! | `CAP_PERFMON`, or `CAP_SYS_ADMIN` where the kernel has no such (before 5.8) | events of threads that begin later |
+//! | `CAP_SYS_PTRACE`, `CAP_DAC_READ_SEARCH` | the descriptors of VMs of other users, which tell the numbers of vCPUs |
+//! | `CAP_SYS_NICE` | to run first, so that less is lost |
+//! | `CAP_DAC_OVERRIDE`, `CAP_FOWNER` | the recording, where its directory belongs to another user |
+
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Gives up the capabilities that recording into `output` does not need, of this thread and of those that it starts. Where
+/// they cannot be given up, the recording is none the worse.
+pub(crate) fn keep_those_for_recording(output: &Path) {
+    let Ok(now) = capabilities(None) else { return };
+    let keep = now.permitted & needed(now.effective, is_own_directory(output));
+    let _ = set_capabilities(
+        None,
+        CapabilitySets {
+            effective: keep & now.effective,
+            permitted: keep,
+            inheritable: CapabilitySet::empty(),
+        },
+    );
+}
+
+fn needed(effective: CapabilitySet, own_directory: bool) -> CapabilitySet {
+    let mut needed = CapabilitySet::PERFMON
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::SYS_NICE;
+    if !effective.contains(CapabilitySet::PERFMON) {
+        needed |= CapabilitySet::SYS_ADMIN;
+    }
+    if !own_directory {
+        needed |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
+    }
+    needed
+}
+
+/// Whether this user may write into the directory of a file as its owner, without capabilities.
+fn is_own_directory(file: &Path) -> bool {
+    let directory = match file.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let owned = |path: &Path, mode: u32| {
+        fs::metadata(path).is_ok_and(|there| there.uid() == geteuid().as_raw() && there.mode() & mode == mode)
+    };
+    owned(directory, 0o300)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_recording_takes_is_kept() {
+        let all = CapabilitySet::all();
+        let kept = needed(all, true);
+        for gone in [
+            CapabilitySet::SYS_ADMIN,
+            CapabilitySet::SYS_MODULE,
+            CapabilitySet::SYS_RAWIO,
+            CapabilitySet::DAC_OVERRIDE,
+            CapabilitySet::SETUID,
+            CapabilitySet::NET_ADMIN,
+        ] {
+            assert!(!kept.contains(gone), "{gone:?}");
+        }
+        assert!(kept.contains(CapabilitySet::PERFMON));
+        assert!(needed(all, false).contains(CapabilitySet::DAC_OVERRIDE));
+        assert!(needed(CapabilitySet::SYS_ADMIN, true).contains(CapabilitySet::SYS_ADMIN));
+        let dir = tempfile::tempdir().unwrap();
+        assert!(is_own_directory(&dir.path().join("a")));
+        assert!(!is_own_directory("/no/such/directory/a".as_ref()));
+    }
+}
