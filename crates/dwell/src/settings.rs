@@ -4,7 +4,7 @@ use anyhow::{Context, anyhow, ensure};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
-use dwell_recording::{Metadata, SettingValue};
+use dwell_recording::Metadata;
 use dwell_replay::{Catalogue, Versions};
 
 /// Which releases decide the rules and their defaults.
@@ -134,20 +134,7 @@ pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(
 /// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording says
 /// nothing of this layer. Values that this version does not have are passed over.
 pub(crate) fn recorded(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
-    let mut setting = Setting::defaults(layer, version);
-    let mut any = false;
-    for change in metadata.settings.iter().filter(|change| change.layer == layer) {
-        for (name, value) in &change.values {
-            let value = match value {
-                SettingValue::Flag(flag) => Some(i64::from(*flag)),
-                SettingValue::Number(number) => i64::try_from(*number).ok(),
-                SettingValue::Negative(number) => Some(*number),
-                SettingValue::Text(_) => None,
-            };
-            any |= value.is_some_and(|value| setting.set(name, value).is_ok());
-        }
-    }
-    any.then_some(setting)
+    dwell_replay::check::setting_of(layer, version, &metadata.settings)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 pub mod advice;
 pub mod bound;
 pub mod catalogue;
+pub mod check;
 pub mod engine;
 pub mod grid;
 pub mod number;

@@ -3,7 +3,7 @@
 use dwell_policy::Nanos;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 /// Episodes of several idlers, those of each in order.
 #[derive(Clone, Debug, Default)]
@@ -192,7 +192,7 @@ pub struct SourceError(#[from] ReadError);
 
 /// A Parquet recording, read row group by row group, so that memory does not grow with its length.
 pub struct RecordingSource {
-    reader: Reader,
+    reader: Arc<Reader>,
     with_handlers: bool,
     late: Nanos,
     poll_pass: Nanos,
@@ -200,8 +200,8 @@ pub struct RecordingSource {
 
 impl RecordingSource {
     /// The episodes of a recording; ready handlers are read only if asked for.
-    pub fn new(reader: Reader, with_handlers: bool) -> RecordingSource {
-        RecordingSource { reader, with_handlers, late: Nanos::ZERO, poll_pass: Nanos::ZERO }
+    pub fn new(reader: impl Into<Arc<Reader>>, with_handlers: bool) -> RecordingSource {
+        RecordingSource { reader: reader.into(), with_handlers, late: Nanos::ZERO, poll_pass: Nanos::ZERO }
     }
 
     /// The same, the wake-up latency taken out of its idle times where the recording says that they include it
@@ -227,6 +227,13 @@ impl RecordingSource {
     /// look for any.
     fn with_alone(&self) -> bool {
         self.reader.metadata().layer == Layer::Host
+    }
+
+    /// The episodes as they were recorded, with the handlers of an event loop: what the rule in force learned from.
+    #[must_use]
+    pub fn as_recorded(&self) -> RecordingSource {
+        let with_handlers = self.reader.metadata().layer == Layer::Iothread;
+        RecordingSource::new(Arc::clone(&self.reader), with_handlers)
     }
 
     /// The recording.
