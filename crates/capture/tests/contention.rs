@@ -7,7 +7,7 @@
 mod common;
 mod say;
 
-use common::{HaltingVcpu, Numbers, Stats, opened};
+use common::{HaltingVcpu, Numbers, Stats};
 use dwell_capture::{Recorder, Target, Until};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
@@ -73,14 +73,12 @@ fn gaps(count: usize) -> Vec<u64> {
 }
 
 /// Runs a vCPU under this maximum beside `tasks` tasks on core 1; records it if asked to.
-fn run(
-    maximum: u32,
-    tasks: usize,
-    count: usize,
-    recorder: Option<Recorder>,
-) -> Result<(Did, Option<Vec<u8>>), String> {
+fn run(maximum: u32, tasks: usize, count: usize, record: bool) -> Result<(Did, Option<Vec<u8>>), String> {
     let vcpu = HaltingVcpu::new(Some(maximum))?;
     pin(Some(vcpu_thread()), 1);
+    let pid = i32::try_from(std::process::id()).ok();
+    let open = || Recorder::open(Target::Host { pid, exits: false, contention: true }, None);
+    let recorder = record.then(open).transpose().map_err(|error| error.to_string())?;
     let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..tasks {
@@ -135,7 +133,6 @@ fn polls_on_a_shared_core_are_predicted() {
     if !(cores.is_set(0) && cores.is_set(1)) {
         return say!("SKIP needs CPUs 0 and 1: {TEST}");
     }
-    let pid = i32::try_from(std::process::id()).unwrap();
     let count = std::env::var("DWELL_WAKES").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
     pin(Some(gettid()), 0);
     say!("tasks  maximum       polls: pred meas       halts: pred meas    polled us: pred meas");
@@ -144,9 +141,7 @@ fn polls_on_a_shared_core_are_predicted() {
         let (mut predictions, mut measured) = (vec![vec![]; 3], vec![vec![]; 3]);
         let mut worst = vec![];
         for _ in 0..ROUNDS {
-            let target = Target::Host { pid: Some(pid), exits: false, contention: true };
-            let Some(recorder) = opened(Recorder::open(target, None), TEST) else { return };
-            let (_, bytes) = match run(RECORDED, tasks, count, Some(recorder)) {
+            let (_, bytes) = match run(RECORDED, tasks, count, true) {
                 Ok(ran) => ran,
                 Err(error) => return say!("SKIP {error}: {TEST}"),
             };
@@ -166,7 +161,7 @@ fn polls_on_a_shared_core_are_predicted() {
             let source = source.with_poll_pass(check.poll_pass());
             for (place, &maximum) in MAXIMA.iter().enumerate() {
                 predictions[place].push(predicted(&source, maximum));
-                measured[place].push(run(maximum, tasks, count, None).unwrap().0);
+                measured[place].push(run(maximum, tasks, count, false).unwrap().0);
             }
         }
         let worst = median(worst);

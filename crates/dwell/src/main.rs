@@ -1,6 +1,7 @@
 //! dwell: how long should an idle CPU poll before it halts?
 
 mod calibration;
+mod check;
 mod command;
 mod failure;
 mod model;

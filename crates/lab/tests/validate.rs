@@ -4,7 +4,7 @@
 mod say;
 
 use dwell_lab::experiment::calibrate::{Calibration, cost, measure};
-use dwell_lab::experiment::validate::{FIGURES, block, figures, verdicts};
+use dwell_lab::experiment::validate::{FIGURES, Others, block, figures, verdicts};
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::Gaps;
 use dwell_lab::host::Load;
@@ -52,7 +52,8 @@ fn predictions_come_true() {
         .fold(Arms::new("recorded", Idle::host(200_000)), |arms, (name, idle)| arms.arm(name, idle.clone()));
     let campaign = Campaign::new("validate", arms, figures(), plan).unwrap();
     let record = campaign.run(&mut load, &stop, &mut |_| (), |turn| {
-        let predict = (turn.arm == 0).then_some((others.as_slice(), &calibration));
+        let all = Others { settings: &others, calibration: &calibration, contended: false };
+        let predict = (turn.arm == 0).then_some(all);
         block(&rig, &gaps, 800, 1, turn, predict, &stop)
     });
     let record = match record {

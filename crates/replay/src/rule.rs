@@ -238,11 +238,18 @@ impl Player {
     ///
     /// Policies of event loops take the episode as that of their first handler.
     pub fn play_late(&mut self, idle: Nanos, wake_latency: Nanos) -> Counts {
+        self.play_late_alone(idle, wake_latency, Nanos::MAX)
+    }
+
+    /// As [`Player::play_late`], of an episode in which a poll of KVM's may last at most `alone`.
+    pub fn play_late_alone(&mut self, idle: Nanos, wake_latency: Nanos, alone: Nanos) -> Counts {
+        let sees_others = !matches!(self.state, State::One(Any::Haltpoll(_) | Any::Aio(_)) | State::Aio(_));
+        let longest = if sees_others { alone } else { Nanos::MAX };
         let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
         let mut one = |policy: &mut dyn Policy| {
             let window = policy.window();
-            let late = if idle > window { wake_latency } else { Nanos::ZERO };
-            counts.count(window.get(), idle.get());
+            let late = if idle > window.min(longest) { wake_latency } else { Nanos::ZERO };
+            counts.count_alone(window.get(), idle.get(), longest.get());
             policy.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
         };
         match &mut self.state {
@@ -253,22 +260,25 @@ impl Player {
                 let start = self.ended_ns.unwrap_or(0);
                 let window = controlled.live(start, idle.get());
                 self.ended_ns = Some(start.saturating_add(idle.get()));
-                counts.count(window, idle.get());
+                counts.count_alone(window, idle.get(), alone.get());
             }
             State::Stacked { guest, host } => {
                 let guest_window = guest.window();
                 let rest = idle.saturating_sub(guest_window);
                 let host = host.as_mut().filter(|_| rest > Nanos::ZERO);
                 let mut host_window = Nanos::ZERO;
+                let mut host_poll = Nanos::ZERO;
                 let mut late = if rest > Nanos::ZERO { wake_latency } else { Nanos::ZERO };
                 if let Some(host) = host {
                     host_window = host.window();
-                    late = if rest > host_window { wake_latency } else { Nanos::ZERO };
+                    host_poll = host_window.min(alone.saturating_sub(guest_window));
+                    late = if rest > host_poll { wake_latency } else { Nanos::ZERO };
                     host.observe(Outcome::of(Nanos(rest.get().saturating_add(late.get()))));
                 }
                 guest.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
-                counts.count(guest_window.get().saturating_add(host_window.get()), idle.get());
-                counts.exits += u64::from(rest > Nanos::ZERO && rest <= host_window);
+                let window = guest_window.get().saturating_add(host_window.get());
+                counts.count_alone(window, idle.get(), guest_window.get().saturating_add(host_poll.get()));
+                counts.exits += u64::from(rest > Nanos::ZERO && rest <= host_poll);
             }
         }
         counts

@@ -116,8 +116,15 @@ impl HaltingVcpu {
                 stop.store(1, Ordering::Release);
             }
             self.wake.write(1).unwrap();
+            let mut woken = Instant::now();
             while count.load(Ordering::Acquire) == before {
                 std::thread::yield_now();
+                // An interrupt that comes before the guest has set up its controller is lost; on a shared core that may
+                // be long after the start.
+                if number == 0 && woken.elapsed() > Duration::from_millis(100) {
+                    self.wake.write(1).unwrap();
+                    woken = Instant::now();
+                }
             }
         }
         self.thread.take().unwrap().join().unwrap();

@@ -1,5 +1,6 @@
 //! `dwell replay`
 
+use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
@@ -8,6 +9,7 @@ use crate::settings;
 use anyhow::bail;
 use dwell_policy::param::Setting;
 use dwell_replay::advice::Origin;
+use dwell_replay::check::SelfCheck;
 use dwell_replay::{Pricing, RecordingSource, Replayed, Row, Rule, Source};
 use dwell_report::{Cell, Column, Table, priced};
 use serde::Serialize;
@@ -62,6 +64,7 @@ struct Costs {
     span_ns: u64,
     idle_ns: u128,
     optimum_cost_ns: u128,
+    self_check: SelfCheck,
     notes: Vec<String>,
     results: Vec<Row>,
 }
@@ -88,6 +91,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     rules.extend(&args.policy);
 
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
+    let (source, self_check) = check::check(source)?;
+    notes.extend(check::note(&self_check));
     let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
     let pricing = Pricing {
         halt_cost: model.halt_cost,
@@ -108,6 +113,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         span_ns: pricing.span_ns,
         idle_ns: bound.idle_ns,
         optimum_cost_ns: pricing.optimum_ns,
+        self_check,
         notes,
         results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
     };

@@ -1,5 +1,6 @@
 //! `dwell study`
 
+use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{model, progress, quantity, settings};
@@ -7,6 +8,7 @@ use anyhow::{Context, bail};
 use dwell_policy::version::{NEWEST_KERNEL, Version};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
+use dwell_replay::check::SelfCheck;
 use dwell_replay::study::{FITTED, Priced, Subject, Summary, kept, study};
 use dwell_replay::{RecordingSource, Source};
 use dwell_report::{Cell, Column, Table, count, duration};
@@ -75,6 +77,7 @@ struct RecordingJson {
     fitted: bool,
     idle_includes: IdleIncludes,
     episodes: u64,
+    self_check: SelfCheck,
     optimum_cost_ns: u128,
     cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
     /// What the outer controller, every second, keeps of the leader's gain over KVM's default.
@@ -99,6 +102,7 @@ struct Found {
     fitted: bool,
     idle_includes: IdleIncludes,
     episodes: u64,
+    self_check: SelfCheck,
     priced: Vec<Priced>,
 }
 
@@ -152,12 +156,13 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     model::refuse_least_lengths(reader.metadata())?;
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
-    let source = RecordingSource::new(reader, false).without_latency(args.recorded_latency);
+    let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
+    let source = source.without_latency(args.recorded_latency);
     let bar = progress::episodes(source.episodes(), "replaying");
     let priced = study(&source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
     bar.finish_and_clear();
     let fitted = FITTED.contains(&name.as_str());
-    Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), priced: priced? })
+    Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), self_check, priced: priced? })
 }
 
 fn split(found: &[Found]) -> String {
@@ -182,7 +187,11 @@ fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
     );
     let short = "KVM's rule under the controller begins at its default: the time to the first decision is in the figures, and is \
                  much of a recording of a few seconds";
-    if late > 0 { vec![of_late, short.to_owned()] } else { vec![short.to_owned()] }
+    let mut notes = if late > 0 { vec![of_late] } else { vec![] };
+    notes.push(short.to_owned());
+    let compared = |one: &Found| check::note(&one.self_check).map(|note| format!("{}: {note}", one.name));
+    notes.extend(found.iter().filter_map(compared));
+    notes
 }
 
 fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
@@ -193,6 +202,7 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         fitted: one.fitted,
         idle_includes: one.idle_includes,
         episodes: one.episodes,
+        self_check: one.self_check.clone(),
         optimum_cost_ns: one.priced[place].optimum_ns,
         cost_over_optimum: Subject::all()
             .into_iter()

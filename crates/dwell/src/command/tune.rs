@@ -2,6 +2,7 @@
 
 mod plan;
 
+use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
@@ -11,6 +12,7 @@ use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_policy::Layer;
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
+use dwell_replay::check::SelfCheck;
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, Values, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
@@ -67,6 +69,8 @@ pub(crate) struct GoalArgs {
     /// below 1 % of what the present setting costs. 0 takes the second limit alone.
     #[arg(long, value_name = "SHARE", value_parser = quantity::share, default_value = "0.5%")]
     min_gain: f64,
+    #[command(flatten)]
+    check: CheckArgs,
 }
 
 impl GoalArgs {
@@ -101,6 +105,7 @@ pub(crate) struct Tuned {
     words: String,
     #[serde(flatten)]
     pub(crate) advice: Advice,
+    self_check: SelfCheck,
     notes: Vec<String>,
     /// Whether the first note is where the recording comes from, which is printed before anything else.
     #[serde(skip)]
@@ -114,8 +119,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let layer = one_layer(&model)?;
     let target = args.plan.target(layer)?;
     let facts = args.plan.facts(&file, &reader)?;
-    let source = RecordingSource::new(reader, layer == Layer::Iothread);
-    let mut tuned = advise(&file, &source, &model, &args.goal)?;
+    let (source, check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
+    let mut tuned = advise(&file, &source, &model, &args.goal, check)?;
     tuned.begins_with_source = first_note.is_some();
     tuned.notes.splice(..0, first_note);
     if !args.front {
@@ -150,9 +155,11 @@ pub(crate) fn advise(
     source: &RecordingSource,
     model: &Model,
     goal: &GoalArgs,
+    self_check: SelfCheck,
 ) -> anyhow::Result<Tuned> {
     let metadata = source.reader().metadata();
     model::refuse_least_lengths(metadata).with_context(|| file.to_owned())?;
+    goal.check.refuse(file, &self_check)?;
     let layer = one_layer(model)?;
     let (present, recorded) = model.present(metadata);
     let present = present[0];
@@ -170,7 +177,7 @@ pub(crate) fn advise(
     });
     bar.finish_and_clear();
     let advice = advice.with_context(|| file.to_owned())?;
-    let mut notes = vec![];
+    let mut notes: Vec<String> = check::note(&self_check).into_iter().collect();
     if !recorded {
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }
@@ -187,6 +194,7 @@ pub(crate) fn advise(
         words: advice.words(),
         lines: advice.recommended().map_or_else(Vec::new, |setting| lines::of(&setting, &present)),
         advice,
+        self_check,
         notes,
         begins_with_source: false,
     })

@@ -41,6 +41,9 @@ pub enum LabError {
     /// A policy that cannot be run.
     #[error(transparent)]
     Rule(#[from] RuleError),
+    /// The recording could not be compared with itself.
+    #[error(transparent)]
+    Replay(#[from] dwell_replay::ReplayError),
     /// Another experiment runs on this machine.
     #[error("another experiment of dwell's runs on this machine; come back when it has ended")]
     NotAlone,

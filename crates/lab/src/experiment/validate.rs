@@ -8,6 +8,8 @@
 //!   the poll is exact. Without that excess it is the time of the wake event.
 //! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that is longer by
 //!   the same excess, as in the kernel.
+//! * Where other tasks are put on the core of the vCPU, a poll ends when the recording shows one to be runnable, and takes at
+//!   least one pass of KVM's loop, whose length follows from KVM's counters.
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
 use super::calibrate::Calibration;
@@ -20,7 +22,8 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, SettingValue};
-use dwell_replay::{Counts, Rule};
+use dwell_replay::check::self_check;
+use dwell_replay::{Counts, RecordingSource, Rule};
 use dwell_stats::Bootstrap;
 use dwell_stats::{Block, Figure, Interval, Measurements, Trial, Unit};
 use serde::Serialize;
@@ -124,6 +127,17 @@ pub fn median_error(verdicts: &[Verdict], figure: &str) -> Option<f64> {
     }
 }
 
+/// What is predicted from a block that is recorded.
+#[derive(Clone, Copy)]
+pub struct Others<'a> {
+    /// The other arms, by name.
+    pub settings: &'a [(String, Idle)],
+    /// The cost of a halt here.
+    pub calibration: &'a Calibration,
+    /// Whether other tasks want the vCPU's core: the scheduler's events are recorded then.
+    pub contended: bool,
+}
+
 /// Measures a block, and where `others` names arms, records it and predicts what they will do.
 ///
 /// # Errors
@@ -134,17 +148,17 @@ pub fn block(
     wakes: usize,
     seed: u64,
     trial: &Trial<'_, Idle>,
-    others: Option<(&[(String, Idle)], &Calibration)>,
+    others: Option<Others<'_>>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
     let gaps = gaps.sequence(seed, trial.sequence, WARM_UP + wakes).gaps;
-    let Some((others, calibration)) = others else {
+    let Some(Others { settings, calibration, contended }) = others else {
         return Ok(told(&waking::wake(rig, trial.setting, &gaps, stop)?));
     };
-    let (waking, recording) = recorded(rig, trial.setting, &gaps, stop)?;
+    let (waking, recording) = recorded(rig, trial.setting, &gaps, contended, stop)?;
     let mut block = told(&waking);
     let wakes = waking.wakes().max(1) as f64;
-    for (name, other) in others {
+    for (name, other) in settings {
         let counts = predict(&recording, other, calibration)?;
         let cpu = recording.base_cpu(&waking, calibration) + counts.polled_ns() + counts.halt_cpu_ns;
         let figures = [
@@ -190,6 +204,8 @@ struct Recording {
 struct Episode {
     idle: Nanos,
     halted: bool,
+    /// How long a poll in it may last.
+    alone: Nanos,
     /// Whether its wake is one of those that count.
     counts: bool,
 }
@@ -241,7 +257,7 @@ fn predict(recording: &Recording, other: &Idle, calibration: &Calibration) -> Re
     let mut predicted = Predicted::default();
     for episode in &recording.episodes {
         let event = episode.event(calibration);
-        let counts = player.play_late(event, calibration.idle_excess(event));
+        let counts = player.play_late_alone(event, calibration.idle_excess(event), episode.alone);
         if episode.counts {
             predicted.all += counts;
             predicted.halt_cpu_ns += counts.halts as f64 * calibration.halt_cpu_after(event).get() as f64;
@@ -266,12 +282,13 @@ fn recorded(
     rig: &Rig,
     idle: &Idle,
     gaps: &[Nanos],
+    contended: bool,
     stop: &AtomicBool,
 ) -> Result<(WakeupBlock, Recording), LabError> {
     let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
         // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
         let target =
-            Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false, contention: false };
+            Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false, contention: contended };
         let recorder = Recorder::open(target, None)?;
         let enough = AtomicBool::new(false);
         let (started, ready) = channel();
@@ -299,6 +316,9 @@ fn recorded(
 
 fn read(bytes: Vec<u8>, waking: &WakeupBlock) -> Result<Recording, LabError> {
     let reader = Reader::from_bytes("the lab's recording", bytes)?;
+    let source = RecordingSource::new(reader, false);
+    let pass = self_check(&source)?.poll_pass();
+    let reader = source.reader();
     let metadata = reader.metadata();
     let version = metadata.kernel.as_deref().and_then(Version::parse).ok_or(LabError::UnknownKernel)?;
     let settings = metadata.settings.first();
@@ -310,14 +330,22 @@ fn read(bytes: Vec<u8>, waking: &WakeupBlock) -> Result<Recording, LabError> {
     let mut episodes = vec![];
     let mut chunk = Chunk::default();
     for group in 0..reader.row_groups() {
-        reader.read(group, Columns::START_NS | Columns::IDLE_NS | Columns::HALTED, &mut chunk)?;
+        let columns = Columns::START_NS | Columns::IDLE_NS | Columns::HALTED | Columns::ALONE_NS;
+        reader.read(group, columns, &mut chunk)?;
         episodes.extend((0..chunk.rows).map(|row| Episode {
             idle: Nanos(chunk.idle_ns[row]),
             halted: chunk.halted[row] == Some(true),
+            alone: alone_of(chunk.alone_ns[row], chunk.idle_ns[row], pass),
             counts: waking.counted.contains(&chunk.start_ns[row].saturating_add(chunk.idle_ns[row])),
         }));
     }
     Ok(Recording { episodes, version, parameters })
+}
+
+/// How long a poll may last: to the end where no other task came, or where it is not known.
+fn alone_of(alone_ns: Option<u64>, idle_ns: u64, pass: Nanos) -> Nanos {
+    let short = alone_ns.filter(|&alone_ns| alone_ns < idle_ns);
+    short.map_or(Nanos::MAX, |alone_ns| Nanos(alone_ns).max(pass))
 }
 
 #[cfg(test)]

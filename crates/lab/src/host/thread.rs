@@ -7,6 +7,10 @@ use rustix::time::{ClockId, Timespec};
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A CPU of this machine, by the kernel's number.
@@ -353,6 +357,51 @@ fn clock(id: libc::clockid_t) -> io::Result<Nanos> {
 pub(super) fn nanos(time: Timespec) -> Nanos {
     let (seconds, rest) = (time.tv_sec.max(0).unsigned_abs(), time.tv_nsec.max(0).unsigned_abs());
     Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+}
+
+/// Threads that always want a core, until they are dropped.
+#[derive(Debug)]
+pub struct Contenders {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Contenders {
+    /// So many on `cpu`, with the priority of the calling thread. Without a CPU, or without any, there are none.
+    ///
+    /// # Errors
+    /// If a thread cannot be made, or the core may not be used.
+    pub fn on(cpu: Option<Cpu>, threads: usize) -> io::Result<Contenders> {
+        let mut contenders = Contenders { stop: Arc::new(AtomicBool::new(false)), threads: vec![] };
+        let (placed, ready) = channel();
+        for _ in 0..cpu.map_or(0, |_| threads) {
+            let (stop, placed) = (Arc::clone(&contenders.stop), placed.clone());
+            let thread = std::thread::Builder::new().name("contender".to_owned()).spawn(move || {
+                let pinned = cpu.map(Pinned::to).transpose();
+                // Who listens waits for all of them.
+                let _ = placed.send(pinned.as_ref().map(|_| ()).map_err(ToString::to_string));
+                while pinned.is_ok() && !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })?;
+            contenders.threads.push(thread);
+        }
+        drop(placed);
+        match ready.into_iter().find_map(Result::err) {
+            Some(error) => Err(io::Error::other(error)),
+            None => Ok(contenders),
+        }
+    }
+}
+
+impl Drop for Contenders {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It only spins.
+            let _ = thread.join();
+        }
+    }
 }
 
 #[cfg(test)]

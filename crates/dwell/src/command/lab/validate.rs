@@ -9,9 +9,12 @@ use crate::output::{self, Format, FormatArg};
 use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::Calibration;
-use dwell_lab::experiment::validate::{FIGURES, RARE, Verdict, block, figures, median_error, verdicts};
+use dwell_lab::experiment::validate::{
+    FIGURES, Others, RARE, Verdict, block, figures, median_error, verdicts,
+};
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::{Halts, Idle};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Arms, Campaign, Warning};
@@ -40,6 +43,12 @@ pub(crate) struct ValidateArgs {
     /// [default: 0, 20us, 50us, 100us, 200us and 400us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
+    /// Put this many CPU-bound tasks on the vCPU's core, 1 or 2 as a rule: KVM ends polls when another task wants the core
+    ///
+    /// The tasks have ordinary priority. Before the first block the cost of a halt is measured without them.
+    #[arg(long, value_name = "TASKS", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=16))]
+    contended: u8,
     /// Measure the cost of a halt anew, instead of taking the one that is stored for this host
     #[arg(long)]
     calibrate: bool,
@@ -52,6 +61,7 @@ pub(crate) struct ValidateArgs {
 #[derive(Serialize)]
 struct Validated {
     recorded_under: String,
+    contending_tasks: u8,
     seed: u64,
     calibration: Calibration,
     notes: Vec<String>,
@@ -97,6 +107,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     let seed = args.campaign.seed();
     let notes = rig.notes();
     let mut distributions = vec![];
+    let _contenders = Contenders::on(rig.cores().vcpus.first().copied(), args.contended.into())?;
     for gaps in &gaps {
         session.about(gaps.spec().to_string());
         let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
@@ -107,7 +118,9 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
         let campaign = Campaign::new("validate", arms, figures(), args.campaign.options(share))?;
         let measured = session.run(|load, stop, tell| {
             campaign.run(load, stop, tell, |turn| {
-                let predict = (turn.arm == 0).then_some((others.as_slice(), &calibration));
+                let all =
+                    Others { settings: &others, calibration: &calibration, contended: args.contended > 0 };
+                let predict = (turn.arm == 0).then_some(all);
                 block(&rig, gaps, wakes, seed, turn, predict, stop)
             })
         })?;
@@ -134,6 +147,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     });
     let validated = Validated {
         recorded_under: args.under.to_string(),
+        contending_tasks: args.contended,
         seed,
         calibration,
         notes,
@@ -159,8 +173,13 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
         Format::Table => {}
     }
     let mut text = format!(
-        "Predicted from a recording under {} beside measured, per wake\n\n{}\nMedian absolute error over all rows:\n",
+        "Predicted from a recording under {} beside measured, per wake{}\n\n{}\nMedian absolute error over all rows:\n",
         validated.recorded_under,
+        match validated.contending_tasks {
+            0 => String::new(),
+            1 => "; one CPU-bound task on the same core".to_owned(),
+            tasks => format!("; {tasks} CPU-bound tasks on the same core"),
+        },
         rows(validated, true).to_text()
     );
     for MedianError { figure, error, rows } in &validated.median_absolute_errors {

@@ -1,6 +1,7 @@
 //! All figures of a report, computed once. The four forms are views of this value.
 
 use super::measured::{self, Measured};
+use crate::check;
 use crate::command::apply;
 use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::model::{self, Model, ModelArgs};
@@ -12,6 +13,7 @@ use dwell_policy::param::Setting;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::advice::Advice;
+use dwell_replay::check::SelfCheck;
 use dwell_replay::{RecordingSource, Rule, Source};
 use dwell_report::figures::{Compared, Figures, Policy, compare};
 use dwell_trace::exits::ExitTable;
@@ -86,6 +88,8 @@ pub(super) struct Recording {
     pub(super) tune: Option<Tuned>,
     /// Why there is no advice.
     pub(super) no_advice: Option<String>,
+    /// The recording compared with itself.
+    pub(super) self_check: SelfCheck,
     pub(super) figures: Figures,
 }
 
@@ -154,9 +158,9 @@ impl Recording {
         if let Some(setting) = planned {
             refuse_other_layer(setting, layer).with_context(|| file.clone())?;
         }
-        let source = RecordingSource::new(reader, layer == Layer::Iothread);
+        let (source, self_check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
         // A recording that is too short for advice still has something to show.
-        let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal) {
+        let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal, self_check.clone()) {
             Ok(tuned) => (Some(tuned), None),
             Err(why) => (None, Some(format!("{why:#}"))),
         };
@@ -177,6 +181,7 @@ impl Recording {
             summaries_left_out,
             tune,
             no_advice,
+            self_check,
             figures: figures.with_context(|| file.clone())?,
             file,
         })
