@@ -13,6 +13,7 @@ mod quantity;
 mod settings;
 mod state;
 mod stop;
+mod suggest;
 mod whence;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

@@ -4,6 +4,7 @@
 use crate::calibration;
 use crate::quantity;
 use crate::settings::{self, VersionArgs};
+use crate::suggest;
 use anyhow::Context;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -17,11 +18,11 @@ use std::path::Path;
 /// Options of every command that replays.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Whose rule to replay: host (KVM halt polling), guest (haltpoll governor) or iothread (QEMU adaptive polling)
-    /// [default: the layer of the recording]
+    /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// Any recording can go through any layer's rule.
-    #[arg(long, value_parser = Whose::parse, value_name = "LAYER")]
+    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, guest+host a guest
+    /// above a host that may poll as well. Any recording can go through any layer's rule.
+    #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
     pub(crate) versions: VersionArgs,

@@ -7,14 +7,17 @@ pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
     text.parse().map_err(|error| format!("`{text}` {error}"))
 }
 
-/// A share of one CPU: `2%` or `0.02`.
+/// A share of one CPU, at most all of it: `2%` or `0.02`.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
         None => (text.trim(), 1.0),
     };
     match number.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / scale),
+        Ok(value) if (0.0..=scale).contains(&value) => Ok(value / scale),
+        Ok(value) if value > scale => {
+            Err(format!("`{text}` is more than one CPU; write a share of one, such as 2% or 0.02"))
+        }
         _ => Err(format!("`{text}` is no share of a CPU; write it as 2% or 0.02")),
     }
 }
@@ -41,6 +44,11 @@ mod tests {
     fn shares_and_rates() {
         assert_eq!(share("2%"), Ok(0.02));
         assert_eq!(share("0.5"), Ok(0.5));
+        assert_eq!(share("1"), Ok(1.0));
+        assert_eq!(share("100 %"), Ok(1.0));
+        for text in ["2", "101%", "inf"] {
+            assert!(share(text).unwrap_err().contains("2% or 0.02"), "{text}");
+        }
         assert_eq!(rate("5000"), Ok(5_000.0));
         for text in ["", "-1", "x", "NaN", "inf%"] {
             assert!(share(text).is_err() && rate(text).is_err(), "{text}");

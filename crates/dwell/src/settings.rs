@@ -1,24 +1,26 @@
 //! Versions and settings as people type them.
 
+use crate::suggest;
 use anyhow::{Context, anyhow, ensure};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_recording::Metadata;
-use dwell_replay::{Catalogue, Versions};
+use dwell_replay::{Catalogue, Rule, Versions};
 
 /// Which releases decide the rules and their defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct VersionArgs {
-    /// Kernel whose rules and defaults to take, 5.4 to 7.3 [default: the recording's, else 7.3, the newest known]
+    /// Kernel whose rules and defaults to take, 5.4 to 7.3
     ///
-    /// For the layers guest, host and timer. `5.4` is the maintained series, `5.4.0` its first release.
-    #[arg(long, value_name = "VERSION", value_parser = kernel)]
+    /// [default: the recording's, else 7.3, the newest known] For the layers guest, host and timer. `5.4` is the
+    /// maintained series, `5.4.0` its first release.
+    #[arg(long, value_name = "VERSION", value_parser = suggest::kernels(kernel), hide_possible_values = true)]
     pub(crate) kernel: Option<Version>,
-    /// QEMU whose rule and defaults to take, 2.9 to 11.1 [default: the recording's, else 11.1, the newest known]
+    /// QEMU whose rule and defaults to take, 2.9 to 11.1
     ///
-    /// For the layer iothread.
-    #[arg(long, value_name = "VERSION", value_parser = qemu)]
+    /// [default: the recording's, else 11.1, the newest known] For the layer iothread.
+    #[arg(long, value_name = "VERSION", value_parser = suggest::qemus(qemu), hide_possible_values = true)]
     pub(crate) qemu: Option<Version>,
 }
 
@@ -66,10 +68,16 @@ pub(crate) fn layer(text: &str) -> Result<Layer, String> {
         .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
 }
 
+/// A policy with its parameters.
+pub(crate) fn policy(text: &str) -> Result<Rule, String> {
+    text.parse::<Rule>().map_err(|error| error.to_string())
+}
+
 /// Long help of `--policy`: every policy of the catalogue.
 pub(crate) fn policy_help() -> String {
     let mut help =
-        "Policy to replay beside the settings, such as leader@20us; can be given several times\n".to_owned();
+        "Policy to replay beside the settings, such as leader@20us\n\nCan be given several times.\n"
+            .to_owned();
     let catalogue = Catalogue::default();
     for entry in catalogue.entries() {
         help += &format!("\n  {}\n          {}", entry.grammar(), entry.about);

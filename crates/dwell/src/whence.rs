@@ -15,10 +15,11 @@ const BUNDLED_NAME: &str = "event-pgbench_sel1";
 /// Options that choose the recording.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhenceArgs {
-    /// Recording in Parquet, as `dwell record` and `dwell import` write it [default: this machine, recorded now]
+    /// Recording in Parquet [default: this machine, recorded now]
     ///
-    /// Without it the vCPUs of this host are recorded if any VM runs, else the CPUs of this machine; where nothing can
-    /// be recorded, a bundled recording is taken and the first line says why.
+    /// As `dwell record` and `dwell import` write it. Without it the vCPUs of this host are recorded if any VM runs,
+    /// else the CPUs of this machine; where nothing can be recorded, a bundled recording is taken and the first line
+    /// says why.
     file: Option<PathBuf>,
     /// Without FILE: how long to record
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]

@@ -91,10 +91,25 @@ const GAP: usize = 2;
 /// Words are not wrapped into less than this, unless they are shorter.
 const WORDS: usize = 24;
 
+/// What follows a number after a blank.
+const UNITS: [&str; 7] = ["%", "ns", "us", "ms", "s", "min", "h"];
+
 /// Text in lines of at most so many characters, broken at blanks; ends with a line break.
 pub fn wrap(text: &str, width: usize) -> String {
     let (mut lines, mut length) = (String::new(), 0);
+    // A number stays with its unit.
+    let mut words: Vec<String> = vec![];
     for word in text.split(' ') {
+        let unit = word.trim_end_matches([',', '.', ';', ':', ')', ']']);
+        match words.last_mut() {
+            Some(number) if UNITS.contains(&unit) && number.ends_with(|c: char| c.is_ascii_digit()) => {
+                number.push(' ');
+                number.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    for word in &words {
         let more = word.chars().count();
         if length > 0 && length + 1 + more > width {
             lines.push('\n');
@@ -278,6 +293,12 @@ mod tests {
             "{}",
             table.to_text_within(60)
         );
+    }
+
+    #[test]
+    fn numbers_stay_with_their_units() {
+        assert_eq!(wrap("cost 12 % (95 % interval 1.5 us)", 9), "cost 12 %\n(95 %\ninterval\n1.5 us)\n");
+        assert_eq!(wrap("a", 1), "a\n");
     }
 
     #[test]

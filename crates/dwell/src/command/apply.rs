@@ -14,12 +14,13 @@ use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Carry out a plan: originals to the journal first, each value read back, everything put back if one write fails
+/// Apply a plan, with a journal of the values before it
 ///
-/// The plan is compared with the machine before anything is written: another version, other values than it leads from, a
-/// knob that is read-only or that nothing reads here are refused, all of them at once. What was set works at once and until
-/// the next boot (of QEMU: until it ends); --persist keeps it. `dwell revert` takes it back at any time, also after this
-/// program or the machine has crashed.
+/// Original values go to the journal first, each value is read back, and everything is put back if one write fails.
+/// The plan is compared with the machine before anything is written: another version, other values than it leads
+/// from, a knob that is read-only or that nothing reads here are refused, all of them at once. What was set works at
+/// once and until the next boot (of QEMU: until it ends); --persist keeps it. `dwell revert` takes it back at any
+/// time, also after this program or the machine has crashed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell tune --plan plan.toml; dwell apply plan.toml --dry-run; dwell apply plan.toml"
@@ -30,12 +31,15 @@ pub(crate) struct Args {
     /// Check everything, print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Keep the values over a reboot: modprobe.d, tmpfiles.d or a oneshot unit of systemd, or libvirt's configuration;
-    /// reverting takes that away again
+    /// Also keep the values over a reboot
+    ///
+    /// By modprobe.d, tmpfiles.d, a oneshot unit of systemd, or libvirt's configuration. `dwell revert` removes that
+    /// again.
     #[arg(long)]
     persist: bool,
-    /// Carry it out although the version or values differ from the plan's, or nothing reads the knob here; what differs is
-    /// told all the same
+    /// Apply although the version or present values differ, or nothing reads the knob
+    ///
+    /// What differs is printed all the same.
     #[arg(long)]
     force: bool,
     /// Carry it out although nothing reads the knob here
@@ -145,8 +149,8 @@ fn table(applied: &Applied<'_>) -> Table {
         Column::text("knob", "knob"),
         Column::number("from", "from"),
         Column::number("to", "to"),
-        Column::number("then wait, ms", "then_wait_ms"),
-        Column::text("place", "place"),
+        Column::number("then wait, ms", "then_wait_ms").rank(2),
+        Column::text("place", "place").rank(1),
     ]);
     for write in applied.writes {
         table.push([
@@ -175,7 +179,7 @@ fn words(applied: &Applied<'_>) -> String {
     };
     let mut text = head.to_owned();
     if !applied.writes.is_empty() || !applied.kept.is_empty() {
-        text += &table(applied).to_text();
+        text += &output::fitted(&table(applied));
     }
     for kept in applied.kept.iter().filter(|_| applied.dry_run) {
         text += &format!("\n# {}\n{}\n", kept.place, kept.text.trim_end());

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Tell what halt polling costs this host now, and at most how much any setting could gain, from KVM's counters alone
+/// Print what halt polling costs now, and the most that any setting could gain
 ///
 /// Nothing is traced and nothing is changed: KVM counts every poll and every sleep anyway. The gain is an upper bound
 /// for every policy, one that knows the future included; what a real one would gain, `dwell record host` and `dwell
@@ -245,7 +245,7 @@ fn page(interval: &Interval) -> String {
         percent(f.gain_share),
     );
     if interval.vms.len() > 1 {
-        text.push_str(&format!("\n{}", table(interval).to_text()));
+        text.push_str(&format!("\n{}", output::fitted(&table(interval))));
     }
     if !bound.halts_exact {
         text.push_str(
@@ -264,16 +264,16 @@ fn page(interval: &Interval) -> String {
 
 fn table(interval: &Interval) -> Table {
     let mut table = Table::new([
-        Column::number("after", "at_ns"),
-        Column::number("over", "span_ns"),
+        Column::number("after", "at_ns").rank(5),
+        Column::number("over", "span_ns").rank(5),
         Column::text("VM", "vm"),
-        Column::text("process", "process"),
-        Column::number("CPU polled", "polled_share"),
-        Column::number("in vain", "wasted_share"),
-        Column::number("success", "success_share"),
-        Column::number("polls", "polls"),
-        Column::number("halts", "halts"),
-        Column::text("halts are", "halts_are"),
+        Column::text("process", "process").rank(2),
+        Column::number("polling CPU", "polled_share"),
+        Column::number("failed polls", "wasted_share").rank(4),
+        Column::number("success", "success_share").rank(3),
+        Column::number("polls", "polls").rank(4),
+        Column::number("halts", "halts").rank(3),
+        Column::text("halts are", "halts_are").rank(6),
         Column::number("cost", "cost_ns"),
         Column::number("least cost", "least_cost_ns"),
         Column::number("gain at most", "gain_ns"),

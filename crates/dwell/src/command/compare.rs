@@ -17,7 +17,7 @@ use dwell_report::{Cell, Column, Table, count, duration, percent, priced};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Compare QEMU's three generations of adaptive polling on a recording: what would an upgrade change?
+/// Compare QEMU's three generations of adaptive polling on a recording
 ///
 /// Replays the recording through the rule of 7.2 (one polling time for the thread), 10.0 (one for each handler) and 11.1
 /// (smoothed by weight), each with its defaults and with the setting in force or asked for, and prints what a smoothed
@@ -28,11 +28,15 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Recording in Parquet, as `dwell import qemu` and `dwell record thread` write it
     file: PathBuf,
-    /// Setting to compare beside the defaults, such as poll-max-ns=300us; can be given again for more parameters
-    /// [default: the one in force while recording, where the recording tells]
+    /// Setting to compare beside the defaults, such as poll-max-ns=300us
+    ///
+    /// Can be given again for more parameters. [default: the setting in force while recording, where the recording
+    /// has it]
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// What one sleep and wake is worth, in CPU time and in latency at the price you give it
+    /// Cost of one halt and wakeup in CPU time, such as 20us
+    ///
+    /// From 0; bare numbers are nanoseconds. 0 makes halts free.
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
     /// Latency that one halt adds to its wakeup, such as 8us
@@ -40,7 +44,9 @@ pub(crate) struct Args {
     /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else the halt cost]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     wakeup_latency: Option<Nanos>,
-    /// Tune each generation, too: its best setting, chosen on the first half of the recording and judged on the second
+    /// Also tune each generation
+    ///
+    /// The setting is chosen on the first half of the recording, its figures are from the second.
     #[arg(long)]
     best: bool,
     #[command(flatten)]

@@ -16,8 +16,9 @@ use std::path::PathBuf;
 
 /// Report how this machine idles, what can be recorded here, and which settings have no effect
 ///
-/// Reads only. Everything is shown that this user may see; as root that is everything. Times are in the unit of the
-/// parameter.
+/// Prints what decides how long CPUs, vCPUs and I/O threads poll here, what can be recorded, and which settings do
+/// not do what they seem to. Reads only. Everything is shown that this user may see; as root that is everything.
+/// Times are in the unit of the parameter.
 #[derive(clap::Args)]
 #[command(
     after_help = "Severities: note, a value does not mean what it seems to; warning, a setting does not do what it\n\

@@ -15,7 +15,7 @@ use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Explain what a value does here: whether anything reads it, which others do the same, its scope
+/// Explain what a value does, what reads it, and which values do the same
 ///
 /// Whether two values act the same is decided by the models of the kernel's and QEMU's rules, for every sequence of halts.
 /// Other parameters are as on this machine, or as you name them; a name that is given again begins another setting, which is
@@ -27,18 +27,21 @@ use std::path::PathBuf;
                   dwell explain pi_inject_timer=1 KVM_CAP_HALT_POLL=50us"
 )]
 pub(crate) struct Args {
-    /// Parameter, or parameter and value; times take us and ms, as in 200us. With --layer the end of a name is enough:
-    /// grow_start
+    /// Parameter, or parameter and value, such as halt_poll_ns=200us
+    ///
+    /// With --layer the end of a name is enough: grow_start.
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
     /// The layer of names that are not whole: guest, host, timer or iothread
-    #[arg(long, value_parser = settings::layer)]
+    #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
-    /// The kernel whose rules to take, with its defaults for what is not named [default: the running one, with what is set]
-    #[arg(long, value_name = "VERSION", value_parser = settings::kernel)]
+    /// Kernel whose rules and defaults to take, 5.4 to 7.3
+    ///
+    /// [default: the running kernel, with what is set on this machine]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel))]
     kernel: Option<Version>,
     /// The QEMU whose rules to take for I/O threads
-    #[arg(long, value_name = "VERSION", value_parser = settings::qemu, default_value_t = NEWEST_QEMU)]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
     /// Take this directory for `/`: another machine's files, or those of a test
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]

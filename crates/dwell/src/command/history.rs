@@ -6,7 +6,7 @@ use crate::state::{StateArgs, ago, title};
 use dwell_knobs::journal::{self, Change};
 use dwell_report::{Cell, Column, Table};
 
-/// Every change that dwell made here, the oldest first: when, what, and what became of it
+/// List every change that dwell made here, the oldest first
 ///
 /// Reads only. As JSON each with its plan, its originals and what verifying it has shown.
 #[derive(clap::Args)]
@@ -24,7 +24,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Json => output::json(&changes)?,
         Format::Csv => output::csv(&table(&changes))?,
         Format::Table if changes.is_empty() => output::text("dwell has not changed anything here\n")?,
-        Format::Table => output::text(&table(&changes).to_text())?,
+        Format::Table => output::text(&output::fitted(&table(&changes)))?,
     }
     Ok(Answer::Yes)
 }
@@ -34,9 +34,9 @@ fn table(changes: &[Change]) -> Table {
         Column::number("change", "change"),
         Column::text("state", "state"),
         Column::text("since", "since_unix_s"),
-        Column::text("layer", "layer"),
-        Column::text("kept", "kept"),
-        Column::text("verified", "verified"),
+        Column::text("layer", "layer").rank(2),
+        Column::text("kept", "kept").rank(3),
+        Column::text("verified", "verified").rank(1),
         Column::text("what", "what"),
     ]);
     for change in changes {

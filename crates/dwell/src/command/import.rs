@@ -80,7 +80,9 @@ struct Common {
     /// QEMU release, as `qemu-system-x86_64 --version` prints it
     #[arg(long, value_name = "VERSION")]
     qemu: Option<String>,
-    /// A setting that was in force while recording, such as halt_poll_ns=200us; can be given again
+    /// Setting in force while recording, such as halt_poll_ns=200us
+    ///
+    /// Can be given again.
     #[arg(long, value_name = "NAME=VALUE")]
     in_force: Vec<String>,
     /// Anything a reader should know: load, machine, purpose
@@ -95,9 +97,11 @@ struct Csv {
     #[command(flatten)]
     common: Common,
     /// Whose idling it is: guest, host or iothread
-    #[arg(long, value_parser = layer)]
+    #[arg(long, value_parser = crate::suggest::layers(layer))]
     layer: Layer,
-    /// Name of the idler, where the table has no column for it [default: cpu0, vcpu0 or iothread0]
+    /// Name of the idler, where the table has no column for it
+    ///
+    /// [default: cpu0, vcpu0 or iothread0]
     #[arg(long, value_name = "NAME")]
     idler: Option<String>,
     /// Where an idle time ends
@@ -110,7 +114,7 @@ struct Perf {
     #[command(flatten)]
     common: Common,
     /// Layer whose events to use, where there are several: host, guest or iothread
-    #[arg(long, value_parser = layer)]
+    #[arg(long, value_parser = crate::suggest::layers(layer))]
     layer: Option<Layer>,
     /// What shows that a CPU of a guest idles, where both are there
     #[arg(long, value_enum, default_value_t = Source::Auto)]
@@ -124,13 +128,13 @@ struct Perf {
 struct Qemu {
     #[command(flatten)]
     common: Common,
-    /// Recording of the same threads at the same time, by `dwell record thread`: when they slept
+    /// Recording of the same threads by `dwell record thread`: when they slept
     #[arg(long, value_name = "FILE")]
     sleeps: Option<PathBuf>,
     /// Only the context of this address, as the log has it after `ctx`
     #[arg(long, value_name = "0x…", value_parser = address)]
     context: Option<u64>,
-    /// Count lines that should be events but cannot be parsed, instead of stopping at the first
+    /// Count lines that cannot be parsed, instead of stopping at the first
     #[arg(long)]
     skip_unparsable: bool,
 }

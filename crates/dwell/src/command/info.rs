@@ -7,7 +7,7 @@ use dwell_recording::{Clock, IdleIncludes, Metadata, Reader, SettingValue};
 use dwell_report::{Cell, Column, Table, count, duration, histogram};
 use std::path::PathBuf;
 
-/// Print what is inside a recording: idlers, quantiles and a histogram of idle times, settings in force, losses
+/// Print what a recording has: idlers, idle times, settings, losses
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Recording in Parquet, as `dwell import` writes it
@@ -32,7 +32,7 @@ pub(crate) fn words(file: &str, summary: &Summary) -> String {
     format!(
         "{}\n{}\n{:>10}  {:>12}  {:>7}  {:>7}\n{}",
         head(file, summary),
-        table(summary).to_text(),
+        output::fitted(&table(summary)),
         "idle from",
         "episodes",
         "share",
@@ -147,19 +147,19 @@ pub(crate) fn table(summary: &Summary) -> Table {
     let mut table = Table::new([
         Column::text("idler", "idler"),
         Column::number("episodes", "episodes"),
-        Column::number("/s", "episodes_per_s"),
-        Column::number("idle", "idle_share"),
-        Column::number("min", "min_ns"),
-        Column::number("p5", "p5_ns"),
-        Column::number("p25", "p25_ns"),
+        Column::number("/s", "episodes_per_s").rank(1),
+        Column::number("idle", "idle_share").rank(1),
+        Column::number("min", "min_ns").rank(8),
+        Column::number("p5", "p5_ns").rank(6),
+        Column::number("p25", "p25_ns").rank(5),
         Column::number("p50", "p50_ns"),
-        Column::number("p75", "p75_ns"),
-        Column::number("p95", "p95_ns"),
-        Column::number("p99", "p99_ns"),
-        Column::number("max", "max_ns"),
-        Column::number("mean", "mean_ns"),
-        Column::number("halted", "halted_share"),
-        Column::number("mean wake latency", "mean_wake_latency_ns"),
+        Column::number("p75", "p75_ns").rank(5),
+        Column::number("p95", "p95_ns").rank(3),
+        Column::number("p99", "p99_ns").rank(2),
+        Column::number("max", "max_ns").rank(7),
+        Column::number("mean", "mean_ns").rank(4),
+        Column::number("halted", "halted_share").rank(2),
+        Column::number("mean wake latency", "mean_wake_latency_ns").rank(3),
     ]);
     if summary.idlers.len() != 1 {
         table.push(row("all", &summary.all, None, None));

@@ -17,7 +17,7 @@ use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// The I/O threads of a running QEMU, over its monitor: what they have, setting it, and measuring what it does
+/// List, set and measure the I/O threads of a running QEMU
 ///
 /// The monitor is a UNIX socket, `-qmp unix:PATH,server=on,wait=off`, of QEMU or qemu-storage-daemon; it serves one client
 /// at a time. Nothing is written but by `set` and `bench`, and `bench` puts back what was there.
@@ -33,7 +33,7 @@ enum What {
     List(List),
     /// Set properties of an I/O thread of a running QEMU, and read them back
     Set(set::Args),
-    /// Compare settings on a running QEMU under your own load: paired, with intervals; then put back what was there
+    /// Measure settings on a running QEMU, then restore the present one
     Bench(bench::Args),
 }
 
@@ -86,7 +86,7 @@ fn list(args: &List) -> Outcome {
             if listed.iothreads.is_empty() {
                 output::text("no iothread object; -object iothread,id=io0 makes one\n")?;
             } else {
-                output::text(&table(&listed.iothreads).to_text())?;
+                output::text(&output::fitted(&table(&listed.iothreads)))?;
             }
         }
     }

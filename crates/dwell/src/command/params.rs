@@ -11,17 +11,19 @@ use dwell_replay::{Catalogue, Versions};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
-/// List the parameters of every rule: unit, range, default by version, the meaning of 0, and where they live
+/// List the parameters of every rule, with units, ranges and defaults
+///
+/// Also prints what 0 means and where each is set.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this layer: guest, host, timer or iothread
-    #[arg(long, value_parser = settings::layer)]
+    #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
     /// Kernel whose parameters and defaults to list for guest, host and timer
-    #[arg(long, value_name = "VERSION", value_parser = settings::kernel, default_value_t = NEWEST_KERNEL)]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
     /// QEMU whose parameters and defaults to list for iothread
-    #[arg(long, value_name = "VERSION", value_parser = settings::qemu, default_value_t = NEWEST_QEMU)]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
     /// List the policies of --policy instead: how each is written, and what it does
     #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu"])]
@@ -43,14 +45,15 @@ fn policies(format: Format) -> Outcome {
     let policy =
         |entry: &Entry| Policy { name: entry.name, grammar: entry.grammar().to_string(), about: entry.about };
     let all: Vec<Policy> = catalogue.entries().map(policy).collect();
-    let mut table = Table::new([Column::text("policy", "grammar"), Column::text("what it does", "about")]);
+    let mut table =
+        Table::new([Column::text("policy", "grammar"), Column::text("what it does", "about").rank(1)]);
     for policy in &all {
         table.push([Cell::Text(policy.grammar.clone()), Cell::Text(policy.about.to_owned())]);
     }
     match format {
         Format::Json => output::json(&all)?,
         Format::Csv => output::csv(&table)?,
-        Format::Table => output::text(&table.to_text())?,
+        Format::Table => output::text(&output::fitted(&table))?,
     }
     Ok(Answer::Yes)
 }
@@ -101,23 +104,23 @@ pub(crate) fn run(args: Args) -> Outcome {
     match args.format.format {
         Format::Json => output::json(&described)?,
         Format::Csv => output::csv(&table(&described, true))?,
-        Format::Table => output::text(&table(&described, false).to_text())?,
+        Format::Table => output::text(&output::fitted(&table(&described, false)))?,
     }
     Ok(Answer::Yes)
 }
 
 fn table(described: &[Described], all_columns: bool) -> Table {
     let mut columns = vec![
-        Column::text("layer", "layer"),
+        Column::text("layer", "layer").rank(0),
         Column::text("parameter", "name"),
-        Column::text("unit", "unit"),
-        Column::number("least", "min"),
-        Column::number("greatest", "max"),
+        Column::text("unit", "unit").rank(2),
+        Column::number("least", "min").rank(3),
+        Column::number("greatest", "max").rank(3),
         Column::number("default", "default"),
-        Column::text("version", "version"),
-        Column::text("what it does", "about"),
-        Column::text("0 means", "zero"),
-        Column::text("where it lives", "home"),
+        Column::text("version", "version").rank(4),
+        Column::text("what it does", "about").rank(1),
+        Column::text("0 means", "zero").rank(5),
+        Column::text("where it lives", "home").rank(6),
     ];
     if all_columns {
         columns.push(Column::text("source", "source"));

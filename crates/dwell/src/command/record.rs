@@ -44,7 +44,9 @@ struct Common {
     /// How long to record [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Nanos>,
-    /// Recording to write; an existing file is replaced once the new one is complete [default: dwell-LAYER.parquet]
+    /// Recording to write [default: dwell-LAYER.parquet]
+    ///
+    /// An existing file is replaced once the new one is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -56,14 +58,17 @@ struct Host {
     /// Only the VM of this process
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
-    /// Take kvm:kvm_exit too, of HLT only: tells the number of each vCPU for certain, costs a little at every VM exit
+    /// Also record kvm:kvm_exit of HLT, to number the vCPUs for certain
+    ///
+    /// Costs a little at every VM exit.
     #[arg(long)]
     exits: bool,
-    /// Leave out the scheduler's tracepoints (sched_switch, sched_wakeup, sched_wakeup_new, sched_migrate_task)
+    /// Leave out the scheduler's tracepoints
     ///
-    /// They show how long no other task was runnable on a vCPU's CPU; KVM ends a poll when there is one. Recorded are those of
-    /// the CPUs that the vCPUs may run on, filtered in the kernel; on CPUs with many context switches they cost more than the
-    /// tracepoints of KVM. Without them predictions for vCPUs that share CPUs with other tasks are wrong.
+    /// sched_switch, sched_wakeup, sched_wakeup_new and sched_migrate_task. They show how long no other task was
+    /// runnable on a vCPU's CPU; KVM ends a poll when there is one. Recorded are those of the CPUs that the vCPUs may
+    /// run on, filtered in the kernel; on CPUs with many context switches they cost more than the tracepoints of KVM.
+    /// Without them predictions for vCPUs that share CPUs with other tasks are wrong.
     #[arg(long)]
     without_contention: bool,
     #[command(flatten)]

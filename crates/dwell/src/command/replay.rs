@@ -30,19 +30,22 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     model: ModelArgs,
-    /// Parameter to set, over the defaults of the version; can be given again for more parameters
+    /// Parameter to set, over the defaults of the version
     ///
-    /// A name that the setting already has begins another setting, to be shown beside it; so does the word `default`,
-    /// which stands for the defaults. Times take ns, us, ms or s. `dwell params` lists names, ranges and defaults.
-    /// Without any, the settings in force while recording are replayed, else the defaults. With --layer guest+host the
-    /// names of both layers are taken.
+    /// Can be given again for more parameters. A name that the setting already has begins another setting, to be
+    /// shown beside it; so does the word `default`, which stands for the defaults. Times take ns, us, ms or s. `dwell
+    /// params` lists names, ranges and defaults. Without any, the settings in force while recording are replayed,
+    /// else the defaults. With --layer guest+host the names of both layers are taken.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Policy to replay beside the settings, such as leader@20us; can be given several times
-    #[arg(long, value_name = "POLICY", value_parser = str::parse::<Rule>, long_help = settings::policy_help())]
+    /// Policy to replay beside the settings, such as leader@20us
+    ///
+    /// Can be given several times.
+    #[arg(long, value_name = "POLICY", value_parser = crate::suggest::policies(settings::policy), hide_possible_values = true, long_help = settings::policy_help())]
     policy: Vec<Rule>,
-    /// With --layer guest+host: the guest leaves host polling on (as where the host has no poll control); without it the
-    /// guest's haltpoll driver has switched it off
+    /// With --layer guest+host: the host polls as well
+    ///
+    /// As where the host has no poll control; otherwise the guest's haltpoll driver has switched host polling off.
     #[arg(long)]
     host_polls_too: bool,
     #[command(flatten)]

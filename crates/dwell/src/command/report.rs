@@ -16,7 +16,7 @@ use gather::{Asked, Report, Role};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Make one page that shows how the machine idles, what that costs, what could be gained, and whether a change did it
+/// Make a page of how a machine idles, what that costs and what could be gained
 ///
 /// One HTML file with everything in it: charts that can be zoomed, a table of the numbers behind each, the recordings'
 /// provenance, and all figures as JSON to download. It needs no network. The same figures come as text, JSON and CSV with
@@ -40,27 +40,34 @@ pub(crate) struct Args {
     /// The recording after the change
     #[arg(long, value_name = "B", requires = "before")]
     after: Option<PathBuf>,
-    /// A plan as `dwell tune --plan` writes it: its setting is drawn in place of the recommended one, its writes and what it
-    /// promised are shown
+    /// Plan to show, as `dwell tune --plan` writes it
+    ///
+    /// Its setting is drawn in place of the recommended one; its writes and its predictions are shown.
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
-    /// Text of `perf script` with kvm:kvm_exit and kvm:kvm_entry, for the table of exits; may be given several times, as
-    /// for before and after
+    /// Text of `perf script` with kvm:kvm_exit and kvm:kvm_entry
+    ///
+    /// For the table of exits; can be given several times, as for before and after.
     #[arg(long, value_name = "TEXT")]
     exits: Vec<PathBuf>,
-    /// What was predicted and what was measured, as `dwell verify`, `dwell lab validate` and
-    /// `dwell iothread bench --predict` print with --format json; may be given several times
+    /// Predictions and measurements to show, as JSON
+    ///
+    /// What `dwell verify`, `dwell lab validate` and `dwell iothread bench --predict` print with --format json. Can
+    /// be given several times.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
-    /// Form of the output: a page, words and tables, one JSON object, or one long CSV table; times in ns
+    /// Form of the output
+    ///
+    /// Times in text are rounded; in JSON and CSV they are exact, in ns. CSV is one long table, one figure a row.
     #[arg(long, value_enum, default_value_t = Form::Html)]
     format: Form,
-    /// File to write; an existing one is replaced once the new one is complete [default: stdout, which for a page must
-    /// not be a terminal]
+    /// File to write [default: stdout, which for a page must not be a terminal]
+    ///
+    /// An existing file is replaced once the new one is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

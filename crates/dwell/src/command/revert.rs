@@ -17,7 +17,9 @@ use serde::Serialize;
 /// wrote is somebody else's: it is left alone and named. Exits with 2 if anything is not as it was before.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The change, as `dwell history` numbers it [default: the latest that is not taken back]
+    /// Number of the change, as in `dwell history`
+    ///
+    /// [default: the latest that is not reverted]
     #[arg(conflicts_with = "all")]
     id: Option<Id>,
     /// All changes that are not taken back, the latest first
@@ -119,7 +121,7 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
         Format::Table if done.is_empty() => output::text("nothing to take back\n"),
         Format::Table => {
             if !rows.is_empty() {
-                output::text(&table(&rows).to_text())?;
+                output::text(&output::fitted(&table(&rows)))?;
             }
             for reverted in done {
                 let state = match (reverted.complete, reverted.places.is_empty()) {
@@ -141,7 +143,7 @@ fn table(rows: &[Row<'_>]) -> Table {
         Column::text("place", "place"),
         Column::text("original", "original"),
         Column::text("outcome", "outcome"),
-        Column::text("found", "found"),
+        Column::text("found", "found").rank(2),
     ]);
     for row in rows {
         let (outcome, found) = match row.outcome {

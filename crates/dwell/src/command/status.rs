@@ -126,7 +126,7 @@ fn words(open: &[Open<'_>]) -> String {
     if open.is_empty() {
         return "nothing that dwell has changed is in force\n".to_owned();
     }
-    let mut text = table(open).to_text();
+    let mut text = output::fitted(&table(open));
     for change in open {
         let kept = if change.kept { "kept over a reboot" } else { "until the next boot" };
         text += &format!(
@@ -149,7 +149,7 @@ fn table(open: &[Open<'_>]) -> Table {
         Column::text("before", "original"),
         Column::text("set", "applied"),
         Column::text("now", "standing"),
-        Column::text("place", "place"),
+        Column::text("place", "place").rank(2),
     ]);
     for (change, row) in open.iter().flat_map(|change| change.places.iter().map(move |row| (change, row))) {
         table.push([

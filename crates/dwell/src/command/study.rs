@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lay policies side by side over all recordings of a folder: today's defaults, what learns, and what hindsight could do
+/// Compare policies over all recordings of a folder
 ///
 /// Prints for each price of a halt what every policy costs on every recording over the optimum, who knows the future
 /// and is 1, with the geometric mean and the worst. `best fixed` is the fixed window and `best kvm` the setting of KVM's
@@ -26,18 +26,23 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Example: dwell study recordings --halt-cost 5us,20us,50us")]
 pub(crate) struct Args {
-    /// Folder of recordings, *.parquet; other files are passed over, and those that cannot be read are named
+    /// Folder of recordings, *.parquet
+    ///
+    /// Other files are skipped, and recordings that cannot be read are named.
     folder: PathBuf,
-    /// What one halt and wake is worth, in CPU time; several with commas between them
+    /// Costs of one halt and wakeup in CPU time, with commas between them
+    ///
+    /// From 0; bare numbers are nanoseconds.
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::duration)]
     halt_cost: Vec<Nanos>,
-    /// How late the recorded halts learnt of their wakes: taken out of the idle times of recordings that include it,
-    /// before anything is replayed; 0 takes them as they are
+    /// Wakeup latency to take out of recorded idle times that include it
+    ///
+    /// From 0; 0 takes idle times as they were recorded.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
     recorded_latency: Nanos,
     /// Kernel whose rules and defaults to take, 5.4 to 7.3
-    #[arg(long, value_name = "VERSION", value_parser = settings::kernel, default_value_t = NEWEST_KERNEL)]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
     #[command(flatten)]
     format: FormatArg,
@@ -245,9 +250,18 @@ const MEAN: &str = "geometric mean";
 /// Recordings by policies, and below them the means and the worst.
 fn table(at: &AtPrice) -> Table {
     let subjects = Subject::all();
-    let policies = subjects.iter().map(|subject| Column::number(subject.name(), subject.name()));
-    let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes")];
-    let last = [Column::number("kept by 1s", "outer_keeps")];
+    // Rules of today, what learns and the best in hindsight are of most interest.
+    let rank = |name: &str| match name {
+        "kvm" | "haltpoll" | "leader" | "best fixed" => 0,
+        "best kvm" | "savings" => 1,
+        "never" | "ski rental" => 2,
+        _ => 3,
+    };
+    let policies = subjects
+        .iter()
+        .map(|subject| Column::number(subject.name(), subject.name()).rank(rank(subject.name())));
+    let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes").rank(9)];
+    let last = [Column::number("kept by 1s", "outer_keeps").rank(4)];
     let mut table = Table::new(head.into_iter().chain(policies).chain(last));
     for one in &at.recordings {
         let late = if one.idle_includes == IdleIncludes::Wake { " †" } else { "" };
@@ -312,7 +326,7 @@ fn print(studied: &Studied) -> anyhow::Result<()> {
     ))?;
     for at in &studied.prices {
         let price = duration(at.halt_cost_ns as f64);
-        output::text(&format!("\nA halt worth {price}:\n\n{}", table(at).to_text()))?;
+        output::text(&format!("\nA halt worth {price}:\n\n{}", output::fitted(&table(at))))?;
     }
     for note in &studied.notes {
         output::text(&format!("\nnote: {note}\n"))?;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use terminal::Screen;
 use theme::Theme;
 
-/// Watch idlers live: wakes per second, idle times, windows, poll success and CPU burnt polling
+/// Watch idlers live: wakeups, idle times, windows, polls, polling CPU
 ///
 /// Shows the last ten seconds of every idler that has woken in them, and a histogram of the idle times of the selected
 /// one. Keys: `?` lists them.

@@ -36,9 +36,10 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
-    /// Also print the Pareto front: the settings that no other beats in both polling CPU and halts
+    /// Also print the Pareto front of polling CPU and halts
     ///
-    /// Of the settings tried, on the second half of the recording. Each of them is the best one for some halt cost or limit.
+    /// The settings that no other beats in both. Of the settings tried, on the second half of the recording. Each of
+    /// them is the best one for some halt cost or limit.
     #[arg(long)]
     front: bool,
     #[command(flatten)]
@@ -53,9 +54,9 @@ pub(crate) struct Args {
 /// What a good setting is; without any, the one of least cost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GoalArgs {
-    /// Goal: fewest halts with at most this much polling, as a share of one CPU such as 2% or 0.02
+    /// Goal: fewest halts with at most this much polling, such as 2%
     ///
-    /// From 0 to 1 (100%). 0 allows no polling at all.
+    /// As a share of one CPU. From 0 to 1 (100%). 0 allows no polling at all.
     #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "max_halts_per_s")]
     max_cpu: Option<f64>,
     /// Goal: least polling CPU with at most this many halts per second
@@ -252,6 +253,8 @@ fn setting_words(role: Role, setting: &Values, present: &Values) -> String {
     let differing = setting.differing_from(present);
     match role {
         Role::Present => setting.to_string(),
+        // What they have to be told is the halt cost, which is printed above.
+        Role::Learner(_) => String::new(),
         _ if differing.is_empty() && !setting.is_empty() => "as present".to_owned(),
         _ => differing.to_string(),
     }

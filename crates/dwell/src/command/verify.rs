@@ -30,7 +30,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// force. If dwell is killed meanwhile, `dwell revert` reverts the change. The result is kept in the journal.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the change, as in `dwell history` [default: the latest that is applied]
+    /// Number of the change, as in `dwell history`
+    ///
+    /// [default: the latest that is applied]
     id: Option<Id>,
     /// Revert the change unless a gain was measured
     #[arg(long)]
@@ -259,7 +261,7 @@ fn report(args: &Args, change: &Change, verification: &Verification) -> anyhow::
                 verification.rounds,
                 duration(verification.elapsed_s * 1e9)
             ))?;
-            output::text(&table(verification).to_text())?;
+            output::text(&output::fitted(&table(verification)))?;
             output::text(&format!("\nVerdict: {}\n", verdict(verification)))?;
             for note in &verification.notes {
                 output::text(&format!("note: {note}\n"))?;
@@ -286,15 +288,15 @@ fn verdict(verification: &Verification) -> String {
 fn table(verification: &Verification) -> Table {
     let mut table = Table::new([
         Column::text("figure", "figure"),
-        Column::number("predicted before", "predicted_before"),
-        Column::number("after", "predicted_after"),
-        Column::number("measured before", "before"),
-        Column::number("after", "after"),
+        Column::number("predicted before", "predicted_before").rank(3),
+        Column::number("predicted after", "predicted_after"),
+        Column::number("measured before", "before").rank(2),
+        Column::number("measured after", "after"),
         Column::number("difference", "difference"),
         Column::number("from", "difference_low_95"),
         Column::number("to", "difference_high_95"),
-        Column::number("A/A from", "control_low_95"),
-        Column::number("to", "control_high_95"),
+        Column::number("A/A from", "control_low_95").rank(4),
+        Column::number("A/A to", "control_high_95").rank(4),
     ]);
     let value = |measured: Option<Measured>| measured.map_or(Cell::Missing, |m| Cell::Rounded(m.value));
     let limit = |limit: Option<f64>| limit.map_or(Cell::Missing, Cell::Rounded);

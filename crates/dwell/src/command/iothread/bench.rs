@@ -20,13 +20,13 @@ use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Compare settings on a running QEMU under your own load: paired, with intervals; then put back what was there
+/// Measure settings on a running QEMU, then restore the present one
 ///
-/// The settings take turns of a fraction of a second in the order A B C A', then backwards; A is the setting that is there
-/// and A' the same once more, so that the error of the method shows. Measured are the thread's CPU time, its sleeps and its
-/// requests (of all block devices of this QEMU). Turns that other programs disturb are repeated. The values
-/// that were there are put back at the end, after an error and after Ctrl-C; one that somebody else has set meanwhile is
-/// left alone and told.
+/// Paired measurements with intervals, under your own load. The settings take turns of a fraction of a second in the
+/// order A B C A', then backwards; A is the setting that is there and A' the same once more, so that the error of the
+/// method shows. Measured are the thread's CPU time, its sleeps and its requests (of all block devices of this QEMU).
+/// Turns that other programs disturb are repeated. The values that were there are put back at the end, after an error
+/// and after Ctrl-C; one that somebody else has set meanwhile is left alone and told.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell iothread bench --qmp /run/vm.qmp io0 --set poll-max-ns=0 --set poll-max-ns=300us"
@@ -36,8 +36,9 @@ pub(super) struct Args {
     monitor: MonitorArgs,
     /// The thread's id [default: the only one]
     id: Option<String>,
-    /// Setting to compare with the one that is there, such as poll-max-ns=300us; a name that the setting already has begins
-    /// another setting
+    /// Setting to compare with the present one, such as poll-max-ns=300us
+    ///
+    /// A name that the setting already has begins another setting.
     #[arg(long, required = true, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// How long to measure at most
@@ -46,14 +47,19 @@ pub(super) struct Args {
     /// Length of one trial
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = quantity::duration)]
     trial: Nanos,
-    /// How long a setting is in force before a trial of it counts: QEMU has forgotten what it learnt
+    /// How long a setting is in force before a trial of it counts
+    ///
+    /// QEMU resets its adaptive state when a setting is written.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
-    /// Turns in which programs other than this QEMU take more than this much of a CPU are measured again, once
+    /// Repeat trials in which other programs use more than this much of a CPU
+    ///
+    /// From 0 to 1 (100%), such as 50% or 0.5. A trial is repeated once.
     #[arg(long, value_name = "SHARE", default_value = "50%", value_parser = quantity::share)]
     max_foreign: f64,
-    /// First record the thread without polling for two seconds, and print what a replay predicts beside what is measured
-    /// (needs root)
+    /// Predict first: record the thread without polling for two seconds
+    ///
+    /// Prints what a replay predicts beside what is measured. Needs root.
     #[arg(long)]
     predict: bool,
     /// The thread's number, where QEMU does not tell (qemu-storage-daemon)
@@ -356,7 +362,7 @@ fn report(
                         .join(" ")
                 })
             ))?;
-            output::text(&table(&benched).to_text())?;
+            output::text(&output::fitted(&table(&benched)))?;
             if let Some(waits) = waits {
                 output::text(&format!(
                     "\npredicted: {} waits of {} requests, recorded without polling, replayed through each setting; \

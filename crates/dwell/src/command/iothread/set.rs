@@ -22,7 +22,10 @@ pub(super) struct Args {
     monitor: MonitorArgs,
     /// The thread's id, as `dwell iothread list` prints it
     id: String,
-    /// Property and value: poll-max-ns (takes 300us), poll-grow, poll-shrink, poll-weight (11.1), aio-max-batch, …
+    /// Property and value, such as poll-max-ns=300us
+    ///
+    /// poll-max-ns, poll-grow, poll-shrink, poll-weight (from QEMU 11.1), aio-max-batch and others that the thread
+    /// has.
     #[arg(required = true, value_name = "NAME=VALUE", value_parser = assignment)]
     values: Vec<(String, i64)>,
     /// Print what would be sent, and send nothing

@@ -46,7 +46,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
             output::text(
                 "Cost of a halt after a gap, beyond that of polling until the wakeup, with 95 % intervals\n\n",
             )?;
-            output::text(&people(&calibration).to_text())?;
+            output::text(&output::fitted(&people(&calibration)))?;
         }
     }
     for note in rig.notes() {

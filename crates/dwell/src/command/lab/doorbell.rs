@@ -13,11 +13,11 @@ use dwell_policy::Nanos;
 use dwell_stats::Campaign;
 use serde::Serialize;
 
-/// Serve a guest's requests by an I/O thread that blocks, is busy or polls by a policy: round trip, CPU time, sleeps
+/// Measure I/O threads that block, poll or are busy, on a guest's requests
 ///
-/// The guest thinks, writes a request to memory, rings a doorbell (ioeventfd) and waits. The I/O thread works on it for the
-/// service time, posts the answer and interrupts the guest by an irqfd, unless the guest watches. What is tried is how the
-/// I/O thread waits for the next request.
+/// Reports round trips, CPU time and sleeps. The guest thinks, writes a request to memory, rings a doorbell
+/// (ioeventfd) and waits. The I/O thread works on it for the service time, posts the answer and interrupts the guest
+/// by an irqfd, unless the guest watches. What is tried is how the I/O thread waits for the next request.
 #[derive(clap::Args)]
 #[command(
     after_help = "Loops: blocking (sleeps until the doorbell rings), busy, adaptive:POLICY (watches memory for the policy's\n\

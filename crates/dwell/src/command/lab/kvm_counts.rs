@@ -41,6 +41,6 @@ pub(crate) fn text(arms: &[ArmCounts], round: &str) -> String {
     }
     format!(
         "\nMeasured: KVM's statistics of the vCPU for each {round}; those that are zero are left out:\n\n{}",
-        table.to_text()
+        crate::output::fitted(&table)
     )
 }

@@ -13,16 +13,18 @@ use dwell_policy::Nanos;
 use dwell_stats::{Arms, Campaign};
 use serde::Serialize;
 
-/// Let two vCPUs wait for each other: round trip, CPU time, HLT exits, IPIs sent and avoided
+/// Measure two vCPUs that wait for each other
 ///
-/// One thinks, sends a message and waits; the other answers at once. The rows: two threads of the host (sleeping on a
-/// futex, and spinning), and two vCPUs without polling, with host polling, with guest polling (haltpoll governor), with both,
-/// and with both where the guest switches host polling off (MSR_KVM_POLL_CONTROL), as the governor does.
+/// Reports round trips, CPU time, HLT exits, IPIs sent and avoided. One thinks, sends a message and waits; the other
+/// answers at once. The rows: two threads of the host (sleeping on a futex, and spinning), and two vCPUs without
+/// polling, with host polling, with guest polling (haltpoll governor), with both, and with both where the guest
+/// switches host polling off (MSR_KVM_POLL_CONTROL), as the governor does.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  dwell lab pingpong --think exponential:100us --guest fixed=300us")]
 pub(crate) struct PingpongArgs {
-    /// How long the sender thinks before each message: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE (or recording:FILE@IDLER)
+    /// Time between messages, such as exponential:100us
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "constant:20us")]
     think: GapSpec,
     /// The host's maximum of halt polling in the rows with host polling

@@ -18,12 +18,13 @@ use dwell_report::{Cell, Column, Table, duration};
 use dwell_stats::{Campaign, ResultRow, Results};
 use serde::Serialize;
 
-/// Run the policies that learn, live, against the kernel's rules at one price of a halt: cost, CPU, halts, latency
+/// Measure the policies that learn against the kernel's rules
 ///
-/// Savings and leader decide about the halts of a real vCPU, once in the VMM's thread and once in the guest, by turns with the
-/// rule of today's kernels in the same place, ski rental, never polling, and the kernel itself. Cost is the time polled plus
-/// the halts at their price, both as measured, and is compared with that of today's rule. How late a sleeper learns of its
-/// wake, which the policies have to know, is measured first. Every row is printed.
+/// Reports cost, CPU time, halts and latency at one halt cost. Savings and leader decide about the halts of a real
+/// vCPU, once in the VMM's thread and once in the guest, by turns with the rule of today's kernels in the same place,
+/// ski rental, never polling, and the kernel itself. Cost is the time polled plus the halts at their price, both as
+/// measured, and is compared with that of today's rule. How late a sleeper learns of its wake, which the policies
+/// have to know, is measured first. Every row is printed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  dwell lab policies --halt-cost 20us --budget 3min")]
 pub(crate) struct PoliciesArgs {
@@ -183,7 +184,7 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
     let mut text = format!(
         "Live policies, per wake; cost is the time polled and {price} for each halt; the last arm of each is today's rule \
          once more\n\n{}\n",
-        table(compared).to_text()
+        output::fitted(&table(compared))
     );
     for place in Poller::ALL {
         text += &format!("{}\n", verdict(compared, place));

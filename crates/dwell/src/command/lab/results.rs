@@ -50,11 +50,11 @@ pub(crate) fn print<T: Serialize>(
         Format::Csv => output::csv(&long(report.results)),
         Format::Table => {
             let results = report.results;
-            let mut text = format!("{title}\n\n{}\n", values(results, shown).to_text());
+            let mut text = format!("{title}\n\n{}\n", output::fitted(&values(results, shown)));
             text += &format!(
                 "Ratio to the baseline, with {} % intervals; the last arm is the baseline once more:\n\n{}",
                 (results.confidence * 100.0).round(),
-                compared(results, shown).to_text()
+                output::fitted(&compared(results, shown))
             );
             text += more;
             output::text(&text)?;

@@ -14,11 +14,12 @@ use dwell_report::{Cell, Column, Table};
 use dwell_stats::Campaign;
 use serde::Serialize;
 
-/// Let a guest wait for its timer, kept by the kernel or by a thread: lateness, CPU time of both, exits
+/// Measure a guest's timer, kept by the kernel or by a thread
 ///
-/// The guest sets a deadline, halts, and notes how late its next instruction is. Its timer is kept by the local APIC in the
-/// kernel (TSC-deadline mode), or by a housekeeping thread on another core, which injects an interrupt. Beside it stands
-/// what the model of KVM's timer predicts for this host and for others: which mechanism carries a timer, and its exits.
+/// Reports lateness, CPU time of both, and exits. The guest sets a deadline, halts, and notes how late its next
+/// instruction is. Its timer is kept by the local APIC in the kernel (TSC-deadline mode), or by a housekeeping thread
+/// on another core, which injects an interrupt. Beside it stands what the model of KVM's timer predicts for this host
+/// and for others: which mechanism carries a timer, and its exits.
 #[derive(clap::Args)]
 #[command(
     after_help = "Timers: in-kernel; spin (a thread spins until the deadline); spin-early=TIME (it injects so long before,\n\
@@ -32,8 +33,10 @@ pub(crate) struct TimerArgs {
     /// [default: in-kernel, in-kernel+host:200us, spin, spin+msi, spin-early=30us, timerfd]
     #[arg(long, value_name = "TIMER")]
     timer: Vec<Timer>,
-    /// How far ahead each timer is set: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE (or recording:FILE@IDLER); what is
-    /// nearer than setting a timer takes has passed when it is set
+    /// How far ahead each timer is set, such as exponential:100us
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. What is nearer than
+    /// setting a timer takes has passed when it is set.
     #[arg(long, value_name = "GAPS", default_value = "constant:100us")]
     ahead: GapSpec,
     #[command(flatten)]
@@ -137,6 +140,6 @@ fn prediction(rows: &[Predicted]) -> String {
          to let it\nfire (HLT exits apart), by the model of KVM's timer; hosts other than this one run the same kernel. A \
          timer is set early by:\n{}\n\n{}",
         rows[0].advance,
-        table.to_text()
+        crate::output::fitted(&table)
     )
 }

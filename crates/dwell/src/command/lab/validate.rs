@@ -20,7 +20,7 @@ use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Arms, Campaign, Warning};
 use serde::Serialize;
 
-/// Predict what other settings of host polling would do from a recording, run them, and print predicted beside measured
+/// Compare predictions for host polling with measurements
 ///
 /// A vCPU is recorded by `record host` under one setting. From that recording and the calibrated cost of a halt, polls,
 /// polls that succeed, time polled, halts and CPU time are predicted for the other settings; then these are run with the
@@ -43,13 +43,15 @@ pub(crate) struct ValidateArgs {
     /// [default: 0, 20us, 50us, 100us, 200us and 400us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
-    /// Put this many CPU-bound tasks on the vCPU's core, 1 or 2 as a rule: KVM ends polls when another task wants the core
+    /// Put this many CPU-bound tasks on the vCPU's core, usually 1 or 2
+    ///
+    /// KVM ends a poll when another task wants the core. From 0 to 16.
     ///
     /// The tasks have ordinary priority. Before the first block the cost of a halt is measured without them.
     #[arg(long, value_name = "TASKS", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=16))]
     contended: u8,
-    /// Measure the cost of a halt anew, instead of taking the one that is stored for this host
+    /// Measure the cost of a halt again, instead of taking the stored one
     #[arg(long)]
     calibrate: bool,
     #[command(flatten)]
@@ -180,7 +182,7 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
             1 => "; one CPU-bound task on the same core".to_owned(),
             tasks => format!("; {tasks} CPU-bound tasks on the same core"),
         },
-        rows(validated, true).to_text()
+        output::fitted(&rows(validated, true))
     );
     for MedianError { figure, error, rows } in &validated.median_absolute_errors {
         let error = error.map_or_else(|| "-".to_owned(), dwell_report::percent);

@@ -14,10 +14,11 @@ use dwell_stats::Campaign;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Wake a halted vCPU again and again, under several ways to idle: latency, CPU time, switches, polls, halts
+/// Measure wakeups of a vCPU under several ways to idle
 ///
-/// The stimulus waits for a gap after the guest has seen the last event, then wakes it through an irqfd (or through memory,
-/// where the idler watches). Latency is from the write to the first instruction of the guest's program after its halt.
+/// Reports latency, CPU time, switches, polls and halts. The stimulus waits for a gap after the guest has seen the
+/// last event, then wakes it through an irqfd (or through memory, where the idler watches). Latency is from the write
+/// to the first instruction of the guest's program after its halt.
 #[derive(clap::Args)]
 #[command(
     after_help = "Ways to idle: host:NS (halts in the kernel, which polls up to NS first), guest:POLICY, user:POLICY\n\
@@ -31,8 +32,9 @@ pub(crate) struct WakeArgs {
     /// [default: host:0, host:50us, host:200us, guest:haltpoll, user:fixed=200us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
-    /// How long the vCPU is left alone before each wake: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE (or recording:FILE@IDLER)
+    /// Time between wakeups, such as exponential:100us
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "exponential:100us")]
     gaps: GapSpec,
     /// Print KVM's own histograms of each arm as well: how long it polled, and slept

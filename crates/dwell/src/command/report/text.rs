@@ -16,19 +16,25 @@ pub(super) fn words(report: &Report) -> String {
         text += &of_recording(recording);
     }
     if let Some(comparison) = &report.comparison {
-        text += &format!("== after by before\n\n{}\n", compared(comparison).to_text());
+        text += &format!("== after by before\n\n{}\n", crate::output::fitted(&compared(comparison)));
     }
     if let Some(PlanFile { file, plan }) = &report.plan {
         let advice = plan.advice.escape_debug();
-        text +=
-            &format!("== plan {}: {advice}\n\n{}\n", file.escape_debug(), promised(&plan.effect).to_text());
+        text += &format!(
+            "== plan {}: {advice}\n\n{}\n",
+            file.escape_debug(),
+            crate::output::fitted(&promised(&plan.effect))
+        );
     }
     for Exits { file, table } in &report.exits {
         text += &format!("== exits: {}\n\n{}\n", file.escape_debug(), table.render(NARROW));
     }
     for measured in &report.measured {
         let (source, file) = (measured.source, measured.file.escape_debug());
-        text += &format!("== predicted and measured: {source}, {file}\n\n{}\n", beside(measured).to_text());
+        text += &format!(
+            "== predicted and measured: {source}, {file}\n\n{}\n",
+            crate::output::fitted(&beside(measured))
+        );
         if let Some(verdict) = &measured.verdict {
             text += &format!("verdict: {}\n\n", verdict.escape_debug());
         }
@@ -55,7 +61,7 @@ fn of_recording(recording: &Recording) -> String {
     }
     text + &format!(
         "over the whole recording, as replayed and as recorded:\n\n{}\nenergy: {}\n\n",
-        polls(recording).to_text(),
+        crate::output::fitted(&polls(recording)),
         energy(recording)
     )
 }
@@ -75,14 +81,14 @@ fn polls(recording: &Recording) -> Table {
     let mut table = Table::new([
         Column::text("policy", "policy"),
         Column::number("polls", "polls"),
-        Column::number("success", "success_share"),
-        Column::number("polled", "polled_ns"),
+        Column::number("success", "success_share").rank(1),
+        Column::number("polled", "polled_ns").rank(3),
         Column::number("failed", "wasted_share"),
-        Column::number("halts", "halts"),
+        Column::number("halts", "halts").rank(4),
         Column::number("halts/s", "halts_per_s"),
-        Column::number("window p5", "window_p5_ns"),
-        Column::number("p50", "window_p50_ns"),
-        Column::number("p95", "window_p95_ns"),
+        Column::number("window p5", "window_p5_ns").rank(6),
+        Column::number("p50", "window_p50_ns").rank(5),
+        Column::number("p95", "window_p95_ns").rank(6),
         Column::text("setting", "setting"),
     ]);
     let seconds = recording.info.span_ns as f64 / 1e9;

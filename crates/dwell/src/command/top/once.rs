@@ -14,7 +14,7 @@ pub(crate) struct Exact {
     idle_p99_ns: u64,
     window_ns: Option<u64>,
     success_share: Option<f64>,
-    cpu_burnt_share: Option<f64>,
+    polling_share: Option<f64>,
     /// Bucket 0 counts zeros, k those from 2^(k-1) to 2^k - 1 ns.
     idle_histogram: Vec<u64>,
 }
@@ -29,7 +29,7 @@ pub(crate) fn rows(state: &State) -> Vec<Exact> {
         idle_p99_ns: row.p99_ns,
         window_ns: row.window_ns,
         success_share: row.success,
-        cpu_burnt_share: row.burnt,
+        polling_share: row.burnt,
     };
     state.rows().into_iter().map(exact).collect()
 }
@@ -40,10 +40,10 @@ pub(crate) fn table(state: &State) -> Table {
         Column::text("idler", "idler"),
         Column::number("wakes/s", "wakes_per_s"),
         Column::number("idle p50", "idle_p50_ns"),
-        Column::number("idle p99", "idle_p99_ns"),
+        Column::number("idle p99", "idle_p99_ns").rank(2),
         Column::number("window", "window_ns"),
-        Column::number("success", "success_share"),
-        Column::number("CPU burnt", "cpu_burnt_share"),
+        Column::number("success", "success_share").rank(1),
+        Column::number("polling CPU", "polling_share"),
     ]);
     for row in state.rows() {
         table.push([
@@ -66,7 +66,7 @@ pub(crate) fn text(state: &State) -> String {
     if state.lost() > 0 {
         text.push_str(&format!(", {} events lost", count(state.lost().into())));
     }
-    text.push_str(&format!("\n\n{}", table(state).to_text()));
+    text.push_str(&format!("\n\n{}", crate::output::fitted(&table(state))));
     match state.selected(&rows).map(|at| &rows[at].idler) {
         Some(idler) => {
             let histogram = dwell_report::histogram(&state.octaves(idler));

@@ -24,7 +24,9 @@ pub(super) struct PlanArgs {
     /// For the plan of an I/O thread: its id, as `dwell iothread list` prints it
     #[arg(long, value_name = "ID", requires = "qmp")]
     iothread: Option<String>,
-    /// For the plan of an I/O thread: the name of its domain, if libvirt runs it, so that values can be kept
+    /// For the plan of an I/O thread: name of its domain, if libvirt runs it
+    ///
+    /// Needed to keep values over a restart.
     #[arg(long, value_name = "NAME", requires = "qmp")]
     domain: Option<String>,
 }

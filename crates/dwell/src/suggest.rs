@@ -1,0 +1,75 @@
+//! Values that a shell completes, of options that are parsed by a function and may take other values as well.
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
+use dwell_policy::Layer;
+use dwell_replay::Catalogue;
+use std::ffi::OsStr;
+
+/// Parses by a function, and suggests values.
+#[derive(Clone)]
+pub(crate) struct Suggest<T> {
+    parse: fn(&str) -> Result<T, String>,
+    values: fn() -> Vec<String>,
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
+        self.parse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.values)().into_iter().map(PossibleValue::new)))
+    }
+}
+
+/// With the layers whose rules can be replayed.
+pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    let values = || ["host", "guest", "iothread", "guest+host"].map(str::to_owned).into();
+    Suggest { parse, values }
+}
+
+/// With all layers.
+pub(crate) fn layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || Layer::ALL.map(|layer| layer.name().to_owned()).into() }
+}
+
+/// With the long-term kernels and the newest one.
+pub(crate) fn kernels<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    let values = || ["5.4", "5.10", "5.15", "6.1", "6.6", "6.12", "6.18", "7.3"].map(str::to_owned).into();
+    Suggest { parse, values }
+}
+
+/// With a release of each generation of QEMU's rule that distributions carry.
+pub(crate) fn qemus<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || ["7.2", "8.2", "9.2", "10.0", "11.1"].map(str::to_owned).into() }
+}
+
+/// With the policies of the catalogue, which may have parameters.
+pub(crate) fn policies<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    let values = || Catalogue::default().entries().map(|entry| entry.name.to_owned()).collect();
+    Suggest { parse, values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Whose;
+    use crate::settings;
+
+    #[test]
+    fn what_is_suggested_is_accepted() {
+        let all = |values: fn() -> Vec<String>, accepts: &dyn Fn(&str) -> bool| {
+            assert!(!values().is_empty() && values().iter().all(|value| accepts(value)), "{:?}", values());
+        };
+        all(replayed_layers(Whose::parse).values, &|value| Whose::parse(value).is_ok());
+        all(layers(settings::layer).values, &|value| settings::layer(value).is_ok());
+        all(kernels(settings::kernel).values, &|value| settings::kernel(value).is_ok());
+        all(qemus(settings::qemu).values, &|value| settings::qemu(value).is_ok());
+        all(policies(settings::policy).values, &|value| {
+            ["", "@20us", "=20us"].iter().any(|rest| settings::policy(&format!("{value}{rest}")).is_ok())
+        });
+    }
+}
