@@ -15,6 +15,7 @@ use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::ColumnDescriptor;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +49,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
         /// What Parquet said, or that it panicked and with what words.
-        source: ParquetError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// Parquet, but not dwell's.
     #[error("{path}: not a dwell recording: no `{key}` metadata; `dwell import csv` reads plain tables")]
@@ -74,7 +75,7 @@ pub enum OpenError {
         /// The key.
         key: &'static str,
         /// What serde said; it names the field.
-        source: serde_json::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// A column that must be there is not.
     #[error("{path}: no column `{column}`; a recording has one, {kind}")]
@@ -122,8 +123,9 @@ impl Opened {
         if storage.len() == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        let file = guard(|| SerializedFileReader::new(storage))
-            .map_err(|source| OpenError::NotParquet { path: path.to_owned(), source })?;
+        let file = guard(|| SerializedFileReader::new(storage)).map_err(|source: ParquetError| {
+            OpenError::NotParquet { path: path.to_owned(), source: source.into() }
+        })?;
         let footer = file.metadata();
         let format = value(path, footer, FORMAT_KEY)?;
         if format != FORMAT {
@@ -152,7 +154,7 @@ fn json<T: DeserializeOwned>(
     serde_json::from_str(value(path, footer, key)?).map_err(|source| OpenError::BadMetadata {
         path: path.to_owned(),
         key,
-        source,
+        source: source.into(),
     })
 }
 

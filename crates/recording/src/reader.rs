@@ -12,6 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 /// Why a row group could not be read.
@@ -37,7 +38,7 @@ pub enum ReadError {
         /// The column.
         column: &'static str,
         /// What Parquet said, or that it panicked and with what words.
-        source: ParquetError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// A value is there that must not be.
     #[error("{path}: row {row} of row group {row_group}, `{column}`: {what}")]
@@ -279,7 +280,7 @@ impl Reader {
     fn error(&self, row_group: usize, column: &'static str, failure: Failure) -> ReadError {
         let path = self.path.clone();
         match failure {
-            Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source },
+            Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source: source.into() },
             Failure::Value { row, what } => ReadError::Value { path, row_group, row, column, what },
         }
     }

@@ -13,6 +13,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub enum WriteError {
         /// From 0.
         row_group: usize,
         /// What Parquet said.
-        source: ParquetError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The number is not one of this writer's.
     #[error("episode {episode} is of idler number {idler}, which this recording has not")]
@@ -80,13 +81,13 @@ pub enum WriteError {
         /// `schema` or `metadata`.
         part: &'static str,
         /// What Parquet said.
-        source: ParquetError,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The metadata could not be turned into JSON.
     #[error("cannot turn the metadata of the recording into JSON")]
     Metadata {
         /// What serde said.
-        source: serde_json::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
@@ -154,7 +155,7 @@ impl Writer<NewFile> {
 impl<W: Write + Send> Writer<W> {
     /// Begins a recording that is written to `out`.
     pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
-        let frame = |source| WriteError::Frame { part: "schema", source };
+        let frame = |source: ParquetError| WriteError::Frame { part: "schema", source: source.into() };
         let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
         let properties = Arc::new(properties(fields(), packing.zstd_level, created_by).map_err(frame)?);
         let schema = schema("dwell", fields()).map_err(frame)?;
@@ -228,8 +229,8 @@ impl<W: Write + Send> Writer<W> {
         if !self.rows.idler.is_empty() {
             self.flush()?;
         }
-        let frame = |source| WriteError::Frame { part: "metadata", source };
-        let json = |source| WriteError::Metadata { source };
+        let frame = |source: ParquetError| WriteError::Frame { part: "metadata", source: source.into() };
+        let json = |source: serde_json::Error| WriteError::Metadata { source: source.into() };
         let pairs = [
             (FORMAT_KEY, FORMAT.to_owned()),
             (METADATA_KEY, serde_json::to_string(&self.metadata).map_err(json)?),
@@ -247,7 +248,7 @@ impl<W: Write + Send> Writer<W> {
             self.contents.idlers.iter().map(|idler| ByteArray::from(idler.name.as_str())).collect();
         let result = write_rows(&mut self.file, &self.rows, &names);
         self.rows.clear();
-        result.map_err(|source| WriteError::RowGroup { row_group, source })
+        result.map_err(|source| WriteError::RowGroup { row_group, source: source.into() })
     }
 }
 

@@ -43,7 +43,7 @@ pub enum VmError {
         /// The call.
         what: &'static str,
         /// What it answered.
-        error: kvm_ioctls::Error,
+        error: io::Error,
     },
     /// A call of the operating system's failed.
     #[error("{what}: {error}")]
@@ -69,7 +69,7 @@ impl VmError {
 
 /// Names the call that failed.
 fn kvm(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> VmError {
-    move |error| VmError::Kvm { what, error }
+    move |error| VmError::Kvm { what, error: error.into() }
 }
 
 /// What a machine is like.

@@ -131,7 +131,7 @@ impl<'m> Vcpu<'m> {
                 }
                 Ok(VcpuExit::Intr) => {}
                 Err(error) if error.errno() == libc::EINTR => {}
-                Err(error) => return Err(VmError::Kvm { what: "KVM_RUN", error }),
+                Err(error) => return Err(VmError::Kvm { what: "KVM_RUN", error: error.into() }),
                 Ok(exit) => {
                     let error = io::Error::other(format!("exit {exit:?}"));
                     return Err(VmError::Os { what: "KVM_RUN", error });
