@@ -193,7 +193,8 @@ fn last_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// The number of a task. It is -1 where the reader of the events could not see the task.
 fn id(text: &str) -> Option<i32> {
-    if text == "-1" { Some(-1) } else { digits(text) }
+    let number = text.strip_prefix('-').unwrap_or(text);
+    if number.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// Up to the first blank: with `-F +ip` perf puts an address behind the text.

@@ -1,0 +1,274 @@
+//! One trace gives one recording. What a recorder has recorded live is compared, row by row, with the import of the same
+//! events as the text of `perf script`: written by the recorder itself, and taken by `perf record` beside it.
+
+mod common;
+mod say;
+
+use common::{HaltingVcpu, Numbers, opened};
+use dwell_capture::names::ProcNames;
+use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
+use dwell_machine::Sysroot;
+use dwell_recording::{Chunk, Columns, Metadata, Packing, Reader, Writer};
+use dwell_trace::event::Event;
+use dwell_trace::export::PerfText;
+use dwell_trace::import::perf::{self, PerfOptions};
+use dwell_trace::import::{ImportSummary, Input};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use say::say;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const LOOP: &str = "dwell-loop";
+
+/// Both tests run vCPUs of this process; each wants its own only.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Writes every event down, in the order in which the pairing gets them.
+struct Tap {
+    started: Option<Sender<()>>,
+    text: PerfText<Vec<u8>>,
+}
+
+impl Observer for Tap {
+    fn status(&mut self, _: &Status) {
+        if let Some(started) = self.started.take() {
+            let _ = started.send(());
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.text.event(event).unwrap();
+    }
+}
+
+/// One row: all that a recording has of an episode, as text but for the start.
+type Row = (u64, String);
+
+fn rows(reader: &Reader) -> Vec<Row> {
+    let (mut chunk, mut rows) = (Chunk::default(), vec![]);
+    for group in 0..reader.row_groups() {
+        reader.read(group, Columns::ALL, &mut chunk).unwrap();
+        for row in 0..chunk.rows {
+            let rest = format!(
+                "{} {} window {:?} halted {:?} {:?} latency {:?}",
+                reader.contents().idlers[chunk.idler[row] as usize].name,
+                chunk.idle_ns[row],
+                chunk.window_ns[row],
+                chunk.halted[row],
+                chunk.wake[row],
+                chunk.wake_latency_ns[row],
+            );
+            rows.push((chunk.start_ns[row], rest));
+        }
+    }
+    rows
+}
+
+/// Records while `load` runs; returns the recording and the text of its events.
+fn record(target: Target, load: impl FnOnce(), test: &str) -> Option<(Reader, Vec<u8>)> {
+    let recorder = opened(Recorder::open(target, None), test)?;
+    let kernel = recorder.metadata().kernel.clone();
+    let names = ProcNames::new(Arc::new(Sysroot::of_this_machine()));
+    let (started, ready) = channel();
+    let text = PerfText::new(vec![], kernel.as_deref(), Box::new(names)).unwrap();
+    let mut tap = Tap { started: Some(started), text };
+    let stop = AtomicBool::new(false);
+    let (summary, bytes) = std::thread::scope(|scope| {
+        let recording = scope.spawn(|| recorder.to_memory(&Until { duration: None, stop: &stop }, &mut tap));
+        ready.recv().unwrap();
+        load();
+        stop.store(true, Ordering::Relaxed);
+        recording.join().unwrap().unwrap()
+    });
+    assert_eq!(summary.status.lost, 0, "{:?}", summary.status);
+    Some((Reader::from_bytes("live", bytes).unwrap(), tap.text.into_inner()))
+}
+
+fn import(text: &[u8], live: &Reader, source: GuestSource) -> (Reader, ImportSummary) {
+    let metadata = Metadata::new(live.metadata().layer);
+    let mut writer = Writer::new(vec![], metadata, Packing::default()).unwrap();
+    let options = PerfOptions { layer: Some(live.metadata().layer), source, skip_unparsable: false };
+    let summary = perf::import(Input::new("text", text).unwrap(), &options, &mut writer).unwrap();
+    (Reader::from_bytes("imported", writer.close().unwrap().1).unwrap(), summary)
+}
+
+/// The recording and the import of its own events are the same.
+fn check_own_text(live: &Reader, text: &[u8], source: GuestSource) -> usize {
+    let (imported, _) = import(text, live, source);
+    let (live_rows, imported_rows) = (rows(live), rows(&imported));
+    let first = live_rows.iter().zip(&imported_rows).position(|(a, b)| a != b);
+    assert_eq!(first.map(|at| (&live_rows[at], &imported_rows[at])), None);
+    assert_eq!(live_rows.len(), imported_rows.len());
+    let (live, imported) = (live.metadata(), imported.metadata());
+    assert_eq!(live.idle_includes, imported.idle_includes);
+    assert_eq!(live.lost.incomplete_episodes, imported.lost.incomplete_episodes);
+    assert_eq!(live.clock, imported.clock);
+    assert_eq!(live.kernel, imported.kernel);
+    for key in ["dwell.vcpus", "dwell.threads", "dwell.invalid_wakeups"] {
+        assert_eq!(live.other.get(key), imported.other.get(key), "{key}");
+    }
+    live_rows.len()
+}
+
+/// A thread that waits in ppoll, until events come and until time is up.
+fn wait_in_a_loop(waits: u32) {
+    let run = move || {
+        let ready = eventfd(1, EventfdFlags::empty()).unwrap();
+        let never = eventfd(0, EventfdFlags::empty()).unwrap();
+        for wait in 0..waits {
+            let fd = if wait % 3 == 0 { &ready } else { &never };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait % 4) * 100_000 };
+            poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap();
+        }
+        // Its name is read while it lives.
+        std::thread::sleep(Duration::from_millis(400));
+    };
+    std::thread::Builder::new().name(LOOP.to_owned()).spawn(run).unwrap().join().unwrap();
+}
+
+fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+fn vcpu_target() -> Target {
+    Target::Host { pid: Some(own_pid()), exits: true, contention: false }
+}
+
+fn halts(count: usize) -> Result<impl FnOnce(), String> {
+    let vcpu = HaltingVcpu::new(Some(200_000))?;
+    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let gaps: Vec<u64> = (0..count).map(|_| numbers.next() % 300_000).collect();
+    Ok(move || {
+        vcpu.run(&gaps);
+    })
+}
+
+#[test]
+fn the_recorders_events_as_text_give_the_same_recording() {
+    const TEST: &str = "the_recorders_events_as_text_give_the_same_recording";
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let threads = Target::Thread { pid: None, comm: Some(LOOP.to_owned()) };
+    let Some((live, text)) = record(threads, || wait_in_a_loop(2_000), TEST) else { return };
+    let number = check_own_text(&live, &text, GuestSource::Auto);
+    assert!(number >= 1_000, "{number}");
+    say!("thread: {number} episodes, live and imported the same");
+    for source in [GuestSource::CpuIdle, GuestSource::Switch] {
+        let nap = || std::thread::sleep(Duration::from_millis(700));
+        match record(Target::Guest { source }, nap, TEST) {
+            Some((live, _)) if live.episodes() == 0 => {
+                say!("SKIP the idle tasks emit nothing, or no CPU idled, with {}: {TEST}", source.name());
+            }
+            Some((live, text)) => {
+                let number = check_own_text(&live, &text, source);
+                say!("guest, {}: {number} episodes, live and imported the same", source.name());
+            }
+            None => {}
+        }
+    }
+    let load = match halts(1_000) {
+        Ok(load) => load,
+        Err(error) => return say!("SKIP {error}: {TEST}, of a host"),
+    };
+    let Some((live, text)) = record(vcpu_target(), load, TEST) else { return };
+    let number = check_own_text(&live, &text, GuestSource::Auto);
+    assert!(number >= 1_000, "{number}");
+    say!("host: {number} episodes, live and imported the same");
+}
+
+/// `perf record`, until it is dropped.
+struct Perf(std::process::Child);
+
+impl Perf {
+    fn start(file: &Path, events: &str) -> Result<Perf, String> {
+        let mut command = Command::new("perf");
+        command.args(["record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-e", events, "-o"]).arg(file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("perf: {error}; install linux-perf"))?;
+        let mut perf = Perf(child);
+        let begun = Instant::now();
+        // The file gets its header before the events are switched on.
+        while !file.metadata().is_ok_and(|file| file.len() > 0) {
+            if perf.0.try_wait().is_ok_and(|status| status.is_some()) {
+                return Err("perf record cannot record here".to_owned());
+            }
+            if begun.elapsed() > Duration::from_secs(30) {
+                return Err("perf record does not begin".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        Ok(perf)
+    }
+
+    fn stop(mut self) {
+        if let Some(pid) = Pid::from_raw(i32::try_from(self.0.id()).unwrap()) {
+            kill_process(pid, Signal::INT).unwrap();
+        }
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two recorders take the time of one event one after the other.
+const APART_NS: u64 = 10_000_000;
+
+/// perf records from before the live recorder begins until after it ends. Its rows of that time have to be the live ones,
+/// each and in this order; starts may differ by the time between the two recorders, which is printed.
+#[test]
+fn perf_record_beside_a_live_recorder_gives_the_same_recording() {
+    const TEST: &str = "perf_record_beside_a_live_recorder_gives_the_same_recording";
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let load = match halts(1_500) {
+        Ok(load) => load,
+        Err(error) => return say!("SKIP {error}: {TEST}"),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("perf.data");
+    let perf = match Perf::start(&file, "kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns") {
+        Ok(perf) => perf,
+        Err(error) => return say!("SKIP {error}: {TEST}"),
+    };
+    let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false };
+    let Some((live, _)) = record(target, load, TEST) else { return };
+    perf.stop();
+    let script = Command::new("perf")
+        .args(["script", "--ns", "--header", "--show-task-events", "-F", "comm,pid,tid,cpu,time,event,trace"])
+        .arg("-i")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
+    let (imported, summary) = import(&script.stdout, &live, GuestSource::Auto);
+    assert_eq!((summary.lost.events, summary.out_of_order), (None, 0), "perf has lost events");
+    assert_eq!(live.metadata().clock, imported.metadata().clock);
+    assert_eq!(live.metadata().kernel, imported.metadata().kernel);
+    let live_rows = rows(&live);
+    // perf recorded the vCPUs of the other tests of this machine too.
+    let idler = &live.contents().idlers[0].name;
+    let imported_rows: Vec<Row> =
+        rows(&imported).into_iter().filter(|(_, rest)| rest.starts_with(&format!("{idler} "))).collect();
+    assert_eq!(live.contents().idlers.len(), 1);
+    assert!(live_rows.len() >= 1_500, "{}", live_rows.len());
+    assert_eq!(imported_rows.len(), live_rows.len());
+    let mut apart = 0;
+    for (number, ((live_ns, live), (perf_ns, perf))) in live_rows.iter().zip(&imported_rows).enumerate() {
+        assert_eq!(live, perf, "row {number}");
+        apart = apart.max(live_ns.abs_diff(*perf_ns));
+    }
+    assert!(apart < APART_NS, "{apart}");
+    say!(
+        "perf record: {} episodes, live and imported the same, starts at most {apart} ns apart",
+        live_rows.len()
+    );
+}
