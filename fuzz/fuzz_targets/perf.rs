@@ -2,16 +2,17 @@
 //! chooses the options.
 #![no_main]
 
-use dwell_trace::import::{Input, perf};
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
+use dwell_trace::guest::GuestSource;
+use dwell_trace::import::{Input, perf};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, data)) = data.split_first() else { return };
     let options = perf::PerfOptions {
-        layer: [None, Some(Layer::Host), Some(Layer::Guest), Some(Layer::Timer)][usize::from(choice & 3)],
-        merge_polls: choice & 4 == 0,
+        layer: [None, Some(Layer::Host), Some(Layer::Guest), Some(Layer::Iothread)][usize::from(choice & 3)],
+        source: if choice & 4 == 0 { GuestSource::Auto } else { GuestSource::CpuIdle },
         skip_unparsable: choice & 8 == 0,
     };
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
