@@ -1,20 +1,20 @@
-//! What a learning policy may still lose, so that it is never much worse than the ski-rental rule.
+//! What a policy that learns may still lose, so that it is never much worse than the ski-rental rule.
 //!
 //! # The idea
-//! A learner is good on loads that go on as they did and can be led astray by others. The ski-rental rule (poll for *K*,
-//! what a halt is worth, then halt) learns nothing and pays at most twice what the optimum pays, whatever comes.
+//! A learner is good on loads that go on as they did and bad on others. The ski-rental rule (poll for *K*, the halt cost,
+//! then halt) learns nothing and pays at most twice what the optimum pays, whatever the episodes.
 //! So a learner gets an *account*: it holds what the learner has saved against twice the optimum's cost, and each
-//! window may risk at most half of what is there. A full account lets it do as it likes; an empty one makes it the
+//! window may risk at most half of the balance. A full account does not restrict it; an empty one makes it the
 //! ski-rental rule.
 //!
 //! # The steps
 //! *B* is the balance, from 0 to [`LIMIT`] · *K*; it begins there. With *r* = ⌊*B*/2⌋,
-//! 1. the window that the learner wants is brought into *K* − *r* ..= *K* + *r* ([`Account::allow`]);
+//! 1. the window that the learner chose is clamped to *K* − *r* ..= *K* + *r* ([`Account::allow`]);
 //! 2. after an episode of length *d* that cost *c*, *B* becomes *B* + 2 · min(*d*, *K*) − *c*, at most the limit
 //!    ([`Account::settle`]).
 //!
 //! # The bound
-//! **Over any consecutive episodes, from the first on or in the middle of a life, the cost is at most twice the
+//! **Over any consecutive episodes, from the first on or later, the cost is at most twice the
 //! optimum's plus [`LIMIT`] · *K*.** Proof: an episode changes the balance by at most Δ = 2 · min(*d*, *K*) − *c*, so
 //! the costs of a stretch sum up to at most 2 · the optimum's + the balance before it − the balance after it. The
 //! former is at most the limit. The latter is never negative, since Δ ≥ −*r* under any window *w* from *K* − *r* to
@@ -27,18 +27,17 @@
 //! | *d* > *w*, *d* ≤ *K* | *w* + *K* | 2*d* − *w* − *K* > *w* − *K* | ≥ −*r* |
 //! | *d* > *w*, *d* > *K* | *w* + *K* | *K* − *w* | ≥ −*r* |
 //!
-//! The factor cannot be less: whoever ends every episode right after the window makes a policy that tosses no coins pay
-//! *w* + *K* where min(*w*, *K*) would do, and that is twice as much or more.
+//! The factor cannot be less: if every episode ends right after the window, a deterministic policy pays *w* + *K* where
+//! min(*w*, *K*) would do, and that is twice as much or more.
 //!
 //! # Limits
-//! The bound is on the cost of the episodes as the policy is told their lengths. A wake-up latency in them has to be
-//! taken out first ([`Late`](crate::late::Late)). Somebody who sees the account can keep it near empty, and has then made
-//! the policy the ski-rental rule, no worse; any episode shorter than *K* fills it again.
+//! The bound is on the cost of the episodes by the lengths that the policy gets. A wakeup latency in them has to be taken
+//! out first ([`Late`](crate::late::Late)). An adversary that sees the account can keep it near empty; the policy is then
+//! the ski-rental rule, no worse; any episode shorter than *K* fills it again.
 
 use crate::Nanos;
 
-/// The most that the account holds, in halts. Four are needed to poll not at all or for 2*K* in full freedom with one
-/// loss behind; 8 and 64 gave the same costs to four digits on the recordings that come with dwell.
+/// The most that the account holds, in halts. Four are needed to allow every window from 0 to 2*K* after one loss; 8 and 64 gave the same costs to four digits on the recordings that come with dwell.
 pub const LIMIT: u64 = 4;
 
 /// The longest halt cost that is counted with \[ns\], 4.3 s; a higher one is taken as this.
@@ -52,13 +51,13 @@ pub struct Account {
 }
 
 impl Account {
-    /// A full account at this price of a halt, at most [`MOST`].
+    /// A full account at this halt cost, at most [`MOST`].
     pub const fn new(halt_cost: Nanos) -> Account {
         let halt_cost = if halt_cost.0 < MOST.0 { halt_cost.0 } else { MOST.0 };
         Account { halt_cost, balance: LIMIT * halt_cost }
     }
 
-    /// What one halt and wake is worth.
+    /// CPU time of one halt and wakeup.
     #[inline]
     pub const fn halt_cost(&self) -> Nanos {
         Nanos(self.halt_cost)
@@ -70,7 +69,7 @@ impl Account {
         Nanos(self.balance)
     }
 
-    /// The window nearest to the one that is wanted that risks at most half of the balance.
+    /// The window nearest to the wanted one that risks at most half of the balance.
     #[inline]
     pub fn allow(&self, wanted: Nanos) -> Nanos {
         let risk = self.balance / 2;
@@ -103,7 +102,7 @@ mod tests {
             for (wanted, idle) in losses {
                 let before = account.balance().get();
                 let window = account.allow(Nanos(wanted % (4 * k + 2)));
-                // Lengths around the window and the price are the ones that hurt.
+                // Lengths around the window and the halt cost lose most.
                 for idle in [idle, window.get(), window.get() + 1, k, k + 1, 0, 1] {
                     let mut after = account;
                     after.settle(window, Nanos(idle));
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn full_account_gives_full_freedom_and_an_empty_one_none() {
+    fn full_account_allows_every_window_and_an_empty_one_only_the_halt_cost() {
         let full = Account::new(Nanos(1_000));
         let wide = [0, 1, 1_000, 3_000].map(Nanos);
         assert_eq!(wide.map(|wanted| full.allow(wanted)), wide);

@@ -1,9 +1,9 @@
 //! Guest halt polling: what a guest CPU does when it has nothing to run.
 //!
 //! # The idea
-//! Linux in a virtual machine can use the cpuidle governor *haltpoll* with a driver of the same name that knows two
-//! states: 0, poll in the guest, and 1, halt (HLT, which leaves the guest). While a CPU polls, whoever wakes it only
-//! sets a flag and needs no interrupt, and no exit to the host takes place. The governor keeps one number of
+//! Linux in a virtual machine can use the cpuidle governor *haltpoll* with a driver of the same name that has two
+//! states: 0, poll in the guest, and 1, halt (HLT, which leaves the guest). While a CPU polls, a waker only
+//! sets a flag and sends no interrupt, and no exit to the host takes place. The governor keeps one number of
 //! nanoseconds per CPU, the *limit* (`poll_limit_ns`), and adjusts it after every halt.
 //!
 //! # The steps
@@ -16,11 +16,11 @@
 //! A halt longer than the limit and at most `guest_halt_poll_ns` grows the limit; a longer one shrinks it, if
 //! `guest_halt_poll_allow_shrink` is set; one within the limit changes nothing.
 //!
-//! [`Haltpoll`] is this rule as a [`Policy`] over continuous time. What differs between kernels stands in [`Revision`].
+//! [`Haltpoll`] is this rule as a [`Policy`] over continuous time. [`Revision`] has the differences between kernels.
 //!
 //! # Limits
-//! The governor may be steered by others: a zero CPU-latency QoS request makes it poll without end and leaves a limit
-//! behind that nobody asked for ([`Cpu::poll`]), and writing any cpuidle state attribute zeroes it ([`Cpu::reset`]).
+//! The governor has other inputs: a zero CPU-latency QoS request makes it poll without end and leaves a limit
+//! behind ([`Cpu::poll`]), and writing any cpuidle state attribute zeroes it ([`Cpu::reset`]).
 
 use crate::version::{UnknownVersion, Version};
 use crate::{Nanos, Outcome, Policy};
@@ -39,7 +39,7 @@ pub enum Revision {
     V6_0,
     /// 6.9 to 7.1: a limit that shrinks below `guest_halt_poll_grow_start` becomes zero.
     V6_9,
-    /// 7.2 and later: the governor is not asked when the driver has fewer than two states; no change in arithmetic.
+    /// 7.2 and later: the governor is not called when the driver has fewer than two states; no change in arithmetic.
     V7_2,
 }
 
@@ -112,7 +112,7 @@ pub struct Params {
     pub guest_halt_poll_shrink: u32,
     /// Factor by which the limit grows; 0 gives `guest_halt_poll_grow_start`.
     pub guest_halt_poll_grow: u32,
-    /// Least limit that a growth gives \[ns\] (the source says microseconds, wrongly).
+    /// Least limit that a growth gives \[ns\] (the comment in the source has microseconds, which is wrong).
     pub guest_halt_poll_grow_start: u32,
     /// Whether the limit may shrink at all.
     pub guest_halt_poll_allow_shrink: bool,
@@ -160,7 +160,7 @@ pub struct Change {
     pub old: u32,
 }
 
-/// What [`Cpu::poll`] asks of the world.
+/// What [`Cpu::poll`] needs from outside.
 pub trait Environment {
     /// The local clock \[ns\].
     fn clock(&mut self) -> u64;
@@ -293,7 +293,7 @@ const fn low32(value: u64) -> u32 {
     (value & 0xffff_ffff) as u32
 }
 
-/// Guest halt polling as a [`Policy`] over continuous time: a poll ends exactly at the limit or at the wake, no
+/// Guest halt polling as a [`Policy`] over continuous time: a poll ends exactly at the limit or at the wakeup, no
 /// interrupt without a task to run comes between, and there is no latency request.
 #[derive(Clone, Copy, Debug)]
 pub struct Haltpoll {
@@ -302,7 +302,7 @@ pub struct Haltpoll {
     window_ns: u64,
 }
 
-/// A latency requirement that asks for nothing: any value but zero.
+/// No latency requirement: any value but zero.
 const NO_LATENCY_REQ: i64 = i64::MAX;
 
 impl Haltpoll {

@@ -1,23 +1,23 @@
 //! KVM halt polling: what a host does when a vCPU halts.
 //!
 //! # The idea
-//! A vCPU that executes HLT leaves the guest. Before KVM puts its thread to sleep it may watch for the wake event
-//! for a while: a wake that comes in time costs no sleep, no interrupt to another core and no schedule. How long it
-//! watches is a per-vCPU number of nanoseconds, `vcpu->halt_poll_ns` (here [`Vcpu::halt_poll_ns`]), which starts
+//! A vCPU that executes HLT leaves the guest. Before KVM puts its thread to sleep it may poll for the wakeup event
+//! for a while: a wakeup in that time costs no sleep, no interrupt to another core and no schedule. How long it
+//! polls is a per-vCPU number of nanoseconds, `vcpu->halt_poll_ns` (here [`Vcpu::halt_poll_ns`]), which starts
 //! at zero and is adjusted after every halt from the length of that halt.
 //!
 //! # The steps of one halt (6.1 and later)
 //! 1. Cut the per-vCPU value to the maximum (silently). Poll if it is not zero, unless the guest has switched host
 //!    polling off (`MSR_KVM_POLL_CONTROL`).
-//! 2. Poll until the wake event, the end of the window, or until another task wants this core.
+//! 2. Poll until the wakeup event, the end of the window, or until another task is runnable on this core.
 //! 3. If nothing came, sleep.
-//! 4. With the length *h* of the whole halt and the maximum *mx*: invalid wake, shrink; *mx* = 0, drop to zero;
+//! 4. With the length *h* of the whole halt and the maximum *mx*: invalid wakeup, shrink; *mx* = 0, drop to zero;
 //!    *h* within the value, keep it; *h* > *mx*, shrink; both below *mx*, grow.
 //!
-//! [`Vcpu::halt`] is this routine in time, over an [`Environment`] that gives the clock, the wake condition and the
+//! [`Vcpu::halt`] is this routine in time, over an [`Environment`] that gives the clock, the wakeup condition and the
 //! sleep. [`Vcpu::enter`] and [`Vcpu::decide`] are its steps 1 and 4, and [`HaltPoll`] joins the two into a
 //! [`Policy`] for a replay, where time is continuous and a poll ends exactly at its
-//! window or at the wake.
+//! window or at the wakeup.
 //!
 //! # What differs between versions
 //! [`Revision`] lists them. The maximum is read live in 5.4, copied when the VM is created in 5.8 to 6.0, and since 6.1
@@ -25,8 +25,8 @@
 //! runs past it and the next halt cuts it.
 //!
 //! # Limits
-//! Only x86 is modelled; there every wake is valid, but the invalid kind (s390) is kept since it is part of the rule.
-//! The histograms of 5.15 and 5.16 are not modelled (the specification has none of that time).
+//! Only x86 is modelled; there every wakeup is valid, but the invalid kind (s390) is kept since it is part of the rule.
+//! The histograms of 5.15 and 5.16 are not modelled (the specification has no kernel of that time).
 
 use crate::version::{UnknownVersion, Version};
 use crate::{Nanos, Outcome, Policy};
@@ -136,7 +136,7 @@ pub enum MaxSource {
     /// The module parameter, read at each use.
     Live,
     /// The module parameter as it was when the VM was created, or what `KVM_CAP_HALT_POLL` replaced it with. A later
-    /// write to the module parameter does not reach the VM.
+    /// write to the module parameter has no effect on the VM.
     CopiedAtCreation,
     /// What `KVM_CAP_HALT_POLL` set, else the module parameter, read at each use.
     CapElseLive,
@@ -167,7 +167,7 @@ impl Params {
     }
 }
 
-/// Everything outside a vCPU that rules its polling, at one moment.
+/// Everything outside a vCPU that decides its polling, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knobs {
     /// The module parameters now.
@@ -197,7 +197,7 @@ impl Knobs {
     }
 }
 
-/// Why `KVM_ENABLE_CAP(KVM_CAP_HALT_POLL)` answers `-EINVAL`.
+/// Why `KVM_ENABLE_CAP(KVM_CAP_HALT_POLL)` returns `-EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCap;
 
@@ -252,7 +252,7 @@ impl Vcpu {
         self.halt_poll_ns
     }
 
-    /// The start of a halt: cuts the value where the revision does so, and answers the window to poll \[ns\]; 0 is none.
+    /// The start of a halt: cuts the value where the revision does so, and returns the window to poll \[ns\]; 0 is none.
     #[inline]
     pub fn enter(&mut self, knobs: &Knobs) -> u32 {
         if self.revision.clamps_at_entry() {
@@ -262,7 +262,7 @@ impl Vcpu {
     }
 
     /// The end of a halt that took `halt_ns` \[ns\]: adjusts the value unless the guest has switched host polling off.
-    /// Answers what the tracepoint would say; silent changes answer `None`.
+    /// Returns the tracepoint that would fire; `None` where none does.
     #[inline]
     pub fn decide(&mut self, knobs: &Knobs, halt_ns: u64, valid_wakeup: bool) -> Option<Change> {
         if !knobs.poll_control {
@@ -308,8 +308,8 @@ impl Vcpu {
         Change { grow: false, new: self.halt_poll_ns, old }
     }
 
-    /// One whole halt in time: polls, sleeps, counts and adjusts, asking `env` for everything outside the vCPU in the
-    /// order and as often as the kernel does.
+    /// One whole halt in time: polls, sleeps, counts and adjusts, with `env` for everything outside the vCPU, called in
+    /// the order and as often as the kernel does.
     pub fn halt<E: Environment>(&mut self, env: &mut E, stats: &mut Stats) -> Halt {
         let at_entry = env.knobs();
         let window = self.enter(&at_entry);
@@ -355,7 +355,7 @@ impl Vcpu {
         let halt_ns = now.wrapping_sub(start);
         let mut at_exit = env.knobs();
         if self.revision.clamps_at_entry() {
-            // The guest's wish was read once, before the halt; the maximum is read again.
+            // The poll control was read once, before the halt; the maximum is read again.
             at_exit.poll_control = at_entry.poll_control;
         }
         let change = self.decide(&at_exit, halt_ns, valid);
@@ -363,7 +363,7 @@ impl Vcpu {
     }
 }
 
-/// What [`Vcpu::halt`] asks of the world.
+/// What [`Vcpu::halt`] needs from outside.
 pub trait Environment {
     /// `CLOCK_MONOTONIC` \[ns\].
     fn clock(&mut self) -> u64;
@@ -372,12 +372,12 @@ pub trait Environment {
     fn wake_condition(&mut self) -> bool;
     /// A pause instruction.
     fn relax(&mut self);
-    /// Whether nothing else wants this core: one task on the run queue, and, if `need_resched` counts in this revision, no
+    /// Whether no other task is runnable on this core: one task on the run queue, and, if `need_resched` counts in this revision, no
     /// reschedule pending.
     fn alone(&mut self, need_resched_counts: bool) -> bool;
-    /// Sleeps until [`Environment::wake_condition`] holds; answers whether it slept at all.
+    /// Sleeps until [`Environment::wake_condition`] holds; returns whether it slept at all.
     fn block(&mut self) -> bool;
-    /// Whether the wake was a valid one; always so on x86.
+    /// Whether the wakeup was a valid one; always so on x86.
     fn valid_wakeup(&mut self) -> bool {
         true
     }
@@ -394,7 +394,7 @@ pub struct Halt {
     pub halt_ns: u64,
     /// Whether the thread slept.
     pub waited: bool,
-    /// Whether the wake was a valid one.
+    /// Whether the wakeup was a valid one.
     pub valid: bool,
     /// The tracepoint `kvm_halt_poll_ns`, if it fired.
     pub change: Option<Change>,
@@ -407,7 +407,7 @@ pub struct Stats {
     pub halt_attempted_poll: u64,
     /// Of those, the ones that did not sleep.
     pub halt_successful_poll: u64,
-    /// Of those, the ones whose wake was invalid.
+    /// Of those, the ones whose wakeup was invalid.
     pub halt_poll_invalid: u64,
     /// Time polled in halts that did not sleep \[ns\]; since 5.8.
     pub halt_poll_success_ns: u64,
@@ -417,7 +417,7 @@ pub struct Stats {
     pub halt_wait_ns: u64,
     /// Lengths of successful polls, see [`bucket`]; modelled since 5.17.
     pub halt_poll_success_hist: [u64; BUCKETS],
-    /// Lengths of polls in vain; modelled since 5.17.
+    /// Lengths of failed polls; modelled since 5.17.
     pub halt_poll_fail_hist: [u64; BUCKETS],
     /// Lengths of sleeps; modelled since 5.17.
     pub halt_wait_hist: [u64; BUCKETS],
@@ -470,8 +470,8 @@ impl Stats {
     }
 }
 
-/// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wake, no other task
-/// wants the core, and the settings stay as they are.
+/// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wakeup, no other task
+/// is runnable on the core, and the settings stay as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct HaltPoll {
     vcpu: Vcpu,
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn module_parameter_does_not_reach_running_vms_between_5_8_and_6_0() {
+    fn module_parameter_has_no_effect_on_running_vms_between_5_8_and_6_0() {
         let mut knobs = Knobs::of(Params::default_for(Revision::V5_17));
         knobs.params.halt_poll_ns = 0;
         assert_eq!(knobs.max_ns(Revision::V5_17), 200_000);

@@ -1,16 +1,16 @@
-//! Lengths that include the wake-up latency, put right before a policy learns from them.
+//! Lengths that include the wakeup latency, corrected before a policy learns from them.
 //!
-//! A kernel or a VMM learns of the end of an episode when the idler runs again. Where it halted, that is later than the
-//! wake event by the wake-up latency *L*, so the length that it measures is *d* + *L*; where the poll saw the event, it
-//! is *d*. A rule that learns from lengths then takes short episodes for long ones as soon as it halts in them, and the
-//! nearer *L* comes to what a halt is worth, the more surely it never polls again: it has made its own evidence.
+//! A kernel or a VMM measures the end of an episode when the idler runs again. Where it halted, that is later than the
+//! wakeup event by the wakeup latency *L*, so the measured length is *d* + *L*; where the poll saw the event, it is *d*.
+//! A policy that learns from these lengths takes short episodes for long ones once it halts in them, and if *L* is near
+//! the halt cost, it never polls again.
 //!
 //! [`Late`] takes a calibrated *L* (`dwell lab calibrate`) out of the lengths of episodes that outlasted their window. An
-//! error of a quarter of the halt cost does little harm. Whoever can stamp the event itself needs none of this: *L* is 0.
+//! error of a quarter of the halt cost does little harm. Where the event itself has a time stamp, *L* is 0.
 
 use crate::{Nanos, Outcome, Policy};
 
-/// A policy that is told lengths with the wake-up latency in them, and learns from lengths without.
+/// A policy that gets lengths with the wakeup latency in them, and learns from lengths without.
 #[derive(Clone, Copy, Debug)]
 pub struct Late<P> {
     policy: P,
@@ -19,7 +19,7 @@ pub struct Late<P> {
 }
 
 impl<P> Late<P> {
-    /// The policy, told that halted episodes look so much longer than they are; zero where the event itself is stamped.
+    /// The policy; halted episodes are measured longer by the latency, which is zero where the event has a time stamp.
     pub const fn new(policy: P, wake_latency: Nanos) -> Late<P> {
         Late { policy, wake_latency, window: Nanos::ZERO }
     }
@@ -27,11 +27,6 @@ impl<P> Late<P> {
     /// The policy.
     pub const fn policy(&self) -> &P {
         &self.policy
-    }
-
-    /// The policy itself, for whoever knows when the event came and need not correct anything.
-    pub const fn exact(&mut self) -> &mut P {
-        &mut self.policy
     }
 }
 
@@ -63,10 +58,10 @@ impl<P: Policy> Policy for Late<P> {
 mod tests {
     use super::*;
 
-    /// Polls for 100 ns and keeps what it was told.
-    struct Told(Nanos);
+    /// Polls for 100 ns and keeps the last length.
+    struct Keeper(Nanos);
 
-    impl Policy for Told {
+    impl Policy for Keeper {
         fn window(&mut self) -> Nanos {
             Nanos(100)
         }
@@ -77,11 +72,11 @@ mod tests {
 
     #[test]
     fn latency_is_taken_out_of_halted_episodes_alone() {
-        let mut late = Late::new(Told(Nanos::ZERO), Nanos(30));
-        for (seen, told) in [(0, 0), (100, 100), (101, 101), (130, 101), (131, 101), (500, 470)] {
+        let mut late = Late::new(Keeper(Nanos::ZERO), Nanos(30));
+        for (measured, expected) in [(0, 0), (100, 100), (101, 101), (130, 101), (131, 101), (500, 470)] {
             late.window();
-            late.observe(Outcome::of(Nanos(seen)));
-            assert_eq!(late.policy().0, Nanos(told), "{seen}");
+            late.observe(Outcome::of(Nanos(measured)));
+            assert_eq!(late.policy().0, Nanos(expected), "{measured}");
         }
         late.window_after(Nanos(7));
         late.observe(Outcome::of(Nanos::MAX));

@@ -1,7 +1,7 @@
-//! Follow the leader: of eight windows the one that would have cost least in times like this.
+//! Follow the leader: of eight windows the one that would have cost least in similar episodes.
 //!
 //! # The idea
-//! With *K* for what a halt is worth, an episode of length *d* costs *d* under a window *w* ≥ *d*, else *w* + *K*. Once *d*
+//! With *K* for the halt cost, an episode of length *d* costs *d* under a window *w* ≥ *d*, else *w* + *K*. Once *d*
 //! is known, so is the cost of *every* window, also of those that were not taken: learning needs no experiment and costs
 //! nothing. So keep, for a few windows from none to 2*K*, what each would have cost lately, and take the least: that follows
 //! the best fixed window of the load as it changes.
@@ -17,9 +17,9 @@
 //! 2. [`Leader::observe`](Policy::observe): in that row and the common one, every sum loses 1/128 and gains what its window
 //!    costs in this episode.
 //!
-//! Windows are 0, 1 ns (one look at the event before halting: for wakes that are already there), and *K* times 3, 6, 10, 16,
+//! Windows are 0, 1 ns (one look at the event before halting: for wakeups that are already there), and *K* times 3, 6, 10, 16,
 //! 24 and 32 sixteenths. Costs are counted in units of *K*/128, rounded down, in 16 bits: a step x − x/128 + c with c ≤ 384
-//! (2*K* in vain and a halt) keeps x ≤ 128 · 384 + 127 < 2^16. Lengths are brought to that unit with one multiplication; the
+//! (a failed poll of 2*K* and a halt) keeps x ≤ 128 · 384 + 127 < 2^16. Lengths are brought to that unit with one multiplication; the
 //! one division is in [`Leader::new`].
 //!
 //! # The worst case
@@ -28,8 +28,8 @@
 //! that break it, with the policy's state in view.
 //!
 //! # What it needs
-//! The length up to the wake event, without the wake-up latency ([`Late`](crate::late::Late) takes it out), and the busy
-//! time since the last wake; without the latter ([`window`](Policy::window)) every moment counts as after no work. At most
+//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out), and the busy
+//! time since the last wakeup; without the latter ([`window`](Policy::window)) every moment counts as after no work. At most
 //! 1 KB for each idler.
 //!
 //! # Where the numbers come from
@@ -40,8 +40,9 @@
 //! last lengths (0.02 at 50 us), and the look before halting (0.003 at 5 us).
 //!
 //! # Limits
-//! It believes that moments alike go on alike: on Poisson-like loads there is nothing to learn beyond the best fixed window,
-//! and it comes to that. It does not know that polling changes what follows where a peer waits for this idler.
+//! It assumes that similar moments are followed by similar episodes. On Poisson-like loads there is nothing to learn beyond
+//! the best fixed window, and it converges to that. Where a peer waits for this idler, polling changes what follows; that is
+//! not modelled.
 
 use crate::account::Account;
 use crate::{Nanos, Outcome, Policy};
@@ -76,21 +77,21 @@ const ROWS: usize = BUSY * LAST * BEFORE;
 
 type Row = [u16; WINDOWS];
 
-/// Takes the window that would have cost least in times like this.
+/// Takes the window that would have cost least in similar episodes.
 #[derive(Clone, Debug)]
 pub struct Leader {
     rows: [Row; ROWS],
     common: Row,
     account: Account,
-    /// The window of the episode that runs.
+    /// The window of the present episode.
     window: Nanos,
     /// Cost units in a nanosecond, times 2^32.
     units_per_ns: u64,
-    /// The row in which the episode that runs will be counted.
+    /// The row in which the present episode will be counted.
     row: u8,
     /// Class of the last length.
     last: u8,
-    /// 1 if the last episode was longer than a halt is worth, else 0.
+    /// 1 if the last episode was longer than the halt cost, else 0.
     last_is_long: u8,
     /// The same of the one before.
     before_is_long: u8,
@@ -100,7 +101,7 @@ const _: () = assert!(size_of::<Leader>() <= 1024);
 const _: () = assert!(ROWS <= 1 << u8::BITS);
 
 impl Leader {
-    /// At this price of a halt, at most [`account::MOST`](crate::account::MOST). It knows nothing yet and halts at once.
+    /// At this halt cost, at most [`account::MOST`](crate::account::MOST). Before the first episode it halts at once.
     pub const fn new(halt_cost: Nanos) -> Leader {
         let account = Account::new(halt_cost);
         let Some(units_per_ns) = ((HALT as u64) << 32).checked_div(account.halt_cost().0) else {
@@ -123,7 +124,7 @@ impl Leader {
         }
     }
 
-    /// What it may still lose.
+    /// What it may still lose; see [`account`](crate::account).
     pub const fn account(&self) -> &Account {
         &self.account
     }
@@ -131,7 +132,7 @@ impl Leader {
     /// A time in cost units, rounded up, at most 8 halt costs.
     #[inline]
     fn units(&self, time: Nanos) -> u16 {
-        // 8 prices times 2^39 / price is 2^42 at the most, which in whole units is 2^10.
+        // 8 halt costs times 2^39 / halt cost is 2^42 at the most, which in whole units is 2^10.
         let time = time.0.min(self.account.halt_cost().0 << 3);
         #[allow(clippy::cast_possible_truncation)]
         let units = ((time * self.units_per_ns + u64::from(u32::MAX)) >> 32) as u16;
@@ -165,7 +166,7 @@ impl Leader {
 /// The place of the least cost; the first of equals.
 #[inline]
 fn leader(row: &Row, common: &Row) -> usize {
-    // The place rides in the low three bits: the least number is the first of the least.
+    // The place is in the low three bits: the least number is the first of the least.
     let costs = row.iter().zip(common).map(|(own, all)| u32::from(*own) + u32::from(*all >> COMMON));
     let placed = (0u32..).zip(costs).map(|(place, cost)| cost << 3 | place);
     placed.fold(u32::MAX, u32::min) as usize & (WINDOWS - 1)
@@ -176,7 +177,7 @@ fn leader(row: &Row, common: &Row) -> usize {
 fn busy_class(units: u16) -> usize {
     let units = u32::from(units | 1);
     let octave = units.ilog2();
-    // The bit below the highest tells which half of the octave it is.
+    // The bit below the highest is the half of the octave.
     let half_octave = 2 * octave + (((units << 1) >> octave) & 1);
     (half_octave.saturating_sub(BELOW_QUARTER) as usize).min(BUSY - 1)
 }
@@ -229,7 +230,7 @@ mod tests {
 
     const K: Nanos = Nanos(20_000);
 
-    fn live(policy: &mut Leader, episodes: impl IntoIterator<Item = (u64, u64)>) -> u64 {
+    fn cost_of(policy: &mut Leader, episodes: impl IntoIterator<Item = (u64, u64)>) -> u64 {
         let mut cost = 0;
         for (busy, idle) in episodes {
             let window = policy.window_after(Nanos(busy)).get();
@@ -259,23 +260,23 @@ mod tests {
     fn takes_the_window_that_covers_what_comes() {
         let mut policy = Leader::new(K);
         assert_eq!(policy.window(), Nanos::ZERO);
-        live(&mut policy, [(0, 7_000); 200]);
+        cost_of(&mut policy, [(0, 7_000); 200]);
         assert_eq!(policy.window(), Nanos(7_500));
-        live(&mut policy, [(0, 100_000); 400]);
+        cost_of(&mut policy, [(0, 100_000); 400]);
         assert_eq!(policy.window(), Nanos::ZERO);
     }
 
     #[test]
-    fn looks_once_for_wakes_that_are_already_there() {
+    fn looks_once_for_wakeups_that_are_already_there() {
         let mut policy = Leader::new(K);
-        live(&mut policy, [(0, 1), (0, 100_000)].repeat(100));
-        live(&mut policy, [(0, 100_000)]);
+        cost_of(&mut policy, [(0, 1), (0, 100_000)].repeat(100));
+        cost_of(&mut policy, [(0, 100_000)]);
         assert_eq!(policy.window(), Nanos(1));
     }
 
     #[test]
-    fn busy_time_tells_what_will_come() {
-        // Short episodes after short work, long ones after long work: half of each, in no order that lengths could tell.
+    fn busy_time_predicts_the_length() {
+        // Short episodes after short work, long ones after long work: half of each, in an order that does not follow from lengths.
         let mut state = 1u64;
         let mut coin = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -284,10 +285,10 @@ mod tests {
         let episodes: Vec<(u64, u64)> =
             (0..4_000).map(|_| if coin() { (3_000, 10_000) } else { (30_000, 300_000) }).collect();
         let optimum: u64 = episodes.iter().map(|(_, idle)| (*idle).min(K.get())).sum();
-        let cost = live(&mut Leader::new(K), episodes.iter().copied());
+        let cost = cost_of(&mut Leader::new(K), episodes.iter().copied());
         assert!(cost as f64 <= 1.05 * optimum as f64, "{cost} {optimum}");
         let mut blind = Leader::new(K);
-        let cost = live(&mut blind, episodes.iter().map(|(_, idle)| (0, *idle)));
+        let cost = cost_of(&mut blind, episodes.iter().map(|(_, idle)| (0, *idle)));
         assert!(cost as f64 >= 1.2 * optimum as f64, "{cost} {optimum}");
     }
 
@@ -300,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The same rule with all that it may use: sums without end in exact fractions of nanoseconds.
+    /// The same rule without limits of size: sums without end in exact fractions of nanoseconds.
     struct Obvious {
         k: f64,
         rows: std::collections::BTreeMap<[u8; 3], [f64; WINDOWS]>,
@@ -345,13 +346,13 @@ mod tests {
             k in 0u64..1 << 34, episodes in prop::collection::vec((any::<u64>(), any::<u64>(), 0u32..64), 0..600),
         ) {
             let mut policy = Leader::new(Nanos(k));
-            let price = policy.account().halt_cost().get();
+            let halt_cost = policy.account().halt_cost().get();
             for (busy, idle, shift) in episodes {
                 policy.window_after(Nanos(busy >> shift));
                 policy.observe(Outcome::of(Nanos(idle >> shift)));
                 let units = f64::from(policy.units(Nanos(idle >> shift)));
-                let exact = ((idle >> shift) as f64 / price.max(1) as f64).min(8.0) * f64::from(HALT);
-                prop_assert!(price < 1_000 || (units - exact).abs() <= 1.0 + exact * price as f64 / 2f64.powi(38), "{units} {exact}");
+                let exact = ((idle >> shift) as f64 / halt_cost.max(1) as f64).min(8.0) * f64::from(HALT);
+                prop_assert!(halt_cost < 1_000 || (units - exact).abs() <= 1.0 + exact * halt_cost as f64 / 2f64.powi(38), "{units} {exact}");
             }
         }
 

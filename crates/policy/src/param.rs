@@ -1,4 +1,4 @@
-//! One table of every parameter: name, unit, range, default by version, where it lives, and where that is known from.
+//! One table of every parameter: name, unit, range, default by version, where it is set, and the source of each.
 //!
 //! The command line, error texts, the tuner and the manual read this table, so that a range is written down once. A
 //! [`Setting`] is one value for each parameter of a layer, by name; the policies' own parameter structs are made from
@@ -52,7 +52,7 @@ const fn since(major: u16, minor: u16, value: i64) -> Since {
 /// One parameter of a layer's rule.
 #[derive(Debug)]
 pub struct Param {
-    /// The name it has where it lives.
+    /// Its name where it is set.
     pub name: &'static str,
     /// Whose rule it belongs to.
     pub layer: Layer,
@@ -165,7 +165,7 @@ pub static HOST: [Param; 4] = [
         max: U32_MAX,
         defaults: &[since(5, 4, 200_000)],
         until: None,
-        about: "longest time a vCPU's thread polls for a wake before it sleeps",
+        about: "longest time a vCPU's thread polls for a wakeup before it sleeps",
         zero: "never poll",
         home: KVM,
         source: "arch/x86/include/asm/kvm_host.h, KVM_HALT_POLL_NS_DEFAULT",
@@ -445,7 +445,7 @@ pub enum SetError {
     NotInVersion {
         /// The parameter.
         param: &'static Param,
-        /// The version asked for.
+        /// The version given.
         version: Version,
     },
     /// The value lies outside the range.

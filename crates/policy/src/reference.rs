@@ -1,13 +1,13 @@
-//! Policies to measure the others against.
+//! Policies to compare the others with.
 //!
-//! With a price *K* for one halt and wake (in nanoseconds of CPU), an episode of length *d* under a window *w* costs
-//! *d* if the wake came within the window, else *w* + *K*. Then
+//! With the halt cost *K* (CPU time of one halt and wakeup \[ns\]), an episode of length *d* under a window *w* costs *d* if
+//! the wakeup came within the window, else *w* + *K*. Then
 //!
 //! * [`Never`] polls nothing and always pays *K*; [`Always`] never halts and always pays *d*;
-//! * [`Fixed`] has one window for all time;
-//! * [`SkiRental`] is the window *K*: whatever comes, it pays at most twice what the optimum pays (buying the skis
-//!   when the rent has reached their price), and no rule that knows nothing of the future can promise less;
-//! * [`Optimum`] knows *d* and pays the smaller of *d* and *K*: no policy can do better.
+//! * [`Fixed`] has the same window in every episode;
+//! * [`SkiRental`] is the window *K*: it pays at most twice what the optimum pays, whatever the episodes (buy the skis when
+//!   the rent has reached their price), and no deterministic policy that has only the past can guarantee less;
+//! * [`Optimum`], the offline optimum, has *d* beforehand and pays the smaller of *d* and *K*: no policy can do better.
 
 use crate::{Nanos, Outcome, Policy};
 
@@ -24,7 +24,7 @@ impl Policy for Never {
     fn observe(&mut self, _: Outcome<'_>) {}
 }
 
-/// Polls until the wake, always.
+/// Polls until the wakeup, always.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Always;
 
@@ -50,10 +50,10 @@ impl Policy for Fixed {
     fn observe(&mut self, _: Outcome<'_>) {}
 }
 
-/// Polls for as long as a halt is worth, then halts: at most twice the cost of the optimum, whatever happens.
+/// Polls for as long as a halt costs, then halts: at most twice the cost of the optimum, whatever the episodes.
 #[derive(Clone, Copy, Debug)]
 pub struct SkiRental {
-    /// What one halt and wake is worth.
+    /// CPU time of one halt and wakeup.
     pub halt_cost: Nanos,
 }
 
@@ -66,10 +66,10 @@ impl Policy for SkiRental {
     fn observe(&mut self, _: Outcome<'_>) {}
 }
 
-/// Knows how long each episode will be. Not a [`Policy`], since no policy can be: the episode has to be given.
+/// The offline optimum. Not a [`Policy`]: it needs the length of the episode beforehand.
 #[derive(Clone, Copy, Debug)]
 pub struct Optimum {
-    /// What one halt and wake is worth.
+    /// CPU time of one halt and wakeup.
     pub halt_cost: Nanos,
 }
 
@@ -80,7 +80,7 @@ impl Optimum {
         if idle.0 <= self.halt_cost.0 { idle } else { Nanos::ZERO }
     }
 
-    /// What the episode costs under that window: the smaller of its length and the price of a halt.
+    /// What the episode costs under that window: the smaller of its length and the halt cost.
     #[inline]
     pub const fn cost(&self, idle: Nanos) -> Nanos {
         if idle.0 <= self.halt_cost.0 { idle } else { self.halt_cost }

@@ -1,9 +1,9 @@
-//! One integer that tells whether polling has been worth it.
+//! One integer: what polling has saved.
 //!
 //! # The idea
-//! With *K* for what a halt is worth, there are two plain ways: halt at once, or poll for up to *K*. Once an episode is
-//! over and its length *d* known, it is known what each would have cost, whichever was taken: *K* against *d* if
-//! *d* ≤ *K*, else *K* against 2*K*. So nothing has to be tried out. The *savings* are the sum of what polling would have
+//! With *K* for the halt cost, there are two simple ways: halt at once, or poll for up to *K*. At the end of an episode of
+//! length *d*, the cost of both is known, whichever was taken: *K* against *d* if *d* ≤ *K*, else *K* against 2*K*. So no
+//! experiment is needed. The *savings* are the sum of what polling would have
 //! saved, old episodes counting less and less; poll if they are positive.
 //!
 //! # The steps
@@ -17,12 +17,12 @@
 //! times the optimum's cost.
 //!
 //! # What it needs
-//! The length up to the wake event, without the wake-up latency ([`Late`](crate::late::Late) takes it out). Not the busy
+//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out). Not the busy
 //! time. 24 bytes: the savings, and two integers that guard them.
 //!
 //! # Limits
-//! It knows one load at a time: where short and long episodes take turns in a pattern, [`leader`](crate::leader) sees the
-//! pattern. The savings lie within ±(16*K* + 16): where a sixteenth of them is more than *K*, no step leads further out.
+//! It follows one load at a time: where short and long episodes alternate in a pattern, [`leader`](crate::leader) uses the
+//! pattern. The savings are within ±(16*K* + 16): where a sixteenth of them is more than *K*, no step leads further out.
 
 use crate::account::Account;
 use crate::{Nanos, Outcome, Policy};
@@ -32,7 +32,7 @@ use crate::{Nanos, Outcome, Policy};
 /// of 64 0.02 higher.
 const MEMORY: u32 = 4;
 
-/// Polls for what a halt is worth as long as that has saved something.
+/// Polls for the halt cost as long as that has saved CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct Savings {
     savings: i64,
@@ -41,12 +41,12 @@ pub struct Savings {
 }
 
 impl Savings {
-    /// At this price of a halt; without any savings.
+    /// At this halt cost; without any savings.
     pub const fn new(halt_cost: Nanos) -> Savings {
         Savings { savings: 0, account: Account::new(halt_cost), window: Nanos::ZERO }
     }
 
-    /// What it may still lose.
+    /// What it may still lose; see [`account`](crate::account).
     pub const fn account(&self) -> &Account {
         &self.account
     }

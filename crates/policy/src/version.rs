@@ -65,7 +65,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A release whose behaviour this crate does not know.
+/// A release whose behaviour is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownVersion {
     /// What the versions are of: `kernel` or `QEMU`.

@@ -13,17 +13,17 @@ pub struct Bank {
     engine: Engine,
     /// For each rule whether it is the engine's.
     taken: Vec<bool>,
-    seats: Vec<Seat>,
+    scalar: Vec<Played>,
 }
 
-struct Seat {
+struct Played {
     fresh: Player,
     players: Vec<Player>,
     counts: Counts,
 }
 
 impl Bank {
-    /// One seat for each rule, with room for `handlers` of an event loop.
+    /// One policy for each rule and idler; an event loop has `handlers` handlers.
     ///
     /// # Errors
     /// [`RuleError`] if one of the rules cannot be replayed.
@@ -37,10 +37,10 @@ impl Bank {
     /// [`RuleError`] if one of the rules cannot be replayed.
     ///
     /// # Panics
-    /// If the CPU lacks them; [`Isa::available`] says which it has.
+    /// If the CPU lacks them; [`Isa::available`] has those of this CPU.
     pub fn with_isa(rules: &[Rule], handlers: usize, isa: Isa) -> Result<Bank, RuleError> {
         let (engine, taken) = Engine::new(rules.iter(), isa);
-        Bank::seated(rules, handlers, engine, taken)
+        Bank::with_engine(rules, handlers, engine, taken)
     }
 
     /// As [`Bank::new`], but every rule goes through its policy, one episode after the other: slow, and the oracle for
@@ -50,31 +50,36 @@ impl Bank {
     /// [`RuleError`] if one of the rules cannot be replayed.
     pub fn scalar(rules: &[Rule], handlers: usize) -> Result<Bank, RuleError> {
         let (engine, _) = Engine::new([].iter(), Isa::Portable);
-        Bank::seated(rules, handlers, engine, vec![false; rules.len()])
+        Bank::with_engine(rules, handlers, engine, vec![false; rules.len()])
     }
 
-    fn seated(rules: &[Rule], handlers: usize, engine: Engine, taken: Vec<bool>) -> Result<Bank, RuleError> {
-        let mut seats = vec![];
+    fn with_engine(
+        rules: &[Rule],
+        handlers: usize,
+        engine: Engine,
+        taken: Vec<bool>,
+    ) -> Result<Bank, RuleError> {
+        let mut scalar = vec![];
         for (rule, taken) in rules.iter().zip(&taken) {
             // Also for the engine's rules: whether they can be replayed is decided in one place.
             let fresh = rule.start(handlers)?;
             if !taken {
-                seats.push(Seat { fresh, players: vec![], counts: Counts::default() });
+                scalar.push(Played { fresh, players: vec![], counts: Counts::default() });
             }
         }
-        Ok(Bank { rules: rules.to_vec(), engine, taken, seats })
+        Ok(Bank { rules: rules.to_vec(), engine, taken, scalar })
     }
 
-    /// Lets every policy live through a batch.
+    /// Plays a batch through every policy.
     pub fn feed(&mut self, batch: &Batch) {
-        let Bank { engine, seats, .. } = self;
-        rayon::join(|| engine.feed(batch), || seats.par_iter_mut().for_each(|seat| seat.feed(batch)));
+        let Bank { engine, scalar, .. } = self;
+        rayon::join(|| engine.feed(batch), || scalar.par_iter_mut().for_each(|played| played.feed(batch)));
     }
 
-    /// What each rule did since this was asked last. The policies go on from where they are.
+    /// What each rule did since the last call. The policies keep their state.
     pub fn take(&mut self) -> Vec<Counts> {
         let mut fast = self.engine.take().into_iter();
-        let mut slow = self.seats.iter_mut().map(|seat| std::mem::take(&mut seat.counts));
+        let mut slow = self.scalar.iter_mut().map(|played| std::mem::take(&mut played.counts));
         let next = |taken: &bool| if *taken { fast.next() } else { slow.next() };
         self.taken.iter().filter_map(next).collect()
     }
@@ -85,7 +90,7 @@ impl Bank {
     }
 }
 
-impl Seat {
+impl Played {
     fn feed(&mut self, batch: &Batch) {
         for run in batch.runs() {
             while self.players.len() <= run.idler {

@@ -1,11 +1,11 @@
-//! What no policy of a class can beat.
+//! Lower bounds: what no policy of a class can go below.
 
 use crate::counts::Counts;
 use crate::source::{Batch, Run};
 use dwell_policy::Nanos;
 use dwell_policy::reference::Optimum;
 
-/// What the optimum does: polls through every episode that is worth less than a halt and that no other task on the core would
+/// What the optimum does: polls through every episode that is shorter than the halt cost and that no other task on the core would
 /// cut short, halts at once in the others.
 #[derive(Clone, Copy, Debug)]
 pub struct OptimumBound {
@@ -14,12 +14,12 @@ pub struct OptimumBound {
 }
 
 impl OptimumBound {
-    /// At this price of a halt.
+    /// At this halt cost.
     pub fn new(halt_cost: Nanos) -> OptimumBound {
         OptimumBound { policy: Optimum { halt_cost }, counts: Counts::default() }
     }
 
-    /// Takes in episodes.
+    /// Adds episodes.
     pub fn feed(&mut self, batch: &Batch) {
         for (idle, alone) in batch.runs().flat_map(Run::idle_and_alone) {
             self.counts.episodes += 1;
@@ -37,7 +37,7 @@ impl OptimumBound {
 
 /// The best fixed window for some episodes, in hindsight.
 ///
-/// Episodes are counted in bins; a bin knows its number, sum and longest, so that the cost of every window that ends
+/// Episodes are counted in bins; a bin has their number, sum and longest, so that the cost of every window that ends
 /// at the longest episode of a bin is exact. Lengths below 4096 ns have a bin each, above that an octave has 2048: the
 /// window found is a real one with its real cost, and at most 1/2048 longer than the very best.
 ///
@@ -64,7 +64,7 @@ struct Bin {
 const BITS: u32 = 11;
 
 impl FixedWindows {
-    /// Takes in episodes.
+    /// Adds episodes.
     pub fn feed(&mut self, batch: &Batch) {
         for (idle, alone) in batch.runs().flat_map(Run::idle_and_alone) {
             if idle <= alone { self.add(idle) } else { self.add_contended(idle, alone) }
@@ -93,7 +93,7 @@ impl FixedWindows {
         bin.alone_ns += u128::from(alone);
     }
 
-    /// The window of least cost at this price of a halt, and what it does; the shortest of equals.
+    /// The window of least cost at this halt cost, and what it does; the shortest of equals.
     pub fn best(&self, halt_cost: Nanos) -> (Nanos, Counts) {
         self.least(|counts| Some(counts.cost_ns(halt_cost)))
     }

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 /// What a policy did over a number of episodes.
 ///
 /// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler halts. Where
-/// another task wants the core after *a* ([`Run::alone_ns`](crate::Run::alone_ns)), min(*w*, *a*) takes the place of *w*; a
+/// another task is runnable on the core after *a* ([`Run::alone_ns`](crate::Run::alone_ns)), min(*w*, *a*) takes the place of *w*; a
 /// window above zero is still a poll. Sums of time have 128 bits, since one recording may hold any number of 64-bit lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -15,19 +15,19 @@ pub struct Counts {
     pub idle_ns: u128,
     /// Episodes that began with a poll (the window was not zero).
     pub polls: u64,
-    /// Of those, the ones in which the wake came within the window.
+    /// Of those, the ones in which the wakeup came within the window.
     pub polls_succeeded: u64,
-    /// CPU time burnt polling \[ns\].
+    /// Polling CPU \[ns\].
     pub polled_ns: u128,
-    /// Episodes that outlasted the window: the idler halted and had to be woken.
+    /// Episodes that outlasted the window: the idler halted.
     pub halts: u64,
-    /// Of a guest above a polling host: times that the guest left to the host, which may still have caught the wake by
-    /// polling. Without a host below it is the number of halts.
+    /// Of a guest above a polling host: times that the guest left to the host, which may still have polled through
+    /// the wakeup. Without a host below it is the number of halts.
     pub exits: u64,
 }
 
 impl Counts {
-    /// CPU burnt polling plus what the halts are worth \[ns\].
+    /// Polling CPU plus the halts at their cost \[ns\].
     pub fn cost_ns(&self, halt_cost: Nanos) -> u128 {
         self.polled_ns + u128::from(self.halts) * u128::from(halt_cost.get())
     }
@@ -37,7 +37,7 @@ impl Counts {
         (self.polls > 0).then(|| self.polls_succeeded as f64 / self.polls as f64)
     }
 
-    /// Mean latency added to a wake \[ns\], if each halt adds `wake_latency` and a successful poll nothing.
+    /// Mean latency added to a wakeup \[ns\], if each halt adds `wake_latency` and a successful poll nothing.
     pub fn mean_latency_ns(&self, wake_latency: Nanos) -> f64 {
         if self.episodes == 0 {
             return 0.0;
@@ -45,7 +45,7 @@ impl Counts {
         self.halts as f64 * wake_latency.get() as f64 / self.episodes as f64
     }
 
-    /// The added latency that 99 of 100 wakes stay within \[ns\], under the same model.
+    /// The added latency that 99 of 100 wakeups stay within \[ns\], under the same model.
     pub fn p99_latency_ns(&self, wake_latency: Nanos) -> u64 {
         let more_than_one_percent = u128::from(self.halts) * 100 > u128::from(self.episodes);
         if more_than_one_percent { wake_latency.get() } else { 0 }

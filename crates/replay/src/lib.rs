@@ -1,15 +1,15 @@
 //! Recordings through policies: what a setting would have cost.
 //!
 //! A [`Rule`] is a policy with its setting. Replaying it over the episodes of an idler gives [`Counts`]: polls, halts
-//! and the CPU time burnt polling. With the price of a halt these become a cost, which stands between bounds that no
-//! policy of a class can beat ([`bound`]).
+//! and the polling CPU. With the halt cost these become a cost, which is compared with lower bounds that no
+//! policy of a class can go below ([`bound`]).
 //!
 //! The replay here *is* the policy crate in a loop, one episode after the other: slow, obvious, and the oracle for
 //! anything faster. It is open loop: episodes do not change when the policy does.
 //!
-//! The way of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
+//! The flow of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
 //! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
-//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) lays policies side by side.
+//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) compares policies over many recordings.
 
 pub mod advice;
 pub mod bound;

@@ -4,7 +4,7 @@
 //! KVM's rule can be set to do three things well. With `halt_poll_ns` = `halt_poll_ns_grow_start` = *W* and
 //! `halt_poll_ns_shrink` = 1 it polls for *W*, always. With `halt_poll_ns_shrink` = 0 it polls for *W* after an episode that
 //! *W* covered, and not at all after a longer one. With `halt_poll_ns` = 0 it never polls. What each of these would have
-//! cost can be read off a histogram of the last seconds, if it tells for each length also the length before; the
+//! cost can be read off a histogram of the last seconds, if that has for each length also the length before; the
 //! controller takes the cheapest, every [`Terms::period`].
 //!
 //! # The steps
@@ -36,10 +36,10 @@ const HYSTERESIS: u32 = 4;
 const SIXTEENTHS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32];
 const BINS: usize = SIXTEENTHS.len() + 1;
 
-/// What a controller has to be told.
+/// What a controller needs to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What one halt and wake is worth.
+    /// CPU time of one halt and wakeup.
     pub halt_cost: Nanos,
     /// How long it waits between two decisions.
     pub period: Nanos,
@@ -104,7 +104,7 @@ impl Pairs {
     }
 }
 
-/// KVM's rule for one idler, and who sets it.
+/// KVM's rule for one idler, and its controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Controlled {
     vcpu: Vcpu,
@@ -132,8 +132,8 @@ impl Controlled {
         }
     }
 
-    /// Lives through an episode, and answers the window it had.
-    pub(crate) fn live(&mut self, start_ns: u64, idle_ns: u64) -> u64 {
+    /// The window of an episode, from which it then learns.
+    pub(crate) fn play(&mut self, start_ns: u64, idle_ns: u64) -> u64 {
         self.decide(start_ns);
         let window = self.vcpu.enter(&self.knobs);
         self.vcpu.decide(&self.knobs, idle_ns, true);
@@ -203,11 +203,11 @@ mod tests {
         )
     }
 
-    /// Episodes back to back; answers their cost.
-    fn live(controlled: &mut Controlled, now: &mut u64, idle: impl IntoIterator<Item = u64>) -> u128 {
+    /// The cost of episodes back to back.
+    fn cost_of(controlled: &mut Controlled, now: &mut u64, idle: impl IntoIterator<Item = u64>) -> u128 {
         let mut cost = 0;
         for idle in idle {
-            let window = controlled.live(*now, idle);
+            let window = controlled.play(*now, idle);
             cost += u128::from(if idle <= window { idle } else { window + K });
             *now += idle;
         }
@@ -220,19 +220,19 @@ mod tests {
     }
 
     proptest! {
-        /// What the histogram says a way costs is what KVM's rule costs when it is set so.
+        /// The cost of a way by the histogram is what KVM's rule costs when it is set so.
         #[test]
-        fn histogram_tells_what_the_rule_will_cost(
+        fn histogram_has_the_cost_of_the_rule(
             way in ways(), idle in prop::collection::vec(1u64..3 * K, 1..300),
         ) {
             let mut controlled = fresh(u64::MAX);
             controlled.set(way);
             // An episode that every window covers sets the rule going.
-            live(&mut controlled, &mut 0, [1]);
+            cost_of(&mut controlled, &mut 0, [1]);
             controlled.pairs = Pairs { before: 0, ..Pairs::new(K) };
             // No length is just a window: whether the kernel grows or stays at equality makes no difference to us.
             let idle = idle.into_iter().map(|idle| idle | 1);
-            let cost = live(&mut controlled, &mut 0, idle);
+            let cost = cost_of(&mut controlled, &mut 0, idle);
             prop_assert_eq!(controlled.pairs.cost(way, K), cost);
         }
     }
@@ -240,18 +240,18 @@ mod tests {
     #[test]
     fn sets_what_the_last_seconds_ask_for_and_stays_with_it() {
         let (mut controlled, mut now) = (fresh(1_000_000), 0);
-        live(&mut controlled, &mut now, [9_001; 400]);
+        cost_of(&mut controlled, &mut now, [9_001; 400]);
         assert_eq!(controlled.way, Some(Way::Always(5)), "ten sixteenths cover 9 us");
         // Some are a little longer: the next window would be better, but not by a sixteenth.
         let present = controlled.way;
         let mostly = (0..2_000).map(|n| if n % 50 == 0 { 10_501 } else { 9_001 });
-        live(&mut controlled, &mut now, mostly);
+        cost_of(&mut controlled, &mut now, mostly);
         assert_eq!(controlled.way, present);
         // Few in a period, and long: as soon as enough of them are known they are halted through at once.
-        live(&mut controlled, &mut now, [300_001; 100]);
-        assert_eq!(live(&mut controlled, &mut now, [300_001; 10]), 10 * u128::from(K));
+        cost_of(&mut controlled, &mut now, [300_001; 100]);
+        assert_eq!(cost_of(&mut controlled, &mut now, [300_001; 10]), 10 * u128::from(K));
         // One short, one long: only polling after a long one would help, which the rule cannot.
-        live(&mut controlled, &mut now, [3_001, 300_001].repeat(400));
+        cost_of(&mut controlled, &mut now, [3_001, 300_001].repeat(400));
         let Some(Way::Always(window)) = controlled.way else { panic!("{:?}", controlled.way) };
         assert!(controlled.pairs.windows[window] > 3_001);
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn too_few_episodes_decide_nothing() {
         let (mut controlled, mut now) = (fresh(1_000_000), 0);
-        live(&mut controlled, &mut now, [500_001; 60]);
+        cost_of(&mut controlled, &mut now, [500_001; 60]);
         assert_eq!(controlled.way, None);
         assert_eq!(controlled.knobs.params, Params::default_for(Revision::V6_11));
     }
@@ -271,7 +271,7 @@ mod tests {
             let mut controlled =
                 Controlled::new(Revision::V6_11, Params::default_for(Revision::V6_11), terms);
             for (start, idle) in [(0, u64::MAX), (u64::MAX, u64::MAX), (0, 5), (u64::MAX, 0)].repeat(50) {
-                controlled.live(start, idle);
+                controlled.play(start, idle);
             }
         }
     }

@@ -214,7 +214,7 @@ fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
     Ok(Haltpoll::new(revision, guest::Params::from(setting)))
 }
 
-/// A policy in the middle of an idler's life.
+/// A policy with the state of one idler.
 #[derive(Clone, Debug)]
 pub struct Player {
     state: State,
@@ -233,8 +233,8 @@ enum State {
 }
 
 impl Player {
-    /// Lives through one episode after which the idler, if it halted, runs again only `wake_latency` after the wake event:
-    /// what the rule learns from is that much longer, as it is in a kernel. Answers what it did.
+    /// Plays one episode after which the idler, if it halted, runs again only `wake_latency` after the wakeup event:
+    /// what the rule learns from is that much longer, as it is in a kernel. Returns what it did.
     ///
     /// Policies of event loops take the episode as that of their first handler.
     pub fn play_late(&mut self, idle: Nanos, wake_latency: Nanos) -> Counts {
@@ -258,7 +258,7 @@ impl Player {
             State::Controlled(controlled) => {
                 // Without a clock the idler is never busy: an episode begins when the last has ended.
                 let start = self.ended_ns.unwrap_or(0);
-                let window = controlled.live(start, idle.get());
+                let window = controlled.play(start, idle.get());
                 self.ended_ns = Some(start.saturating_add(idle.get()));
                 counts.count_alone(window, idle.get(), alone.get());
             }
@@ -284,13 +284,13 @@ impl Player {
         counts
     }
 
-    /// Lives through the episodes of a run, and counts what it did.
+    /// Plays the episodes of a run, and returns what the rule did.
     pub fn play(&mut self, run: &Run) -> Counts {
         self.follow(run, |_| ())
     }
 
-    /// As [`Player::play`], and tells of every episode in order for how long the rule would have polled; a guest and the
-    /// host below it together.
+    /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a guest and the host
+    /// below it, both together.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
             State::One(policy) => {
@@ -341,7 +341,7 @@ impl<S: FnMut(Nanos)> Use for Drive<'_, S> {
 fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
     let mut counts = of_run(run);
     for (&start, (idle, alone)) in run.start_ns.iter().zip(run.idle_and_alone()) {
-        let window = controlled.live(start, idle);
+        let window = controlled.play(start, idle);
         see(Nanos(window));
         counts.count_alone(window, idle, alone);
     }
@@ -442,8 +442,8 @@ mod tests {
         }
     }
 
-    /// Polls in the second half of a life of episodes of 12 us, under a policy that is told of them `wake_latency` late
-    /// where it halts.
+    /// Polls in the second half of many episodes of 12 us, under a policy that gets lengths with `wake_latency` in them where
+    /// it halts.
     fn polls_when_late(rule: Rule, wake_latency: Nanos) -> u64 {
         let mut player = rule.start_late(1).unwrap();
         let mut polls = || (0..500).map(|_| player.play_late(Nanos(12_000), wake_latency).polls).sum();
@@ -454,14 +454,14 @@ mod tests {
     #[test]
     fn policies_that_learn_need_the_event_or_the_latency_taken_out() {
         let halt_cost = Nanos(20_000);
-        let told = Terms { halt_cost, wake_latency: Nanos(15_000) };
+        let corrected = Terms { halt_cost, wake_latency: Nanos(15_000) };
         for rule in [Rule::savings as fn(Terms) -> Rule, Rule::leader] {
-            // The trap: 12 us look like 27 us, more than a halt is worth, and the policy never finds out.
+            // 12 us are measured as 27 us, more than the halt cost, and the policy never polls again.
             assert_eq!(polls_when_late(rule(Terms::at(halt_cost)), Nanos(15_000)), 0);
-            assert_eq!(polls_when_late(rule(told), Nanos(15_000)), 500);
+            assert_eq!(polls_when_late(rule(corrected), Nanos(15_000)), 500);
             // A quarter of the halt cost off, either way.
-            assert_eq!(polls_when_late(rule(told), Nanos(10_000)), 500);
-            assert_eq!(polls_when_late(rule(told), Nanos(20_000)), 500);
+            assert_eq!(polls_when_late(rule(corrected), Nanos(10_000)), 500);
+            assert_eq!(polls_when_late(rule(corrected), Nanos(20_000)), 500);
         }
     }
 
@@ -478,9 +478,9 @@ mod tests {
     }
 
     #[test]
-    fn leader_is_told_the_busy_time_of_each_idler() {
-        // Two idlers by turns: while one idles, the other is busy. The second idles as long as it was busy, which only its
-        // busy time tells; for the first there is nothing to learn.
+    fn leader_gets_the_busy_time_of_each_idler() {
+        // Two idlers in turn: while one idles, the other is busy. The second idles as long as it was busy, which follows only
+        // from its busy time; for the first there is nothing to learn.
         let mut random = dwell_stats::SplitMix64::new(1);
         let mut length = || if random.below(5) < 2 { 200_000 } else { 8_000 };
         let episodes: Vec<(usize, u64)> =
@@ -502,7 +502,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_that_are_told_are_those_that_are_counted(
+        fn windows_seen_are_those_that_are_counted(
             idle_ns in prop::collection::vec(prop_oneof![0u64..400_000, any::<u64>()], 1..60)
         ) {
             for rule in rules() {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_wake_after_a_halt_is_a_longer_episode_for_the_rule() {
+    fn a_late_wakeup_after_a_halt_is_a_longer_episode_for_the_rule() {
         let mut setting = Setting::defaults(Layer::Host, dwell_policy::version::Version::new(6, 12));
         setting.set("halt_poll_ns", 100_000).unwrap();
         // 95 us and 10 us of latency: longer than the maximum, so the window never grows.

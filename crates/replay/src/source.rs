@@ -30,7 +30,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// For each episode the time \[ns\] after which another task wants the idler's core: the kernel ends a poll of KVM's then.
+    /// For each episode the time \[ns\] after which another task is runnable on the idler's core: the kernel ends a poll of KVM's then.
     /// As long as the episode or longer where none comes, and where that is not known. `None` if that is so of all
     /// episodes: then the column need not be looked at.
     #[inline]
@@ -199,12 +199,12 @@ pub struct RecordingSource {
 }
 
 impl RecordingSource {
-    /// The episodes of a recording; ready handlers are read only if asked for.
+    /// The episodes of a recording; ready handlers are read only with `with_handlers`.
     pub fn new(reader: impl Into<Arc<Reader>>, with_handlers: bool) -> RecordingSource {
         RecordingSource { reader: reader.into(), with_handlers, late: Nanos::ZERO, poll_pass: Nanos::ZERO }
     }
 
-    /// The same, the wake-up latency taken out of its idle times where the recording says that they include it
+    /// The same, the wakeup latency taken out of its idle times where the metadata have that they include it
     /// ([`IdleIncludes::Wake`]): every episode that is not known to have been polled through is so much shorter.
     #[must_use]
     pub fn without_latency(mut self, wake_latency: Nanos) -> RecordingSource {

@@ -132,7 +132,7 @@ pub struct Priced {
     pub halt_cost: Nanos,
     /// Cost of the optimum \[ns\].
     pub optimum_ns: u128,
-    /// Cost of each policy \[ns\], in the order asked for.
+    /// Cost of each policy \[ns\], in the order given.
     pub cost_ns: Vec<(Subject, u128)>,
 }
 
@@ -184,7 +184,7 @@ pub fn study(
     })?;
     let counts = bank.take();
     let (online, grid) = counts.split_at(online);
-    // In the order of the rules: price by price, the policies that have one.
+    // In the order of the rules: for each halt cost, the policies that have one.
     let mut online = online.iter();
     let priced = |(price, bound): (&Nanos, &OptimumBound)| {
         let cost = |counts: &Counts| counts.cost_ns(*price);

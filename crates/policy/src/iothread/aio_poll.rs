@@ -1,4 +1,4 @@
-//! The event loop around the adaptation: one iteration of it, over an environment that knows the outside world.
+//! The event loop around the adaptation: one iteration of it, over an environment that supplies everything outside.
 
 use super::context::Block;
 use super::handler::{PollList, at, at_mut};
@@ -64,7 +64,7 @@ pub trait Env {
     /// Notifications up to here are taken note of (`notified` becomes false); their work is seen by what follows.
     fn accept_notifications(&mut self);
 
-    /// Waits at most this long (ns) (-1: without end, 0: not at all) and tells `ready` the handlers whose file
+    /// Waits at most this long (ns) (-1: without end, 0: not at all) and passes to `ready` the handlers whose file
     /// descriptors are, in the order of the scan. The last one is dispatched first.
     fn wait(&mut self, timeout_ns: i64, ready: impl FnMut(u32));
 
@@ -310,7 +310,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
 }
 
 /// Whether a handler has been without events for too long at time `t`. Before the weighted revision the time begins to
-/// run when this is first asked, or with each success of polling.
+/// run at the first test, or with each success of polling.
 fn idles_too_long(node: &mut Handler, revision: Revision, t: i64) -> bool {
     let later = |time: i64| time.wrapping_add(IDLE_REMOVAL_NS);
     match revision {
@@ -336,7 +336,7 @@ mod tests {
     use crate::version::Version;
     use std::vec::Vec;
 
-    /// What a context asked of its environment.
+    /// A call of a context to its environment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Call {
         Poll(u32),
@@ -347,12 +347,12 @@ mod tests {
     }
     use Call::*;
 
-    /// A world of two handlers in which a test says what is ready. Each look at the clock takes a nanosecond.
+    /// An environment of two handlers in which a test sets what is ready. Each look at the clock takes a nanosecond.
     struct Script {
         now: i64,
         monitor: Monitor,
         timeout: i64,
-        /// What `io_poll` answers, by handler.
+        /// What `io_poll` returns, by handler.
         has_work: [bool; 2],
         /// Work that appears when a handler's notifications are switched on again.
         races: [bool; 2],

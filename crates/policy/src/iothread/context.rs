@@ -4,7 +4,7 @@ use super::handler::{PollList, ReadyList, at_mut};
 use super::{Change, Handler, Kind, Params, Release, Revision, adjust, classic, weighted};
 use crate::{Nanos, Outcome, Policy};
 
-/// What a context tells of itself: QEMU's trace events.
+/// QEMU's trace events of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// `poll_grow` or `poll_shrink`.
@@ -39,7 +39,7 @@ pub enum Event {
 pub(super) struct Block {
     /// How long polling and sleeping took together (ns).
     pub(super) ns: i64,
-    /// What tells this `aio_poll` from others: when the wait ended.
+    /// Unique for each `aio_poll`: when the wait ended.
     pub(super) stamp: i64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Block {
 /// array, a slice, a vector. A handler's number is its place in the table.
 ///
 /// There are two ways to drive it, for one context not to be mixed: [`Aio::finish`] takes what became of an
-/// `aio_poll` that somebody else ran, [`Aio::aio_poll`] runs one.
+/// `aio_poll` that ran elsewhere, [`Aio::aio_poll`] runs one.
 #[derive(Clone, Debug)]
 pub struct Aio<H> {
     pub(super) release: Release,
@@ -243,7 +243,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
 /// descriptors. Where these are not known (`ready` is empty) handler 0 was it.
 ///
 /// The window supposes that nothing forbids polling. Whether a handler without `io_poll` does, depends on how the
-/// context waits, which a recording of episodes does not tell; then the window is 0 for good.
+/// context waits, which a recording of episodes does not have; then the window is 0 for good.
 impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Policy for Aio<H> {
     #[inline]
     fn window(&mut self) -> Nanos {

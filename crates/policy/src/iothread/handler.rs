@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// One handler of a context: what it can do, and what the context knows of it.
+/// One handler of a context: what it can do, and its state in the context.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handler {
     /// Its own polling time (per-handler revision) or smoothed block time (weighted revision) (ns).

@@ -3,9 +3,9 @@
 //! # The idea
 //!
 //! An I/O thread of QEMU (`-object iothread`) waits for events in a system call. Falling asleep and being woken
-//! costs microseconds, often more than the wait itself; so before it sleeps, the thread looks for a while into
-//! the memory where the next request will appear. Too short a while is wasted, and too long a while burns a CPU;
-//! the right one depends on the guest and the disk. So the thread adapts it: it compares how long each iteration
+//! costs microseconds, often more than the wait itself; so before it sleeps, the thread polls for a while
+//! the memory where the next request will appear. Too short a poll fails, and too long a poll wastes a CPU;
+//! the right length depends on the guest and the disk. So the thread adapts it: it compares how long each iteration
 //! took with how long it was ready to poll.
 //!
 //! # Terms
@@ -19,7 +19,7 @@
 //! * *polling time*: for how long the next attempt polls ([`Aio::effective`]); the window of the episode. At most
 //!   `poll_max_ns`.
 //! * *poll mode*: from the first attempt until the context goes to sleep, notifications of the polled handlers are
-//!   off, so that a guest does not pay for telling what is seen anyway.
+//!   off, so that a guest does not pay for notifying what polling sees anyway.
 //!
 //! # The steps of one `aio_poll`
 //!
@@ -57,7 +57,7 @@
 //! The rules are pure functions; [`Aio`] holds the state they work on. [`Aio::finish`] is for replays and
 //! controllers: it learns from an `aio_poll` that happened elsewhere. [`Aio::aio_poll`] is the loop itself, over
 //! an [`Env`] that supplies clock, file descriptors and callbacks; it differs between releases in more than the
-//! rule, which [`Release`] knows.
+//! rule; [`Release`] has the differences.
 //!
 //! # Limits
 //!
@@ -65,10 +65,10 @@
 //!   vectors that the conformance test reads. What the loop does otherwise before 7.0 (work done in `io_poll`)
 //!   and before 5.0 (a forced round) follows the description of those changes and is compared with nothing; the
 //!   rule itself is the same throughout the global revision.
-//! * Stable releases may carry fixes of later ones; patch levels are not told apart.
+//! * Stable releases may carry fixes of later ones; patch levels are not distinguished.
 //! * The loop that a main thread runs through glib is not here, and neither are `aio_poll`s nested in callbacks and
 //!   parameters that change during a wait (QEMU then sees one block time as long as the machine is up).
-//! * [`Aio::finish`] knows no clock; so no handler leaves the poll list for idleness. Neither does any in QEMU
+//! * [`Aio::finish`] has no clock; so no handler leaves the poll list for idleness. Neither does any in QEMU
 //!   unless the monitor is io_uring, which iothreads use since 10.2.
 
 mod aio_poll;

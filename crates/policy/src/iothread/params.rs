@@ -169,7 +169,7 @@ impl Property {
         }
     }
 
-    /// Whether the releases of this revision know it.
+    /// Whether the releases of this revision have it.
     pub const fn exists_in(self, revision: Revision) -> bool {
         match self {
             Property::PollWeight => matches!(revision, Revision::Weighted),

@@ -8,7 +8,7 @@ use super::Params;
 /// The polling time after the first growth from zero in the classic revisions (ns). QEMU, `util/aio-posix.c`.
 pub const FIRST_GROWTH_NS: i64 = 4_000;
 
-/// Whether a polling time grew or shrank: which of QEMU's trace events tells of it.
+/// Whether a polling time grew or shrank: which of QEMU's trace events it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
     /// Trace event `poll_grow`.
@@ -42,7 +42,7 @@ impl Change {
 /// The classic rule: what becomes of the polling time `ns` when an `aio_poll` took `block_ns` in all.
 ///
 /// * No more than `ns`: polling covers it, nothing changes.
-/// * More than the maximum: polling would have been in vain, the time shrinks.
+/// * More than the maximum: polling would have failed, the time shrinks.
 /// * Between: a longer time would have covered it, the time grows, from zero to [`FIRST_GROWTH_NS`].
 /// * Exactly the maximum: nothing changes.
 ///
@@ -98,7 +98,7 @@ pub fn adjust(poll_ns: i64, best: i64, params: &Params) -> Option<Change> {
     (best < shrunk).then_some(Change::shrink(poll_ns, shrunk))
 }
 
-/// `ns` divided, where a divisor of zero stands for "to zero".
+/// `ns` divided; a divisor of zero means "to zero".
 const fn shrunk(ns: i64, divisor: i64) -> i64 {
     if divisor == 0 { 0 } else { ns.wrapping_div(divisor) }
 }

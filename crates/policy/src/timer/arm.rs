@@ -18,9 +18,9 @@ const MIN_LONGEST_TIME_S: u64 = 10;
 /// CPUID leaf 0x15: TSC frequency = crystal clock × `ebx` / `eax`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cpuid15 {
-    /// Denominator; 0 if the leaf says nothing.
+    /// Denominator; 0 if the leaf does not have it.
     pub eax: u32,
-    /// Numerator; 0 if the leaf says nothing.
+    /// Numerator; 0 if the leaf does not have it.
     pub ebx: u32,
 }
 

@@ -1,6 +1,6 @@
 //! `KVM_CAP_X86_DISABLE_EXITS`: which idle instructions a VM may execute without an exit.
 //!
-//! A VMM asks for bits before it runs the guest; the timer's [predicates](super::PostingPredicate) look at what was
+//! A VMM sets bits before it runs the guest; the timer's [predicates](super::PostingPredicate) look at what was
 //! granted. Older kernels promise less than their answer suggests: they accept a bit that they then ignore.
 
 use super::Revision;
@@ -24,7 +24,7 @@ pub struct Host {
     pub mwait: bool,
     /// The APIC timer keeps running in deep C-states.
     pub arat: bool,
-    /// The CPU's MONITOR is known to miss wake-ups (`X86_BUG_MONITOR`).
+    /// The CPU's MONITOR is known to miss wakeups (`X86_BUG_MONITOR`).
     pub monitor_bug: bool,
     /// KVM's parameter `mitigate_smt_rsb` is on; it exists from 6.1.
     pub mitigate_smt_rsb: bool,
@@ -66,7 +66,7 @@ const fn defined(revision: Revision) -> u64 {
     }
 }
 
-/// What `KVM_CHECK_EXTENSION` answers: the bits that this host offers.
+/// What `KVM_CHECK_EXTENSION` returns: the bits that this host offers.
 pub fn offered(revision: Revision, host: &Host) -> u64 {
     let mut bits = PAUSE;
     if host.aperfmperf {

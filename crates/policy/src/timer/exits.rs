@@ -56,12 +56,12 @@ impl fmt::Display for Fire {
             Fire::RescheduleIpi => "exit by the reschedule IPI of the kick, then pending, then entry",
             Fire::Posted => "posted into the running guest, no exit",
             Fire::AlreadyOutside => "vCPU in the host: delivered at its next entry, no exit",
-            Fire::WokenUp => "vCPU halted: no exit beyond the HLT's, wake-up latency instead",
+            Fire::WokenUp => "vCPU halted: no exit beyond the HLT's, wakeup latency instead",
         })
     }
 }
 
-/// The exits of one armed and fired timer, by the exit reasons of VMX. An HLT exit is not among them: it is the price
+/// The exits of one armed and fired timer, by the exit reasons of VMX. An HLT exit is not among them: it is the cost
 /// of halting, not of the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Exits {
@@ -82,7 +82,7 @@ pub struct Exits {
 impl Exits {
     /// The bill for a timer armed by a deadline write and fired while the vCPU is in `state`.
     ///
-    /// Firing outside guest mode is derived from the rules of expiry; the source table knows a running vCPU and a
+    /// Firing outside guest mode is derived from the rules of expiry; the source table has a running vCPU and a
     /// halted one. The hv timer then still exits once: it is programmed to 0 at the next entry.
     pub fn of(path: Path, revision: Revision, state: VcpuState) -> Exits {
         let on_hv_timer = path == Path::HvTimer;

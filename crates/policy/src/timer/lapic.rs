@@ -46,7 +46,7 @@ pub struct Clocks {
 /// What arming came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Armed {
-    /// No timer runs: nothing was asked for, or an interrupt is still pending.
+    /// No timer runs: none was armed, or an interrupt is still pending.
     Nothing,
     /// The hv timer runs.
     HvTimer {
@@ -73,7 +73,7 @@ pub enum ExpiredBy {
     Hrtimer,
 }
 
-/// What KVM asks of a vCPU that has a pending timer.
+/// What KVM requests of a vCPU that has a pending timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PendingRequest {
     /// `KVM_REQ_PENDING_TIMER`, up to 6.0.
@@ -171,7 +171,7 @@ impl LapicTimer {
         self.restart(vcpu, now)
     }
 
-    /// Sets a host timer for what the registers say: the hv timer, or if that refuses an hrtimer. Also what a vCPU
+    /// Sets a host timer by the registers: the hv timer, or if that refuses an hrtimer. Also what a vCPU
     /// does after it blocked, and what it does with an hv timer after it moved to another pCPU.
     pub fn restart(&mut self, vcpu: &Vcpu, now: Clocks) -> Armed {
         if self.mode != TimerMode::Periodic && self.pending > 0 {
@@ -266,7 +266,7 @@ impl LapicTimer {
     }
 
     /// Waits and tunes, before an entry or while posting; see [`Advance::wait_lapic_expire`]. Before an entry
-    /// `vector_found` says whether the timer's vector is in the ISR (with APICv: the IRR); while posting it holds.
+    /// `vector_found` is whether the timer's vector is in the ISR (with APICv: the IRR); while posting it holds.
     pub fn wait_lapic_expire(
         &mut self,
         vcpu: &Vcpu,

@@ -2,11 +2,11 @@
 //!
 //! # Idea
 //!
-//! A guest asks for an interrupt at a future value of its time stamp counter. KVM has no spare hardware for every
-//! guest timer, so it borrows one of the host's: the VMX preemption timer, which runs only while the vCPU runs, or
+//! A guest arms an interrupt at a future value of its time stamp counter. KVM has no hardware for every
+//! guest timer, so it uses one of the host's: the VMX preemption timer, which runs only while the vCPU runs, or
 //! an hrtimer, which fires on some host CPU. Whichever it is, the guest leaves guest mode at least once (to arm) and
-//! often twice (to be told). With a third way, *posting*, the hrtimer fires on another host CPU and puts the
-//! interrupt into the running guest without an exit; since 2019 KVM has changed its mind about when that is allowed.
+//! often twice (to be notified). With a third way, *posting*, the hrtimer fires on another host CPU and puts the
+//! interrupt into the running guest without an exit; the condition under which that is allowed has changed since 2019.
 //!
 //! Because reaching the guest takes time, KVM sets timers early by an *advance* that it learns from how early or
 //! late the previous ones were, and spins away what is left just before the guest is entered.
@@ -21,15 +21,15 @@
 //!
 //! # Steps
 //!
-//! 1. [`Revision::of`] a kernel version says which rules apply.
-//! 2. [`PostingPredicate`] says whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
+//! 1. [`Revision::of`] a kernel version decides which rules apply.
+//! 2. [`PostingPredicate`] decides whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
 //!    granted to the guest is an input to both.
 //! 3. [`LapicTimer::write_tscdeadline`] arms: an hv attempt ([`HvTimer::set`]), else an hrtimer
 //!    ([`start_sw_tscdeadline`]). Cycles and nanoseconds convert through [`GuestTsc`].
-//! 4. [`housekeeping::target`] says on which pCPU an hrtimer lands.
-//! 5. [`LapicTimer::expire`] says how the expiry reaches the guest.
+//! 4. [`housekeeping::target`] is the pCPU on which an hrtimer fires.
+//! 5. [`LapicTimer::expire`] decides how the expiry is delivered to the guest.
 //! 6. [`LapicTimer::wait_lapic_expire`] spins until the deadline and tunes the [`Advance`].
-//! 7. [`Exits::of`] is the bill: VM exits per timer that was armed and fired.
+//! 7. [`Exits::of`] counts the VM exits per timer that was armed and fired.
 //!
 //! # Limits
 //!

@@ -25,7 +25,7 @@ pub struct VcpuConfig {
     pub mwait_in_guest: bool,
     /// HLT does not exit.
     pub hlt_in_guest: bool,
-    /// The pCPU that the vCPU runs on is a housekeeping CPU for timers. Only [`PostingPredicate::Yao2021`] asks.
+    /// The pCPU that the vCPU runs on is a housekeeping CPU for timers. Only [`PostingPredicate::Yao2021`] uses it.
     pub pcpu_is_timer_housekeeping: bool,
     /// The vendor's timer that exits from the guest: the VMX preemption timer. `None` on SVM, which has none, and
     /// where it [is not used](HvTimer::is_used).
@@ -85,7 +85,7 @@ impl PostingPredicate {
 
     /// HV-usable: whether arming tries the hv timer first; `kvm_can_use_hv_timer`.
     ///
-    /// Li's proposal asks for MWAIT alone; since it posts only with MWAIT, the common rule says the same.
+    /// Li's proposal requires MWAIT alone; since it posts only with MWAIT, the common rule gives the same.
     pub const fn can_use_hv_timer(self, vcpu: &VcpuConfig) -> bool {
         vcpu.hv_timer.is_some() && !(vcpu.mwait_in_guest || self.can_post_timer_interrupt(vcpu))
     }
