@@ -9,7 +9,7 @@ use crate::probe::{Trace, TraceError};
 use crate::settings::Watch;
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
-use dwell_machine::{Machine, Sysroot, cpu, holds_vm, kernel};
+use dwell_machine::{Machine, Sysroot, cpu, holds_vm, identity, kernel};
 use dwell_policy::Layer;
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
@@ -243,6 +243,7 @@ impl Recorder {
         metadata.clock = Clock::Monotonic;
         metadata.kernel = kernel::release(&*system);
         metadata.cpu_model = cpu::model(&*system);
+        metadata.machine = identity::machine_id(&*system);
         metadata.lost.events = Some(0);
         metadata.lost.at_least = !trace.sampler().counts_lost();
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());

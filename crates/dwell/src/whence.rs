@@ -40,13 +40,20 @@ pub(crate) struct Whence {
     pub(crate) file: String,
     /// Where it comes from, unless the user named a file.
     pub(crate) note: Option<String>,
+    /// Whether it is the bundled one, which is of no machine of the user's.
+    pub(crate) is_bundled: bool,
 }
 
 impl WhenceArgs {
     /// Opens the file, or records, or takes what is bundled.
     pub(crate) fn open(&self) -> anyhow::Result<Whence> {
         if let Some(path) = &self.file {
-            return Ok(Whence { reader: model::open(path)?, file: path.display().to_string(), note: None });
+            return Ok(Whence {
+                reader: model::open(path)?,
+                file: path.display().to_string(),
+                note: None,
+                is_bundled: false,
+            });
         }
         if self.bundled {
             return bundled("--bundled");
@@ -86,6 +93,7 @@ impl WhenceArgs {
             reader: Reader::from_bytes(name, bytes)?,
             file: name.to_owned(),
             note: Some(note),
+            is_bundled: false,
         })))
     }
 }
@@ -99,5 +107,5 @@ enum Recorded {
 fn bundled(why: &str) -> anyhow::Result<Whence> {
     let reader = Reader::from_bytes(BUNDLED_NAME, BUNDLED.to_vec())?;
     let note = format!("{why}; this is the bundled recording {BUNDLED_NAME}, not your machine");
-    Ok(Whence { reader, file: format!("bundled:{BUNDLED_NAME}"), note: Some(note) })
+    Ok(Whence { reader, file: format!("bundled:{BUNDLED_NAME}"), note: Some(note), is_bundled: true })
 }

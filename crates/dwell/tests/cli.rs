@@ -382,8 +382,19 @@ fn a_qemu_log_is_imported_judged_and_compared() {
 fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     let folder = Folder::new();
     let (out, file) = (folder.text("plan.toml"), recording("guest-memcached_poisson10k.parquet"));
-    let tuned =
-        json(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--plan", &out, "--format", "json"]);
+    let tuned = json(&[
+        "tune",
+        &file,
+        "--layer",
+        "host",
+        "--halt-cost",
+        "20us",
+        "--plan",
+        &out,
+        "--force",
+        "--format",
+        "json",
+    ]);
     let text = std::fs::read_to_string(&out).expect("the plan is there");
     let plan = dwell_knobs::plan::Plan::from_toml(&text).expect("the plan can be read");
     let row = |role: &str| {
@@ -403,6 +414,17 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     let output = dwell(&["tune", &file, "--layer", "host", "--plan", &none]);
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing to plan"));
+    assert!(!Path::new(&none).exists());
+
+    let refusal = refused_in_one_line(&["tune", "--bundled", "--plan", &none]);
+    assert!(refusal.contains("the bundled recording is not of this machine"), "{refusal}");
+    let other = recording("guest-memcached_poisson10k.parquet");
+    let args = ["tune", &other, "--layer", "host", "--halt-cost", "20us", "--plan", &none];
+    let refusal = refused(&args);
+    assert!(
+        refusal.contains("the recording is of another machine") && refusal.contains("--force"),
+        "{refusal}"
+    );
     assert!(!Path::new(&none).exists());
 
     let event = recording("event-mix.parquet");

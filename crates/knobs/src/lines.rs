@@ -1,7 +1,9 @@
 //! The exact lines that put a setting in force and keep it, for those who would rather type them. Nothing here is run.
 
+use crate::condition::{self, Unwritable};
 use crate::knob::{Knob, Module, Scope, capability};
 use crate::plan::{self, Write};
+use dwell_machine::{Module as Loading, Writable};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use serde::Serialize;
@@ -19,14 +21,70 @@ fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
     Lines { about: about.to_owned(), lines: lines.into_iter().collect() }
 }
 
-/// How to set it now and how to keep it, from `present`.
-pub fn of(setting: &Setting, present: &Setting) -> Vec<Lines> {
+/// How to set it now and how to keep it, from `present`. With the machine that it is for at hand, only lines that can work
+/// there; else those for each kind of machine.
+pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> Vec<Lines> {
+    let here = |module: Module| here.map(|machine| Here::read(machine, module, setting));
     match setting.layer() {
-        Layer::Host => kvm(setting),
-        Layer::Guest => haltpoll(setting, present),
+        Layer::Host => kvm(setting, here(Module::Kvm)),
+        Layer::Guest => haltpoll(setting, present, here(Module::Haltpoll)),
         Layer::Iothread => iothread(setting),
         Layer::Timer => vec![],
     }
+}
+
+/// What a machine allows for the parameters of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Here {
+    /// How the module got into the kernel; `None` if it is not there, or has not all parameters.
+    module: Option<Loading>,
+    /// Whether its parameters can be written while it runs.
+    writable: bool,
+}
+
+impl Here {
+    fn read(machine: &dyn Writable, module: Module, setting: &Setting) -> Here {
+        let state = |(param, _): (_, i64)| {
+            let place = Knob { param }.place(None);
+            place.map_or(Ok(()), |place| condition::writable(machine, &place))
+        };
+        let states: Vec<Result<(), Unwritable>> = setting.iter().map(state).collect();
+        let missing = states.iter().any(|state| matches!(state, Err(Unwritable::Missing)));
+        Here {
+            module: Loading::read(machine, module.name()).filter(|_| !missing),
+            writable: !states.iter().any(|state| matches!(state, Err(Unwritable::ReadOnly))),
+        }
+    }
+}
+
+/// The lines that keep the values of a module over a reboot, and the ones for this machine where it is known.
+fn kept(module: Module, setting: &Setting, here: Option<Here>) -> Vec<Lines> {
+    let loaded = here.is_none_or(|here| here.module == Some(Loading::Loaded));
+    let built_in = here.is_none_or(|here| here.module == Some(Loading::BuiltIn));
+    let name = module.name();
+    let mut all = vec![];
+    if built_in {
+        all.push(lines(
+            &format!("over a reboot, where {name} is built in: on the kernel's command line"),
+            [kernel_command_line(module, setting)],
+        ));
+    }
+    if loaded {
+        all.push(lines(
+            &format!("over a reboot, where {name} is a module: in /etc/modprobe.d/dwell.conf"),
+            [module_options(module, setting)],
+        ));
+    }
+    all
+}
+
+/// What is printed where the parameters are not on the machine at all.
+fn missing(module: Module) -> Vec<Lines> {
+    let name = module.name();
+    vec![lines(
+        &format!("nothing can be set: /sys/module/{name} has no such parameters here; see `dwell doctor`"),
+        [],
+    )]
 }
 
 /// One of these for each parameter.
@@ -44,7 +102,10 @@ pub fn kernel_command_line(module: Module, setting: &Setting) -> String {
     each(setting, |knob, value| format!("{}.{}", module.name(), knob.option(value))).join(" ")
 }
 
-fn kvm(setting: &Setting) -> Vec<Lines> {
+fn kvm(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
+    if here.is_some_and(|here| here.module.is_none()) {
+        return missing(Module::Kvm);
+    }
     let scope = Knob::find("halt_poll_ns").map(|knob| knob.scope(setting.version()));
     let now = match scope {
         Some(Scope::NewVms) => {
@@ -52,19 +113,27 @@ fn kvm(setting: &Setting) -> Vec<Lines> {
         }
         _ => "now, on the host, as root, for all VMs without an override of their own",
     };
-    vec![
-        lines(now, each(setting, Knob::echo)),
-        lines("over a reboot, in /etc/modprobe.d/dwell.conf", [module_options(Module::Kvm, setting)]),
-        lines(
-            "for one VM only, by its VMM, instead of halt_poll_ns (the other three have no per-VM form)",
-            [capability::call(setting.get("halt_poll_ns").unwrap_or(0))],
-        ),
-    ]
+    let mut all = vec![];
+    if here.is_none_or(|here| here.writable) {
+        all.push(lines(now, each(setting, Knob::echo)));
+    }
+    all.extend(kept(Module::Kvm, setting, here));
+    all.push(lines(
+        "for one VM only, by its VMM, instead of halt_poll_ns (the other three have no per-VM form)",
+        [capability::call(setting.get("halt_poll_ns").unwrap_or(0))],
+    ));
+    all
 }
 
-fn haltpoll(setting: &Setting, present: &Setting) -> Vec<Lines> {
+fn haltpoll(setting: &Setting, present: &Setting, here: Option<Here>) -> Vec<Lines> {
+    if here.is_some_and(|here| here.module.is_none()) {
+        return missing(Module::Haltpoll);
+    }
     let mut all = vec![];
     let writes = plan::writes(present, setting, None);
+    if here.is_some_and(|here| !here.writable) {
+        return kept(Module::Haltpoll, setting, here);
+    }
     if let Some(last) = writes.iter().position(|write| write.then_wait_ms > 0) {
         all.push(lines(
             "first, in the guest, as root: let the limits that have grown come down, and wait a second",
@@ -72,14 +141,7 @@ fn haltpoll(setting: &Setting, present: &Setting) -> Vec<Lines> {
         ));
     }
     all.push(lines("now, in the guest, as root", each(setting, Knob::echo)));
-    all.push(lines(
-        "over a reboot, where haltpoll is built in (the usual case): on the guest's kernel command line",
-        [kernel_command_line(Module::Haltpoll, setting)],
-    ));
-    all.push(lines(
-        "over a reboot, where it is a module: in /etc/modprobe.d/dwell.conf",
-        [module_options(Module::Haltpoll, setting)],
-    ));
+    all.extend(kept(Module::Haltpoll, setting, here));
     all
 }
 
@@ -107,11 +169,12 @@ fn iothread(setting: &Setting) -> Vec<Lines> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_machine::fake::Fake;
     use dwell_policy::version::Version;
 
     fn text(setting: &Setting, present: &Setting) -> String {
         let join = |l: &Lines| format!("# {}\n{}\n", l.about, l.lines.join("\n"));
-        of(setting, present).iter().map(join).collect()
+        of(setting, present, None).iter().map(join).collect()
     }
 
     #[test]
@@ -137,6 +200,33 @@ mod tests {
         let text = text(&setting, &present);
         assert!(text.contains("come down"));
         assert!(text.contains("echo N > /sys/module/haltpoll/parameters/guest_halt_poll_allow_shrink"));
+    }
+
+    fn here(setting: &Setting, present: &Setting, machine: &Fake) -> String {
+        let join = |l: &Lines| format!("# {}\n{}\n", l.about, l.lines.join("\n"));
+        of(setting, present, Some(machine)).iter().map(join).collect()
+    }
+
+    #[test]
+    fn lines_that_cannot_work_on_this_machine_are_not_printed() {
+        let machine = Fake::quiet("6.18.44");
+        let host = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let built_in = here(&host, &host, &machine);
+        assert!(
+            built_in.contains("kvm.halt_poll_ns=200000") && !built_in.contains("modprobe.d"),
+            "{built_in}"
+        );
+        machine.set("/sys/module/kvm/initstate", "live\n");
+        let loaded = here(&host, &host, &machine);
+        assert!(loaded.contains("modprobe.d") && !loaded.contains("kvm.halt_poll_ns="), "{loaded}");
+        machine.read_only("/sys/module/kvm/parameters/halt_poll_ns", true);
+        let read_only = here(&host, &host, &machine);
+        assert!(!read_only.contains("echo ") && read_only.contains("options kvm"), "{read_only}");
+        // Debian 12's 6.1 has the driver haltpoll, and neither the governor nor its parameters.
+        machine.remove_all("/sys/module/haltpoll");
+        let guest = Setting::defaults(Layer::Guest, Version::new(6, 1));
+        let without = here(&guest, &guest, &machine);
+        assert!(without.contains("nothing can be set") && !without.contains("echo "), "{without}");
     }
 
     #[test]

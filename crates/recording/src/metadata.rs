@@ -31,6 +31,9 @@ pub struct Metadata {
     /// CPU model, as `/proc/cpuinfo` names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// Identity of the machine that was recorded: a digest of its machine id, 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Settings in force, in order of time: those at the start first, then each change.
     #[serde(default)]
     pub settings: Vec<SettingsChange>,
@@ -64,6 +67,7 @@ impl Metadata {
             kernel: None,
             qemu: None,
             cpu_model: None,
+            machine: None,
             settings: Vec::new(),
             recorded: None,
             lost: Losses::default(),

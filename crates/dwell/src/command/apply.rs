@@ -55,6 +55,8 @@ pub(crate) struct Args {
 struct Applied<'a> {
     /// The number that takes it back; null if nothing was written.
     change: Option<Id>,
+    /// Whether anything was written, or with `--dry-run` would be.
+    changed: bool,
     dry_run: bool,
     writes: &'a [Write],
     kept: Vec<Kept<'a>>,
@@ -132,6 +134,7 @@ fn report(args: &Args, ready: &Ready, change: Option<Id>) -> anyhow::Result<()> 
     let kept = kept.filter_map(|entry| Some(Kept { place: &entry.place, text: entry.applied.as_deref()? }));
     let applied = Applied {
         change,
+        changed: !ready.is_nothing(),
         dry_run: args.dry_run,
         writes: &ready.writes,
         kept: kept.collect(),
@@ -171,10 +174,10 @@ fn table(applied: &Applied<'_>) -> Table {
 fn words(applied: &Applied<'_>) -> String {
     let head = match (applied.dry_run, applied.change) {
         (true, _) if applied.writes.is_empty() && applied.kept.is_empty() => {
-            "nothing would be written: all is as planned\n"
+            "nothing would be written: the values of the plan are in force already\n"
         }
         (true, _) => "would be written, in this order:\n\n",
-        (false, None) => "nothing was written: all is as planned already\n",
+        (false, None) => "nothing was written: the values of the plan are in force already\n",
         (false, Some(_)) => "written and read back, in this order:\n\n",
     };
     let mut text = head.to_owned();

@@ -10,6 +10,8 @@ use crate::whence::{Whence, WhenceArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
+use dwell_knobs::plan::RecordedOn;
+use dwell_machine::{Sysroot, Writable};
 use dwell_policy::Layer;
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
@@ -115,7 +117,10 @@ pub(crate) struct Tuned {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let Whence { reader, file, note: first_note } = args.whence.open()?;
+    let Whence { reader, file, note: first_note, is_bundled } = args.whence.open()?;
+    if is_bundled {
+        args.plan.refuse_bundled()?;
+    }
     let model = Model::of(&args.model, &reader)?;
     let layer = one_layer(&model)?;
     let target = args.plan.target(layer)?;
@@ -193,12 +198,23 @@ pub(crate) fn advise(
         halt_cost_origin: model.halt_cost_origin,
         wakeup_latency_origin: model.wakeup_latency_origin,
         words: advice.words(),
-        lines: advice.recommended().map_or_else(Vec::new, |setting| lines::of(&setting, &present)),
+        lines: advice.recommended().map_or_else(Vec::new, |setting| lines_for(&setting, &present, metadata)),
         advice,
         self_check,
         notes,
         begins_with_source: false,
     })
+}
+
+/// The lines that set it: those that can work on this machine, if it is the one that was recorded.
+fn lines_for(
+    setting: &dwell_policy::param::Setting,
+    present: &dwell_policy::param::Setting,
+    metadata: &dwell_recording::Metadata,
+) -> Vec<Lines> {
+    let machine = Sysroot::of_this_machine();
+    let is_here = RecordedOn::of(metadata, &machine) == RecordedOn::ThisMachine;
+    lines::of(setting, present, is_here.then_some(&machine as &dyn Writable))
 }
 
 fn halves_differ(present: &AdviceRow) -> Option<String> {

@@ -89,7 +89,7 @@ fn before_and_after_are_compared_with_intervals() {
 fn a_plan_is_drawn_in_place_of_the_recommended_setting() {
     let inputs = Inputs::new();
     let (file, plan) = (bundled("guest-memcached_poisson10k.parquet"), inputs.text("plan.toml"));
-    done(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--plan", &plan]);
+    done(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--plan", &plan, "--force"]);
     let args = ["report", &file, "--plan", &plan, "--format", "json", "--halt-cost", "20us"];
     let json: Value = serde_json::from_slice(&done(&[&args[..], &["--layer", "host"]].concat())).unwrap();
     let policies = &json["recordings"][0]["figures"]["policies"];

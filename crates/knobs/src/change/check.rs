@@ -10,7 +10,7 @@ use crate::knob::Knob;
 use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
-use dwell_machine::{Module as Loading, Writable, kernel};
+use dwell_machine::{Module as Loading, Writable, identity, kernel};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -48,6 +48,8 @@ pub enum Obstacle {
         /// The one here; `None` if it cannot be told.
         here: Option<String>,
     },
+    /// It was made from a recording of another machine.
+    OtherMachine,
     /// A parameter has another value than the plan leads from.
     OtherValue {
         /// The parameter.
@@ -92,7 +94,9 @@ impl Obstacle {
     /// What gets past it.
     pub const fn past(&self) -> Past {
         match self {
-            Obstacle::OtherVersion { .. } | Obstacle::OtherValue { .. } => Past::Force,
+            Obstacle::OtherVersion { .. } | Obstacle::OtherMachine | Obstacle::OtherValue { .. } => {
+                Past::Force
+            }
             Obstacle::NoEffect { .. } => Past::AllowNoEffect,
             _ => Past::Nothing,
         }
@@ -110,6 +114,9 @@ impl fmt::Display for Obstacle {
                     "the plan was made for {what} {plan}, here runs {here}; its prediction may not hold"
                 )
             }
+            Obstacle::OtherMachine => f.write_str(
+                "the plan was made from a recording of another machine; its prediction may not hold here",
+            ),
             Obstacle::OtherValue { knob, expected, found, by } => {
                 write!(f, "{knob} is {}, and the plan leads from {expected}", shown(found.as_deref()))?;
                 match by {
@@ -217,7 +224,8 @@ impl Checked<'_> {
         let (present, wanted) =
             (self.setting(self.plan.present_setting())?, self.setting(self.plan.recommended_setting())?);
         self.version(present.version());
-        let actual = self.values(&present);
+        self.identity();
+        let actual = self.values(&present, &wanted);
         let target = self.plan.iothread.as_ref();
         let (writes, back) = (plan::writes(&actual, &wanted, target), plan::writes(&wanted, &actual, target));
         // The way back matters only where it is more than the way forth in reverse.
@@ -226,7 +234,7 @@ impl Checked<'_> {
         self.no_effect(&writes, &actual, &wanted);
         let mut entries = self.entries(&writes, &back, &wanted)?;
         let mut notes = self.notes(&writes, wanted.version());
-        if keep {
+        if keep && !(writes.is_empty() && self.is_kept_already(&wanted)) {
             let kept = self.keep(&wanted)?;
             notes.extend(kept.iter().find_map(|entry| keep::proviso(&entry.place)).map(str::to_owned));
             entries.extend(kept);
@@ -253,9 +261,19 @@ impl Checked<'_> {
         }
     }
 
-    /// The setting that is really there, as far as it can be read.
-    fn values(&mut self, present: &Setting) -> Setting {
+    /// The machine here is the one that was recorded, where both have an identity.
+    fn identity(&mut self) {
+        let here = identity::machine_id(self.machine);
+        if self.plan.conditions.machine.as_ref().zip(here).is_some_and(|(plan, here)| *plan != here) {
+            self.obstacles.push(Obstacle::OtherMachine);
+        }
+    }
+
+    /// The setting that is really there, as far as it can be read. Where it is the one that is wanted, it does not matter
+    /// that the plan leads from another.
+    fn values(&mut self, present: &Setting, wanted: &Setting) -> Setting {
         let mut actual = *present;
+        let mut other = vec![];
         for (param, expected) in present.iter() {
             let knob = Knob { param };
             let Some(place) = knob.place(self.plan.iothread.as_ref()) else { continue };
@@ -277,10 +295,16 @@ impl Checked<'_> {
             let taken = number.is_some_and(|number| actual.set(param.name, number).is_ok());
             let by = self.who_set(&place, found.as_deref());
             // What is no number of its range cannot be led from, forced or not.
-            self.obstacles.push(match taken {
-                true => Obstacle::OtherValue { knob: param.name.to_owned(), expected, found, by },
-                false => Obstacle::Refused(ValueError::NoNumber { place, found: shown(found.as_deref()) }),
-            });
+            match taken {
+                true => other.push(Obstacle::OtherValue { knob: param.name.to_owned(), expected, found, by }),
+                false => {
+                    let found = shown(found.as_deref());
+                    self.obstacles.push(Obstacle::Refused(ValueError::NoNumber { place, found }));
+                }
+            }
+        }
+        if actual != *wanted {
+            self.obstacles.extend(other);
         }
         actual
     }
@@ -378,6 +402,20 @@ impl Checked<'_> {
             entries.push(Entry { knob, place: write.place.clone(), original, applied, between });
         }
         Some(entries)
+    }
+
+    /// Whether a change of dwell's own keeps this very setting, and what keeps it is in place.
+    fn is_kept_already(&self, wanted: &Setting) -> bool {
+        let keeps = |change: &Change| {
+            let mut keepers = change.entries.iter().filter(|entry| entry.knob.is_none()).peekable();
+            let in_place = |entry: &Entry| {
+                let found = value::read(self.machine, &entry.place).ok().flatten();
+                value::same(&entry.place, found.as_deref(), entry.applied.as_deref())
+            };
+            change.kept && change.state.is_open() && keepers.peek().is_some() && keepers.all(in_place)
+        };
+        let sets = |change: &Change| change.plan.recommended_setting().is_ok_and(|set| set == *wanted);
+        self.changes.iter().any(|change| sets(change) && keeps(change))
     }
 
     fn keep(&mut self, wanted: &Setting) -> Option<Vec<Entry>> {

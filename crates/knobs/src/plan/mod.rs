@@ -26,6 +26,7 @@ pub use steps::writes;
 
 use crate::knob::{IothreadTarget, Knob};
 use crate::place::Place;
+use dwell_machine::{Machine, identity, kernel};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -134,8 +135,44 @@ pub struct Conditions {
     /// CPU model of the machine that was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// Identity of the machine that was recorded, as in the recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// What was wanted.
     pub goal: Goal,
+}
+
+/// Whether a recording is of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordedOn {
+    /// It is.
+    ThisMachine,
+    /// It is not.
+    OtherMachine {
+        /// What differs.
+        why: String,
+    },
+    /// The recording or the machine has nothing that would show it.
+    Unknown,
+}
+
+impl RecordedOn {
+    /// Compares identity, and where either has none, the kernel release.
+    pub fn of(metadata: &Metadata, machine: &dyn Machine) -> RecordedOn {
+        match (&metadata.machine, identity::machine_id(machine)) {
+            (Some(recorded), Some(here)) if *recorded == here => return RecordedOn::ThisMachine,
+            (Some(_), Some(_)) => {
+                return RecordedOn::OtherMachine { why: "its machine id is another one".to_owned() };
+            }
+            _ => {}
+        }
+        match (&metadata.kernel, kernel::release(machine)) {
+            (Some(recorded), Some(here)) if *recorded != here => RecordedOn::OtherMachine {
+                why: format!("it was recorded under Linux {recorded}, and this is {here}"),
+            },
+            _ => RecordedOn::Unknown,
+        }
+    }
 }
 
 /// The recording that a plan comes from.
@@ -275,6 +312,7 @@ impl Plan {
                 kernel: metadata.kernel.clone(),
                 qemu: metadata.qemu.clone(),
                 cpu_model: metadata.cpu_model.clone(),
+                machine: metadata.machine.clone(),
                 goal: advice.goal,
             },
             recording: RecordingFacts { judged_span_ns: advice.judged_span_ns, ..recording },

@@ -49,6 +49,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
             kernel: Some("6.18.44".to_owned()),
             qemu: None,
             cpu_model: Some("A \"quoted\" CPU".to_owned()),
+            machine: None,
             goal: Goal::MaxCpu(0.02),
         },
         recording: RecordingFacts {
@@ -153,4 +154,24 @@ proptest! {
         }
         prop_assert_eq!(now, wanted);
     }
+}
+
+#[test]
+fn a_recording_is_of_this_machine_of_another_or_it_is_not_known() {
+    use dwell_machine::fake::Fake;
+    let id = "0123456789abcdef0123456789abcdef\n";
+    let machine = Fake::quiet("6.18.44").file("/etc/machine-id", id);
+    let mut metadata = Metadata::new(Layer::Guest);
+    assert_eq!(RecordedOn::of(&metadata, &machine), RecordedOn::Unknown);
+    metadata.machine = identity::machine_id(&machine);
+    metadata.kernel = Some("6.6.1".to_owned());
+    assert_eq!(RecordedOn::of(&metadata, &machine), RecordedOn::ThisMachine);
+    metadata.machine = Some("f".repeat(32));
+    assert!(matches!(RecordedOn::of(&metadata, &machine), RecordedOn::OtherMachine { .. }));
+    // Recordings before this field, and imported ones, have a kernel release at most.
+    metadata.machine = None;
+    let RecordedOn::OtherMachine { why } = RecordedOn::of(&metadata, &machine) else {
+        panic!("it is another")
+    };
+    assert!(why.contains("Linux 6.6.1, and this is 6.18.44"), "{why}");
 }

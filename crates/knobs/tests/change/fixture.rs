@@ -150,6 +150,7 @@ pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Optio
             kernel: None,
             qemu: None,
             cpu_model: None,
+            machine: None,
             goal: Goal::LeastCost,
         },
         recording: RecordingFacts {

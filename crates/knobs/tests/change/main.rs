@@ -9,6 +9,9 @@ use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
 use dwell_machine::Writable;
 use dwell_machine::fake::{Fault, Faulty};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
 use fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use std::time::Duration;
 
@@ -147,6 +150,53 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
     std::fs::rename(hidden.with_extension("gone"), &hidden).unwrap();
     assert_eq!(fixture.snapshot(), before);
     assert_eq!(obstacles(&fixture, &guest_plan(), none), "");
+}
+
+/// What Ansible and the like do: the same plan again and again.
+#[test]
+fn a_plan_whose_values_are_in_force_already_succeeds_and_writes_nothing() {
+    for keep in [false, true] {
+        let fixture = Fixture::guest();
+        assert_eq!(apply(&fixture.machine, &guest_plan(), keep).unwrap(), 1);
+        let after = fixture.snapshot();
+        let again = ready(&fixture.machine, &guest_plan(), keep);
+        assert!(again.is_nothing() && again.writes.is_empty(), "{:?}", again.entries);
+        assert_eq!(fixture.snapshot(), after);
+    }
+    // Set by hand to what the plan wants: the same.
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_ns", "50000\n");
+    fixture.set("guest_halt_poll_grow_start", "12500\n");
+    assert!(ready(&fixture.machine, &guest_plan(), false).is_nothing());
+    // Not kept yet, so keeping it is something.
+    assert!(!ready(&fixture.machine, &guest_plan(), true).is_nothing());
+}
+
+#[test]
+fn a_plan_of_another_machine_is_refused_unless_forced() {
+    let fixture = Fixture::guest();
+    let mut plan = guest_plan();
+    plan.conditions.machine = Some("0123456789abcdef0123456789abcdef".to_owned());
+    // A machine without an identity cannot be compared.
+    assert_eq!(obstacles(&fixture, &plan, Permission::default()), "");
+    fixture.write("/etc/machine-id", "3d1219c7c4c5404aaa1f6d2a48adfda4\n");
+    let refused = obstacles(&fixture, &plan, Permission::default());
+    assert!(refused.contains("a recording of another machine"), "{refused}");
+    assert_eq!(obstacles(&fixture, &plan, Permission { force: true, no_effect: false }), "");
+    plan.conditions.machine = dwell_machine::identity::machine_id(&fixture.machine);
+    assert_eq!(obstacles(&fixture, &plan, Permission::default()), "");
+}
+
+#[test]
+fn a_plan_that_is_equivalent_to_what_is_there_is_refused_as_one_without_effect() {
+    let fixture = Fixture::host("6.18.44");
+    fixture.write("/sys/module/kvm/parameters/halt_poll_ns_grow_start", "300000\n");
+    let mut present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    present.set("halt_poll_ns_grow_start", 300_000).unwrap();
+    let plan = fixture::plan(present, &[("halt_poll_ns_grow_start", 200_000)]);
+    let refused = obstacles(&fixture, &plan, Permission::default());
+    assert!(refused.contains("halt_poll_ns_grow_start would have no effect"), "{refused}");
+    assert_eq!(obstacles(&fixture, &plan, Permission { force: false, no_effect: true }), "");
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use crate::model::Model;
 use anyhow::{Context, bail};
+use dwell_knobs::change::{self, Permission};
+use dwell_knobs::iothread;
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::plan::{Plan, RecordingFacts};
+use dwell_knobs::plan::{Plan, RecordedOn, RecordingFacts};
+use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_recording::{Metadata, Reader, newfile};
 use dwell_replay::advice::Advice;
@@ -29,6 +32,9 @@ pub(super) struct PlanArgs {
     /// Needed to keep values over a restart.
     #[arg(long, value_name = "NAME", requires = "qmp")]
     domain: Option<String>,
+    /// Write the plan although the recording is of another machine, or present values and versions differ from it
+    #[arg(long, requires = "plan")]
+    force: bool,
 }
 
 impl PlanArgs {
@@ -59,6 +65,53 @@ impl PlanArgs {
         Ok(Some(RecordingFacts::of(file, reader).with_context(|| file.to_owned())?))
     }
 
+    /// No plan is written from the bundled recording.
+    pub(super) fn refuse_bundled(&self) -> anyhow::Result<()> {
+        match &self.plan {
+            Some(path) => bail!(
+                "cannot write the plan {}: the bundled recording is not of this machine; record it first: dwell record",
+                path.display()
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// Nor, without `--force`, from a recording of another machine.
+    fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
+        match RecordedOn::of(metadata, &Sysroot::of_this_machine()) {
+            RecordedOn::OtherMachine { why } if !self.force => {
+                bail!(
+                    "cannot write the plan: the recording is of another machine ({why}); --force writes it nevertheless"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at `--qmp`: the I/O
+    /// thread, its present values and the version. Reads only.
+    fn check(&self, plan: &Plan, metadata: &Metadata) -> anyhow::Result<()> {
+        let machine = Sysroot::of_this_machine();
+        if let Some(target) = &plan.iothread {
+            let mut monitor = iothread::connect(&machine, &target.socket)?;
+            iothread::find(&mut monitor, &target.id)?;
+        } else if RecordedOn::of(metadata, &machine) != RecordedOn::ThisMachine {
+            return Ok(());
+        }
+        let Err(obstacles) = change::check(&machine, plan, false, Permission::default(), &[]) else {
+            return Ok(());
+        };
+        let found: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
+        match self.force {
+            true => eprintln!("note: the plan does not fit this machine: {}", found.join("; ")),
+            false => bail!(
+                "cannot write the plan, since it does not fit this machine: {}; --force writes it nevertheless",
+                found.join("; ")
+            ),
+        }
+        Ok(())
+    }
+
     /// Writes the plan, if there is anything to plan.
     pub(super) fn write(
         &self,
@@ -74,6 +127,8 @@ impl PlanArgs {
             eprintln!("the advice is to leave it: there is no plan to write to {}", path.display());
             return Ok(());
         };
+        self.refuse_other_machine(metadata)?;
+        self.check(&plan, metadata)?;
         newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
         eprintln!("plan written; apply it with: dwell apply {}", path.display());
         Ok(())
