@@ -99,7 +99,9 @@ fn errors_do_not_echo_what_steers() {
     printed(&["import", "csv", trace.to_str().unwrap(), "--layer", "guest", "-o", out.to_str().unwrap()]);
     let measured = dir.path().join("measured.json");
     fs::write(&measured, "{\"change\": 1, \"verdict\": \"\u{9b}\u{202e}\", \"figures\": [}").unwrap();
-    printed(&["report", "--measured", measured.to_str().unwrap(), "--format", "text"]);
+    let recording = hostile(dir.path());
+    let told = printed(&["report", recording.to_str().unwrap(), "--measured", measured.to_str().unwrap()]);
+    assert!(told.contains("measured.json"), "{told}");
 }
 
 #[test]
@@ -107,13 +109,15 @@ fn what_does_not_end_is_not_read_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let recording = hostile(dir.path());
     let (fifo, sysroot) = (fifo.to_str().unwrap(), dir.path().to_str().unwrap());
+    let good = recording.to_str().unwrap();
     for (file, why) in [(fifo, "a FIFO"), ("/dev/zero", "a device"), (sysroot, "a directory")] {
         for words in [
             &["apply", file, "--sysroot", sysroot][..],
             &["info", file],
             &["tune", file],
-            &["report", "--measured", file, "--format", "json"],
+            &["report", good, "--measured", file, "--format", "json"],
         ] {
             let output = dwell(words);
             let told = String::from_utf8(output.stderr).unwrap();

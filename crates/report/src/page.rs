@@ -6,6 +6,7 @@
 //!
 //! The charts are drawn by Apache ECharts; `vendor/echarts` has the official minified build, its licence and origin.
 
+use crate::harmless;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
@@ -35,11 +36,18 @@ const LIBRARY: &str = include_str!("../vendor/echarts/echarts.common.min.js");
 /// The size of the chart library, which is part of every page \[bytes\].
 pub const LIBRARY_BYTES: usize = LIBRARY.len();
 
-/// JSON that may stand in a page: the one character that could end its element is written as an escape, which means the
-/// same to every reader of JSON.
+/// JSON for a page: the one character that could end its element, and those that steer a terminal or an editor, are written
+/// as escapes, which mean the same to every reader of JSON.
 pub fn embeddable(json: &str) -> String {
-    // Outside of strings JSON has no `<`.
-    json.replace('<', "\\u003c")
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Outside of strings JSON has none of these but line breaks, and in strings those are escaped already.
+        match c == '<' || (c > ' ' && harmless::is_harmful(c)) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}")),
+            false => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// The page that shows a report. `json` is its figures, made [`embeddable`].
@@ -50,7 +58,7 @@ pub fn embeddable(json: &str) -> String {
 /// assert!(page.contains("<title>a &lt; b</title>") && !page.contains(r#""</script>""#));
 /// ```
 pub fn page(title: &str, json: &str) -> String {
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let title = harmless::line(title).replace('&', "&amp;").replace('<', "&lt;");
     let policy = policy();
     let fill = |name: &str| match name {
         "title" => &title,

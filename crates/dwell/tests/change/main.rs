@@ -11,7 +11,7 @@ mod real;
 mod say;
 mod verified;
 
-use dwell_knobs::plan::Plan;
+use dwell_knobs::plan::{FORMAT, Plan};
 use fixture::{Fixture, HALTPOLL, guest_plan};
 use say::say;
 use serde_json::Value;
@@ -235,7 +235,8 @@ fn over_state(scene: &Scene, mount: &str, words: &[&str]) -> Option<Output> {
 
 #[test]
 fn a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed() {
-    let full = "mount -t tmpfs -o size=4k tmpfs DIR && { head -c 4096 /dev/zero > DIR/filler; true; }";
+    let full =
+        "mount -t tmpfs -o size=4k,mode=755 tmpfs DIR && { head -c 4096 /dev/zero > DIR/filler; true; }";
     // The journal has room to begin, but not for what it says at the end.
     let read_only = "mount --bind DIR DIR && mount -o remount,ro,bind DIR";
     for (mount, cause) in [(full, "free some space"), (read_only, "mount it for writing")] {
@@ -256,9 +257,33 @@ fn a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_change_is_reverted_and_closed_on_a_disk_that_is_full_since() {
+    const TEST: &str = "a_change_is_reverted_and_closed_on_a_disk_that_is_full_since";
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    let state = scene.machine.path("/var/lib/dwell");
+    std::fs::create_dir_all(&state).unwrap();
+    let script = "mount -t tmpfs -o size=512k,mode=755 tmpfs \"$1\" || exit 77; state=$1; dwell=$2; root=$3; plan=$4\n\
+        \"$dwell\" apply \"$plan\" --persist --sysroot \"$root\" >&2 || exit 1\n\
+        cat /dev/zero > \"$state/filler\" 2>/dev/null\n\
+        \"$dwell\" revert --sysroot \"$root\" >&2 || exit 2\n\
+        \"$dwell\" history --format json --sysroot \"$root\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&state).arg(env!("CARGO_BIN_EXE_dwell"));
+    let output = output(command.arg(&scene.root).arg(&scene.plan));
+    if output.status.code() == Some(77) || stderr(&output).contains("unshare:") {
+        return say!("SKIP no mount namespace: {TEST}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let history: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(history[0]["state"], "reverted");
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
 fn a_plan_that_is_none_is_refused_in_one_line() {
     let scene = Scene::guest();
-    std::fs::write(&scene.plan, "format = 1\nlayer = \"guest\"\n").unwrap();
+    std::fs::write(&scene.plan, format!("format = {FORMAT}\nlayer = \"guest\"\n")).unwrap();
     let output = scene.run(&["apply", "PLAN"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("it is no plan"), "{}", stderr(&output));

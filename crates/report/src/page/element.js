@@ -1,4 +1,9 @@
 // Elements. All text goes through textContent: names come from recordings that anybody may have written.
+// What changes the direction of text, breaks a line or cannot be seen is written as an escape.
+const HARMFUL =
+  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const shown = (child) =>
+  typeof child === 'string' ? child.replace(HARMFUL, (c) => `\\u{${c.codePointAt(0).toString(16)}}`) : child;
 
 const element = (tag, attributes = {}, ...children) => {
   const made = document.createElement(tag);
@@ -6,7 +11,8 @@ const element = (tag, attributes = {}, ...children) => {
     if (name === 'on') for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
     else if (value !== null && value !== undefined) made.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ''));
+  const there = children.flat().filter((child) => child !== null && child !== undefined && child !== '');
+  made.append(...there.map(shown));
   return made;
 };
 const table = (columns, rows, all = false) =>
