@@ -2,7 +2,7 @@
 // What changes the direction of text, breaks a line or cannot be seen is written as an escape.
 const HARMFUL =
   /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
-const shown = (child) =>
+const harmless = (child) =>
   typeof child === 'string' ? child.replace(HARMFUL, (c) => `\\u{${c.codePointAt(0).toString(16)}}`) : child;
 
 const element = (tag, attributes = {}, ...children) => {
@@ -12,7 +12,7 @@ const element = (tag, attributes = {}, ...children) => {
     else if (value !== null && value !== undefined) made.setAttribute(name, value);
   }
   const there = children.flat().filter((child) => child !== null && child !== undefined && child !== '');
-  made.append(...there.map(shown));
+  made.append(...there.map(harmless));
   return made;
 };
 const table = (columns, rows, all = false) =>
