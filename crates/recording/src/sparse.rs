@@ -89,6 +89,8 @@ impl Quantiles {
                 let last = buckets.last()?.0;
                 let total: u64 = buckets.iter().map(|(_, count)| count).sum();
                 let at = |quantile: f64| {
+                    // At most the number of episodes.
+                    #[allow(clippy::cast_possible_truncation)]
                     let wanted = ((quantile * total as f64).ceil() as u64).max(1);
                     let mut seen = 0;
                     let found = buckets.iter().find(|(_, count)| {

@@ -354,7 +354,8 @@ impl World {
     /// Time passes; other threads notify meanwhile.
     fn pass(&mut self, ns: i64) {
         self.now += ns;
-        while self.notifications.pop_front_if(|&mut at| at <= self.now).is_some() {
+        while self.notifications.front().is_some_and(|at| *at <= self.now) {
+            self.notifications.pop_front();
             self.notified = true;
             self.eventfd |= self.notify_me;
         }
@@ -452,7 +453,9 @@ impl Env for World {
         match self.sources.get_mut(h as usize) {
             Some(source) => {
                 let now = self.now;
-                while source.arrivals.pop_front_if(|&mut at| at <= now).is_some() {}
+                while source.arrivals.front().is_some_and(|at| *at <= now) {
+                    source.arrivals.pop_front();
+                }
                 self.pass(self.cost.work);
             }
             None => self.eventfd &= via == Via::Poll,
