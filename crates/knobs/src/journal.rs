@@ -53,6 +53,7 @@ pub const FORMAT: u32 = 1;
 pub const STATE_DIRECTORY: &str = "/var/lib/dwell";
 
 /// The longest file of the journal \[bytes\].
+#[allow(clippy::cast_possible_truncation)] // A mebibyte fits.
 pub const LONGEST: usize = dwell_machine::LONGEST_FILE as usize;
 
 /// What a change may grow by after its first write \[bytes\]: values that the kernel clamped, and verifications.

@@ -88,6 +88,8 @@ impl Quantiles {
             Quantiles::List { buckets, .. } => {
                 let last = buckets.last()?.0;
                 let total: u64 = buckets.iter().map(|(_, count)| count).sum();
+                // A share of a count is no greater than the count.
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 let at = |quantile: f64| {
                     // At most the number of episodes.
                     #[allow(clippy::cast_possible_truncation)]

@@ -20,6 +20,14 @@ fn kept() -> Fixture {
     fixture
 }
 
+/// The place of what keeps the values.
+fn file(change: &Change) -> usize {
+    change.entries.iter().position(|entry| entry.knob.is_none()).unwrap()
+}
+
+/// What another program does to a change.
+type Tamper = Box<dyn FnOnce(&mut Change)>;
+
 /// Opens the journal after `tamper` had it, with a checksum that is right.
 fn refusal(fixture: &Fixture, tamper: impl FnOnce(&mut Change)) -> String {
     let path = fixture.path(JOURNAL);
@@ -37,8 +45,7 @@ fn refusal(fixture: &Fixture, tamper: impl FnOnce(&mut Change)) -> String {
 #[test]
 fn a_tampered_journal_is_refused_with_the_remedy_and_never_followed() {
     let fixture = kept();
-    let file = |change: &Change| change.entries.iter().position(|entry| entry.knob.is_none()).unwrap();
-    let cases: [(&str, Box<dyn FnOnce(&mut Change)>); 11] = [
+    let cases: [(&str, Tamper); 11] = [
         (
             "the original text of file:/etc/modprobe.d/dwell-000001.conf",
             Box::new(|change| {
