@@ -11,12 +11,12 @@ pub fn columns(exits: bool) -> Vec<Column> {
         Column::number("polls", "polls").rank(6),
         Column::number("success", "success_share").rank(3),
         Column::number("halts", "halts").rank(7),
-        Column::number("halts/s", "halts_per_s"),
-        Column::number("latency", "mean_added_latency_ns").rank(1),
+        Column::number("halts/s", "halts_per_s").rank(1),
+        Column::number("latency", "mean_added_latency_ns"),
         Column::number("p99 latency", "p99_added_latency_ns").rank(5),
         Column::number("cost", "cost_share"),
         Column::number("total cost", "cost_ns").rank(8),
-        Column::number("/optimum", "cost_over_optimum"),
+        Column::number("/optimum", "cost_over_optimum").rank(2),
     ];
     if exits {
         columns.insert(5, Column::number("exits", "exits").rank(2));

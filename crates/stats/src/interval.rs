@@ -1,16 +1,31 @@
 //! An estimate between two limits.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// An estimate between two limits. A limit that is not known is infinite (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower limit.
+    #[serde(deserialize_with = "or_minus_infinity")]
     pub low: f64,
     /// The estimate.
+    #[serde(deserialize_with = "or_nan")]
     pub value: f64,
     /// Upper limit.
+    #[serde(deserialize_with = "or_infinity")]
     pub high: f64,
+}
+
+fn or_minus_infinity<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(input)?.unwrap_or(f64::NEG_INFINITY))
+}
+
+fn or_nan<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(input)?.unwrap_or(f64::NAN))
+}
+
+fn or_infinity<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(input)?.unwrap_or(f64::INFINITY))
 }
 
 impl Interval {
@@ -46,6 +61,14 @@ impl Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_that_are_not_known_are_null_and_read_as_they_were() {
+        let half = Interval { low: f64::NEG_INFINITY, value: 1.5, high: 2.0 };
+        let text = serde_json::to_string(&half).unwrap();
+        assert_eq!(text, r#"{"low":null,"value":1.5,"high":2.0}"#);
+        assert_eq!(serde_json::from_str::<Interval>(&text).unwrap(), half);
+    }
 
     #[test]
     fn half_widths_of_ratios() {

@@ -340,9 +340,9 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
         "\nIn 11.1, by poll-weight (a new block time counts for 1/2^weight), means over all episodes:\n\n",
     )?;
     output::text(&output::fitted(&weights_table(&compared.smoothed)))?;
-    output::text(&format!("\nUpgrade: {}\n", compared.upgrade))?;
+    output::text(&format!("\n{}", output::wrapped(&format!("Upgrade: {}", compared.upgrade))))?;
     for note in &compared.notes {
-        output::text(&format!("note: {note}\n"))?;
+        output::text(&output::wrapped(&format!("note: {note}")))?;
     }
     Ok(())
 }

@@ -14,19 +14,20 @@ use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-/// Report how this machine idles, what can be recorded here, and which settings have no effect
+/// Report how this machine idles and which settings have no effect
 ///
-/// Prints what decides how long CPUs, vCPUs and I/O threads poll here, what can be recorded, and which settings do
-/// not do what they seem to. Reads only. Everything is shown that this user may see; as root that is everything.
-/// Times are in the unit of the parameter.
+/// Prints what decides how long CPUs, vCPUs and I/O threads poll here, what can be recorded, and which settings do not do
+/// what they seem to. Reads only. Everything is shown that this user may see; as root that is everything. Times are in the
+/// unit of the parameter.
 #[derive(clap::Args)]
 #[command(
     after_help = "Severities: note, a value does not mean what it seems to; warning, a setting does not do what it\n\
                         was set for; danger, a CPU polls without end or a window does not shrink again."
 )]
 pub(crate) struct Args {
-    /// Read the files of another machine, copied below this directory, instead of this one's; what only system calls
-    /// return is then left out
+    /// Read the files of another machine, copied below this directory
+    ///
+    /// What only system calls report is left out then.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
     /// Exit with 1 if there is a warning or worse

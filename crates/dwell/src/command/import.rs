@@ -119,7 +119,9 @@ struct Perf {
     /// What shows that a CPU of a guest idles, where both are there
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
-    /// Count lines that should be events but cannot be parsed, instead of stopping at the first
+    /// Count lines that cannot be parsed, instead of stopping at the first
+    ///
+    /// Only lines that name an event are meant; others are skipped anyway.
     #[arg(long)]
     skip_unparsable: bool,
 }

@@ -13,11 +13,11 @@ mod wake;
 
 use crate::failure::Outcome;
 
-/// Measure polling versus halting on the KVM of this machine, and compare predictions with measurements
+/// Measure polling and halting on the KVM of this machine
 ///
-/// A small VMM runs guests. Each experiment measures several settings ("arms") in alternation, with the same stimulus for
-/// each, repeats blocks during which other programs used CPU time, and prints figures with 95 % intervals. Nothing on the
-/// machine is changed.
+/// Compares predictions with measurements, too. A small VMM runs guests. Each experiment measures several settings
+/// ("arms") in alternation, with the same stimulus for each, repeats blocks during which other programs used CPU
+/// time, and prints figures with 95 % intervals. Nothing on the machine is changed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Needs /dev/kvm and two CPUs. Run it as root if possible: real-time threads are disturbed less."

@@ -54,8 +54,8 @@ fn page(command: Command, name: &str) -> io::Result<String> {
     Ok(tidy(&String::from_utf8_lossy(&page)))
 }
 
-/// The longest line of text in roff.
-const LONGEST: usize = 80;
+/// The longest line of text in roff, of which mandoc expands some characters and wants at most 80.
+const LONGEST: usize = 72;
 
 /// Breaks long lines of text between words, and replaces empty lines by a request for space, one for several.
 fn tidy(roff: &str) -> String {

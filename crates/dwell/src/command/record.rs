@@ -29,13 +29,14 @@ pub(crate) struct Args {
 enum Whom {
     /// The vCPUs of this host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns
     Host(Host),
-    /// The CPUs of this machine, which may be a guest: power:cpu_idle, or context switches where that says nothing
+    /// The CPUs of this machine, which may be a guest
     ///
-    /// With sched:sched_waking and interrupts, so that an idle time ends at the event and the wake-up latency is known
-    /// apart from it.
+    /// From power:cpu_idle, or from context switches where that records nothing. With sched:sched_waking and
+    /// interrupts, so that an idle time ends at the event and the wake-up latency is known apart from it.
     Guest(Guest),
-    /// Threads that wait for file descriptors: poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect,
-    /// io_uring_enter
+    /// Threads that wait for file descriptors
+    ///
+    /// In poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect or io_uring_enter.
     Thread(Thread),
 }
 

@@ -329,7 +329,7 @@ fn print(studied: &Studied) -> anyhow::Result<()> {
         output::text(&format!("\nA halt worth {price}:\n\n{}", output::fitted(&table(at))))?;
     }
     for note in &studied.notes {
-        output::text(&format!("\nnote: {note}\n"))?;
+        output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;
     }
     Ok(())
 }

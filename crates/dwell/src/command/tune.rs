@@ -229,19 +229,13 @@ fn halves_differ(present: &AdviceRow) -> Option<String> {
     })
 }
 
-/// The Pareto front, with one column for each parameter.
+/// The Pareto front.
 fn front_table(advice: &Advice) -> Table {
-    let names: Vec<&str> = advice
-        .front
-        .first()
-        .map(|row| row.setting.iter().map(|(name, _)| name).collect())
-        .unwrap_or_default();
-    let columns = priced::columns(false).into_iter();
-    let mut table = Table::new(columns.chain(names.iter().map(|name| Column::number(name, name))));
+    let mut table =
+        Table::new(priced::columns(false).into_iter().chain([Column::text("setting", "setting")]));
     for row in &advice.front {
-        let value =
-            |name: &&str| row.setting.get(name).map_or(Cell::Missing, |value| Cell::Text(value.to_string()));
-        table.push(priced::cells(&row.figures, false).into_iter().chain(names.iter().map(value)));
+        let setting = Cell::Text(row.setting.to_string());
+        table.push(priced::cells(&row.figures, false).into_iter().chain([setting]));
     }
     table
 }

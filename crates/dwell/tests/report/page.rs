@@ -236,6 +236,35 @@ fn a_guest_and_its_host_share_one_axis_of_time() {
     assert_quiet(&tab);
 }
 
+#[test]
+fn a_change_comes_first_lines_can_be_copied_and_paper_is_unfolded() {
+    let Some((_alone, mut browser)) = browser("change first, copy, print") else { return };
+    let inputs = Inputs::new();
+    let page = make(&inputs, &full(&inputs));
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    assert_eq!(tab.text("document.querySelector('main section').id"), "changed");
+    assert!(tab.text("document.querySelector('#changed .advice').textContent").contains("fter the change"));
+    assert!(tab.text("document.querySelector('#verdict').textContent").contains("latency that halts add"));
+    let words =
+        ["report", &bundled("guest-memcached_poisson10k.parquet"), "--layer", "host", "--halt-cost", "20us"];
+    let plain = make(&inputs, &words.map(str::to_owned));
+    tab.open(&plain);
+    let copied = tab.value(
+        "[...document.querySelectorAll('#verdict .copyable')].map((one) => { one.closest('details').open = true; \
+         one.querySelector('button').click(); return getSelection().toString().trim() === \
+         one.querySelector('pre').textContent.trim(); })",
+    );
+    let copied = copied.as_array().unwrap();
+    assert!(copied.len() >= 2 && copied.iter().all(|one| *one == true), "{copied:?}");
+    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = false; })");
+    tab.value("dispatchEvent(new Event('beforeprint'))");
+    assert_eq!(tab.value("document.querySelectorAll('details:not([open])').length"), json!(0));
+    tab.value("dispatchEvent(new Event('afterprint'))");
+    assert_eq!(tab.value("document.querySelectorAll('details[open]').length"), json!(0));
+    assert_quiet(&tab);
+}
+
 /// Pictures for people, kept by CI; and on a phone nothing sticks out.
 #[test]
 fn it_fits_a_phone_and_pictures_are_taken() {

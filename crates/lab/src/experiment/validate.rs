@@ -26,7 +26,8 @@ use dwell_replay::check::self_check;
 use dwell_replay::{Counts, RecordingSource, Rule};
 use dwell_stats::Bootstrap;
 use dwell_stats::{Block, Figure, Interval, Measurements, Trial, Unit};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
@@ -51,12 +52,12 @@ pub fn figures() -> Vec<Figure> {
 }
 
 /// Predicted beside measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// What was set.
     pub arm: String,
     /// One of [`FIGURES`].
-    pub figure: &'static str,
+    pub figure: Cow<'static, str>,
     /// Per wake.
     pub predicted: f64,
     /// Per wake.
@@ -95,7 +96,7 @@ pub fn verdicts(record: &Measurements, others: &[(String, Idle)]) -> Vec<Verdict
             let error = error.unwrap_or_else(|| Interval::unknown(f64::NAN));
             verdicts.push(Verdict {
                 arm: name.clone(),
-                figure,
+                figure: figure.into(),
                 predicted: mean(&p),
                 measured: mean(&m),
                 error,
@@ -355,7 +356,7 @@ mod tests {
     fn verdict(figure: &'static str, value: f64) -> Verdict {
         Verdict {
             arm: "x".to_owned(),
-            figure,
+            figure: figure.into(),
             predicted: 0.0,
             measured: 0.0,
             error: Interval::unknown(value),

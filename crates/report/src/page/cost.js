@@ -38,6 +38,7 @@ const verdict = (recording) => {
       ),
       tile('bound', percent(tune.upper_bound.optimum_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
       tile('gain', `${percent(gain)}`, 'of a CPU: the most that can be gained at all'),
+      tile('latency', latencyWords(recording), 'latency that halts add to a wakeup, on average'),
     ),
     element('p', { class: 'advice' }, `Advice: ${tune.advice}`),
     element(
@@ -57,7 +58,7 @@ const verdict = (recording) => {
                 'div',
                 {},
                 element('p', { class: 'note' }, about),
-                element('pre', { tabindex: 0 }, lines.join('\n')),
+                copyable(lines.join('\n')),
               ),
             ),
           ),
@@ -65,6 +66,14 @@ const verdict = (recording) => {
       : null,
   );
 };
+
+/** Of the present setting, and of the recommended one where there is one. */
+const latencyWords = (recording) =>
+  ['present', 'recommended']
+    .map((role) => rowOf(recording, role))
+    .filter(Boolean)
+    .map((row) => span(row.mean_added_latency_ns))
+    .join(' \u2192 ');
 
 const costs = (recording) => {
   const rows = recording.tune.rows;
@@ -275,8 +284,10 @@ const pareto = (recording) => {
               color: colour('ink'),
               fontSize: 11.5,
               lineHeight: 14,
+              // Labels that would overlap are moved apart.
               verticalAlign: row.role === 'optimum' ? 'top' : scaled[number][0] > middle ? 'middle' : 'bottom',
             },
+            labelLayout: { moveOverlap: 'shiftY' },
             data: [log(on, at(row))],
           })),
         ],

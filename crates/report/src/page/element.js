@@ -50,6 +50,34 @@ const table = (columns, rows, all = false) =>
       ),
     ),
   );
+/** Text that can be copied by a button. */
+const copyable = (text) => {
+  const shown = element('pre', { tabindex: 0 }, text);
+  const copied = (done) => {
+    button.textContent = done ? 'Copied' : 'Select and copy';
+    setTimeout(() => (button.textContent = 'Copy'), 1500);
+  };
+  const button = element(
+    'button',
+    {
+      type: 'button',
+      class: 'copy',
+      'aria-label': 'Copy these lines',
+      on: {
+        click: () => {
+          // A page that is opened from a file may not use the clipboard's own interface.
+          const range = document.createRange();
+          range.selectNodeContents(shown);
+          getSelection().removeAllRanges();
+          getSelection().addRange(range);
+          copied(document.execCommand('copy'));
+        },
+      },
+    },
+    'Copy',
+  );
+  return element('div', { class: 'copyable' }, shown, button);
+};
 const details = (summary, content) => element('details', {}, element('summary', {}, summary), content);
 const card = (title, note, ...content) =>
   element(

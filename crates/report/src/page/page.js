@@ -30,6 +30,7 @@ const show = (number) => {
   const together = report.time_axis === 'common' ? report.recordings : [recording];
   const parts = [
     heading(recording),
+    report.comparison ? changed() : null,
     verdict(recording),
     report.plan ? plan() : null,
     report.comparison ? comparison() : null,
@@ -73,14 +74,19 @@ addEventListener('resize', () => {
   asked = setTimeout(resized, 120);
 });
 let themeBefore = null;
+let folded = [];
 addEventListener('beforeprint', () => {
   themeBefore = root.dataset.theme;
   root.dataset.theme = 'light';
+  // Paper cannot be unfolded. The numbers behind charts are left out by the style sheet.
+  folded = [...document.querySelectorAll('details:not([open])')];
+  folded.forEach((one) => (one.open = true));
   // The layout of the paper is not known yet; the style sheet makes this width fit.
   charts.forEach((chart) => chart.draw(840));
 });
 addEventListener('afterprint', () => {
   root.dataset.theme = themeBefore;
+  folded.forEach((one) => (one.open = false));
   charts.forEach((chart) => chart.draw());
 });
 

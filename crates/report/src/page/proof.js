@@ -147,6 +147,37 @@ const measured = () =>
         ),
       ];
 
+/** What the change did: the figures that are surely lower or higher after it, and those that are not. */
+const changed = () => {
+  const rows = report.comparison.filter((row) => row.ratio);
+  const sure = (row) => (row.ratio.high_95 < 1 ? 'lower' : row.ratio.low_95 > 1 ? 'higher' : 'same');
+  const words = (row) => {
+    const by = Math.abs(row.ratio.value - 1);
+    const limits = [row.ratio.low_95 - 1, row.ratio.high_95 - 1].map((limit) => `${limit > 0 ? '+' : ''}${percent(limit)}`);
+    return `${plain(row.figure)} ${percent(by)} ${sure(row)} [${limits.join(', ')}]`;
+  };
+  const differing = rows.filter((row) => sure(row) !== 'same');
+  const same = rows.filter((row) => sure(row) === 'same').map((row) => plain(row.figure));
+  return element(
+    'section',
+    { class: 'card', id: 'changed' },
+    element('h2', {}, 'What the change did'),
+    element(
+      'p',
+      { class: 'advice' },
+      differing.length ? `After the change: ${differing.map(words).join('; ')}.` : 'No difference that can be told from noise.',
+    ),
+    same.length
+      ? element('p', { class: 'note' }, `No difference that can be told from noise in: ${same.join(', ')}.`)
+      : null,
+    element(
+      'p',
+      { class: 'note' },
+      'After by before, with 95 % intervals. A different load differs in episodes per second and mean idle too; compare these first.',
+    ),
+  );
+};
+
 const comparison = () => {
   const [before, after] = ['before', 'after'].map((role) =>
     report.recordings.find((recording) => recording.role === role),

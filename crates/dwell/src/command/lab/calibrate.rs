@@ -12,7 +12,7 @@ use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Interval, MIN_ROUNDS, Results};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Measure and store the cost of a halt and its wakeup on this host: CPU time and latency
+/// Measure the cost of a halt on this host, in CPU time and latency, and store it
 ///
 /// The same vCPU is woken after the same gaps, once always halting and once polling until the wakeup. `replay` and `tune`
 /// use the stored cost as the default of --halt-cost for recordings from the same CPU model and kernel release.

@@ -21,16 +21,22 @@ pub(crate) struct CampaignArgs {
     /// The most time; a round that would end later is not started
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = budget)]
     budget: Duration,
-    /// The most rounds; a round measures each arm twice, the second time in reverse order [default: no limit]
+    /// Most rounds; a round measures each arm twice [default: no limit]
+    ///
+    /// The second time is in reverse order.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Seed of the gaps and of the intervals' resamples; the same seed gives the same gaps
+    /// Seed of the gaps and of the intervals' resamples
+    ///
+    /// The same seed gives the same gaps.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Repeat a block during which other programs used more than this share of one CPU
     #[arg(long, value_name = "SHARE", default_value = "4%", value_parser = quantity::share)]
     foreign_limit: f64,
-    /// Also write every sample and every block to this Parquet file; several campaigns write FILE, FILE-2 and so on
+    /// Also write every sample and every block to this Parquet file
+    ///
+    /// Several campaigns write FILE, FILE-2 and so on.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
 }

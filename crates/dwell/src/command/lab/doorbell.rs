@@ -28,13 +28,15 @@ use serde::Serialize;
                   Example:\n  dwell lab doorbell --serve blocking --serve adaptive:aio@11.1,poll_max_ns=100us+suppress"
 )]
 pub(crate) struct DoorbellArgs {
-    /// The I/O thread's loop; may be given several times, and the first is the baseline
-    /// [default: blocking, adaptive:aio of 7.2, 10.0 and 11.1, the last with poll_max_ns=200us, busy,
-    /// busy+suppress, busy+suppress+guest:fixed=200us]
+    /// Loop of the I/O thread; can be given several times, the first is the baseline
+    ///
+    /// [default: blocking, adaptive:aio of 7.2, 10.0 and 11.1, the last with poll_max_ns=200us, busy, busy+suppress,
+    /// busy+suppress+guest:fixed=200us]
     #[arg(long, value_name = "LOOP")]
     serve: Vec<IoThreadSetting>,
-    /// How long the guest thinks before each request: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE (or recording:FILE@IDLER)
+    /// Time between requests, such as exponential:100us
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "exponential:50us")]
     think: GapSpec,
     /// How long the I/O thread works on each request

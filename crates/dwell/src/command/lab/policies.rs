@@ -31,9 +31,10 @@ pub(crate) struct PoliciesArgs {
     /// What one halt and wake is worth, in CPU time
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
-    /// How long the vCPU is left alone before each wake: constant:T, exponential:MEAN, bimodal:T,T,SHARE or
-    /// recording:FILE (or recording:FILE@IDLER); may be given several times
-    /// [default: exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
+    /// Time between wakeups, such as exponential:100us; can be given several times
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. [default:
+    /// exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,
     #[command(flatten)]

@@ -29,7 +29,8 @@ use serde::Serialize;
                   Example:\n  dwell lab timer --timer in-kernel --timer spin-early=20us+msi --ahead constant:500us"
 )]
 pub(crate) struct TimerArgs {
-    /// Who keeps the timer; may be given several times, and the first is the baseline
+    /// What keeps the timer; can be given several times, the first is the baseline
+    ///
     /// [default: in-kernel, in-kernel+host:200us, spin, spin+msi, spin-early=30us, timerfd]
     #[arg(long, value_name = "TIMER")]
     timer: Vec<Timer>,

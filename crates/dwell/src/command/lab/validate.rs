@@ -29,8 +29,10 @@ use serde::Serialize;
 #[command(after_help = "Needs root, for the recorder. Examples:\n  dwell lab validate\n  \
                         dwell lab validate --gaps recording:recordings/guest-mix.parquet --idle host:50us --idle host:200us")]
 pub(crate) struct ValidateArgs {
-    /// Lengths of the idle periods: constant:T, exponential:MEAN, bimodal:T,T,SHARE or recording:FILE (or recording:FILE@IDLER); may be given
-    /// several times [default: exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
+    /// Lengths of idle periods, such as exponential:100us; can be given several times
+    ///
+    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. [default:
+    /// exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,
     /// The setting that is recorded, host:TIME
@@ -39,7 +41,8 @@ pub(crate) struct ValidateArgs {
     /// be corrected by what a halt takes to wake.
     #[arg(long, value_name = "IDLE", default_value = "host:1ms")]
     under: Idle,
-    /// A setting that is predicted and run, host:TIME; may be given several times
+    /// Setting to predict and run, host:TIME; can be given several times
+    ///
     /// [default: 0, 20us, 50us, 100us, 200us and 400us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,

@@ -28,7 +28,8 @@ use std::fmt::Write;
                         Example:\n  dwell lab wake --gaps exponential:50us --idle host:0 --idle host:200us --idle guest:haltpoll"
 )]
 pub(crate) struct WakeArgs {
-    /// A way to idle; may be given several times, and the first is the baseline
+    /// Way to idle; can be given several times, the first is the baseline
+    ///
     /// [default: host:0, host:50us, host:200us, guest:haltpoll, user:fixed=200us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,

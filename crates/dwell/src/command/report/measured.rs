@@ -1,8 +1,10 @@
 //! What was predicted beside what was measured, out of the JSON of the commands that did both.
 
 use anyhow::{Context, bail};
-use dwell_knobs::verification::Compared;
+use dwell_knobs::verification::{self, Compared};
+use dwell_lab::experiment::validate::Verdict;
 use dwell_recording::regular;
+use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -33,36 +35,19 @@ pub(super) struct Row {
     pub(super) error: Interval,
 }
 
-/// An estimate with its 95 % interval; `None` where a side is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Interval {
-    pub(super) low: Option<f64>,
-    pub(super) value: Option<f64>,
-    pub(super) high: Option<f64>,
-}
-
 /// What the commands write, as far as it is of use here.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Told {
     Validated { distributions: Vec<OfGaps> },
     Benched { iothread: String, arms: Vec<Arm>, findings: Findings },
-    Verified { change: serde_json::Value, verdict: String, figures: Vec<Compared> },
+    Verified { change: serde_json::Value, verdict: verification::Verdict, figures: Vec<Compared> },
 }
 
 #[derive(Deserialize)]
 struct OfGaps {
     gaps: String,
     verdicts: Vec<Verdict>,
-}
-
-#[derive(Deserialize)]
-struct Verdict {
-    arm: String,
-    figure: String,
-    predicted: f64,
-    measured: f64,
-    error: Interval,
 }
 
 #[derive(Deserialize)]
@@ -111,7 +96,7 @@ pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
             ("dwell iothread bench", None, benched(&iothread, &arms, &findings))
         }
         Told::Verified { change, verdict, figures } => {
-            ("dwell verify", Some(verdict.replace('_', " ")), verified(&change, figures))
+            ("dwell verify", Some(verdict.words().to_owned()), verified(&change, figures))
         }
     };
     let measured = Measured { file, source, verdict, rows };
@@ -127,7 +112,7 @@ pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
 fn validated(OfGaps { gaps, verdicts }: OfGaps) -> impl Iterator<Item = Row> {
     verdicts.into_iter().map(move |Verdict { arm, figure, predicted, measured, error }| Row {
         subject: format!("{gaps}, {arm}"),
-        figure,
+        figure: figure.into_owned(),
         predicted,
         measured,
         error,
@@ -144,7 +129,7 @@ fn benched(iothread: &str, arms: &[Arm], findings: &Findings) -> Vec<Row> {
             subject: format!("{iothread}, {}", arm.name),
             figure: "sleeps_per_request".to_owned(),
             predicted,
-            measured: value.value?,
+            measured: value.value,
             error: error(predicted, value),
         })
     };
@@ -157,8 +142,11 @@ fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
         let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
         sides.map(|(side, predicted, measured)| {
             let measured = measured?;
-            let interval =
-                Interval { low: measured.low_95, value: Some(measured.value), high: measured.high_95 };
+            let interval = Interval {
+                low: measured.low_95.unwrap_or(f64::NEG_INFINITY),
+                value: measured.value,
+                high: measured.high_95.unwrap_or(f64::INFINITY),
+            };
             Some(Row {
                 subject: format!("change {change}, {side}"),
                 figure: of.figure.name().to_owned(),
@@ -173,8 +161,12 @@ fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
 
 /// Predicted by measured, less 1: the more was measured, the less too much was predicted.
 fn error(predicted: f64, measured: Interval) -> Interval {
-    let by = |measured: Option<f64>| measured.filter(|&m| m > 0.0).map(|m| predicted / m - 1.0);
-    Interval { low: by(measured.high), value: by(measured.value), high: by(measured.low) }
+    let by = |measured: f64| (measured > 0.0 && measured.is_finite()).then(|| predicted / measured - 1.0);
+    Interval {
+        low: by(measured.high).unwrap_or(f64::NEG_INFINITY),
+        value: by(measured.value).unwrap_or(f64::NAN),
+        high: by(measured.low).unwrap_or(f64::INFINITY),
+    }
 }
 
 #[cfg(test)]
@@ -189,7 +181,7 @@ mod tests {
         let measured = parse("v.json".to_owned(), text).unwrap();
         assert_eq!(measured.source, "dwell lab validate");
         assert_eq!(measured.rows[0].subject, "exponential:100us, host:50us");
-        assert_eq!(measured.rows[0].error, Interval { low: None, value: Some(0.2), high: Some(0.25) });
+        assert_eq!(measured.rows[0].error, Interval { low: f64::NEG_INFINITY, value: 0.2, high: 0.25 });
     }
 
     #[test]
@@ -200,8 +192,8 @@ mod tests {
         let measured = parse("b.json".to_owned(), text).unwrap();
         let [row] = measured.rows.as_slice() else { panic!("{measured:?}") };
         let error = row.error;
-        assert!((error.low.unwrap() + 0.25).abs() < 1e-9 && error.value == Some(0.0), "{error:?}");
-        assert!((error.high.unwrap() - 0.2).abs() < 1e-9);
+        assert!((error.low + 0.25).abs() < 1e-9 && error.value == 0.0, "{error:?}");
+        assert!((error.high - 0.2).abs() < 1e-9);
     }
 
     #[test]
@@ -210,11 +202,11 @@ mod tests {
             "predicted_before": 100.0, "predicted_after": 300.0, "before": {"low_95": 90.0, "value": 100.0,
             "high_95": null}, "after": null, "difference": null}]}"#;
         let measured = parse("v.json".to_owned(), text).unwrap();
-        assert_eq!(measured.verdict.as_deref(), Some("came in part"));
+        assert_eq!(measured.verdict.as_deref(), Some(verification::Verdict::PartlyConfirmed.words()));
         let [row] = measured.rows.as_slice() else { panic!("{measured:?}") };
         assert_eq!(row.subject, "change 3, before");
-        assert_eq!((row.error.low, row.error.value), (None, Some(0.0)));
-        assert!((row.error.high.unwrap() - 1.0 / 9.0).abs() < 1e-9);
+        assert_eq!((row.error.low, row.error.value), (f64::NEG_INFINITY, 0.0));
+        assert!((row.error.high - 1.0 / 9.0).abs() < 1e-9);
     }
 
     #[test]

@@ -189,13 +189,13 @@ fn beside(measured: &Measured) -> Table {
             true => Cell::Nanos(value),
             false => Cell::Ratio(value),
         };
-        let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), percent);
+        let end = |end: f64| if end.is_finite() { percent(end) } else { "?".to_owned() };
         table.push([
             Cell::Text(row.subject.clone()),
             Cell::Text(row.figure.clone()),
             value(row.predicted),
             value(row.measured),
-            Cell::share(row.error.value),
+            Cell::share(Some(row.error.value).filter(|value| value.is_finite())),
             Cell::Text(format!("[{}, {}]", end(row.error.low), end(row.error.high))),
         ]);
     }

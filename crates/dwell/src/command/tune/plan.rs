@@ -32,7 +32,9 @@ pub(super) struct PlanArgs {
     /// Needed to keep values over a restart.
     #[arg(long, value_name = "NAME", requires = "qmp")]
     domain: Option<String>,
-    /// Write the plan although the recording is of another machine, or present values and versions differ from it
+    /// Write the plan although it does not fit this machine
+    ///
+    /// The recording is of another machine, or present values and versions differ from it.
     #[arg(long, requires = "plan")]
     force: bool,
 }

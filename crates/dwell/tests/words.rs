@@ -1,0 +1,155 @@
+//! What people read: the first line of every command's help, and snapshots of what commands print at 80 and 120 columns,
+//! so that a change of words is seen in review. The whole help is the book's command reference, which `docs.rs` checks.
+//!
+//! `DWELL_UPDATE_SNAPSHOTS=1 cargo test -p dwell --test words` writes the new ones.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the program in the root of the workspace, without a home in which it might find a calibration.
+fn dwell(args: &[&str], columns: usize) -> Output {
+    let home = tempfile::tempdir().expect("a folder can be made");
+    Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(args)
+        .env("COLUMNS", columns.to_string())
+        .env("NO_COLOR", "1")
+        .env("HOME", home.path())
+        .env_remove("XDG_STATE_HOME")
+        .env_remove("XDG_DATA_HOME")
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_CACHE_HOME")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .output()
+        .expect("the program can be started")
+}
+
+fn printed(args: &[&str], columns: usize) -> String {
+    let output = dwell(args, columns);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("stdout is UTF-8").replace(env!("CARGO_PKG_VERSION"), "VERSION")
+}
+
+/// Compares a text with the one that is kept under this name, or keeps it.
+fn assert_kept(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(format!("{name}.txt"));
+    if std::env::var_os("DWELL_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, text).expect("the snapshot can be written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let how = "it has changed: read the difference, then run with DWELL_UPDATE_SNAPSHOTS=1";
+    assert!(kept == text, "{}: {how}\n---- kept ----\n{kept}\n---- printed ----\n{text}", path.display());
+}
+
+/// Every command, sub-commands of sub-commands too.
+fn commands(above: &[String]) -> Vec<Vec<String>> {
+    let args: Vec<&str> = above.iter().map(String::as_str).chain(["-h"]).collect();
+    let help = printed(&args, 100);
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    let mut all = vec![above.to_vec()];
+    for name in names {
+        all.extend(commands(&[above, &[name.to_owned()]].concat()));
+    }
+    all
+}
+
+#[test]
+fn help_begins_with_a_verb_phrase_of_at_most_80_characters() {
+    let all = commands(&[]);
+    assert!(all.len() > 30, "{all:?}");
+    for command in &all {
+        let args: Vec<&str> = command.iter().map(String::as_str).chain(["-h"]).collect();
+        let short = printed(&args, 100);
+        let first = short.lines().next().unwrap_or_default();
+        let verb = first.chars().next().is_some_and(char::is_uppercase) && !first.ends_with('.');
+        assert!(first.chars().count() <= 80 && verb, "{command:?}: {first}");
+    }
+}
+
+const GUEST: &str = "recordings/guest-mix.parquet";
+const EVENT: &str = "recordings/event-pgbench_sel1.parquet";
+
+#[test]
+fn tables_fit_80_and_120_columns() {
+    let cases: [&[&str]; 5] = [
+        &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--halt-cost", "20us"],
+        &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--max-cpu", "2%", "--front"],
+        &["replay", GUEST, "--layer", "host", "--kernel", "6.18", "--policy", "leader@20us"],
+        &["replay", GUEST, "--layer", "guest+host", "--kernel", "6.18"],
+        &["params", "--layer", "host", "--kernel", "6.18"],
+    ];
+    for args in cases {
+        for columns in [80, 120] {
+            let text = printed(args, columns);
+            for line in text.lines().filter(|line| is_of_a_table(line)) {
+                assert!(line.chars().count() <= columns, "{args:?} at {columns}: {line}");
+            }
+        }
+    }
+}
+
+/// Lines to type are as long as they are, and so are paths.
+fn is_of_a_table(line: &str) -> bool {
+    !["echo ", "options ", "KVM_", "#", "made with"].iter().any(|begin| line.starts_with(begin))
+}
+
+#[test]
+fn without_a_change_status_and_history_say_so() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let root = folder.path().to_str().expect("the path is UTF-8");
+    for command in ["status", "history"] {
+        let text = printed(&[command, "--sysroot", root], 80);
+        assert_kept(&format!("{command}-empty"), &text);
+    }
+}
+
+#[test]
+fn every_column_is_there_with_wide_and_in_csv() {
+    let args = ["replay", GUEST, "--layer", "host", "--kernel", "6.18"];
+    let narrow = printed(&args, 80);
+    let wide = printed(&[&args[..], &["--wide"]].concat(), 80);
+    assert!(narrow.contains("--wide also shows") && !narrow.contains("total cost  "), "{narrow}");
+    assert!(wide.contains("total cost") && !wide.contains("--wide"), "{wide}");
+    let csv = printed(&[&args[..], &["--format", "csv"]].concat(), 80);
+    let columns = csv.lines().next().map_or(0, |line| line.split(',').count());
+    assert_eq!(columns, 13, "{csv}");
+    assert!(csv.lines().all(|line| line.split(',').count() == columns), "{csv}");
+}
+
+#[test]
+fn completions_have_the_values_of_layers_kernels_and_policies() {
+    let bash = printed(&["completions", "bash"], 80);
+    for values in ["host guest iothread guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"] {
+        assert!(bash.contains(values), "{values}");
+    }
+}
+
+#[test]
+fn manual_pages_are_clean_and_there_is_one_for_each_command() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let out = folder.path().to_str().expect("the path is UTF-8");
+    printed(&["man", "--out", out], 80);
+    let all = commands(&[]);
+    let page = |command: &Vec<String>| {
+        let name = [&["dwell".to_owned()], command.as_slice()].concat().join("-");
+        folder.path().join(format!("{name}.1"))
+    };
+    for command in &all {
+        assert!(page(command).exists(), "{command:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("it can be listed").count(), all.len());
+    for command in &all {
+        let Ok(lint) = Command::new("mandoc").args(["-T", "lint", "-W", "style"]).arg(page(command)).output()
+        else {
+            eprintln!("SKIP no mandoc: manual pages are clean");
+            return;
+        };
+        let found = String::from_utf8_lossy(&lint.stdout);
+        // A page made from a program's help has no date of its own.
+        let found: Vec<&str> = found.lines().filter(|line| !line.contains("missing date")).collect();
+        assert!(found.is_empty(), "{command:?}: {found:#?}");
+    }
+}
