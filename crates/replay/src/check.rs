@@ -6,7 +6,8 @@
 //!
 //! # The figures
 //! Halts are compared with the recorded column. Polls, successful polls and polled time are compared with KVM's counters
-//! where the metadata has them, else with the [accounting](dwell_recording::accounting) of the episodes. A difference is
+//! where the metadata has them, else with the [accounting](dwell_recording::accounting) of the episodes, if it is known of
+//! nearly all of them whether they were polled. A difference is
 //! relative to the larger of the two numbers, but to no less than a twentieth of the episodes (counts), or a two-hundredth
 //! of the time recorded (polled time): below that no advice depends on it.
 //!
@@ -397,7 +398,8 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     // What is known of a part of the episodes is taken to hold for all.
     let of_all = |number: f64, known: u64| number * episodes / known as f64;
     let mut figures = vec![];
-    let polls_known = account.polls_known >= FEWEST.max(account.episodes / 2);
+    // Where only some windows are known, they are those of halts in which the window changed: no fair sample.
+    let polls_known = account.polls_known >= FEWEST && account.polls_known * 20 >= account.episodes * 19;
     let polled = replayed.polled_with(pass_ns) as f64;
     let recorded = match counted {
         Some(kvm) => Some((kvm.polls as f64, kvm.polls_succeeded as f64, kvm.polled_ns.map(|ns| ns as f64))),

@@ -99,6 +99,11 @@ impl HaltingVcpu {
     /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
     /// Answers its own statistics.
     pub(crate) fn run(mut self, gaps_ns: &[u64]) -> Stats {
+        self.run_on(gaps_ns)
+    }
+
+    /// As [`HaltingVcpu::run`]; the VM is there until `self` is dropped.
+    pub(crate) fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
         self.go.send(()).unwrap();
         // SAFETY: both lie in guest memory, are aligned, live as long as `self`, and are only used as atomics.
         let (count, stop) = unsafe {
