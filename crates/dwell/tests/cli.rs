@@ -411,7 +411,7 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     }
 
     let (none, file) = (folder.text("none.toml"), recording("guest-redis_c1.parquet"));
-    let output = dwell(&["tune", &file, "--layer", "host", "--plan", &none]);
+    let output = dwell(&["tune", &file, "--layer", "host", "--plan", &none, "--force"]);
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no plan to write"));
     assert!(!Path::new(&none).exists());
@@ -428,7 +428,7 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     assert!(!Path::new(&none).exists());
 
     let event = recording("event-mix.parquet");
-    let refusal = refused_in_one_line(&["tune", &event, "--layer", "iothread", "--plan", &none]);
+    let refusal = refused_in_one_line(&["tune", &event, "--layer", "iothread", "--plan", &none, "--force"]);
     assert!(refusal.contains("--qmp SOCKET --iothread ID"), "{refusal}");
 }
 

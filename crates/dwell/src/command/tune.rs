@@ -121,6 +121,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if is_bundled {
         args.plan.refuse_bundled()?;
     }
+    args.plan.refuse_other_machine(reader.metadata())?;
     let model = Model::of(&args.model, &reader)?;
     let layer = one_layer(&model)?;
     let target = args.plan.target(layer)?;

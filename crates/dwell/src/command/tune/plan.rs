@@ -79,7 +79,10 @@ impl PlanArgs {
     }
 
     /// Nor, without `--force`, from a recording of another machine.
-    fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
+    pub(super) fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
+        if self.plan.is_none() {
+            return Ok(());
+        }
         match RecordedOn::of(metadata, &Sysroot::of_this_machine()) {
             RecordedOn::OtherMachine { why } if !self.force => {
                 bail!(
@@ -129,7 +132,6 @@ impl PlanArgs {
             eprintln!("the advice is to leave it: there is no plan to write to {}", path.display());
             return Ok(());
         };
-        self.refuse_other_machine(metadata)?;
         self.check(&plan, metadata)?;
         newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
         eprintln!("plan written; apply it with: dwell apply {}", path.display());
