@@ -195,7 +195,7 @@ impl Trace {
     /// are disabled and everything is read; returns how many.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn settle_losses(&mut self) -> io::Result<u64> {
         let mut more = 0;
         for (cpu, all) in self.sampler.lost()?.unwrap_or_default() {

@@ -93,7 +93,7 @@ pub enum RecordError {
     Io {
         /// What was attempted.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file could not be made.

@@ -118,9 +118,9 @@ pub struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleIncludes {
-    /// At the event that gave the idler something to do; the wake-up latency is not in `idle_ns`.
+    /// At the event that gave the idler something to do; the wakeup latency is not in `idle_ns`.
     Event,
-    /// When the idler ran again; the wake-up latency is in `idle_ns`.
+    /// When the idler ran again; the wakeup latency is in `idle_ns`.
     Wake,
     /// Not known.
     Unknown,

@@ -79,7 +79,7 @@ pub struct Stats {
     pub halted: u64,
     /// Episodes that ended while polling; of the rest it is not known.
     pub polled: u64,
-    /// Episodes whose wake-up latency is known.
+    /// Episodes whose wakeup latency is known.
     pub latencies: u64,
     /// Sum of these latencies \[ns\], at most `u64::MAX`.
     pub total_latency_ns: u64,

@@ -40,7 +40,7 @@ pub enum OpenError {
         paranoid: Option<i32>,
         /// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
         allowed: bool,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel or a sandbox knows no `perf_event_open`.
@@ -48,7 +48,7 @@ pub enum OpenError {
         "there is no perf_event_open here: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside of it"
     )]
     NoPerf {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// There are not enough file descriptors for every tracepoint on every CPU.
@@ -56,7 +56,7 @@ pub enum OpenError {
     Descriptors {
         /// Tracepoints times CPUs.
         needed: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel does not take the filter.
@@ -66,7 +66,7 @@ pub enum OpenError {
         event: String,
         /// The filter.
         filter: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No ring buffer, however small.
@@ -78,7 +78,7 @@ pub enum OpenError {
         cpu: u32,
         /// The least size that was tried.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Something else went wrong.
@@ -88,7 +88,7 @@ pub enum OpenError {
         event: String,
         /// Of which CPU.
         cpu: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -204,7 +204,7 @@ impl Sampler {
     /// Lets samples come.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn enable(&self) -> io::Result<()> {
         self.all().try_for_each(|fd| event::enable(fd.as_fd()))
     }
@@ -212,7 +212,7 @@ impl Sampler {
     /// No more samples after this; those in the buffers remain.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn disable(&self) -> io::Result<()> {
         self.all().try_for_each(|fd| event::disable(fd.as_fd()))
     }
@@ -226,7 +226,7 @@ impl Sampler {
     /// The records of each CPU that did not fit into its ring buffer so far; `None` if they are not counted.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn lost(&self) -> io::Result<Option<Vec<(u32, u64)>>> {
         if !self.counts_lost {
             return Ok(None);

@@ -27,7 +27,7 @@ pub enum CsvError {
     Write {
         /// From 1.
         line: u64,
-        /// What the writer said.
+        /// The writer's error.
         source: WriteError,
     },
     /// There is nothing in it.

@@ -18,7 +18,7 @@ pub enum InputError {
     Open {
         /// The file.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Reading or decompressing failed.
@@ -30,7 +30,7 @@ pub enum InputError {
         line: u64,
         /// What may be the reason, with a semicolon in front; empty if there is nothing to say.
         hint: &'static str,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// No text has such lines.

@@ -67,7 +67,7 @@ pub enum QemuError {
         name: String,
         /// From 1.
         line: u64,
-        /// What the writer said.
+        /// The writer's error.
         source: WriteError,
     },
     /// A line is one of the events of use, but not as QEMU writes it.
@@ -154,7 +154,7 @@ pub enum QemuError {
     Sleeps {
         /// The file.
         name: String,
-        /// What the reader said.
+        /// The reader's error.
         source: ReadError,
     },
 }
