@@ -44,7 +44,8 @@ fn vcpu_thread() -> Pid {
 /// Gaps of 5 us to 300 us, and long ones between.
 fn gaps(count: usize) -> Vec<u64> {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    let mut gap = || if numbers.next() % 10 == 0 { 1_500_000 } else { 5_000 + numbers.next() % 295_000 };
+    let mut gap =
+        || if numbers.next().is_multiple_of(10) { 1_500_000 } else { 5_000 + numbers.next() % 295_000 };
     (0..count).map(|_| gap()).collect()
 }
 

@@ -86,7 +86,7 @@ impl Cell {
 }
 
 /// Blanks between two columns.
-const GAP: usize = 2;
+const GAP: u16 = 2;
 
 /// Words are not wrapped into less than this, unless they are shorter.
 const WORDS: usize = 24;
@@ -158,7 +158,7 @@ impl Table {
         let mut left_out = vec![];
         let least = |shown: &[usize]| {
             let cells: usize = shown.iter().map(|&column| self.least_width(column)).sum();
-            cells + GAP * shown.len().saturating_sub(1)
+            cells + usize::from(GAP) * shown.len().saturating_sub(1)
         };
         while least(&shown) > width {
             let rank = |&&column: &&usize| (self.columns[column].rank, column);
@@ -199,7 +199,7 @@ impl Table {
         }
         table.set_header(shown.iter().map(|&column| &self.columns[column].heading));
         for (place, &column) in shown.iter().enumerate() {
-            let padding = if place == 0 { 0 } else { GAP as u16 };
+            let padding = if place == 0 { 0 } else { GAP };
             let least = u16::try_from(self.least_width(column)).unwrap_or(u16::MAX).saturating_add(padding);
             if let Some(drawn) = table.column_mut(place) {
                 let (right, alignment) = (self.columns[column].right, CellAlignment::Right);

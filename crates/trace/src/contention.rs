@@ -288,7 +288,8 @@ mod tests {
     #[test]
     fn a_task_that_is_woken_ends_the_time_alone() {
         let back = [(1_900, wakeup(VCPU, 0)), (1_950, switch(5, false, VCPU))];
-        let cases: [(&[(u64, EventKind)], Option<u64>); 6] = [
+        type Case<'a> = (&'a [(u64, EventKind)], Option<u64>);
+        let cases: [Case<'_>; 6] = [
             // Nobody comes; the vCPU sleeps.
             (
                 &[(1_200, switch(VCPU, false, 0)), (1_900, wakeup(VCPU, 0)), (1_950, switch(0, true, VCPU))],
@@ -427,8 +428,10 @@ mod tests {
                     _ => {}
                 }
                 let others = queue.iter().any(|&t| t != 0) || current.is_some_and(|c| c != 0);
-                if let Some((_, first)) = &mut halt {
-                    if others { first.get_or_insert(now); }
+                if let Some((_, first)) = &mut halt
+                    && others
+                {
+                    first.get_or_insert(now);
                 }
                 // The vCPU runs again: the halt is over.
                 if let Some((start, first)) = halt.filter(|(start, _)| current == Some(0) && *start < now && step != 2) {

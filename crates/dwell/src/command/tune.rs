@@ -288,7 +288,7 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
     let advice = &tuned.advice;
     let share = |ns_per_s: f64| percent(ns_per_s / 1e9);
     let first = if tuned.begins_with_source { tuned.notes.first().map(String::as_str) } else { None };
-    let first = first.map_or_else(String::new, |note| output::wrapped(note));
+    let first = first.map_or_else(String::new, output::wrapped);
     let head = format!(
         "{}: {} episodes of {} idler{}, {} layer, rule of {} {}",
         tuned.file,
