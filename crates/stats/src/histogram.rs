@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// Buckets that are allocated together. Recordings with many idlers of few episodes each must stay small.
 const PAGE: usize = 32;
@@ -10,7 +11,7 @@ const PAGE: usize = 32;
 pub const OCTAVES: usize = 65;
 
 /// How wide the buckets of a [`LogHistogram`] are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Resolution {
@@ -20,41 +21,66 @@ pub enum Resolution {
     Eighth,
     /// 1024 buckets per octave, and one for each length below 2048: a bucket is less than 0.1 % wide.
     Thousandth,
+    /// Twenty buckets per decade, as R20 of the preferred numbers (ISO 3): neighbours are 12 % apart, all equally wide on a
+    /// logarithmic scale, and powers of ten are bounds. For figures.
+    #[default]
+    Decade,
 }
 
 impl Resolution {
-    /// Binary logarithm of the buckets per octave.
-    const fn bits(self) -> u32 {
+    /// Binary logarithm of the buckets per octave; `None` where buckets are not parts of octaves.
+    const fn bits(self) -> Option<u32> {
         match self {
-            Resolution::Octave => 0,
-            Resolution::Eighth => 3,
-            Resolution::Thousandth => 10,
+            Resolution::Octave => Some(0),
+            Resolution::Eighth => Some(3),
+            Resolution::Thousandth => Some(10),
+            Resolution::Decade => None,
         }
     }
 
     /// Index of the bucket of a length \[ns\].
-    const fn index(self, ns: u64) -> usize {
-        let octave = (u64::BITS - ns.leading_zeros()).saturating_sub(self.bits() + 1);
+    fn index(self, ns: u64) -> usize {
+        let Some(bits) = self.bits() else {
+            return decade_bounds().partition_point(|&bound| bound <= ns) - 1;
+        };
+        let octave = (u64::BITS - ns.leading_zeros()).saturating_sub(bits + 1);
         // At most 2^(bits + 1), so below 2^17.
         #[allow(clippy::cast_possible_truncation)]
         let within = (ns >> octave) as usize;
-        ((octave as usize) << self.bits()) + within
+        ((octave as usize) << bits) + within
     }
 
     /// Lower end of a bucket \[ns\]; `None` for an index that no length has.
-    const fn from(self, index: usize) -> Option<u64> {
-        let step = 1 << self.bits();
+    fn from(self, index: usize) -> Option<u64> {
+        let Some(bits) = self.bits() else { return decade_bounds().get(index).copied() };
+        let step = 1 << bits;
         if index < 2 * step {
             return Some(index as u64);
         }
         let (octave, within) = (index / step - 1, index % step);
-        if octave + self.bits() as usize >= 64 { None } else { Some(((step + within) as u64) << octave) }
+        if octave + bits as usize >= 64 { None } else { Some(((step + within) as u64) << octave) }
     }
+}
+
+/// Lower ends of the buckets of [`Resolution::Decade`] \[ns\]: 0, then 1 and each next twentieth of a decade, rounded; the
+/// last bucket has no upper end.
+fn decade_bounds() -> &'static [u64] {
+    const PER_DECADE: i32 = 20;
+    static BOUNDS: OnceLock<Vec<u64>> = OnceLock::new();
+    BOUNDS.get_or_init(|| {
+        let power = |k: i32| 10f64.powf(f64::from(k) / f64::from(PER_DECADE)).round();
+        // All are positive and at most 10^19, which 64 bits hold.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let mut bounds: Vec<u64> = (0..=19 * PER_DECADE).map(|k| power(k) as u64).collect();
+        bounds.insert(0, 0);
+        bounds.dedup();
+        bounds
+    })
 }
 
 /// How many lengths are in each of a number of logarithmic buckets. Memory is used for ranges of buckets that are not
 /// empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogHistogram {
     resolution: Resolution,
     total: u64,
@@ -141,7 +167,7 @@ impl LogHistogram {
     }
 
     /// Counts by bit length of the lengths: 0, 1, 2-3, 4-7 and so on up to 64 bits. KVM's own histograms have the first
-    /// 32, the last of which counts all the rest.
+    /// 32, the last of which counts all the rest. A bucket of [`Resolution::Decade`] that spans two counts for the lower.
     pub fn octaves(&self) -> [u64; OCTAVES] {
         let mut octaves = [0; OCTAVES];
         for bucket in self.buckets() {
@@ -180,7 +206,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Resolution; 3] = [Resolution::Octave, Resolution::Eighth, Resolution::Thousandth];
+    const ALL: [Resolution; 4] =
+        [Resolution::Octave, Resolution::Eighth, Resolution::Thousandth, Resolution::Decade];
+    const OF_OCTAVES: [Resolution; 3] = [Resolution::Octave, Resolution::Eighth, Resolution::Thousandth];
 
     fn histogram(resolution: Resolution, lengths: &[u64]) -> LogHistogram {
         let mut histogram = LogHistogram::new(resolution);
@@ -191,7 +219,7 @@ mod tests {
     #[test]
     fn octaves_are_bit_lengths() {
         let lengths = [0, 1, 2, 3, 4, 7, 8, 1 << 30, (1 << 31) - 1, u64::MAX];
-        for resolution in ALL {
+        for resolution in OF_OCTAVES {
             let octaves = histogram(resolution, &lengths).octaves();
             assert_eq!(octaves[..5], [1, 1, 2, 2, 1], "{resolution:?}");
             assert_eq!((octaves[31], octaves[64], octaves.iter().sum::<u64>()), (2, 1, 10), "{resolution:?}");
@@ -207,6 +235,18 @@ mod tests {
                 assert!(width <= limit * from_ns as f64, "{resolution:?}: {ns} is in {from_ns} to {to_ns}");
             }
         }
+    }
+
+    #[test]
+    fn bounds_of_decades_rise_and_powers_of_ten_are_among_them() {
+        assert!(decade_bounds().is_sorted_by(|a, b| a < b));
+        let empty = LogHistogram::new(Resolution::Decade);
+        for decade in 0..19 {
+            let ns = 10u64.pow(decade);
+            assert_eq!(empty.bucket_of(ns).from_ns, ns);
+        }
+        assert_eq!((empty.bucket_of(0).from_ns, empty.bucket_of(0).to_ns), (0, 1));
+        assert_eq!(empty.bucket_of(u64::MAX).to_ns, u64::MAX);
     }
 
     #[test]

@@ -8,14 +8,13 @@
 
 mod blocks;
 mod closeup;
-mod log;
 mod polls;
 mod recorded;
 mod timeline;
 
 pub use blocks::{Block, Compared, Ratio, compare};
 pub use closeup::{Closeup, LONGEST as CLOSEUP};
-pub use log::{Bucket, LogHistogram};
+pub use dwell_stats::{Bucket, LogHistogram};
 pub use polls::{PollBucket, Polls, Windows};
 pub use recorded::{Recorded, Wakes};
 pub use timeline::{IdlerTimeline, SLICES, Timeline, WindowLine};
@@ -196,10 +195,10 @@ impl Pass {
     fn take(&mut self, run: &Run) {
         let place = self.shown.iter().position(|&idler| idler == run.idler);
         let mut own = place.map(|place| &mut self.of_shown[place]);
-        for bucket in run.idle_ns.iter().map(|&idle_ns| log::bucket_of(idle_ns)) {
-            self.all.add_to(bucket);
+        for &idle_ns in &run.idle_ns {
+            self.all.add(idle_ns);
             if let Some(own) = &mut own {
-                own.add_to(bucket);
+                own.add(idle_ns);
             }
         }
         self.seats.iter_mut().for_each(|seat| seat.take(run));
@@ -213,7 +212,7 @@ impl Pass {
         let of = |idler: Option<String>, histogram: &LogHistogram| IdleDistribution {
             idler,
             episodes: histogram.total(),
-            buckets: histogram.buckets(),
+            buckets: histogram.buckets().collect(),
         };
         let mut idle = vec![of(None, &self.all)];
         if contents.idlers.len() > 1 {

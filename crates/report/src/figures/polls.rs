@@ -1,9 +1,9 @@
 //! Where polls end, and whether they were worth it: the two graphs, before and after, that `halt_poll_ns` has been chosen
 //! by since it exists.
 
-use super::log::{self, LogHistogram};
-use hdrhistogram::Histogram;
+use dwell_stats::{LogHistogram, Resolution};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Where the polls of a policy ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -77,15 +77,15 @@ impl PollsMaker {
 
     pub(super) fn finish(self) -> Polls {
         let PollsMaker { succeeded, wasted, wasted_ns, windows } = self;
-        let bucket = |bucket: usize| PollBucket {
-            from_ns: log::from(bucket),
-            to_ns: log::to(bucket),
-            succeeded: succeeded.count(bucket),
-            wasted: wasted.count(bucket),
+        let held = succeeded.buckets().chain(wasted.buckets());
+        let bounds: BTreeMap<u64, u64> = held.map(|bucket| (bucket.from_ns, bucket.to_ns)).collect();
+        let bucket = |(from_ns, to_ns): (u64, u64)| PollBucket {
+            from_ns,
+            to_ns,
+            succeeded: succeeded.bucket_of(from_ns).count,
+            wasted: wasted.bucket_of(from_ns).count,
         };
-        let all = (0..succeeded.len().max(wasted.len())).map(bucket);
-        let ends = all.filter(|bucket| bucket.succeeded + bucket.wasted > 0).collect();
-        Polls { wasted_ns, windows: windows.finish(), ends }
+        Polls { wasted_ns, windows: windows.finish(), ends: bounds.into_iter().map(bucket).collect() }
     }
 }
 
@@ -95,18 +95,17 @@ struct WindowsMaker {
     total_ns: u128,
     min_ns: u64,
     max_ns: u64,
-    histogram: Option<Histogram<u64>>,
+    histogram: LogHistogram,
 }
 
 impl Default for WindowsMaker {
     fn default() -> WindowsMaker {
-        // Of the digits it can have, three are; there is no other error.
         WindowsMaker {
             episodes: 0,
             total_ns: 0,
             min_ns: u64::MAX,
             max_ns: 0,
-            histogram: Histogram::new(3).ok(),
+            histogram: LogHistogram::new(Resolution::Thousandth),
         }
     }
 }
@@ -117,11 +116,7 @@ impl WindowsMaker {
         self.total_ns += u128::from(window_ns);
         self.min_ns = self.min_ns.min(window_ns);
         self.max_ns = self.max_ns.max(window_ns);
-        if let Some(histogram) = &mut self.histogram
-            && histogram.record(window_ns).is_err()
-        {
-            histogram.saturating_record(window_ns);
-        }
+        self.histogram.add(window_ns);
     }
 
     fn finish(self) -> Windows {
@@ -129,7 +124,7 @@ impl WindowsMaker {
             return Windows::default();
         }
         let at = |quantile: f64| {
-            let found = self.histogram.as_ref().map_or(0, |histogram| histogram.value_at_quantile(quantile));
+            let found = self.histogram.quantile(quantile).map_or(0, |bucket| bucket.greatest_ns());
             found.clamp(self.min_ns, self.max_ns)
         };
         Windows {

@@ -1,9 +1,9 @@
 //! Windows over time, above idle times: a recording of any length in a fixed number of slices.
 
 use super::Policy;
-use super::log::{self, LogHistogram};
 use dwell_recording::Contents;
 use dwell_replay::Run;
+use dwell_stats::LogHistogram;
 use serde::Serialize;
 
 /// Slices that the time of a recording is cut into: more than a wide screen has room for, few enough to send round.
@@ -160,13 +160,5 @@ fn timeline(idler: String, slices: &[Slice], policies: &[Policy]) -> IdlerTimeli
 
 /// The middle of the bucket that holds this quantile.
 fn quantile(histogram: &LogHistogram, q: f64) -> u64 {
-    let wanted = histogram.total() as f64 * q;
-    let mut below = 0;
-    let holds = |bucket: &usize| {
-        below += histogram.count(*bucket);
-        below as f64 >= wanted
-    };
-    let bucket = (0..histogram.len()).find(holds).unwrap_or(0);
-    let (from, to) = (log::from(bucket), log::to(bucket));
-    from + (to - from - 1) / 2
+    histogram.quantile(q).map_or(0, |bucket| bucket.middle_ns())
 }

@@ -4,6 +4,7 @@ use super::action::Action;
 use super::feed::{Batch, Seen};
 use clap::ValueEnum;
 use dwell_recording::accounting::{Account, Outcome};
+use dwell_stats::{LogHistogram, Resolution};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -55,11 +56,6 @@ impl Sort {
     }
 }
 
-/// Steps of an octave in which idle times are counted: quantiles are exact to an eighth.
-const STEPS: u64 = 8;
-/// From 0 to 2^40 ns, more than a quarter of an hour; what is longer counts as that.
-const BINS: usize = 40 * 8;
-
 /// What one idler did in one batch.
 #[derive(Clone, Debug)]
 struct Slice {
@@ -69,18 +65,24 @@ struct Slice {
     burnt_ns: u64,
     /// Whether of any episode it was known for how long it was polled.
     windows: bool,
-    bins: Vec<u32>,
+    idle: LogHistogram,
 }
 
 impl Slice {
     fn new() -> Slice {
-        Slice { wakes: 0, polls: 0, successes: 0, burnt_ns: 0, windows: false, bins: vec![0; BINS] }
+        Slice {
+            wakes: 0,
+            polls: 0,
+            successes: 0,
+            burnt_ns: 0,
+            windows: false,
+            idle: LogHistogram::new(Resolution::Eighth),
+        }
     }
 
     fn add(&mut self, seen: &Seen) {
         self.wakes += 1;
-        let bin = &mut self.bins[bin_of(seen.idle_ns)];
-        *bin = bin.saturating_add(1);
+        self.idle.add(seen.idle_ns);
         let mut account = Account::default();
         account.add(Outcome::of(seen.idle_ns, seen.window_ns, seen.halted, None));
         self.windows |= account.polls_known > 0;
@@ -88,23 +90,6 @@ impl Slice {
         self.successes += account.polls_succeeded;
         self.burnt_ns = self.burnt_ns.saturating_add(u64::try_from(account.polled_ns).unwrap_or(u64::MAX));
     }
-}
-
-/// The bin of an idle time: eight of one octave, one for each length below eight.
-fn bin_of(idle_ns: u64) -> usize {
-    let octave = (u64::BITS - idle_ns.leading_zeros()).saturating_sub(4);
-    let bin = u64::from(octave) * STEPS + (idle_ns >> octave);
-    usize::try_from(bin).unwrap_or(BINS).min(BINS - 1)
-}
-
-/// The shortest idle time of a bin \[ns\].
-fn start_of(bin: usize) -> u64 {
-    let bin = bin as u64;
-    if bin < 2 * STEPS {
-        return bin;
-    }
-    let octave = bin / STEPS - 1;
-    (STEPS + bin % STEPS) << octave
 }
 
 /// An idler over the time that is remembered.
@@ -133,40 +118,24 @@ impl Idler {
         let seconds = span.as_secs_f64().max(1e-9);
         let sum = |of: fn(&Slice) -> u64| self.slices.values().map(of).fold(0, u64::saturating_add);
         let (wakes, polls, burnt) = (sum(|s| s.wakes), sum(|s| s.polls), sum(|s| s.burnt_ns));
-        let bins = self.bins();
+        let idle = self.idle();
+        let quantile = |q: f64| idle.quantile(q).map_or(0, |bucket| bucket.from_ns);
         Row {
             idler: Arc::clone(name),
             wakes_per_s: wakes as f64 / seconds,
-            p50_ns: quantile(&bins, wakes, 50),
-            p99_ns: quantile(&bins, wakes, 99),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
             window_ns: self.window_ns,
             success: (polls > 0).then(|| sum(|s| s.successes) as f64 / polls as f64),
             burnt: self.slices.values().any(|s| s.windows).then(|| burnt as f64 / 1e9 / seconds),
         }
     }
 
-    fn bins(&self) -> Vec<u64> {
-        let mut bins = vec![0u64; BINS];
-        for slice in self.slices.values() {
-            for (sum, number) in bins.iter_mut().zip(&slice.bins) {
-                *sum += u64::from(*number);
-            }
-        }
-        bins
+    fn idle(&self) -> LogHistogram {
+        let mut idle = LogHistogram::new(Resolution::Eighth);
+        self.slices.values().for_each(|slice| idle.merge(&slice.idle));
+        idle
     }
-}
-
-/// The start of the bin in which so many of 100 have been counted.
-fn quantile(bins: &[u64], total: u64, of_100: u64) -> u64 {
-    let rank = total.saturating_mul(of_100).div_ceil(100).max(1);
-    let mut seen = 0;
-    for (bin, number) in bins.iter().enumerate() {
-        seen += number;
-        if seen >= rank {
-            return start_of(bin);
-        }
-    }
-    0
 }
 
 /// Everything that is on the screen.
@@ -258,16 +227,7 @@ impl State {
 
     /// The idle times of an idler by octave: bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1 ns.
     pub(crate) fn octaves(&self, idler: &str) -> Vec<u64> {
-        let mut octaves = vec![0u64; 42];
-        for (bin, number) in
-            self.idlers.get(idler).map(Idler::bins).unwrap_or_default().into_iter().enumerate()
-        {
-            let octave = u64::BITS - start_of(bin).leading_zeros();
-            if let Some(octave) = usize::try_from(octave).ok().and_then(|at| octaves.get_mut(at)) {
-                *octave += number;
-            }
-        }
-        octaves
+        self.idlers.get(idler).map(|idler| idler.idle().octaves().to_vec()).unwrap_or_default()
     }
 
     pub(crate) fn apply(&mut self, action: Action) {
@@ -375,16 +335,6 @@ pub(crate) mod tests {
 
     fn names(state: &State) -> Vec<String> {
         state.rows().iter().map(|row| row.idler.to_string()).collect()
-    }
-
-    #[test]
-    fn bins_rise_and_begin_where_they_say() {
-        for idle in (0..10_000).chain((0..40).flat_map(|b| [(1u64 << b).saturating_sub(1), 1 << b, 3 << b])) {
-            let bin = bin_of(idle);
-            assert!(start_of(bin) <= idle && idle - start_of(bin) <= idle / 8, "{idle}");
-            assert!(bin_of(idle + 1) >= bin, "{idle}");
-        }
-        assert_eq!(bin_of(u64::MAX), BINS - 1);
     }
 
     #[test]
