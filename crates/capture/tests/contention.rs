@@ -4,7 +4,6 @@
 //! recorded.
 
 mod common;
-mod say;
 
 use common::{HaltingVcpu, Numbers};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
@@ -12,8 +11,8 @@ use dwell_recording::accounting::KvmCounted;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_replay::RecordingSource;
 use dwell_replay::check::{AGREES, self_check};
+use dwell_testing::say;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
-use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -1,10 +1,8 @@
 //! The CPUs of this machine, recorded live.
 
-mod say;
-
 use dwell_capture::{GuestSource, Recorder, Target, Until};
 use dwell_recording::{Chunk, Columns, IdleIncludes, Reader};
-use say::say;
+use dwell_testing::say;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 

@@ -3,13 +3,11 @@
 #![allow(unsafe_code)] // Guest memory and one ioctl.
 #![cfg(target_arch = "x86_64")]
 
-mod say;
-
 use dwell_capture::kvm_stats::{Bound, Counters, Kind, Snapshot, Source, StatsFile, StatsReader};
 use dwell_policy::Nanos;
+use dwell_testing::say;
 use kvm_bindings::{KVM_CAP_HALT_POLL, kvm_enable_cap, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-use say::say;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,12 +1,10 @@
 //! Against an independent counter: a thread that makes exactly so many calls. Whatever the recorder does not read is counted
 //! as lost, also when the recorder is stopped while the load runs and ends, and nothing follows on that CPU.
 
-mod say;
-
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
+use dwell_testing::say;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 

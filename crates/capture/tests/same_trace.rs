@@ -2,20 +2,19 @@
 //! events as the text of `perf script`: written by the recorder itself, and taken by `perf record` beside it.
 
 mod common;
-mod say;
 
 use common::{HaltingVcpu, Numbers, opened};
 use dwell_capture::names::ProcNames;
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
 use dwell_machine::Sysroot;
 use dwell_recording::{Chunk, Columns, Metadata, Packing, Reader, Writer};
+use dwell_testing::say;
 use dwell_trace::event::Event;
 use dwell_trace::export::PerfText;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::{ImportSummary, Input};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use say::say;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,11 +2,10 @@
 
 #[path = "common/pingpong.rs"]
 mod pingpong;
-mod say;
 
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_recording::Reader;
-use say::say;
+use dwell_testing::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;

@@ -2,15 +2,14 @@
 //! every decision that the kernel traced.
 
 mod common;
-mod say;
 
 use common::{HaltingVcpu, Numbers, opened};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
+use dwell_testing::say;
 use dwell_trace::event::{Event, EventKind};
-use say::say;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 

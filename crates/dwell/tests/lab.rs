@@ -1,9 +1,6 @@
 //! `dwell lab`, as a user runs it. The experiments themselves are tested in the lab's crate.
 
-#[path = "../../capture/tests/say/mod.rs"]
-mod say;
-
-use say::say;
+use dwell_testing::say;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

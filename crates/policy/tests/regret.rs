@@ -9,10 +9,7 @@ use dwell_policy::savings::Savings;
 use dwell_policy::{Nanos, Outcome, Policy};
 use proptest::prelude::*;
 
-#[path = "../../capture/tests/say/mod.rs"]
-mod say;
-
-use say::say;
+use dwell_testing::say;
 
 /// The price of a halt of the searches; a prime, so that nothing comes out even.
 const K: u64 = 20_011;

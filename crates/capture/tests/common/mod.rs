@@ -241,5 +241,5 @@ pub(crate) fn opened(
     recorder: Result<dwell_capture::Recorder, dwell_capture::RecordError>,
     test: &str,
 ) -> Option<dwell_capture::Recorder> {
-    recorder.map_err(|error| crate::say::say!("SKIP {error}: {test}")).ok()
+    recorder.map_err(|error| dwell_testing::say!("SKIP {error}: {test}")).ok()
 }

@@ -5,11 +5,11 @@
 //! start are among them.
 
 use crate::fixture::guest_plan;
-use crate::say::say;
 use crate::{FORKS, Scene, start, stderr};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
+use dwell_testing::say;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};

@@ -7,13 +7,11 @@ mod fixture;
 mod killed;
 mod qemu;
 mod real;
-#[path = "../../../capture/tests/say/mod.rs"]
-mod say;
 mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
+use dwell_testing::say;
 use fixture::{Fixture, HALTPOLL, guest_plan};
-use say::say;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};

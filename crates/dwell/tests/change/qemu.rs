@@ -1,7 +1,6 @@
 //! The I/O thread of a running QEMU, and the configuration that libvirt would keep of it.
 
 use crate::fixture::{self, Fixture};
-use crate::say::say;
 use crate::{Scene, start};
 use dwell_knobs::iothread;
 use dwell_knobs::knob::IothreadTarget;
@@ -9,6 +8,7 @@ use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_testing::say;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

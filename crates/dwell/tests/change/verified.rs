@@ -1,7 +1,7 @@
 //! `dwell verify`, interrupted.
 
-use crate::say::say;
 use crate::{Scene, start};
+use dwell_testing::say;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

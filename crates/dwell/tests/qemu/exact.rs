@@ -1,8 +1,8 @@
 //! Every `poll_grow` and `poll_shrink` of a real QEMU, out of the times that it read itself.
 
 use crate::guest::{Options, Qemu, Release, TRACE, shim};
-use crate::say::say;
 use dwell_policy::iothread::{Change, ChangeKind, Params, Revision, adjust, classic, weighted};
+use dwell_testing::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};

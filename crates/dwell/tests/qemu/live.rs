@@ -2,13 +2,13 @@
 
 use crate::fixture;
 use crate::guest::{Options, Qemu, Release};
-use crate::say::say;
 use dwell_knobs::knob::IothreadTarget;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_replay::Figure;
 use dwell_replay::advice::{Gain, Interval};
+use dwell_testing::say;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

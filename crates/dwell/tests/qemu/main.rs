@@ -8,8 +8,6 @@ mod fixture;
 mod guest;
 mod live;
 mod recorded;
-#[path = "../../../capture/tests/say/mod.rs"]
-mod say;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,13 +1,13 @@
 //! What a user can record without a shim, QEMU's trace and the waits of its thread, against the rule.
 
 use crate::guest::{Options, Qemu, Release, TRACE};
-use crate::say::say;
 use dwell_capture::{Recorder, Target, Until};
 use dwell_knobs::iothread;
 use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::iothread::{Params, Release as Rules};
 use dwell_policy::version::Version;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
+use dwell_testing::say;
 use dwell_trace::import::qemu::{self, QemuOptions, REALTIME_OFFSET, Sleeps};
 use dwell_trace::import::{ImportSummary, Input};
 use std::sync::atomic::AtomicBool;

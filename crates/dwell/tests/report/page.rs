@@ -2,10 +2,10 @@
 
 use super::browser::{Browser, Tab};
 use super::inputs::{HOSTILE, Inputs, bundled, done};
-use super::say::say;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dwell_policy::Layer;
+use dwell_testing::say;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,18 +1,16 @@
 //! A prediction from a live recording against the same gaps under other settings.
 
-#[path = "../../capture/tests/say/mod.rs"]
-mod say;
-
+use crate::alone::{self, Alone};
+use dwell_lab::experiment::LabError;
 use dwell_lab::experiment::calibrate::{Calibration, cost, measure};
 use dwell_lab::experiment::validate::{FIGURES, Others, Verdict, block, figures, median_error, verdicts};
-use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::Gaps;
 use dwell_lab::host::Load;
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, Campaign, CampaignError, CampaignOptions};
-use say::say;
+use dwell_testing::say;
 use std::sync::atomic::AtomicBool;
 
 /// What is predicted may be off by so much on a machine that others use too; `dwell lab validate` tells how far it is.
@@ -60,13 +58,7 @@ fn of<'v>(verdicts: &'v [Verdict], arm: &str, figure: &str) -> &'v Verdict {
 /// Predicted beside measured, with so many CPU-bound tasks on the vCPU's core, and whether the machine was ours alone; `None`
 /// where it cannot be measured here.
 fn validated(test: &str, tasks: usize) -> Option<(Vec<Verdict>, bool)> {
-    let rig = match Rig::open(1) {
-        Ok(rig) => rig,
-        Err(error) => {
-            say!("SKIP {error}: {test}");
-            return None;
-        }
-    };
+    let Alone { rig, .. } = &alone::rig(1, test)?;
     let (stop, mut load) = (AtomicBool::new(false), Load::open().unwrap());
     let plan = CampaignOptions {
         min_rounds: 2,
@@ -77,7 +69,7 @@ fn validated(test: &str, tasks: usize) -> Option<(Vec<Verdict>, bool)> {
     };
     let mut costs = vec![];
     for gap in [Nanos(50_000), Nanos(300_000)] {
-        let record = measure(&rig, gap, plan.clone(), &mut load, &stop, &mut |_| ()).unwrap();
+        let record = measure(rig, gap, plan.clone(), &mut load, &stop, &mut |_| ()).unwrap();
         costs.extend(cost(gap, &record));
     }
     let calibration = Calibration {
@@ -98,7 +90,7 @@ fn validated(test: &str, tasks: usize) -> Option<(Vec<Verdict>, bool)> {
     let record = campaign.run(&mut load, &stop, &mut |_| (), |turn| {
         let all = Others { settings: &others, calibration: &calibration, contended: tasks > 0 };
         let predict = (turn.arm == 0).then_some(all);
-        block(&rig, &gaps, 800, 1, turn, predict, &stop)
+        block(rig, &gaps, 800, 1, turn, predict, &stop)
     });
     let record = match record {
         Ok(record) => record,

@@ -1,8 +1,6 @@
 //! Timers on the real KVM: whoever keeps them, each fires, and none before its deadline.
 
-mod alone;
-
-use alone::{Alone, figure, median_us, say, turn};
+use crate::alone::{self, Alone, figure, median_us, say, trial};
 use dwell_lab::experiment::timer::{Timer, block, predicted};
 use dwell_lab::experiment::{KvmCountsByArm, LabError};
 use dwell_lab::gaps::Gaps;
@@ -33,7 +31,7 @@ fn every_timer_fires_and_none_before_its_deadline() {
     let never = AtomicBool::new(false);
     let blocks = ARMS.map(|arm| {
         let mut kept = KvmCountsByArm::default();
-        let block = block(rig, &ahead(), 1, TIMERS, &turn(arm, &timer(arm)), &mut kept, &never).unwrap();
+        let block = block(rig, &ahead(), 1, TIMERS, &trial(arm, &timer(arm)), &mut kept, &never).unwrap();
         let counted = kept.per_round(0);
         assert!(counted.get("halt_exits").is_some_and(|exits| *exits >= 0.5), "{arm}: {counted:?}");
         assert!(!counted.contains_key("halt_attempted_poll") || arm.contains("host:"), "{arm}: {counted:?}");
@@ -89,7 +87,7 @@ fn what_is_stopped_ends() {
     let stop = AtomicBool::new(true);
     for text in ["in-kernel", "spin", "timerfd"] {
         let (setting, kept) = (timer(text), &mut KvmCountsByArm::default());
-        let stopped = block(rig, &ahead(), 1, 3_000, &turn(text, &setting), kept, &stop).unwrap_err();
+        let stopped = block(rig, &ahead(), 1, 3_000, &trial(text, &setting), kept, &stop).unwrap_err();
         assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
     }
     assert_eq!(alone::threads_left(), 0);

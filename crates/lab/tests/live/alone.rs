@@ -1,27 +1,22 @@
-//! The machine for one experiment at a time.
+//! One experiment at a time.
 
-#![allow(dead_code, reason = "no file of tests uses all of it")]
-
-#[path = "../../../capture/tests/say/mod.rs"]
-mod say;
-
-pub(crate) use say::say;
+pub(crate) use dwell_testing::say;
 
 use dwell_lab::experiment::Rig;
 use dwell_stats::{Block, Trial};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The cores are there once: one experiment at a time.
+/// Experiments need the cores for themselves.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The machine, alone.
+/// A rig that no other test uses meanwhile.
 pub(crate) struct Alone {
     pub(crate) rig: Rig,
     _one: MutexGuard<'static, ()>,
 }
 
-/// What this machine lets us run; says `SKIP` and why, if nothing.
+/// A rig for so many vCPUs; prints `SKIP` and why where this machine has none.
 pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = Rig::open(vcpus).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
@@ -29,11 +24,11 @@ pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
 }
 
 /// A block of its own, outside of any campaign.
-pub(crate) fn turn<'t, S>(name: &'t str, setting: &'t S) -> Trial<'t, S> {
+pub(crate) fn trial<'t, S>(name: &'t str, setting: &'t S) -> Trial<'t, S> {
     Trial { setting, name, arm: 0, round: 0, pass: 0, sequence: 0, attempt: 0, warm_up: false }
 }
 
-/// A figure that a block tells.
+/// A figure of a block.
 pub(crate) fn figure(block: &Block, name: &str) -> f64 {
     block.figures.get(name).copied().unwrap_or_else(|| panic!("no {name}: {:?}", block.figures))
 }

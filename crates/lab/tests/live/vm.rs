@@ -1,8 +1,6 @@
 //! The VMM on the real KVM: every way to idle wakes for every event, and does what it says.
 
-mod alone;
-
-use alone::{Alone, say};
+use crate::alone::{self, Alone, say};
 use dwell_lab::experiment::waking::{WARM_UP, WakeupBlock, wake};
 use dwell_lab::experiment::{LabError, Rig, pingpong};
 use dwell_lab::gaps::Gaps;

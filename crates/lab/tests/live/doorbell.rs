@@ -1,8 +1,6 @@
 //! A served guest on the real KVM: every loop of the I/O thread answers every request.
 
-mod alone;
-
-use alone::{Alone, figure, median_us, say, turn};
+use crate::alone::{self, Alone, figure, median_us, say, trial};
 use dwell_lab::experiment::doorbell::{IoThreadSetting, Work, block};
 use dwell_lab::experiment::{KvmCountsByArm, LabError, Rig};
 use dwell_lab::gaps::Gaps;
@@ -33,7 +31,7 @@ impl Blocks {
         let never = AtomicBool::new(false);
         let run = |arm: &&'static str| {
             let (setting, kept) = (served(arm), &mut KvmCountsByArm::default());
-            let block = block(rig, &work(REQUESTS), &turn(arm, &setting), kept, &never).unwrap();
+            let block = block(rig, &work(REQUESTS), &trial(arm, &setting), kept, &never).unwrap();
             let of = |name: &str| figure(&block, name);
             say!(
                 "{arm:<42} {:>8.1} {:>7.1} {:>7.2} {:>7.2} {:>6.2} {:>10.2} {:>5.2}",
@@ -122,7 +120,7 @@ fn what_is_stopped_ends() {
     let stop = AtomicBool::new(true);
     for text in ["blocking", "busy", "adaptive:aio@7.2"] {
         let (setting, kept) = (served(text), &mut KvmCountsByArm::default());
-        let stopped = block(rig, &work(3_000), &turn(text, &setting), kept, &stop).unwrap_err();
+        let stopped = block(rig, &work(3_000), &trial(text, &setting), kept, &stop).unwrap_err();
         assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
     }
     assert_eq!(alone::threads_left(), 0);

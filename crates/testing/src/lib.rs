@@ -1,0 +1,18 @@
+//! What the tests of the workspace share. It depends on nothing, so that tests of every crate can use it.
+//!
+//! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
+#![forbid(unsafe_code)]
+
+/// As `eprintln!`, but printed also where the test passes: the test harness does not capture it.
+///
+/// ```
+/// use dwell_testing::say;
+/// say!("{} of {} cases", 3, 4);
+/// ```
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use ::std::io::Write as _;
+        let _ = ::std::writeln!(::std::io::stderr(), $($words)*);
+    }};
+}
