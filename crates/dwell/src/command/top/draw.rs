@@ -171,15 +171,15 @@ mod tests {
     #[test]
     fn screen_with_idlers_and_the_histogram_of_the_first() {
         let expected = "\
-dwell top  host   3 idlers   1 110 wakes/s   5.10 % of a CPU burnt polling   last 1.00 s   3 events lost
+dwell top  host   3 idlers   1,110 wakes/s   5.10 % of a CPU burnt polling   last 1.00 s   3 events lost
 idler                                        wakes/sv   idle p50   idle p99     window    success  CPU burnt
-web/0                                           1 000    49.2 us    49.2 us     200 us      100 %     5.00 %
+web/0                                           1,000    49.2 us    49.2 us     200 us      100 %     5.00 %
 web/1                                             100     983 us     983 us    10.0 us     0.00 %     0.10 %
 redis                                              10       8 ns       8 ns          -          -          -
 
 idle times of web/0
       from      episodes    share    up to
-   32.8 us         1 000    100 %    100 %  ████████████████████████████████████████
+   32.8 us         1,000    100 %    100 %  ████████████████████████████████████████
 q quit   up down select an idler   home end the first, the last   left right sort by another column   r reve
 ";
         let drawn = screen(&example(), 108, 10);
