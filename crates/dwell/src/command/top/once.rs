@@ -87,7 +87,10 @@ mod tests {
     fn text_has_table_and_histogram() {
         let text = text(&example());
         assert!(text.starts_with("host, last 1.00 s, 3 events lost\n\nidler  wakes/s  idle p50"), "{text}");
-        assert!(text.contains("web/0    1,000   49.2 us   49.2 us   200 us    100 %       5.00 %\n"), "{text}");
+        assert!(
+            text.contains("web/0    1,000   49.2 us   49.2 us   200 us    100 %       5.00 %\n"),
+            "{text}"
+        );
         assert!(
             text.contains("\nidle times of web/0\n   32.8 us         1,000    100 %    100 %  █"),
             "{text}"
