@@ -258,7 +258,8 @@ fn perf_record_beside_a_live_recorder_gives_the_same_recording() {
     let imported_rows: Vec<Row> =
         rows(&imported).into_iter().filter(|(_, rest)| rest.starts_with(&format!("{idler} "))).collect();
     assert_eq!(live.contents().idlers.len(), 1);
-    assert!(live_rows.len() >= 1_500, "{}", live_rows.len());
+    // An interrupt that comes before the vCPU halts ends no halt.
+    assert!(live_rows.len() >= 1_000, "{}", live_rows.len());
     assert_eq!(imported_rows.len(), live_rows.len());
     let mut apart = 0;
     for (number, ((live_ns, live), (perf_ns, perf))) in live_rows.iter().zip(&imported_rows).enumerate() {

@@ -9,16 +9,22 @@ pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
 
 /// A share of one CPU, at most all of it: `2%` or `0.02`.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
+    match cpus(text) {
+        Ok(cpus) if cpus <= 1.0 => Ok(cpus),
+        Ok(_) => Err(format!("`{text}` is more than one CPU; write a share of one, such as 2% or 0.02")),
+        Err(_) => Err(format!("`{text}` is not a share of a CPU; write it as 2% or 0.02")),
+    }
+}
+
+/// CPU time of other programs by time: more than one CPU on a machine that has more. `50%` and `0.5` are half a CPU.
+pub(crate) fn cpus(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
         None => (text.trim(), 1.0),
     };
     match number.parse::<f64>() {
-        Ok(value) if (0.0..=scale).contains(&value) => Ok(value / scale),
-        Ok(value) if value > scale => {
-            Err(format!("`{text}` is more than one CPU; write a share of one, such as 2% or 0.02"))
-        }
-        _ => Err(format!("`{text}` is no share of a CPU; write it as 2% or 0.02")),
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / scale),
+        _ => Err(format!("`{text}` is not a number of CPUs; write it as 4% or 1.5")),
     }
 }
 
@@ -46,6 +52,7 @@ mod tests {
         assert_eq!(share("0.5"), Ok(0.5));
         assert_eq!(share("1"), Ok(1.0));
         assert_eq!(share("100 %"), Ok(1.0));
+        assert_eq!((cpus("150%"), cpus("2")), (Ok(1.5), Ok(2.0)));
         for text in ["2", "101%", "inf"] {
             assert!(share(text).unwrap_err().contains("2% or 0.02"), "{text}");
         }

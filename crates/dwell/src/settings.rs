@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn help_names_the_newest_versions() {
         let help =
-            <VersionArgs as clap::Args>::augment_args(clap::Command::new("x")).render_help().to_string();
+            <VersionArgs as clap::Args>::augment_args(clap::Command::new("x")).render_long_help().to_string();
         let newest = Versions::NEWEST;
         assert!(help.contains(&format!("else {}, the newest known", newest.kernel)), "{help}");
         assert!(help.contains(&format!("else {}, the newest known", newest.qemu)), "{help}");

@@ -203,7 +203,7 @@ fn line(interval: &Interval, heading: bool) -> String {
     );
     let head = format!(
         "{:>9}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>8}\n",
-        "after", "CPU polled", "success", "in vain", "halts/s", "gain", "of a CPU"
+        "after", "CPU polled", "success", "failed", "halts/s", "gain", "of a CPU"
     );
     if heading { head + &row } else { row }
 }
@@ -224,7 +224,7 @@ fn page(interval: &Interval) -> String {
     let mut text = format!(
         "{} VM{} over {}, one halt worth {halt_cost}\n\n\
          polling costs now    {}/s, {} of a CPU\n\
-         of that in vain      {}/s, {}\n\
+         of that failed       {}/s, {}\n\
          polls that succeed   {} of {} polls/s\n\
          halts that slept     {exactly}{}/s, worth {}/s\n\
          no policy pays less  than {}/s\n\
@@ -368,17 +368,17 @@ mod tests {
     fn lines_say_what_is_exact_and_what_is_a_bound() {
         assert_eq!(
             line(&example(false), true),
-            "    after  CPU polled   success   in vain       halts/s          gain  of a CPU\n\
-             \x20  2.00 s      20.0 %    33.3 %    75.0 %       <=3 000    <=180 ms/s  <=18.0 %\n"
+            "    after  CPU polled   success    failed       halts/s          gain  of a CPU\n\
+             \x20  2.00 s      20.0 %    33.3 %    75.0 %       <=3,000    <=180 ms/s  <=18.0 %\n"
         );
-        assert!(line(&example(true), false).contains("       3 000  "));
+        assert!(line(&example(true), false).contains("       3,000  "));
     }
 
     #[test]
     fn page_explains_one_interval() {
         let page = page(&example(true));
         assert!(page.contains("polling costs now    200 ms/s, 20.0 % of a CPU\n"), "{page}");
-        assert!(page.contains("of that in vain      150 ms/s, 75.0 %\n"), "{page}");
+        assert!(page.contains("of that failed       150 ms/s, 75.0 %\n"), "{page}");
         assert!(page.contains("any setting gains    at most 180 ms/s, 18.0 % of a CPU\n"), "{page}");
         assert!(!page.contains("note"));
         assert!(super::page(&example(false)).contains("loose bound"));

@@ -235,10 +235,14 @@ fn verify_tells_a_gain_from_its_opposite_and_takes_that_back() {
     };
     json(&["set", "io0", "poll-max-ns=0", "--format", "json"], &monitor);
     let gain = apply(1_000_000);
-    assert!(["came", "came_in_part"].contains(&gain["verdict"].as_str().unwrap()), "{gain}");
+    assert!(["confirmed", "partly_confirmed"].contains(&gain["verdict"].as_str().unwrap()), "{gain}");
     assert_eq!((&gain["reverted"], &properties(&monitor)["poll-max-ns"]), (&false.into(), &1_000_000.into()));
     let opposite = apply(0);
-    assert_eq!((&opposite["verdict"], &opposite["reverted"]), (&"worse".into(), &true.into()), "{opposite}");
+    assert_eq!(
+        (&opposite["verdict"], &opposite["reverted"]),
+        (&"regression".into(), &true.into()),
+        "{opposite}"
+    );
     assert_eq!(properties(&monitor)["poll-max-ns"], 1_000_000);
     change(&["revert", "--all"]);
     assert_eq!(properties(&monitor)["poll-max-ns"], 0);

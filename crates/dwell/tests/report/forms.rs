@@ -57,7 +57,7 @@ fn all_forms_hold_the_same_figures() {
     assert!(csv.contains(&halts), "{halts}");
     let words = form("text");
     for wanted in
-        ["At most 47.6 % of a CPU", "Advice: set halt_poll_ns=0", "idle from", "in vain", "energy: absent"]
+        ["at most 47.6 % of a CPU", "Advice: set halt_poll_ns=0", "idle from", "failed", "energy: absent"]
     {
         assert!(words.contains(wanted), "{wanted} in {words}");
     }
@@ -123,7 +123,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (vec!["report", &file, "--measured", &nonsense], "dwell lab validate"),
         (vec!["report", &file, "--exits", &nonsense], "no exit"),
         (vec!["report", &file, "--plan", &nonsense], "no plan"),
-        (vec!["report", &file, "--layer", "guest+host"], "--layer is host, guest or iothread"),
+        (vec!["report", &file, "--layer", "guest+host"], "--layer takes host, guest or iothread"),
         (vec!["report", &file, "--format", "json", "-o", "/dev/null/x"], "/dev/null/x"),
     ] {
         let output = dwell(&args);

@@ -1,6 +1,7 @@
 //! What reports are made of here.
 
-use dwell_policy::Layer;
+use dwell_policy::host::{HaltPoll, Params, Revision};
+use dwell_policy::{Layer, Nanos, Outcome, Policy};
 use dwell_recording::{Clock, Episode, Metadata, Writer};
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use std::path::{Path, PathBuf};
@@ -52,15 +53,20 @@ impl Inputs {
         self.text(name)
     }
 
-    /// A recording of a host's vCPUs with windows, halts and latencies; `stretch` makes its idle times longer.
+    /// A recording of a host's vCPUs with windows, halts and latencies, as KVM with its defaults would have recorded it;
+    /// `stretch` makes its idle times longer.
     pub(crate) fn host(&self, name: &str, idlers: &[&str], stretch: u64) -> String {
         let mut csv = "idler,start_ns,idle_ns,window_ns,halted,wake,wake_latency_ns\n".to_owned();
         let mut now = 1_000;
+        let newest = Revision::V6_11;
+        let mut rules = vec![HaltPoll::new(newest, Params::default_for(newest)); idlers.len()];
         for episode in 0..3_000u64 {
             let idle = (2_000 + episode * 7_919 % 150_000) * stretch;
-            let window = [0, 50_000, 100_000, 200_000][usize::try_from(episode / 7 % 4).unwrap()];
+            let number = usize::try_from(episode).unwrap() % idlers.len();
+            let window = rules[number].window().get();
+            rules[number].observe(Outcome::of(Nanos(idle)));
             let halted = idle > window;
-            let idler = idlers[usize::try_from(episode).unwrap() % idlers.len()].replace('"', "\"\"");
+            let idler = idlers[number].replace('"', "\"\"");
             let latency = if halted { 9_000 + episode % 1_000 } else { 0 };
             csv += &format!("\"{idler}\",{now},{idle},{window},{halted},ipi,{latency}\n");
             now += idle + 5_000;

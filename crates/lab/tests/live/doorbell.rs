@@ -136,10 +136,10 @@ fn what_is_written_is_read_back() {
     for (text, told) in [
         ("", "adaptive:POLICY"),
         ("adaptive", "adaptive:POLICY"),
-        ("adaptive:aoi", "`aoi` is no policy"),
+        ("adaptive:aoi", "`aoi` is not a policy"),
         ("blocking+suppress", "needs its doorbell"),
         ("busy+user:never", "halts are handled in the kernel"),
-        ("busy+guest", "is no policy"),
+        ("busy+guest", "is not a policy"),
     ] {
         let error = text.parse::<IoThreadSetting>().unwrap_err().to_string();
         assert!(error.contains(told), "{text}: {error}");

@@ -44,18 +44,18 @@ pub(super) struct Args {
     /// How long to measure at most
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     budget: Nanos,
-    /// Length of one trial
+    /// Length of one turn of a setting
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = quantity::duration)]
-    trial: Nanos,
-    /// How long a setting is in force before a trial of it counts
+    turn: Nanos,
+    /// How long a setting is in force before its turn is measured
     ///
     /// QEMU resets its adaptive state when a setting is written.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
-    /// Repeat trials in which other programs use more than this much of a CPU
+    /// Repeat turns in which other programs use more than this much CPU
     ///
-    /// From 0 to 1 (100%), such as 50% or 0.5. A trial is repeated once.
-    #[arg(long, value_name = "SHARE", default_value = "50%", value_parser = quantity::share)]
+    /// `50%` and `0.5` are half a CPU, `2` is two CPUs. A turn is repeated once.
+    #[arg(long, value_name = "CPUS", default_value = "50%", value_parser = quantity::cpus)]
     max_foreign: f64,
     /// Predict first: record the thread without polling for two seconds
     ///
@@ -310,7 +310,7 @@ fn measure(
     let campaign = Campaign::new("iothread", arms, figures, plan)?;
     let mut load = Load::open()?;
     load.add_own(pid);
-    let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.trial.get()));
+    let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
     let mut line = progress::Live::new();
     let mut tell = |now: &Progress<'_>| {
         if line.due() {

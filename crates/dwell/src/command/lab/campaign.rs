@@ -31,8 +31,10 @@ pub(crate) struct CampaignArgs {
     /// The same seed gives the same gaps.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Repeat a block during which other programs used more than this share of one CPU
-    #[arg(long, value_name = "SHARE", default_value = "4%", value_parser = quantity::share)]
+    /// Repeat a block during which other programs used more than this much CPU
+    ///
+    /// `4%` is a share of one CPU, `1.5` one and a half CPUs; 0 repeats every block in which another program ran.
+    #[arg(long, value_name = "CPUS", default_value = "4%", value_parser = quantity::cpus)]
     foreign_limit: f64,
     /// Also write every sample and every block to this Parquet file
     ///

@@ -119,13 +119,13 @@ pub(crate) fn mean(gaps: &Gaps, seed: u64) -> Nanos {
     Nanos(gaps.sequence(seed, 0, SOME).total().get() / SOME as u64)
 }
 
-/// KVM's own histograms of the arms: how long it polled with success, in vain, and slept.
+/// KVM's own histograms of the arms: how long successful polls, failed polls and halts took.
 fn histograms(arms: &[ArmCounts]) -> String {
     let mut text = String::new();
     for ArmCounts { arm, counters } in arms {
         let kinds = [
             ("polled with success", &counters.halt_poll_success_hist),
-            ("polled in vain", &counters.halt_poll_fail_hist),
+            ("failed polls", &counters.halt_poll_fail_hist),
             ("slept", &counters.halt_wait_hist),
         ];
         for (kind, buckets) in kinds {
