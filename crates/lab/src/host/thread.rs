@@ -378,8 +378,9 @@ impl Contenders {
             let (stop, placed) = (Arc::clone(&contenders.stop), placed.clone());
             let thread = std::thread::Builder::new().name("contender".to_owned()).spawn(move || {
                 let pinned = cpu.map(Pinned::to).transpose();
-                // Who listens waits for all of them.
+                // The receiver waits until every sender is gone, so that this one must not last as long as the thread.
                 let _ = placed.send(pinned.as_ref().map(|_| ()).map_err(ToString::to_string));
+                drop(placed);
                 while pinned.is_ok() && !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
