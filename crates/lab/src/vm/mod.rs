@@ -113,7 +113,13 @@ impl Machine {
     /// [`VmError`]: without KVM, or if KVM lacks something.
     pub fn new(options: Options, vcpus: u8) -> Result<Machine, VmError> {
         let device = Kvm::new().map_err(|error| VmError::NoKvm(error.into()))?;
-        let vm = device.create_vm().map_err(kvm("KVM_CREATE_VM"))?;
+        // A signal such as SIGINT interrupts KVM_CREATE_VM. The experiment checks its own flag for the wish to stop.
+        let vm = loop {
+            match device.create_vm() {
+                Err(error) if error.errno() == libc::EINTR => {}
+                created => break created.map_err(kvm("KVM_CREATE_VM"))?,
+            }
+        };
         if !vm.check_extension(Cap::ReadonlyMem) {
             return Err(VmError::Lacks("KVM_CAP_READONLY_MEM"));
         }
