@@ -19,6 +19,9 @@ const TOLERANCE: f64 = 0.25;
 /// On a shared core the median over all settings.
 const SHARED_TOLERANCE: f64 = 0.1;
 
+/// One pass of KVM's polling loop \[ns\], as polls on a shared core that has other tasks take.
+const ONE_PASS_NS: f64 = 200.0;
+
 #[test]
 fn predictions_come_true() {
     let Some((verdicts, undisturbed)) = validated("predictions_come_true", 0) else { return };
@@ -45,7 +48,12 @@ fn predictions_come_true_on_a_shared_core() {
         if undisturbed {
             for figure in ["polls", "polled_ns", "halts"] {
                 let median = median_error(&verdicts, figure).unwrap();
-                assert!(median < SHARED_TOLERANCE, "{tasks} tasks: {figure}: {median}");
+                // A poll is one pass of the loop, 150 to 230 ns by what is in the caches: that much is noise.
+                let one_pass = figure == "polled_ns"
+                    && verdicts.iter().filter(|v| v.figure == figure).all(|v| {
+                        (v.predicted - v.measured).abs() < ONE_PASS_NS / 2.0 && v.measured < 2.0 * ONE_PASS_NS
+                    });
+                assert!(one_pass || median < SHARED_TOLERANCE, "{tasks} tasks: {figure}: {median}");
             }
         }
     }
