@@ -4,7 +4,7 @@
 //! One table, [`TABLE`]: each row has a code, a severity, the condition under which it is found, and three texts: what is
 //! the case, why it matters, what to do. The condition returns the figures that the texts name in braces. Whether a
 //! parameter has an effect, whether a setting ever polls, and whether two settings are equivalent is not stated here: it is
-//! decided by the models of [`explain`](crate::explain), and by [`Readers`] for what a machine shows.
+//! decided by the models of [`explain`], and by [`Readers`] for what a machine shows.
 //!
 //! ```
 //! use dwell_knobs::finding;

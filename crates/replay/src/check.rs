@@ -6,7 +6,7 @@
 //!
 //! # The figures
 //! Halts are compared with the recorded column. Polls, successful polls and polled time are compared with KVM's counters
-//! where the metadata has them, else with the [accounting](dwell_recording::accounting) of the episodes, if it is known of
+//! where the metadata has them, else with the [`accounting`] of the episodes, if it is known of
 //! nearly all of them whether they were polled. A difference is
 //! relative to the larger of the two numbers, but to no less than a twentieth of the episodes (counts), or a two-hundredth
 //! of the time recorded (polled time): below that no advice depends on it.

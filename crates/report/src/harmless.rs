@@ -25,7 +25,7 @@ pub fn line(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// As [`line`], but lines are kept.
+/// As [`line()`], but lines are kept.
 pub fn lines(text: &str) -> String {
     escape(text, |c| c == '\n')
 }
@@ -41,7 +41,7 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// As [`line`], of a length that fits a table; what is left out is shown as `…`.
+/// As [`line()`], of a length that fits a table; what is left out is shown as `…`.
 pub fn cell(text: &str) -> String {
     match text.char_indices().nth(LONGEST_CELL) {
         Some((at, _)) => line(text.get(..at).unwrap_or_default()) + "…",
@@ -49,7 +49,7 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// As [`line`], with an apostrophe before what a spreadsheet would compute. Numbers stay numbers.
+/// As [`line()`], with an apostrophe before what a spreadsheet would compute. Numbers stay numbers.
 pub fn csv(text: &str) -> String {
     let shown = line(text);
     let computes = shown.starts_with(['=', '+', '-', '@']) && shown.parse::<f64>().is_err();

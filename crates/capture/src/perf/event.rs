@@ -24,8 +24,8 @@ pub struct Attributes {
     pub source: Source,
     /// How full the ring buffer must be before a reader that waits is woken \[bytes\].
     pub watermark_bytes: u32,
-    /// Whether the event counts the records that did not fit into the ring buffer, for [`lost`] (Linux 6.0 and later; an
-    /// older kernel refuses it with `EINVAL`).
+    /// Whether the event counts the records that did not fit into the ring buffer (Linux 6.0 and later; an older kernel
+    /// refuses it with `EINVAL`).
     pub counts_lost: bool,
 }
 

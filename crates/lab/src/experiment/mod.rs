@@ -1,6 +1,6 @@
 //! The experiments: what is run on a real KVM, and what is measured.
 //!
-//! Each measures in *blocks* of at most half a second, which [`method`](crate::method) puts in order, repeats and judges.
+//! Each measures in *blocks* of at most half a second, which [`Campaign`](dwell_stats::Campaign) orders, repeats and compares.
 
 pub mod calibrate;
 pub mod doorbell;
