@@ -113,7 +113,7 @@ impl Machine {
     /// [`VmError`]: without KVM, or if KVM lacks something.
     pub fn new(options: Options, vcpus: u8) -> Result<Machine, VmError> {
         let device = Kvm::new().map_err(|error| VmError::NoKvm(error.into()))?;
-        // A signal such as SIGINT interrupts KVM_CREATE_VM. The experiment checks its own flag for the wish to stop.
+        // A signal such as SIGINT interrupts KVM_CREATE_VM. The caller checks its stop flag.
         let vm = loop {
             match device.create_vm() {
                 Err(error) if error.errno() == libc::EINTR => {}
