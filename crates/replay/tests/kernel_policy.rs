@@ -1,0 +1,224 @@
+//! The policies of the kernel module `kernel/dwell_idle` against those of dwell-policy: every window has to be equal.
+//!
+//! The C code and the program that compares are compiled with `cc`. `DWELL_KERNEL_EPISODES` is the number of random
+//! episodes (default 400000); `make -C kernel/dwell_idle test` takes ten million.
+
+use dwell_policy::late::Late;
+use dwell_policy::leader::Leader;
+use dwell_policy::savings::Savings;
+use dwell_policy::{Nanos, Outcome, Policy};
+use dwell_recording::{Chunk, Columns, Reader};
+use dwell_testing::say;
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt, SeedableRng};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const LEADER: u64 = 0;
+const SAVINGS: u64 = 1;
+
+fn module() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/dwell_idle")
+}
+
+/// The program that compares, or nothing where there is no C compiler.
+fn compare(folder: &Path) -> Option<PathBuf> {
+    let program = folder.join("compare");
+    let sources = ["test/compare.c", "policy.c"].map(|name| module().join(name));
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .args(sources)
+        .status();
+    match built {
+        Ok(status) => assert!(status.success(), "cc {status}"),
+        Err(_) => return None,
+    }
+    Some(program)
+}
+
+/// What the program reads.
+struct Stream {
+    child: Child,
+    records: BufWriter<std::process::ChildStdin>,
+    episodes: u64,
+}
+
+impl Stream {
+    fn to(program: &Path) -> Stream {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let records = BufWriter::with_capacity(1 << 20, child.stdin.take().unwrap());
+        Stream { child, records, episodes: 0 }
+    }
+
+    fn record(&mut self, record: [u64; 4]) {
+        for value in record {
+            self.records.write_all(&value.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// A series of `(busy, idle)` of one idler.
+    fn series(&mut self, rule: u64, k: u64, latency: u64, episodes: impl Iterator<Item = (u64, u64)>) {
+        self.record([0, rule, k, latency]);
+        let (k, latency) = (Nanos(k), Nanos(latency));
+        if rule == LEADER {
+            self.run(Late::new(Leader::new(k), latency), episodes);
+        } else {
+            self.run(Late::new(Savings::new(k), latency), episodes);
+        }
+    }
+
+    fn run(&mut self, mut policy: impl Policy, episodes: impl Iterator<Item = (u64, u64)>) {
+        for (busy, idle) in episodes {
+            let window = policy.window_after(Nanos(busy));
+            policy.observe(Outcome::of(Nanos(idle)));
+            self.record([1, busy, idle, window.get()]);
+            self.episodes += 1;
+        }
+    }
+
+    /// Whether the program found all equal, and what it printed.
+    fn end(self) -> (bool, String, u64) {
+        let Stream { child, mut records, episodes } = self;
+        records.flush().unwrap();
+        drop(records);
+        let output = child.wait_with_output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap().trim().to_owned(), episodes)
+    }
+}
+
+/// Lengths and busy times of one kind, relative to the halt cost.
+fn episode(kind: u32, k: u64, step: u64, random: &mut impl Rng) -> (u64, u64) {
+    let exponential = |mean: f64, random: &mut dyn Rng| -> u64 {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let ns = (-(1.0 - random.random::<f64>()).ln() * mean) as u64;
+        ns
+    };
+    let scale = k.clamp(1, 1 << 40) as f64;
+    match kind {
+        // Any bits, short and long alike.
+        0 => (
+            random.random::<u64>() >> random.random_range(0..64),
+            random.random::<u64>() >> random.random_range(0..64),
+        ),
+        // The ends of the range, and the limits of windows and classes with their neighbours.
+        1 => {
+            let edges = [0, 1, 2, k / 4, k / 2, k, k.saturating_mul(2), k.saturating_mul(3), u64::MAX];
+            let near = |random: &mut dyn Rng| {
+                let edge = edges[random.random_range(0..edges.len())];
+                edge.saturating_add(random.random_range(0..3)).saturating_sub(random.random_range(0..3))
+            };
+            (near(random), near(random))
+        }
+        2 => (exponential(scale, random), exponential(2.0 * scale, random)),
+        // Short or long by a coin, with a busy time that tells which.
+        3 => {
+            let long = random.random::<bool>();
+            let busy = if long { 2.0 } else { 0.2 } * scale;
+            let idle = if long { 12.0 } else { 0.4 } * scale;
+            (exponential(busy, random), exponential(idle, random))
+        }
+        // Constant, changing every thousand.
+        4 => (0, (k / 3).saturating_mul(1 + (step / 1_000) % 5)),
+        // Bursts: nine short ones, then a long one.
+        _ => (
+            exponential(scale / 2.0, random),
+            exponential(if step % 10 == 9 { 40.0 } else { 0.3 } * scale, random),
+        ),
+    }
+}
+
+fn halt_cost(random: &mut impl Rng) -> u64 {
+    match random.random_range(0..8) {
+        0 => random.random_range(0..20),
+        1 => u64::from(u32::MAX) - random.random_range(0..3),
+        2 => random.random::<u64>() >> random.random_range(0..64),
+        _ => random.random_range(1_000..200_000),
+    }
+}
+
+#[test]
+fn every_window_is_that_of_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compare(folder.path()) else {
+        say!("SKIP no C compiler: every_window_is_that_of_rust");
+        return;
+    };
+    let wanted: u64 = std::env::var("DWELL_KERNEL_EPISODES").map_or(400_000, |text| text.parse().unwrap());
+    let mut random = ChaCha8Rng::seed_from_u64(17);
+    let mut stream = Stream::to(&program);
+    while stream.episodes < wanted {
+        let (kind, k) = (random.random_range(0..6), halt_cost(&mut random));
+        let latency = if random.random::<bool>() { 0 } else { random.random_range(0..=k.max(1)) };
+        let count = [1, 30, 1_000, 20_000][random.random_range(0..4)];
+        let episodes: Vec<_> = (0..count).map(|step| episode(kind, k, step, &mut random)).collect();
+        for rule in [LEADER, SAVINGS] {
+            stream.series(rule, k, latency, episodes.iter().copied());
+        }
+    }
+    let (equal, text, _) = stream.end();
+    assert!(equal, "{text}");
+    say!("random: {text}");
+}
+
+#[test]
+fn every_window_on_the_recordings_is_that_of_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compare(folder.path()) else {
+        say!("SKIP no C compiler: every_window_on_the_recordings_is_that_of_rust");
+        return;
+    };
+    let mut stream = Stream::to(&program);
+    let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings");
+    for entry in std::fs::read_dir(recordings).unwrap() {
+        for episodes in idlers(&entry.unwrap().path()) {
+            for k in [5_000, 20_000, 50_000] {
+                for (rule, latency) in [(LEADER, 0), (LEADER, k), (SAVINGS, 0)] {
+                    stream.series(rule, k, latency, episodes.iter().copied());
+                }
+            }
+        }
+    }
+    assert!(stream.episodes > 1_000_000, "{}", stream.episodes);
+    let (equal, text, _) = stream.end();
+    assert!(equal, "{text}");
+    say!("recordings: {text}");
+}
+
+/// The episodes of each idler of a recording, with the time that it was busy before.
+fn idlers(path: &Path) -> Vec<Vec<(u64, u64)>> {
+    let reader = Reader::open(path).unwrap();
+    let mut found = vec![(0u64, Vec::new()); reader.contents().idlers.len()];
+    let mut chunk = Chunk::default();
+    for group in 0..reader.row_groups() {
+        reader.read(group, Columns::IDLER | Columns::START_NS | Columns::IDLE_NS, &mut chunk).unwrap();
+        for row in 0..chunk.rows {
+            let (ended, episodes) = &mut found[chunk.idler[row] as usize];
+            let (start, idle) = (chunk.start_ns[row], chunk.idle_ns[row]);
+            let busy = if episodes.is_empty() { 0 } else { start.saturating_sub(*ended) };
+            episodes.push((busy, idle));
+            *ended = start.saturating_add(idle);
+        }
+    }
+    found.into_iter().map(|(_, episodes)| episodes).collect()
+}
+
+#[test]
+fn a_wrong_window_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compare(folder.path()) else {
+        say!("SKIP no C compiler: a_wrong_window_is_found");
+        return;
+    };
+    let mut stream = Stream::to(&program);
+    stream.series(LEADER, 20_000, 0, (0..500).map(|_| (0, 7_000)));
+    // It polls for 7500 ns by now.
+    stream.record([1, 0, 7_000, 7_501]);
+    let (equal, text, episodes) = stream.end();
+    assert!(!equal);
+    assert_eq!(text, format!("series 1, episode {episodes}: window 7500, in Rust 7501"));
+}
