@@ -11,13 +11,14 @@
 //! | host | KVM halt polling | [`host`] | |
 //! | any | savings: polls while polling has saved more than it cost; 24 bytes | [`savings`] | |
 //! | any | leader: the window that would have cost least in similar episodes; 1 KB | [`leader`] | |
+//! | any | trial: a learner that is made to poll now and then, for loads in which a peer waits for the idler | [`trial`] | |
 //! | any | never, always, fixed window, ski rental, optimum | [`reference`](mod@reference) | |
 //! | iothread | QEMU adaptive polling | `iothread` | `iothread` |
 //! | timer | KVM local APIC timer delivery | `timer` | `timer` |
 //! | | table of every parameter; settings and times from text | `param` | `params` |
 //! | | every policy by its name; `Any`, a policy chosen at run time (allocates) | `catalogue` | `catalogue` |
 //!
-//! Savings and leader never cost more than twice the optimum plus four halts, whatever the episodes ([`account`] has the
+//! Savings, leader and their trials never cost more than twice the optimum plus four halts, whatever the episodes ([`account`] has the
 //! proof). They need lengths without the wakeup latency ([`late`] takes it out).
 //!
 //! # Terms
@@ -50,6 +51,7 @@ pub mod reference;
 pub mod savings;
 #[cfg(feature = "timer")]
 pub mod timer;
+pub mod trial;
 pub mod version;
 
 mod nanos;

@@ -6,6 +6,7 @@ use dwell_policy::account::LIMIT;
 use dwell_policy::leader::Leader;
 use dwell_policy::reference::Optimum;
 use dwell_policy::savings::Savings;
+use dwell_policy::trial::Trial;
 use dwell_policy::{Nanos, Outcome, Policy};
 use proptest::prelude::*;
 
@@ -150,11 +151,19 @@ fn searchers_do_not_break_leader() {
     search("leader", &Leader::new(Nanos(K)));
 }
 
+/// Where it is sure that halting is right, a burst is near.
+#[test]
+fn searchers_do_not_break_trials() {
+    search("trial of leader", &Trial::leader(Nanos(K)));
+    search("trial of savings", &Trial::new(Savings::new(Nanos(K)), Nanos(K)));
+}
+
 /// Streams that are all of a kind for a while, so that there is something to learn, of lengths around a price.
 fn streams() -> impl Strategy<Value = (u64, Vec<Episode>)> {
     (1u64..1 << 32).prop_flat_map(|k| {
         let length = prop_oneof![Just(0), Just(1), Just(k), Just(k + 1), 0..4 * k, any::<u64>()];
-        let spell = (length.clone(), length, 1usize..80);
+        // The long ones are long enough for bursts of trials.
+        let spell = (length.clone(), length, prop_oneof![9 => 1usize..80, 1 => 500usize..700]);
         let spells = prop::collection::vec(spell, 1..30);
         let stream = spells.prop_map(|spells| {
             spells.iter().flat_map(|(busy, idle, times)| vec![(*busy, *idle); *times]).collect()
@@ -167,7 +176,12 @@ proptest! {
     #[test]
     fn no_stream_exceeds_the_bound((k, stream) in streams()) {
         let price = Nanos(k);
-        for regret in [play(Savings::new(price), k, &stream), play(Leader::new(price), k, &stream)] {
+        for regret in [
+            play(Savings::new(price), k, &stream),
+            play(Leader::new(price), k, &stream),
+            play(Trial::leader(price), k, &stream),
+            play(Trial::new(Savings::new(price), price), k, &stream),
+        ] {
             prop_assert!(regret.worst <= i128::from(LIMIT) * i128::from(k), "{} halts", regret.worst as f64 / k as f64);
         }
     }

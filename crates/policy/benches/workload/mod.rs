@@ -27,7 +27,7 @@ impl Stream {
         Stream((0..episodes).map(|_| episode()).collect())
     }
 
-    /// Lets a policy live through all episodes; answers the time that it would have polled, so that nothing is left out.
+    /// Lets a policy live through all episodes; returns the time that it would have polled, so that nothing is left out.
     #[inline(never)]
     pub(crate) fn live(&self, policy: &mut impl Policy) -> u64 {
         let mut polled = 0u64;
