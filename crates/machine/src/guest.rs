@@ -58,6 +58,46 @@ impl Cpuidle {
     }
 }
 
+/// The driver dwell_idle, which learns how long to poll, with its parameters in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DwellIdle {
+    /// `leader`, `savings`, `fixed` or `never`.
+    pub policy: String,
+    /// What a halt and the wakeup from it are worth \[ns\].
+    pub halt_cost_ns: i64,
+    /// What a halt adds to the measured length of an episode \[ns\].
+    pub wake_latency_ns: i64,
+    /// The longest poll \[ns\].
+    pub max_window_ns: i64,
+    /// The CPUs that poll, as a list; empty: none.
+    pub cpus: String,
+    /// Whether it switches KVM's own polling off, where KVM lets it.
+    pub poll_control: bool,
+}
+
+impl DwellIdle {
+    /// Reads the parameters; `None` if the driver is not loaded.
+    pub fn read(machine: &dyn Machine) -> Option<DwellIdle> {
+        const PARAMETERS: &str = "/sys/module/dwell_idle/parameters";
+        let number = |name: &str| machine.number(&format!("{PARAMETERS}/{name}"));
+        let text = |name: &str| machine.text(&format!("{PARAMETERS}/{name}"));
+        Some(DwellIdle {
+            policy: text("policy")?,
+            halt_cost_ns: number("halt_cost_ns")?,
+            wake_latency_ns: number("wake_latency_ns")?,
+            max_window_ns: number("max_window_ns")?,
+            cpus: text("cpus")?,
+            poll_control: machine.switch(&format!("{PARAMETERS}/poll_control"))?,
+        })
+    }
+
+    /// Whether any CPU ever polls.
+    pub fn polls(&self) -> bool {
+        self.policy != "never" && self.max_window_ns > 0 && !self.cpus.is_empty()
+    }
+}
+
 /// What determines the idling of this machine's CPUs.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -77,6 +117,9 @@ pub struct Guest {
     pub idle_override: Option<String>,
     /// The `force` parameter of the haltpoll driver; `None` if the driver is not there.
     pub force: Option<bool>,
+    /// The driver dwell_idle, if it is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dwell_idle: Option<DwellIdle>,
     /// The parameters of the haltpoll governor.
     pub parameters: Vec<Parameter>,
     /// The least wakeup latency that any process asks for, of all CPUs together \[us\]; `None` if it may not be read.
@@ -96,6 +139,7 @@ impl Guest {
             states: states(machine),
             idle_override: kernel.argument("idle").map(str::to_owned),
             force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
+            dwell_idle: DwellIdle::read(machine),
             parameters: parameter::read(machine, Layer::Guest, kernel.version),
             latency_qos_us: machine.latency_request_us(),
             zero_latency_cpus: zero_latency_cpus(machine),

@@ -46,11 +46,12 @@ mod safe;
 mod seam;
 mod sysroot;
 mod timer;
+mod value;
 mod vmm;
 
 pub use absent::Absent;
 pub use facts::Facts;
-pub use guest::{Cpuidle, Guest};
+pub use guest::{Cpuidle, DwellIdle, Guest};
 pub use host::{Host, Module, Vcpu, Vm, holds_vm};
 pub use hypervisor::Hypervisor;
 pub use kernel::Kernel;

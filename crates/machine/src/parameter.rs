@@ -1,50 +1,11 @@
 //! Parameters of kernel modules: the one reader, the one parser and the one printer of them.
 
 use crate::seam::Machine;
+pub use crate::value::Value;
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Param, Setting, Unit};
 use dwell_policy::version::Version;
 use serde::Serialize;
-
-/// What a parameter's file holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// `Y` or `N`.
-    Switch(bool),
-    /// A number.
-    Number(i64),
-    /// Anything else, without the white space around it.
-    Text(String),
-}
-
-impl Value {
-    /// Reads what the kernel prints and people write: `Y`, `N` (either case), numbers, text.
-    pub fn parse(text: &str) -> Value {
-        match text.trim() {
-            "Y" | "y" => Value::Switch(true),
-            "N" | "n" => Value::Switch(false),
-            other => other.parse().map_or_else(|_| Value::Text(other.to_owned()), Value::Number),
-        }
-    }
-
-    /// It as a number, switches being 0 and 1; `None` for text.
-    pub fn number(&self) -> Option<i64> {
-        match self {
-            Value::Switch(on) => Some(i64::from(*on)),
-            Value::Number(number) => Some(*number),
-            Value::Text(_) => None,
-        }
-    }
-
-    /// Whether two texts are the same value: `Y` and `1` are.
-    pub fn same(a: &str, b: &str) -> bool {
-        let (a, b) = (Value::parse(a), Value::parse(b));
-        match (a.number(), b.number()) {
-            (Some(a), Some(b)) => a == b,
-            _ => a == b,
-        }
-    }
-}
 
 /// A value as the parameter's file takes it and the kernel prints it: switches are `Y` and `N`.
 pub fn written(param: &Param, value: i64) -> String {
@@ -140,17 +101,6 @@ pub fn setting(layer: Layer, version: Version, parameters: &[Parameter]) -> Sett
 mod tests {
     use super::*;
     use crate::fake::Fake;
-
-    #[test]
-    fn values_are_read_as_the_kernel_prints_them() {
-        let number = |text| Value::parse(text).number();
-        assert_eq!(Value::parse("Y\n"), Value::Switch(true));
-        assert_eq!((number("Y"), number("N"), number("n")), (Some(1), Some(0), Some(0)));
-        assert_eq!((number("-1"), number("4294967295\n")), (Some(-1), Some(4_294_967_295)));
-        assert_eq!(Value::parse("(null)"), Value::Text("(null)".to_owned()));
-        assert!(Value::same("Y", "1\n") && Value::same("7", " 7 ") && Value::same("auto", "auto\n"));
-        assert!(!Value::same("Y", "0") && !Value::same("7", "seven"));
-    }
 
     #[test]
     fn switches_are_written_as_the_kernel_prints_them() {

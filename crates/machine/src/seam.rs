@@ -2,7 +2,7 @@
 
 use crate::hypervisor::Hypervisor;
 use crate::kvm::KvmDevice;
-use crate::parameter::Value;
+use crate::value::Value;
 use std::any::Any;
 use std::fmt;
 use std::io;

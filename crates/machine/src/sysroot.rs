@@ -4,12 +4,12 @@ use crate::hypervisor::{self, Hypervisor};
 use crate::kvm::{self, KvmDevice};
 use crate::safe;
 use crate::seam::{Lock, Machine, Writable};
-use rustix::fs::{FlockOperation, flock, fstatfs};
+use rustix::fs::{FlockOperation, OFlags, flock, fstatfs};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -78,7 +78,10 @@ impl Machine for Sysroot {
     fn latency_request_us(&self) -> Option<i32> {
         // The device returns 32 bits. Opening it to read asks for nothing.
         let mut bytes = [0; 4];
-        File::open(self.below("/dev/cpu_dma_latency")).ok()?.read_exact(&mut bytes).ok()?;
+        // Below another root it may be a FIFO, which is not waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.below("/dev/cpu_dma_latency"));
+        file.ok()?.read_exact(&mut bytes).ok()?;
         Some(i32::from_ne_bytes(bytes))
     }
 }
@@ -204,6 +207,16 @@ mod tests {
         assert!(!machine.exists("/proc"));
         assert_eq!(machine.kvm_device(), KvmDevice::NotAsked);
         assert!(!machine.is_this_machine() && Sysroot::of_this_machine().is_this_machine());
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_a_device_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Sysroot::at(dir.path());
+        fs::create_dir(dir.path().join("dev")).unwrap();
+        let fifo = dir.path().join("dev/cpu_dma_latency");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(machine.latency_request_us(), None);
     }
 
     #[test]

@@ -53,27 +53,31 @@
 pub mod bootstrap;
 pub mod campaign;
 pub mod fake;
+pub mod figure;
 pub mod histogram;
 pub mod interval;
 pub mod measurements;
+pub mod options;
 pub mod pool;
 pub mod random;
 pub mod results;
+pub mod row;
 pub mod schedule;
 pub mod warning;
 
 pub use bootstrap::{BLOCKS, Bootstrap, Draw, MIN_ROUNDS};
-pub use campaign::{
-    Campaign, CampaignError, CampaignOptions, DuplicateName, Environment, Progress, Trial, Ungated,
-};
+pub use campaign::{Campaign, CampaignError, DuplicateName, Environment, Progress, Trial, Ungated};
+pub use figure::{Figure, Unit};
 pub use histogram::{Bucket, LogHistogram, Resolution};
 pub use interval::Interval;
 pub use measurements::{
     ArmName, Block, BlockStatus, ForeignLoad, Gating, MeasuredBlock, Measurements, StopReason,
 };
+pub use options::CampaignOptions;
 pub use pool::Pool;
 pub use random::SplitMix64;
-pub use results::{Comparison, Figure, ResultRow, Results, Unit};
+pub use results::Results;
+pub use row::{Comparison, ResultRow};
 pub use schedule::{Arm, Arms, Role, Schedule, Slot};
 pub use warning::Warning;
 

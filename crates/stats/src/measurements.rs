@@ -1,7 +1,7 @@
 //! What a campaign measured, block by block.
 
-use crate::campaign::CampaignOptions;
-use crate::results::{Figure, Results};
+use crate::figure::Figure;
+use crate::options::CampaignOptions;
 use crate::schedule::{Arm, Role};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -196,11 +196,6 @@ impl Measurements {
             ended: StopReason::Stopped,
             elapsed: Duration::ZERO,
         }
-    }
-
-    /// The figures of all arms with their intervals and warnings.
-    pub fn results(&self) -> Results {
-        Results::new(self)
     }
 
     /// The blocks of one arm that count, by complete round.

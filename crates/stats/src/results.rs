@@ -1,165 +1,18 @@
 //! Figures of each arm with their intervals, compared with the baseline.
 
+use crate::bootstrap::{Bootstrap, Draw};
+use crate::figure::{Figure, FigureSource};
+use crate::interval::Interval;
 use crate::measurements::{Block, Gating, Measurements, StopReason};
 use crate::pool::Pool;
-use crate::schedule::Role;
+use crate::row::{Comparison, ResultRow};
 use crate::warning::{self, Warning};
-use crate::{Bootstrap, Draw, Interval};
 use serde::Serialize;
-use std::borrow::Cow;
 
 /// Resamples for the reported intervals. For eight rounds the expanded percentile of a 95 % interval is 0.2 %.
 const RESAMPLES: u32 = 10_000;
 /// Resamples while the campaign runs, to decide whether more rounds are needed.
 const RESAMPLES_BETWEEN: u32 = 1_000;
-
-/// The unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// Nanoseconds.
-    Nanos,
-    /// A mean number of things.
-    Count,
-    /// A share of one, such as of a CPU.
-    Share,
-    /// A rate per second.
-    PerSecond,
-}
-
-/// How a figure is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FigureSource {
-    /// By each block.
-    Block,
-    /// The mean of all samples.
-    Mean,
-    /// A quantile of all samples, from 0 to 1.
-    Quantile(f64),
-    /// The mean of the greatest samples: this share of all, from 0 to 1.
-    Worst(f64),
-}
-
-/// A number that is reported for each arm.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
-    name: Cow<'static, str>,
-    unit: Unit,
-    source: FigureSource,
-    within: Option<f64>,
-}
-
-impl Figure {
-    /// A figure that each block computes under this name. Its value in a round is the mean over the round's blocks.
-    pub fn of_block(name: impl Into<Cow<'static, str>>, unit: Unit) -> Figure {
-        Figure { name: name.into(), unit, source: FigureSource::Block, within: None }
-    }
-
-    /// A quantile of all samples, named `p50`, `p99.9` and so on.
-    pub fn quantile(q: f64) -> Figure {
-        // 0.999 × 100 is not exactly 99.9.
-        let percent = (q * 1e9).round() / 1e7;
-        Figure {
-            name: format!("p{percent}").into(),
-            unit: Unit::Nanos,
-            source: FigureSource::Quantile(q),
-            within: None,
-        }
-    }
-
-    /// The mean of all samples, named `mean`.
-    pub fn mean() -> Figure {
-        Figure { name: "mean".into(), unit: Unit::Nanos, source: FigureSource::Mean, within: None }
-    }
-
-    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are too few samples
-    /// for p99.9.
-    pub fn worst_percent() -> Figure {
-        Figure {
-            name: "worst 1 %".into(),
-            unit: Unit::Nanos,
-            source: FigureSource::Worst(0.01),
-            within: None,
-        }
-    }
-
-    /// p50, p90, p99, p99.9 and the worst 1 %.
-    pub fn latency() -> [Figure; 5] {
-        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(Figure::quantile);
-        [p50, p90, p99, p999, Figure::worst_percent()]
-    }
-
-    /// The same figure under another name.
-    #[must_use]
-    pub fn named(self, name: impl Into<Cow<'static, str>>) -> Figure {
-        Figure { name: name.into(), ..self }
-    }
-
-    /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most this half width in
-    /// every arm. 0.02 is ±2 %.
-    #[must_use]
-    pub fn within(self, half_width: f64) -> Figure {
-        Figure { within: Some(half_width), ..self }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The half width required by [`within`](Figure::within).
-    pub fn required(&self) -> Option<f64> {
-        self.within
-    }
-
-    /// Its unit.
-    pub fn unit(&self) -> Unit {
-        self.unit
-    }
-}
-
-/// One arm compared with the baseline.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Comparison {
-    /// Arm / baseline; for figures of blocks, the geometric mean over rounds. `None` where a value is not positive.
-    pub ratio: Option<Interval>,
-    /// For figures of blocks: the median of the rounds' ratios. If it is far from `ratio`, a few rounds cause the
-    /// difference.
-    pub median_ratio: Option<Interval>,
-    /// Arm - baseline, in the unit of the figure.
-    pub difference: Interval,
-}
-
-/// One figure of one arm.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ResultRow {
-    /// Name of the arm.
-    pub arm: String,
-    /// Role of the arm.
-    pub role: Role,
-    /// Name of the figure.
-    pub figure: String,
-    /// Its unit.
-    pub unit: Unit,
-    /// The value; for figures of blocks, the mean over rounds. `None` where it is not known.
-    pub value: Option<Interval>,
-    /// Comparison with the baseline; `None` for the baseline itself and where either value is not known.
-    pub comparison: Option<Comparison>,
-    /// Rounds in which the figure is known.
-    pub rounds: usize,
-    /// For figures of samples: the number of samples.
-    pub samples: Option<u64>,
-    /// For quantiles: samples above it. For the worst 1 %: how many these are.
-    pub beyond: Option<u64>,
-}
-
-impl ResultRow {
-    /// The ratio to the baseline, where it is known.
-    pub fn ratio(&self) -> Option<Interval> {
-        self.comparison?.ratio
-    }
-}
 
 /// The figures of all arms, with intervals and warnings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -195,7 +48,7 @@ impl Results {
             elapsed_s: measurements.elapsed.as_secs_f64(),
             warnings: Vec::new(),
         };
-        results.warnings = warning::of(&results, measurements);
+        results.warnings = warning::of(&results.rows, measurements);
         results
     }
 
@@ -206,6 +59,11 @@ impl Results {
 }
 
 impl Measurements {
+    /// The figures of all arms with their intervals and warnings.
+    pub fn results(&self) -> Results {
+        Results::new(self)
+    }
+
     /// Of the figures with a required precision, the one farthest from it: its index, the half width of its interval, and
     /// the half width required.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
@@ -214,7 +72,7 @@ impl Measurements {
             .figures
             .iter()
             .enumerate()
-            .filter_map(|(number, figure)| Some((number, figure, figure.within?)));
+            .filter_map(|(number, figure)| Some((number, figure, figure.required()?)));
         wanted
             .flat_map(|(number, figure, within)| {
                 let ratios = (1..self.arms.len()).map(|arm| analysis.ratio(figure, arm));
@@ -256,20 +114,20 @@ impl<'a> Analysis<'a> {
     fn row(&self, figure: &Figure, arm: usize) -> ResultRow {
         let pool = &self.pools[arm];
         let values = self.values(figure, arm);
-        let of_block = figure.source == FigureSource::Block;
+        let of_block = figure.source() == FigureSource::Block;
         let value = if of_block {
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             self.bootstrap.mean(&known)
         } else {
             self.bootstrap
-                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source, pool, draw.weights()))
+                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source(), pool, draw.weights()))
         };
         let full = |round: &&Vec<&Block>| round.iter().any(|block| !block.samples_ns.is_empty());
         ResultRow {
             arm: self.measurements.arms[arm].name.clone(),
             role: self.measurements.arms[arm].role,
-            figure: figure.name.to_string(),
-            unit: figure.unit,
+            figure: figure.name().to_owned(),
+            unit: figure.unit(),
             value,
             comparison: if arm == 0 { None } else { self.compare(figure, arm) },
             rounds: if of_block {
@@ -278,7 +136,7 @@ impl<'a> Analysis<'a> {
                 self.rounds[arm].iter().filter(full).count()
             },
             samples: (!of_block).then_some(pool.len() as u64),
-            beyond: match figure.source {
+            beyond: match figure.source() {
                 FigureSource::Block | FigureSource::Mean => None,
                 FigureSource::Quantile(q) => Some(pool.beyond(q)),
                 FigureSource::Worst(share) => Some(pool.beyond(1.0 - share)),
@@ -289,7 +147,7 @@ impl<'a> Analysis<'a> {
     /// A figure of blocks by round: the mean over the blocks, where all have it.
     fn values(&self, figure: &Figure, arm: usize) -> Vec<Option<f64>> {
         let of_block =
-            |block: &&Block| block.figures.get(&figure.name).copied().filter(|value| value.is_finite());
+            |block: &&Block| block.figures.get(figure.name()).copied().filter(|value| value.is_finite());
         self.rounds[arm]
             .iter()
             .map(|blocks| {
@@ -301,7 +159,7 @@ impl<'a> Analysis<'a> {
 
     fn compare(&self, figure: &Figure, arm: usize) -> Option<Comparison> {
         let ratio = self.ratio(figure, arm);
-        let (difference, median_ratio) = match figure.source {
+        let (difference, median_ratio) = match figure.source() {
             FigureSource::Block => {
                 let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
                 let median = self.bootstrap.median(&self.log_ratios(figure, arm));
@@ -316,7 +174,7 @@ impl<'a> Analysis<'a> {
     }
 
     fn ratio(&self, figure: &Figure, arm: usize) -> Option<Interval> {
-        let log = match figure.source {
+        let log = match figure.source() {
             FigureSource::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
             source => self.bootstrap.percentile(self.rounds[arm].len(), |draw| {
                 self.both(source, arm, draw.weights())

@@ -1,7 +1,7 @@
 //! What limits the results of a campaign.
 
 use crate::measurements::{Measurements, StopReason};
-use crate::results::{ResultRow, Results};
+use crate::row::ResultRow;
 use crate::schedule::Role;
 use crate::{Interval, MIN_ROUNDS};
 use serde::Serialize;
@@ -142,17 +142,17 @@ fn percent(ratio: f64) -> f64 {
 }
 
 /// All warnings, the gravest first.
-pub(super) fn of(results: &Results, measurements: &Measurements) -> Vec<Warning> {
+pub(super) fn of(rows: &[ResultRow], measurements: &Measurements) -> Vec<Warning> {
     let rounds = measurements.rounds;
     let stopped = matches!(measurements.ended, StopReason::Stopped | StopReason::Failed);
     let mut warnings = Vec::new();
     warnings.extend(stopped.then_some(Warning::Stopped { rounds }));
     warnings.extend(((rounds as usize) < MIN_ROUNDS).then_some(Warning::FewRounds { rounds }));
     warnings.extend(gating(measurements));
-    warnings.extend(results.rows.iter().filter_map(control));
-    warnings.extend(results.rows.iter().filter_map(|row| imprecise(row, measurements)));
-    warnings.extend(results.rows.iter().filter_map(few_samples));
-    warnings.extend(results.rows.iter().filter_map(|row| missing(row, rounds)));
+    warnings.extend(rows.iter().filter_map(control));
+    warnings.extend(rows.iter().filter_map(|row| imprecise(row, measurements)));
+    warnings.extend(rows.iter().filter_map(few_samples));
+    warnings.extend(rows.iter().filter_map(|row| missing(row, rounds)));
     warnings
 }
 

@@ -3,6 +3,9 @@
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
 #![forbid(unsafe_code)]
 
+pub mod kvm_stats;
+pub mod qemu;
+
 /// As `eprintln!`, but printed also where the test passes: the test harness does not capture it.
 ///
 /// ```

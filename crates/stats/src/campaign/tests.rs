@@ -10,7 +10,7 @@ const QUIET: CampaignOptions = CampaignOptions {
     seed: 1,
     min_rounds: 2,
     max_rounds: 3,
-    budget: Duration::from_hours(1),
+    budget: Duration::from_secs(3600),
     foreign_limit: 0.02,
     repeats: 2,
     quiet_wait: Duration::ZERO,

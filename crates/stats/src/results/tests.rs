@@ -1,6 +1,6 @@
 use super::*;
 use crate::fake::FakeEnvironment;
-use crate::{Arms, Campaign, CampaignOptions, Trial};
+use crate::{Arms, Campaign, CampaignOptions, Trial, Unit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;

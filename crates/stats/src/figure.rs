@@ -1,0 +1,115 @@
+//! Which numbers are reported for each arm.
+
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// The unit of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nanoseconds.
+    Nanos,
+    /// A mean number of things.
+    Count,
+    /// A share of one, such as of a CPU.
+    Share,
+    /// A rate per second.
+    PerSecond,
+}
+
+/// How a figure is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FigureSource {
+    /// By each block.
+    Block,
+    /// The mean of all samples.
+    Mean,
+    /// A quantile of all samples, from 0 to 1.
+    Quantile(f64),
+    /// The mean of the greatest samples: this share of all, from 0 to 1.
+    Worst(f64),
+}
+
+/// A number that is reported for each arm.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    name: Cow<'static, str>,
+    unit: Unit,
+    source: FigureSource,
+    within: Option<f64>,
+}
+
+impl Figure {
+    /// A figure that each block computes under this name. Its value in a round is the mean over the round's blocks.
+    pub fn of_block(name: impl Into<Cow<'static, str>>, unit: Unit) -> Figure {
+        Figure { name: name.into(), unit, source: FigureSource::Block, within: None }
+    }
+
+    /// A quantile of all samples, named `p50`, `p99.9` and so on.
+    pub fn quantile(q: f64) -> Figure {
+        // 0.999 × 100 is not exactly 99.9.
+        let percent = (q * 1e9).round() / 1e7;
+        Figure {
+            name: format!("p{percent}").into(),
+            unit: Unit::Nanos,
+            source: FigureSource::Quantile(q),
+            within: None,
+        }
+    }
+
+    /// The mean of all samples, named `mean`.
+    pub fn mean() -> Figure {
+        Figure { name: "mean".into(), unit: Unit::Nanos, source: FigureSource::Mean, within: None }
+    }
+
+    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are too few samples
+    /// for p99.9.
+    pub fn worst_percent() -> Figure {
+        Figure {
+            name: "worst 1 %".into(),
+            unit: Unit::Nanos,
+            source: FigureSource::Worst(0.01),
+            within: None,
+        }
+    }
+
+    /// p50, p90, p99, p99.9 and the worst 1 %.
+    pub fn latency() -> [Figure; 5] {
+        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(Figure::quantile);
+        [p50, p90, p99, p999, Figure::worst_percent()]
+    }
+
+    /// The same figure under another name.
+    #[must_use]
+    pub fn named(self, name: impl Into<Cow<'static, str>>) -> Figure {
+        Figure { name: name.into(), ..self }
+    }
+
+    /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most this half width in
+    /// every arm. 0.02 is ±2 %.
+    #[must_use]
+    pub fn within(self, half_width: f64) -> Figure {
+        Figure { within: Some(half_width), ..self }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The half width required by [`within`](Figure::within).
+    pub fn required(&self) -> Option<f64> {
+        self.within
+    }
+
+    /// How it is computed.
+    pub(crate) fn source(&self) -> FigureSource {
+        self.source
+    }
+
+    /// Its unit.
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+}
