@@ -46,6 +46,7 @@ mod episode;
 mod metadata;
 pub mod newfile;
 mod open;
+mod pages;
 mod reader;
 pub mod regular;
 mod sparse;

@@ -7,6 +7,7 @@ use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
 use crate::episode::WakeCause;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::open::{OpenError, Opened};
+use crate::pages;
 use crate::storage::Storage;
 use parquet::errors::ParquetError;
 use parquet::file::reader::FileReader;
@@ -77,6 +78,7 @@ pub enum ReadError {
 pub struct Reader {
     path: PathBuf,
     file: SerializedFileReader<Storage>,
+    storage: Storage,
     metadata: Metadata,
     contents: Contents,
     /// For each of [`COLUMNS`] its place in the file.
@@ -100,7 +102,7 @@ impl Reader {
     }
 
     fn new(path: &Path, storage: Storage) -> Result<Reader, OpenError> {
-        let Opened { file, metadata, contents, places, other_columns } = Opened::new(path, storage)?;
+        let Opened { file, metadata, contents, places, other_columns } = Opened::new(path, storage.clone())?;
         let number = |names: &mut dyn Iterator<Item = &String>| -> HashMap<String, u32> {
             (0..).zip(names).map(|(number, name)| (name.clone(), number)).collect()
         };
@@ -109,6 +111,7 @@ impl Reader {
         Ok(Reader {
             path: path.to_owned(),
             file,
+            storage,
             metadata,
             contents,
             places,
@@ -259,9 +262,10 @@ impl Reader {
 
     fn input(&self, row_group: usize, place: Option<usize>) -> Result<Input, ParquetError> {
         let Some(place) = place else { return Ok(Input::Absent) };
+        let group = self.file.metadata().row_group(row_group);
+        pages::check(&self.storage, group.column(place), group.num_rows().unsigned_abs())?;
         let reader = Box::new(self.file.get_row_group(row_group)?.get_column_reader(place)?);
-        let nullable =
-            self.file.metadata().row_group(row_group).column(place).column_descr().max_def_level() > 0;
+        let nullable = group.column(place).column_descr().max_def_level() > 0;
         Ok(Input::Present { reader, nullable })
     }
 

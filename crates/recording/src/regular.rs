@@ -1,8 +1,9 @@
 //! Files that are read because somebody named them: regular ones, to a known length.
 
-use std::fs::{self, File};
+use rustix::fs::OFlags;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens a regular file. Opening a FIFO could wait for a writer for ever, and a device need not end.
@@ -10,9 +11,18 @@ use std::path::Path;
 /// # Errors
 /// The system's error; `InvalidInput` for anything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    let kind = fs::metadata(path)?.file_type();
+    // Opening a device can already do something; a FIFO that takes the file's place meanwhile does not block.
+    check(&fs::metadata(path)?)?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    check(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn check(metadata: &Metadata) -> io::Result<()> {
+    let kind = metadata.file_type();
     let other = match () {
-        () if kind.is_file() => return File::open(path),
+        () if kind.is_file() => return Ok(()),
         () if kind.is_dir() => "a directory",
         () if kind.is_fifo() => "a FIFO",
         () if kind.is_socket() => "a socket",

@@ -1,11 +1,13 @@
 //! Tables as Parquet: what the writers of this workspace share.
 
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
-use parquet::data_type::DataType;
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -45,11 +47,116 @@ pub struct Field {
     pub required: bool,
 }
 
+/// The values of one column in one row group, without those that are not known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values<'a> {
+    /// Of [`Kind::Text`].
+    Text(Vec<&'a str>),
+    /// Of [`Kind::Unsigned`].
+    Unsigned(Vec<u64>),
+    /// Of [`Kind::Real`].
+    Real(Vec<f64>),
+    /// Of [`Kind::Flag`].
+    Flag(Vec<bool>),
+}
+
+impl Values<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Values::Text(texts) => texts.len(),
+            Values::Unsigned(numbers) => numbers.len(),
+            Values::Real(numbers) => numbers.len(),
+            Values::Flag(flags) => flags.len(),
+        }
+    }
+}
+
+/// A table could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the table")]
+pub struct TableError(#[source] Box<dyn Error + Send + Sync>);
+
+impl From<ParquetError> for TableError {
+    fn from(error: ParquetError) -> TableError {
+        TableError(error.into())
+    }
+}
+
+/// A table on its way into a Parquet file, row group by row group.
+pub struct TableWriter<W: Write + Send> {
+    file: SerializedFileWriter<W>,
+}
+
+impl<W: Write + Send> TableWriter<W> {
+    /// A table of this name with these columns, compressed with zstd of this level, 1 to 22.
+    ///
+    /// # Errors
+    /// Where there is no such level, or `out` cannot be written to.
+    pub fn new(
+        out: W,
+        name: &str,
+        fields: &[Field],
+        zstd_level: i32,
+        created_by: &str,
+    ) -> Result<TableWriter<W>, TableError> {
+        let fields = || fields.iter().copied();
+        let properties = Arc::new(properties(fields(), zstd_level, created_by)?);
+        Ok(TableWriter { file: SerializedFileWriter::new(out, schema(name, fields())?, properties)? })
+    }
+
+    /// Appends a row group: for each column, in their order, its values, and for one that is not required which rows have
+    /// one. A column is taken after the one before it is written.
+    ///
+    /// # Errors
+    /// Where a column is of another kind or has another number of rows than the first, and what writing fails with.
+    pub fn row_group<'v>(
+        &mut self,
+        columns: impl IntoIterator<Item = (Values<'v>, Option<&'v [bool]>)>,
+    ) -> Result<(), TableError> {
+        let mut group = self.file.next_row_group()?;
+        for (values, present) in columns {
+            let has = present.map(|rows| rows.iter().filter(|&&has| has).count());
+            if let Some(has) = has.filter(|&has| has != values.len()) {
+                let what = format!("a column has {} values and {has} rows with one", values.len());
+                return Err(TableError(what.into()));
+            }
+            let levels: Option<Vec<i16>> =
+                present.map(|rows| rows.iter().map(|&has| i16::from(has)).collect());
+            let levels = levels.as_deref();
+            match values {
+                Values::Text(texts) => {
+                    let texts: Vec<ByteArray> = texts.into_iter().map(ByteArray::from).collect();
+                    write_column::<_, ByteArrayType>(&mut group, &texts, levels)?;
+                }
+                Values::Unsigned(numbers) => {
+                    // Parquet stores unsigned integers as signed ones of the same bits.
+                    let numbers: Vec<i64> = numbers.into_iter().map(u64::cast_signed).collect();
+                    write_column::<_, Int64Type>(&mut group, &numbers, levels)?;
+                }
+                Values::Real(numbers) => write_column::<_, DoubleType>(&mut group, &numbers, levels)?,
+                Values::Flag(flags) => write_column::<_, BoolType>(&mut group, &flags, levels)?,
+            }
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Adds a text to the metadata of the file.
+    pub fn metadata(&mut self, key: &str, text: String) {
+        self.file.append_key_value_metadata(KeyValue::new(key.to_owned(), text));
+    }
+
+    /// Completes the file and returns what it was written to.
+    ///
+    /// # Errors
+    /// What writing fails with.
+    pub fn finish(self) -> Result<W, TableError> {
+        Ok(self.file.into_inner()?)
+    }
+}
+
 /// The schema `name` with these columns.
-///
-/// # Errors
-/// What Parquet says.
-pub fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Result<TypePtr, ParquetError> {
+pub(crate) fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Result<TypePtr, ParquetError> {
     let field = |field: Field| {
         let (physical, logical) = match field.kind {
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
@@ -65,11 +172,9 @@ pub fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Result<Typ
     Ok(Arc::new(Type::group_type_builder(name).with_fields(fields).build()?))
 }
 
-/// How these columns are packed: zstd of this level, dictionaries for texts, differences of integers.
-///
-/// # Errors
-/// Where there is no such level.
-pub fn properties(
+/// How these columns are packed: zstd of this level, dictionaries for texts, differences of integers. An error where
+/// there is no such level.
+pub(crate) fn properties(
     fields: impl IntoIterator<Item = Field>,
     zstd_level: i32,
     created_by: &str,
@@ -91,11 +196,8 @@ pub fn properties(
 }
 
 /// Writes the next column of a row group: the values there are, and of a column that is not required, for each row 1
-/// where it has one and 0 where it has none.
-///
-/// # Errors
-/// What Parquet says, and where the schema has no further column.
-pub fn write_column<W: Write + Send, T: DataType>(
+/// where it has one and 0 where it has none. An error where the schema has no further column.
+pub(crate) fn write_column<W: Write + Send, T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
     levels: Option<&[i16]>,
@@ -104,4 +206,41 @@ pub fn write_column<W: Write + Send, T: DataType>(
         group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
     column.typed::<T>().write_batch(values, levels, None)?;
     column.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    const FIELDS: [Field; 2] = [
+        Field { name: "name", kind: Kind::Text, required: true },
+        Field { name: "ns", kind: Kind::Unsigned, required: false },
+    ];
+
+    fn table(ns: Values<'_>) -> Result<Vec<u8>, TableError> {
+        let mut table = TableWriter::new(vec![], "test", &FIELDS, 3, "test")?;
+        table.row_group([(Values::Text(vec!["a", "b"]), None), (ns, Some(&[false, true][..]))])?;
+        table.metadata("key", "text".to_owned());
+        table.finish()
+    }
+
+    #[test]
+    fn rows_without_a_value_are_null() {
+        let bytes = table(Values::Unsigned(vec![u64::MAX])).unwrap();
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let rows: Vec<String> =
+            reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string()).collect();
+        assert_eq!(rows, [r#"{name: "a", ns: null}"#, r#"{name: "b", ns: 18446744073709551615}"#]);
+        let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
+        assert_eq!(pairs[0].value.as_deref(), Some("text"));
+    }
+
+    #[test]
+    fn a_column_with_another_number_of_values_is_an_error() {
+        for ns in [vec![], vec![1, 2, 3]] {
+            let error = table(Values::Unsigned(ns)).unwrap_err();
+            assert!(error.source().is_some(), "{error}");
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! What is no recording, or no longer one, is refused with a reason; nothing panics.
 
+use bytes::Bytes;
 use dwell_recording::{
     Chunk, Columns, Episode, Layer, Metadata, NewFileError, OpenError, Packing, ReadError, Reader, WakeCause,
     WriteError, Writer,
 };
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
@@ -185,6 +186,94 @@ fn cut_off_anywhere_is_refused() {
     assert_eq!(read_all(&whole), Ok(100));
     for length in 0..whole.len() {
         assert!(read_all(&whole[..length]).is_err(), "cut off after {length} of {} bytes", whole.len());
+    }
+}
+
+/// Thrift's compact form of a number of 32 bits: the sign is the lowest bit, seven bits to a byte.
+fn varint(number: i32) -> Vec<u8> {
+    let mut rest = (number << 1 ^ number >> 31).cast_unsigned();
+    let mut bytes = vec![];
+    while rest >= 0x80 {
+        bytes.push(u8::try_from(rest & 0x7f).unwrap() | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(u8::try_from(rest).unwrap());
+    bytes
+}
+
+fn field(number: i32) -> Vec<u8> {
+    [vec![0x15], varint(number)].concat()
+}
+
+/// A recording of one row whose last column chunk has other pages. `pages` is given the bytes of the one data page.
+fn with_pages(columns: &str, pages: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let bytes = foreign(columns, &KEYS);
+    let footer = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(bytes.clone())).unwrap();
+    let mut group = footer.row_group(0).clone().into_builder();
+    let mut chunks = group.take_columns();
+    let last = chunks.pop().unwrap();
+    let (start, length) = last.byte_range();
+    let (start, length) = (usize::try_from(start).unwrap(), usize::try_from(length).unwrap());
+    let new = pages(&bytes[start..start + length]);
+    let last = last
+        .into_builder()
+        .set_data_page_offset(i64::try_from(start).unwrap())
+        .set_dictionary_page_offset(None)
+        .set_total_compressed_size(i64::try_from(new.len()).unwrap())
+        .build()
+        .unwrap();
+    let group = group.set_column_metadata(chunks).add_column_metadata(last).build().unwrap();
+    let footer = footer.into_builder().set_row_groups(vec![group]).build();
+    let mut out = [&bytes[..start], &new].concat();
+    ParquetMetaDataWriter::new(&mut out, &footer).finish().unwrap();
+    out
+}
+
+/// A page of plain values, type 0, with these numbers in its header.
+fn data_page(uncompressed: i32, body: &[u8], values: i32, encoding: i32) -> Vec<u8> {
+    let compressed = i32::try_from(body.len()).unwrap();
+    // The encodings of levels are RLE, 3.
+    let own = [field(values), field(encoding), field(3), field(3), vec![0]].concat();
+    [field(0), field(uncompressed), field(compressed), vec![0x2c], own, vec![0], body.to_vec()].concat()
+}
+
+/// A dictionary, type 2, of plain values.
+fn dictionary_page(values: i32, body: &[u8]) -> Vec<u8> {
+    let size = i32::try_from(body.len()).unwrap();
+    let own = [field(values), field(0), vec![0]].concat();
+    [field(2), field(size), field(size), vec![0x4c], own, vec![0], body.to_vec()].concat()
+}
+
+#[test]
+fn a_page_that_claims_more_than_can_be_true_is_refused_before_memory_is_taken() {
+    let columns = format!("{START}{IDLE}{IDLER}");
+    let name = b"\x04\0\0\0cpu0";
+    let read = |pages: Vec<u8>| read_all(&with_pages(&columns, |_| pages.clone()));
+    assert_eq!(read(data_page(8, name, 1, 0)), Ok(1), "the same by hand");
+    assert_eq!(read_all(&with_pages(&columns, <[u8]>::to_vec)), Ok(1), "the pages of the library");
+    let damaged = "cannot read `idler` in row group 0; the file is damaged";
+    for (pages, why) in [
+        (data_page(i32::MAX, name, 1, 0), "claims 2147483647 bytes, and at most 134217728 are read"),
+        (data_page(-1, name, 1, 0), "claims -1 bytes"),
+        (data_page(8, name, i32::MAX, 0), "claims 2147483647 values, and its row group 1 rows"),
+        (data_page(8, name, -1, 0), "claims -1 values"),
+        ([dictionary_page(i32::MAX, name), data_page(2, &[1, 2], 1, 8)].concat(), "claims 2147483647 values"),
+        // Block size, blocks, and 2^40 lengths: memory would be taken for so many.
+        (data_page(9, &[0x80, 1, 4, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20], 1, 6), "delta-encoded strings"),
+        (data_page(9, &[0x80, 1, 4, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20], 1, 7), "delta-encoded strings"),
+        // The same size in a field of another type, and behind a list.
+        ([vec![0x15, 0, 0x16], varint(i32::MAX), field(8), vec![0]].concat(), "header that cannot be read"),
+        (
+            [field(0), field(8), field(8), vec![0xf9, 0xf1, 0xff, 0xff, 0x7f]].concat(),
+            "header that cannot be read",
+        ),
+    ] {
+        let bytes = with_pages(&columns, |_| pages.clone());
+        let reader = Reader::from_bytes("m", bytes).unwrap();
+        let error = reader.read(0, Columns::ALL, &mut Chunk::default()).expect_err(why);
+        assert!(error.to_string().ends_with(damaged), "{error}");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(why), "wanted {why}: {source}");
     }
 }
 
