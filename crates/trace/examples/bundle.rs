@@ -2,7 +2,7 @@
 //!
 //! FROM holds `manifest.json` and, for each of its keys that is no file name, `KEY.csv.gz`; TO gets `KEY.parquet`.
 //! The manifest's `load` and `how` become the provenance. `guest-*` were taken from enter to exit of an idle state,
-//! so their times include the wake-up latency; `event-*` end at the waking of the next task.
+//! so their times include the wakeup latency; `event-*` end at the waking of the next task.
 //! Run again on the same input, it writes the same bytes.
 
 use dwell_recording::{Clock, IdleIncludes, Layer, Metadata, Packing, Source, Writer};

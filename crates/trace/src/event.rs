@@ -65,6 +65,23 @@ pub enum EventKind {
         /// The window before \[ns\].
         old: u32,
     },
+    /// `dwell_idle:dwell_idle_episode`: the driver dwell_idle ends an episode of this CPU.
+    DwellIdle {
+        /// The window of the episode \[ns\].
+        window_ns: u64,
+        /// Whether the CPU halted.
+        halted: bool,
+    },
+    /// The haltpoll governor takes in how long an idle state lasted (its function `haltpoll_reflect`, which a BPF program
+    /// can see). A [`EventKind::GuestHaltPoll`] that it causes follows.
+    Reflect {
+        /// The state that was left.
+        state: u32,
+        /// How long it lasted, as the governor has it \[ns\].
+        residency_ns: u64,
+        /// The governor's window before \[ns\].
+        limit_ns: u64,
+    },
     /// `sched:sched_switch`, or perf's own record of a switch.
     Switch {
         /// The thread that leaves the CPU; 0 is the idle task.
@@ -113,12 +130,56 @@ pub enum EventKind {
         /// What it returned: how many are ready, or a negative error.
         result: i64,
     },
+    /// An event of QEMU's own trace, of one of its contexts.
+    Aio {
+        /// The address of the context.
+        ctx: u64,
+        /// What happened.
+        what: Aio,
+    },
+    /// From here on the system calls of this thread are not in the trace, though other events may be.
+    Untraced,
     /// Events were lost just before.
     Lost {
         /// Of which CPU; `None`: of any.
         cpu: Option<u32>,
         /// How many.
         count: u64,
+    },
+}
+
+/// What QEMU traces of a context (`AioContext`), an event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aio {
+    /// `run_poll_handlers_begin`: a polling attempt begins.
+    PollBegin {
+        /// For how long at most \[ns\].
+        max_ns: i64,
+    },
+    /// `run_poll_handlers_end`: it ends.
+    PollEnd {
+        /// Whether a handler found something to do.
+        progress: bool,
+        /// How long the context may sleep now \[ns\]; 0: not at all, -1: without a limit.
+        timeout_ns: i64,
+    },
+    /// `poll_grow` or `poll_shrink`: the window was changed.
+    Window {
+        /// Grown, else shrunk.
+        grow: bool,
+        /// The window after \[ns\].
+        new: i64,
+        /// The window before \[ns\].
+        old: i64,
+    },
+    /// `poll_add` or `poll_remove`: a handler joins the list of those that are polled, or leaves it.
+    Handler {
+        /// The address of the handler.
+        node: u64,
+        /// Its file descriptor.
+        fd: i64,
+        /// Joins, else leaves.
+        joins: bool,
     },
 }
 
@@ -265,6 +326,10 @@ pub enum TracepointKind {
     CpuIdle,
     /// `power:guest_halt_poll_ns`
     GuestHaltPoll,
+    /// `dwell_idle:dwell_idle_episode`
+    DwellIdle,
+    /// The kernel's function `haltpoll_reflect`, which is no tracepoint
+    Reflect,
     /// `sched:sched_switch`
     Switch,
     /// `sched:sched_wakeup`
@@ -296,12 +361,14 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 17] = [
+    const NAMED: [(TracepointKind, &'static str); 19] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
         (TracepointKind::HltExit, "kvm:kvm_exit"),
         (TracepointKind::CpuIdle, "power:cpu_idle"),
         (TracepointKind::GuestHaltPoll, "power:guest_halt_poll_ns"),
+        (TracepointKind::DwellIdle, "dwell_idle:dwell_idle_episode"),
+        (TracepointKind::Reflect, "fentry:haltpoll_reflect"),
         (TracepointKind::Switch, "sched:sched_switch"),
         (TracepointKind::ContextSwitch, "perf:context_switch"),
         (TracepointKind::Waking, "sched:sched_waking"),

@@ -1,7 +1,8 @@
 //! Events as the text of `perf script`, for other tools and for [`import::perf`](crate::import::perf).
 //!
 //! Everything that an event has is written, so that the text gives the same recording as the events. What an event does not
-//! have (priorities, states of tasks, addresses) is written as zero or as the usual value.
+//! have (priorities, states of tasks, addresses) is written as zero or as the usual value. perf has no words for the events
+//! of QEMU's own trace; they are left out.
 
 use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::import::perf::LEAVE;
@@ -37,6 +38,9 @@ impl<W: Write> PerfText<W> {
     /// Those of `out`.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         let Event { pid, tid, kind, .. } = *event;
+        if matches!(kind, EventKind::Aio { .. } | EventKind::Untraced) {
+            return Ok(());
+        }
         if pid > 0
             && self.processes.insert(pid)
             && let Some(name) = self.names.process(pid)
@@ -115,6 +119,12 @@ impl fmt::Display for Text<'_> {
             EventKind::GuestHaltPoll { new, old } => {
                 write!(f, "halt_poll_ns {new} ({} {old})", step(new > old))
             }
+            EventKind::DwellIdle { window_ns, halted } => {
+                write!(f, "idle_ns=0 window_ns={window_ns} busy_ns=0 halted={}", u8::from(halted))
+            }
+            EventKind::Reflect { state, residency_ns, limit_ns } => {
+                write!(f, "state={state} residency_ns={residency_ns} limit_ns={limit_ns}")
+            }
             EventKind::Switch { prev, prev_runnable, next } => {
                 write!(f, "prev_comm=- prev_pid={prev} prev_prio=120 ")?;
                 if let Some(runnable) = prev_runnable {
@@ -137,7 +147,7 @@ impl fmt::Display for Text<'_> {
                 write!(f, "timeout: {:#010x}", call.argument(timeout))
             }
             EventKind::Leave { result, .. } => write!(f, "{result:#x}"),
-            EventKind::Lost { .. } => Ok(()),
+            EventKind::Aio { .. } | EventKind::Untraced | EventKind::Lost { .. } => Ok(()),
         }
     }
 }
@@ -149,6 +159,8 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         EventKind::HltExit { .. } => TracepointKind::HltExit,
         EventKind::CpuIdle { .. } => TracepointKind::CpuIdle,
         EventKind::GuestHaltPoll { .. } => TracepointKind::GuestHaltPoll,
+        EventKind::DwellIdle { .. } => TracepointKind::DwellIdle,
+        EventKind::Reflect { .. } => TracepointKind::Reflect,
         EventKind::Switch { .. } => TracepointKind::Switch,
         EventKind::Waking { .. } => TracepointKind::Waking,
         EventKind::Wakeup { .. } => TracepointKind::Wakeup,
@@ -158,6 +170,6 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         EventKind::Interrupt(Interrupt::Device) => TracepointKind::DeviceInterrupt,
         EventKind::Enter { call, .. } => TracepointKind::Enter(call),
         EventKind::Leave { call, .. } => TracepointKind::Leave(call),
-        EventKind::Lost { .. } => return None,
+        EventKind::Aio { .. } | EventKind::Untraced | EventKind::Lost { .. } => return None,
     })
 }

@@ -29,6 +29,9 @@
 //! caused it: `old` was the window of that episode, `new` is that of those that follow. An episode that did not begin with
 //! the polling state had no window in force, whatever the governor's was, unless that was 0. Where the governor has
 //! reported nothing, a poll that ran out has shown the window by its length.
+//!
+//! The driver dwell_idle polls and halts in one state, number 1. It reports the window of an episode and whether the CPU
+//! halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is left.
 
 use crate::event::{Event, EventKind, Interrupt};
 use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
@@ -39,9 +42,14 @@ use std::collections::BTreeMap;
 /// What shows that a CPU idles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuestSource {
-    /// [`GuestSource::CpuIdle`] if every CPU emits it, else [`GuestSource::Switch`].
+    /// [`GuestSource::CpuIdle`] if every CPU emits it, else [`GuestSource::Switch`]. A recorder prefers
+    /// [`GuestSource::Bpf`] to switches where it can be had.
     #[default]
     Auto,
+    /// [`GuestSource::CpuIdle`], which a recorder reads through BPF.
+    Bpf,
+    /// [`GuestSource::Auto`] without BPF.
+    Perf,
     /// `power:cpu_idle`.
     CpuIdle,
     /// Context switches to and from the idle task: perf's own records of them, or `sched:sched_switch`.
@@ -53,6 +61,8 @@ impl GuestSource {
     pub const fn name(self) -> &'static str {
         match self {
             GuestSource::Auto => "auto",
+            GuestSource::Bpf => "bpf",
+            GuestSource::Perf => "perf",
             GuestSource::CpuIdle => "cpu_idle",
             GuestSource::Switch => "switch",
         }
@@ -111,10 +121,23 @@ struct Idle {
     window_ns: Option<u32>,
     /// How long it polled until it halted \[ns\].
     ran_out_after_ns: Option<u64>,
+    /// What the driver dwell_idle reported.
+    reported: Option<Reported>,
+}
+
+/// The window of an episode \[ns\] and whether the CPU halted. With switches, in the first of the episodes that the
+/// driver sees in one, and in any.
+#[derive(Clone, Copy, Debug)]
+struct Reported {
+    window_ns: u64,
+    halted: bool,
 }
 
 impl Idle {
     fn window_ns(&self) -> Option<u64> {
+        if let Some(reported) = self.reported {
+            return Some(reported.window_ns);
+        }
         match (self.window_ns, self.polled) {
             (Some(1..), Some(false)) => None,
             (Some(window_ns), _) => Some(window_ns.into()),
@@ -134,9 +157,14 @@ struct Held {
 const POLL_STATE: Option<u32> = if cfg!(target_arch = "x86_64") { Some(0) } else { None };
 
 impl GuestPairing {
-    /// For events of `source`, which is [`GuestSource::CpuIdle`] or another one: with anything else, switches are used.
+    /// For events of `source`: with [`GuestSource::CpuIdle`] and [`GuestSource::Bpf`] `power:cpu_idle` is used, with
+    /// anything else switches.
     /// `silent` are the CPUs whose idle task emits no events, for the notes.
     pub fn new(source: GuestSource, silent: Vec<u32>) -> GuestPairing {
+        let source = match source {
+            GuestSource::CpuIdle | GuestSource::Bpf => GuestSource::CpuIdle,
+            _ => GuestSource::Switch,
+        };
         GuestPairing {
             source,
             silent,
@@ -169,6 +197,7 @@ impl GuestPairing {
             halted: polls.map(|polls| !polls),
             window_ns: cpu.window_ns,
             ran_out_after_ns: None,
+            reported: None,
         };
         if let Some(held) = cpu.held.take() {
             let ran_out = held.idle.halted == Some(false) && held.episode.wake == Some(WakeCause::Unknown);
@@ -212,7 +241,7 @@ impl GuestPairing {
             start_ns: idle.start_ns,
             idle_ns: event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns),
             window_ns: idle.window_ns(),
-            halted: idle.halted,
+            halted: idle.reported.map(|reported| reported.halted).or(idle.halted),
             wake: Some(wake),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
             alone_ns: None,
@@ -298,6 +327,14 @@ impl GuestPairing {
         cpu.window_ns = Some(new);
     }
 
+    /// The driver ends an episode of its own; the state is not left yet.
+    fn reported(&mut self, number: u32, window_ns: u64, halted: bool) {
+        if let Some(idle) = &mut self.cpu(number).idle {
+            let reported = idle.reported.get_or_insert(Reported { window_ns, halted });
+            reported.halted |= halted;
+        }
+    }
+
     /// Events were lost, of one CPU or of any: what was going on there is not to be trusted.
     fn lost(&mut self, number: Option<u32>, found: &mut Vec<PairedEpisode>) {
         // Any task may have run unseen since it was woken.
@@ -341,6 +378,11 @@ impl Pairing for GuestPairing {
             EventKind::Waking { woken, target } => self.waking(event, woken, target),
             EventKind::Interrupt(interrupt) => self.interrupt(event, interrupt),
             EventKind::GuestHaltPoll { new, old } => self.window(event.cpu, new, old),
+            EventKind::DwellIdle { window_ns, halted } => self.reported(event.cpu, window_ns, halted),
+            EventKind::Reflect { limit_ns, .. } => {
+                let limit = u32::try_from(limit_ns).unwrap_or(u32::MAX);
+                self.window(event.cpu, limit, limit);
+            }
             EventKind::Lost { cpu, .. } => self.lost(cpu, found),
             _ => {}
         }
@@ -403,6 +445,25 @@ mod tests {
 
     fn seen(found: &[PairedEpisode]) -> Vec<(u64, u64, Option<WakeCause>, Option<u64>)> {
         found.iter().map(|f| (f.start_ns, f.idle_ns, f.wake, f.wake_latency_ns)).collect()
+    }
+
+    /// The governor's own figure, before anything changed.
+    #[test]
+    fn the_window_is_known_from_the_first_decision_that_is_seen() {
+        let reflect = |state| EventKind::Reflect { state, residency_ns: 1, limit_ns: 50_000 };
+        let (_, found) = run(&[
+            event(0, 0, idle(0)),
+            event(50_100, 0, LEFT),
+            event(50_200, 0, reflect(0)),
+            event(50_300, 0, idle(1)),
+            event(90_000, 0, LEFT),
+            event(90_100, 0, reflect(1)),
+            event(90_200, 0, EventKind::GuestHaltPoll { new: 100_000, old: 50_000 }),
+            event(99_000, 0, idle(0)),
+            event(99_500, 0, LEFT),
+        ]);
+        let windows: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.window_ns)).collect();
+        assert_eq!(windows, [(0, 90_000, Some(50_000)), (99_000, 500, Some(100_000))]);
     }
 
     #[test]
@@ -504,6 +565,23 @@ mod tests {
         let windows: Vec<_> = found.iter().map(|episode| episode.window_ns).collect();
         assert_eq!(windows, [Some(1_700), Some(4_000), Some(8_000), None, Some(0)]);
         assert_eq!(found[0].idle_ns, 89_000);
+    }
+
+    #[test]
+    fn the_driver_dwell_idle_reports_window_and_halt() {
+        let ended = |window_ns, halted| EventKind::DwellIdle { window_ns, halted };
+        let (_, found) = run(&[
+            event(1_000, 0, idle(1)),
+            event(4_000, 0, EventKind::Waking { woken: 7, target: 0 }),
+            event(4_100, 0, ended(7_500, false)),
+            event(4_200, 0, LEFT),
+            event(20_000, 0, idle(1)),
+            event(90_000, 0, TIMER),
+            event(90_100, 0, ended(0, true)),
+            event(90_200, 0, LEFT),
+        ]);
+        let seen: Vec<_> = found.iter().map(|f| (f.idle_ns, f.window_ns, f.halted)).collect();
+        assert_eq!(seen, [(3_000, Some(7_500), Some(false)), (70_000, Some(0), Some(true))]);
     }
 
     #[test]

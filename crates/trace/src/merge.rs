@@ -4,7 +4,7 @@
 //! of different CPUs come in pieces. They are kept back for a bounded time, then sorted and released. An event that comes
 //! later than that is not put in at the wrong place: it is refused, and the caller counts it as lost.
 
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use std::collections::VecDeque;
 
 /// Sorts events by time, within a bounded delay.
@@ -25,7 +25,7 @@ impl Merge {
         Merge::default()
     }
 
-    /// Takes an event; answers `false`, and does not keep it, if later ones have been released.
+    /// Takes an event; returns `false`, and does not keep it, if later ones have been released.
     #[inline]
     #[must_use = "a late event is lost and must be counted"]
     pub fn push(&mut self, event: Event) -> bool {
@@ -36,6 +36,19 @@ impl Merge {
             self.pending.push_back(event);
         }
         in_time
+    }
+
+    /// Takes a loss in place of an event that was refused: what is released next need not belong to what was released before.
+    /// Its time is that of the last release, the earliest that is still in order.
+    pub fn push_loss(&mut self, refused: &Event) {
+        let count = match refused.kind {
+            EventKind::Lost { count, .. } => count,
+            _ => 1,
+        };
+        let kind = EventKind::Lost { cpu: Some(refused.cpu), count };
+        let loss = Event { time_ns: self.released_ns, cpu: refused.cpu, pid: 0, tid: 0, kind };
+        let in_time = self.push(loss);
+        debug_assert!(in_time, "no earlier than what was released");
     }
 
     /// Releases everything up to `until_ns` \[ns, CLOCK_MONOTONIC\], in order of time; of equal times, what was pushed first
@@ -62,7 +75,7 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::EventKind;
+    use crate::event::SystemCall;
     use proptest::prelude::*;
 
     fn event(time_ns: u64, cpu: u32, count: u64) -> Event {
@@ -77,6 +90,14 @@ mod tests {
         assert!(!merge.push(event(19, 1, 0)));
         assert!(merge.push(event(20, 1, 0)));
         assert_eq!(merge.pending(), 1);
+        // In its place a loss comes before all that is released later.
+        merge.push_loss(&event(19, 1, 7));
+        let kind = EventKind::Leave { call: SystemCall::Poll, result: 1 };
+        merge.push_loss(&Event { kind, ..event(18, 2, 0) });
+        let mut released = vec![];
+        merge.release(30, |event| released.push((event.time_ns, event.kind)));
+        let loss = |cpu, count| (20, EventKind::Lost { cpu: Some(cpu), count });
+        assert_eq!(released, [loss(1, 0), loss(1, 7), loss(2, 1)]);
     }
 
     proptest! {

@@ -186,6 +186,10 @@ fn of_cpus() -> impl Strategy<Value = EventKind> {
         2 => interrupt.prop_map(EventKind::Interrupt),
         2 => (0u32..3, 0u32..3)
             .prop_map(|(new, old)| EventKind::GuestHaltPoll { new: new * 10_000, old: old * 10_000 }),
+        2 => (any::<u64>(), any::<bool>())
+            .prop_map(|(window_ns, halted)| EventKind::DwellIdle { window_ns, halted }),
+        1 => (0u32..2, any::<u64>(), any::<u64>())
+            .prop_map(|(state, residency_ns, limit_ns)| EventKind::Reflect { state, residency_ns, limit_ns }),
         1 => lost(),
     ]
 }

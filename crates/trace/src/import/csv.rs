@@ -6,6 +6,8 @@
 //! handlers with commas between them, so it needs quotes if it has more than one. A quoted field may hold commas and,
 //! doubled, quotes, but no line break. Blank lines are skipped.
 //!
+//! A table shows episodes, not for how long was recorded before the first and after the last: the time recorded is not known.
+//!
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 
 use super::{ImportSummary, Input, InputError, excerpt};

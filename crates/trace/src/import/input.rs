@@ -1,7 +1,7 @@
 //! Lines of a text that may be compressed.
 
+use dwell_recording::regular;
 use flate2::bufread::MultiGzDecoder;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
@@ -53,10 +53,10 @@ pub struct Input<'a> {
 }
 
 impl Input<'static> {
-    /// The text in the file at `path`.
+    /// The text in the regular file at `path`.
     pub fn open(path: &Path) -> Result<Input<'static>, InputError> {
         let name = path.display().to_string();
-        match File::open(path) {
+        match regular::open(path) {
             Ok(file) => Input::new(&name, file),
             Err(source) => Err(InputError::Open { name, source }),
         }

@@ -19,7 +19,7 @@ pub mod qemu;
 pub use input::{Input, InputError};
 
 use crate::write::{OVERLAPS, Overlaps};
-use dwell_recording::{Losses, Metadata};
+use dwell_recording::{Losses, Metadata, TimeRecorded};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -69,6 +69,18 @@ impl ImportSummary {
 
     fn ignore_event(&mut self, name: &str) {
         count(&mut self.ignored, name);
+    }
+}
+
+/// From the first event of a text to the last, of any kind: for so long at least the recorder watched.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventSpan(Option<TimeRecorded>);
+
+impl EventSpan {
+    fn add(&mut self, time_ns: u64) {
+        let TimeRecorded { start_ns, end_ns } =
+            self.0.unwrap_or(TimeRecorded { start_ns: time_ns, end_ns: time_ns });
+        self.0 = Some(TimeRecorded { start_ns: start_ns.min(time_ns), end_ns: end_ns.max(time_ns) });
     }
 }
 

@@ -30,6 +30,7 @@ fn reads_the_time_alone_on_the_cpu() {
     let mut chunk = Chunk::default();
     reader.read(0, Columns::ALONE_NS, &mut chunk).unwrap();
     assert_eq!(chunk.alone_ns, [None, Some(0), Some(u64::MAX)]);
+    assert_eq!(reader.metadata().recorded, None);
 }
 
 #[test]

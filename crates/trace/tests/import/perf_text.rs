@@ -1,5 +1,5 @@
 use super::perf_host::{perf, perf_with};
-use dwell_recording::Layer;
+use dwell_recording::{Layer, TimeRecorded};
 use dwell_trace::event::SystemCall;
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::Input;
@@ -49,6 +49,19 @@ fn every_line_is_counted() {
     );
     let summary = perf(text).unwrap().summary;
     assert_eq!((summary.lines, summary.other_lines, summary.ignored["kvm:kvm_pio"]), (5, 3, 1));
+}
+
+#[test]
+fn the_time_recorded_is_from_the_first_event_to_the_last_whatever_they_are() {
+    let around = |time: &str| format!("a 1 [000] {time}: kvm:kvm_pio: pio_read at 0x1\n");
+    let recorded = |text: String| perf(text).unwrap().reader.metadata().recorded;
+    let of = |start_ns, end_ns| Some(TimeRecorded { start_ns, end_ns });
+    assert_eq!(recorded(WAKEUP.to_owned()), of(1_000_100_000, 1_000_100_000));
+    let text = around("0.500000") + WAKEUP + &around("7.000000") + &around("6.999999");
+    assert_eq!(recorded(text.clone()), of(500_000_000, 7_000_000_000));
+    // Rates are over the whole of it, and the episode of 5 us that began before its event is in it.
+    assert_eq!(perf(text).unwrap().reader.span_ns(), 6_500_000_000);
+    assert_eq!(perf(WAKEUP).unwrap().reader.span_ns(), 5_000);
 }
 
 #[test]

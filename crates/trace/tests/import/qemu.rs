@@ -1,7 +1,9 @@
 use super::{Imported, import};
 use dwell_policy::iothread::{Aio, Event, Handler, Kind, Params, Release, Revision};
 use dwell_policy::version::Version;
-use dwell_recording::{Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, WakeCause, Writer};
+use dwell_recording::{
+    Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, TimeRecorded, WakeCause, Writer,
+};
 use dwell_trace::import::qemu::{self, LEAST_LENGTHS, QemuOptions, REALTIME_OFFSET, Sleeps};
 use proptest::prelude::*;
 
@@ -62,6 +64,8 @@ fn attempts_are_episodes_and_what_has_no_beginning_is_counted() {
     assert_eq!((metadata.layer, metadata.clock), (Layer::Iothread, Clock::Unknown));
     assert_eq!((metadata.idle_includes, metadata.resolution_ns), (IdleIncludes::Wake, Some(1_000)));
     assert_eq!((metadata.lost.events, metadata.lost.incomplete_episodes), (None, 2));
+    let recorded = TimeRecorded { start_ns: 100_000_000_000, end_ns: 100_000_130_000 };
+    assert_eq!(metadata.recorded, Some(recorded));
     assert_eq!(metadata.other["contexts"]["ctx-0x5"]["handlers"][0]["fd"], 7);
     assert!(!metadata.other.contains_key(LEAST_LENGTHS));
 }
@@ -75,6 +79,7 @@ fn without_times_lengths_are_the_least_that_the_decisions_allow() {
     // The shrink says that it took longer than the maximum.
     assert_eq!(imported.rows(), ["ctx-0x5 0 0 4000 false io - -", "ctx-0x5 0 32769 4000 true unknown - -"]);
     assert_eq!(imported.reader.metadata().other[LEAST_LENGTHS], true);
+    assert_eq!(imported.reader.metadata().recorded, None);
     let decisions = imported.summary.decisions.unwrap();
     assert_eq!((decisions.traced, decisions.determined, decisions.contradicted), (2, 0, 0));
     // Nobody says what the maximum is: it outlasted what it polled.
@@ -107,6 +112,8 @@ fn recorded_sleeps_tell_what_the_trace_does_not() {
     let decisions = summary.decisions.unwrap();
     assert_eq!((decisions.traced, decisions.determined, decisions.contradicted), (2, 2, 0));
     assert_eq!(imported.reader.metadata().clock, Clock::Monotonic);
+    let recorded = TimeRecorded { start_ns: 1_000_000_000, end_ns: 1_000_130_000 };
+    assert_eq!(imported.reader.metadata().recorded, Some(recorded));
 }
 
 #[test]
@@ -175,9 +182,7 @@ fn the_waits_of_something_else_are_refused() {
     assert!(Sleeps::read("g", &guest).err().unwrap().to_string().contains("is a recording of layer guest"));
     let writer = Writer::new(vec![], Metadata::new(Layer::Iothread), Packing::default()).unwrap();
     let old = Reader::from_bytes("o", writer.close().unwrap().1).unwrap();
-    assert!(
-        Sleeps::read("o", &old).err().unwrap().to_string().contains("does not tell how its clock stands")
-    );
+    assert!(Sleeps::read("o", &old).err().unwrap().to_string().contains("it has no time of day"));
 }
 
 /// The trace of a context that lives through these block times \[us\], one `aio_poll` each, as QEMU would write it; and

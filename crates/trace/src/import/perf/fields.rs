@@ -19,6 +19,8 @@ pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option
             let (_, new, old) = window(text)?;
             EventKind::GuestHaltPoll { new, old }
         }
+        TracepointKind::DwellIdle => dwell_idle(text)?,
+        TracepointKind::Reflect => reflect(text)?,
         TracepointKind::Switch => switch(text)?,
         TracepointKind::ContextSwitch => return context_switch(text, event.tid),
         TracepointKind::Waking => {
@@ -41,6 +43,17 @@ pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option
         TracepointKind::AnyLeave => return any_leave(text),
     };
     Some(Some(kind))
+}
+
+/// `idle_ns=812 window_ns=7500 busy_ns=1290 halted=0`.
+fn dwell_idle(text: &str) -> Option<EventKind> {
+    let field = |name| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let halted = match field("halted")? {
+        "0" => false,
+        "1" => true,
+        _ => return None,
+    };
+    Some(EventKind::DwellIdle { window_ns: field("window_ns")?.parse().ok()?, halted })
 }
 
 /// `wait time 12345 ns, polling valid`, `poll time 0 ns, polling invalid`.
@@ -83,6 +96,17 @@ fn cpu_idle(text: &str) -> Option<EventKind> {
     let (state, cpu) = text.strip_prefix("state=")?.split_once(" cpu_id=")?;
     let state = Some(digits(state)?).filter(|&state| state != LEAVE);
     Some(EventKind::CpuIdle { cpu: digits(first_word(cpu))?, state })
+}
+
+/// `state=1 residency_ns=123 limit_ns=50000`, as this crate's export writes it.
+fn reflect(text: &str) -> Option<EventKind> {
+    let (state, rest) = text.strip_prefix("state=")?.split_once(" residency_ns=")?;
+    let (residency, limit) = rest.split_once(" limit_ns=")?;
+    Some(EventKind::Reflect {
+        state: digits(state)?,
+        residency_ns: residency.parse().ok()?,
+        limit_ns: first_word(limit).parse().ok()?,
+    })
 }
 
 /// `prev_comm=a prev_pid=1 … ==> next_comm=b next_pid=2 next_prio=120`, or from perf's plugin
@@ -256,6 +280,11 @@ mod tests {
                 "power:guest_halt_poll_ns",
                 "halt_poll_ns 50000 (grow 0)",
                 EventKind::GuestHaltPoll { new: 50_000, old: 0 },
+            ),
+            (
+                "dwell_idle:dwell_idle_episode",
+                "idle_ns=812 window_ns=7500 busy_ns=1290 halted=0",
+                EventKind::DwellIdle { window_ns: 7_500, halted: false },
             ),
             (
                 "sched:sched_switch",

@@ -6,7 +6,7 @@
 //! | events in the text | layer | an episode is |
 //! |---|---|---|
 //! | `kvm:kvm_vcpu_wakeup`, `kvm:kvm_halt_poll_ns`, `kvm:kvm_exit`; for the time alone `sched:sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_migrate_task` | host | one wakeup of a vCPU: [`HostPairing`] |
-//! | `power:cpu_idle`, or `sched:sched_switch` or switches as perf records them by itself; `sched:sched_waking`; interrupts; `power:guest_halt_poll_ns` | guest | one period of idling of a CPU: [`GuestPairing`] |
+//! | `power:cpu_idle`, or `sched:sched_switch` or switches as perf records them by itself; `sched:sched_waking`; interrupts; `power:guest_halt_poll_ns`; `dwell_idle:dwell_idle_episode` | guest | one period of idling of a CPU: [`GuestPairing`] |
 //! | `syscalls:sys_enter_*` and `sys_exit_*` of the calls that wait, or `raw_syscalls` | iothread | one call that may wait: [`ThreadPairing`] |
 //!
 //! Which of these it is, is decided by the first megabytes of the text. If the events of several layers are there (a trace
@@ -26,7 +26,7 @@ mod names;
 pub(crate) use fields::{LEAVE, exit_reason};
 pub(crate) use line::{Line, TextEvent, text};
 
-use super::{ImportSummary, Input, InputError, excerpt};
+use super::{EventSpan, ImportSummary, Input, InputError, excerpt};
 use crate::contention::Contention;
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource};
@@ -146,7 +146,8 @@ pub struct PerfOptions {
     pub skip_unparsable: bool,
 }
 
-/// Writes the episodes of the text. Sets layer, source, clock, losses and what `idle_ns` includes in the metadata,
+/// Writes the episodes of the text. Sets layer, source, clock, losses, what `idle_ns` includes and the time recorded (from
+/// the first event of the text to the last, used or not) in the metadata,
 /// and kernel, CPU model and command line where the text has a header (`perf script --header`). The kernel release in the
 /// metadata, or else in the header, decides which rule the windows of vCPUs follow.
 ///
@@ -168,6 +169,7 @@ pub fn import<W: Write + Send>(
         names: TaskNames::default(),
         merge: Merge::new(),
         newest_ns: 0,
+        span: EventSpan::default(),
         found: vec![],
         episodes: EpisodeWriter::new(),
         summary: ImportSummary::default(),
@@ -278,6 +280,8 @@ const fn layer_of(tracepoint: TracepointKind) -> Option<Layer> {
         TracepointKind::VcpuWakeup | TracepointKind::HaltPoll => Layer::Host,
         TracepointKind::CpuIdle
         | TracepointKind::GuestHaltPoll
+        | TracepointKind::DwellIdle
+        | TracepointKind::Reflect
         | TracepointKind::Switch
         | TracepointKind::ContextSwitch
         | TracepointKind::Waking => Layer::Guest,
@@ -329,6 +333,8 @@ impl Choice {
                 Layer::Guest,
                 TracepointKind::CpuIdle
                 | TracepointKind::GuestHaltPoll
+                | TracepointKind::DwellIdle
+                | TracepointKind::Reflect
                 | TracepointKind::Waking
                 | TracepointKind::TimerInterrupt
                 | TracepointKind::RescheduleInterrupt
@@ -352,6 +358,7 @@ struct PerfReader<'a, W: Write + Send> {
     merge: Merge,
     /// The latest time so far.
     newest_ns: u64,
+    span: EventSpan,
     found: Vec<PairedEpisode>,
     episodes: EpisodeWriter,
     summary: ImportSummary,
@@ -405,8 +412,10 @@ impl<W: Write + Send> PerfReader<'_, W> {
     fn source(&self, seen: &Seen) -> GuestSource {
         let all = seen.cpus_that_switch.is_subset(&seen.cpus_with_cpu_idle);
         match self.options.source {
-            GuestSource::Auto if all && !seen.cpus_with_cpu_idle.is_empty() => GuestSource::CpuIdle,
-            GuestSource::Auto => GuestSource::Switch,
+            GuestSource::Auto | GuestSource::Perf if all && !seen.cpus_with_cpu_idle.is_empty() => {
+                GuestSource::CpuIdle
+            }
+            GuestSource::Auto | GuestSource::Perf => GuestSource::Switch,
             asked => asked,
         }
     }
@@ -427,6 +436,7 @@ impl<W: Write + Send> PerfReader<'_, W> {
 
     fn event(&mut self, event: &TextEvent<'_>, at: &At<'_>) -> Result<(), PerfError> {
         self.names.learn(event.tid, event.comm);
+        self.span.add(event.time_ns);
         let Some(tracepoint) = TracepointKind::from_name(event.name) else {
             self.summary.ignore_event(event.name);
             return Ok(());
@@ -452,6 +462,8 @@ impl<W: Write + Send> PerfReader<'_, W> {
             kind,
             EventKind::Switch { .. }
                 | EventKind::GuestHaltPoll { .. }
+                | EventKind::DwellIdle { .. }
+                | EventKind::Reflect { .. }
                 | EventKind::Waking { .. }
                 | EventKind::Interrupt(_)
         );
@@ -554,7 +566,7 @@ impl<W: Write + Send> PerfReader<'_, W> {
             self.summary.incomplete_episodes = choice.pairing.incomplete();
         }
         self.write(lines)?;
-        let PerfReader { choice, mut summary, episodes, writer, name, .. } = self;
+        let PerfReader { choice, mut summary, episodes, writer, name, span, .. } = self;
         summary.lines = lines;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         let Some(choice) = choice.filter(|_| summary.episodes > 0) else {
@@ -567,6 +579,7 @@ impl<W: Write + Send> PerfReader<'_, W> {
         metadata.source.tool = "perf script".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
         metadata.resolution_ns = Some(summary.resolution_ns);
+        metadata.recorded = span.0;
         metadata.lost = summary.lost.clone();
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());

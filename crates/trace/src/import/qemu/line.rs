@@ -5,22 +5,16 @@
 //! | to 10.0 | `poll_grow ctx 0x… old 0 new 4000` | `TID@SECONDS.MICROS:poll_grow ctx …` |
 //! | 11.1 | 〃 | `2026-11-22T00:13:23.433299Z poll_grow ctx …`, with `guest-name=on` the guest's name before the event |
 
+use crate::event::Aio;
+
+/// What the times of a log resolve \[ns\].
+pub(super) const RESOLUTION_NS: u64 = 1_000;
+
 /// When a line was written, by CLOCK_REALTIME to the microsecond below, and by which thread, where the line tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) ns: u64,
-    pub(super) tid: Option<u32>,
-}
-
-/// What QEMU traced of one context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    Begin { max_ns: i64, timeout_ns: i64 },
-    End { progress: bool, timeout_ns: i64 },
-    Grow { old: i64, new: i64 },
-    Shrink { old: i64, new: i64 },
-    Add { node: u64, fd: i64 },
-    Remove { node: u64, fd: i64 },
+    pub(super) tid: Option<i32>,
 }
 
 /// The trace events that are read.
@@ -33,17 +27,18 @@ pub(super) const NAMES: [&str; 6] = [
     "poll_remove",
 ];
 
+/// A line that is an event of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct LogEvent {
     pub(super) stamp: Option<Stamp>,
     pub(super) name: &'static str,
     pub(super) ctx: u64,
-    pub(super) what: What,
+    pub(super) what: Aio,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    Event(Event),
+    Event(LogEvent),
     /// Names this event and is not as QEMU writes it.
     Unparsable(&'static str),
     /// Another trace event, a message, a blank line.
@@ -59,7 +54,7 @@ impl Line {
             let mut words = Words(after.get(name.len()..)?.split_ascii_whitespace());
             let ctx = words.address("ctx")?;
             let what = what(name, &mut words)?;
-            words.0.next().is_none().then_some(Event { stamp, name, ctx, what })
+            words.0.next().is_none().then_some(LogEvent { stamp, name, ctx, what })
         };
         event().map_or(Line::Unparsable(name), Line::Event)
     }
@@ -75,24 +70,28 @@ fn named_in(line: &str) -> Option<(usize, &'static str)> {
     })
 }
 
-fn what(name: &str, words: &mut Words<'_>) -> Option<What> {
+fn what(name: &str, words: &mut Words<'_>) -> Option<Aio> {
     Some(match name {
         "run_poll_handlers_begin" => {
-            What::Begin { max_ns: words.number("max_ns")?, timeout_ns: words.number("timeout")? }
+            let max_ns = words.number("max_ns")?;
+            words.number("timeout")?;
+            Aio::PollBegin { max_ns }
         }
         "run_poll_handlers_end" => {
             let progress = words.number("progress")?;
             words.word("new")?;
-            What::End { progress: progress != 0, timeout_ns: words.number("timeout")? }
+            Aio::PollEnd { progress: progress != 0, timeout_ns: words.number("timeout")? }
         }
-        "poll_grow" => What::Grow { old: words.number("old")?, new: words.number("new")? },
-        "poll_shrink" => What::Shrink { old: words.number("old")?, new: words.number("new")? },
+        "poll_grow" | "poll_shrink" => {
+            let (old, new) = (words.number("old")?, words.number("new")?);
+            Aio::Window { grow: name == "poll_grow", new, old }
+        }
         "poll_add" => {
             let (node, fd) = (words.address("node")?, words.number("fd")?);
             words.address("revents")?;
-            What::Add { node, fd }
+            Aio::Handler { node, fd, joins: true }
         }
-        _ => What::Remove { node: words.address("node")?, fd: words.number("fd")? },
+        _ => Aio::Handler { node: words.address("node")?, fd: words.number("fd")?, joins: false },
     })
 }
 
@@ -131,7 +130,7 @@ fn stamp(before: &str) -> Option<Option<Stamp>> {
             let (tid, time) = text.split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
-            Stamp { ns: nanos(seconds, micros)?, tid: Some(u32::try_from(digits(tid)?).ok()?) }
+            Stamp { ns: nanos(seconds, micros)?, tid: Some(i32::try_from(digits(tid)?).ok()?) }
         }
         None => {
             let time = before.split(' ').next()?;
@@ -188,7 +187,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn event(line: &str) -> Event {
+    fn event(line: &str) -> LogEvent {
         match Line::parse(line) {
             Line::Event(event) => event,
             other => panic!("{line}: {other:?}"),
@@ -198,18 +197,15 @@ mod tests {
     #[test]
     fn the_six_events_of_7_2() {
         let whats = [
-            ("poll_grow ctx 0x56 old 0 new 4000", What::Grow { old: 0, new: 4_000 }),
-            ("poll_shrink ctx 0x56 old 4000 new -1", What::Shrink { old: 4_000, new: -1 }),
-            (
-                "run_poll_handlers_begin ctx 0x56 max_ns 9 timeout -1",
-                What::Begin { max_ns: 9, timeout_ns: -1 },
-            ),
+            ("poll_grow ctx 0x56 old 0 new 4000", Aio::Window { grow: true, old: 0, new: 4_000 }),
+            ("poll_shrink ctx 0x56 old 4000 new -1", Aio::Window { grow: false, old: 4_000, new: -1 }),
+            ("run_poll_handlers_begin ctx 0x56 max_ns 9 timeout -1", Aio::PollBegin { max_ns: 9 }),
             (
                 "run_poll_handlers_end ctx 0x56 progress 1 new timeout 0",
-                What::End { progress: true, timeout_ns: 0 },
+                Aio::PollEnd { progress: true, timeout_ns: 0 },
             ),
-            ("poll_add ctx 0x56 node 0x9f fd 7 revents 0x1", What::Add { node: 0x9f, fd: 7 }),
-            ("poll_remove ctx 0x56 node 0x9f fd 7", What::Remove { node: 0x9f, fd: 7 }),
+            ("poll_add ctx 0x56 node 0x9f fd 7 revents 0x1", Aio::Handler { node: 0x9f, fd: 7, joins: true }),
+            ("poll_remove ctx 0x56 node 0x9f fd 7", Aio::Handler { node: 0x9f, fd: 7, joins: false }),
         ];
         for (line, what) in whats {
             let event = event(line);

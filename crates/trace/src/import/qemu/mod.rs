@@ -28,24 +28,24 @@
 //! Where the version is known each `poll_grow` and `poll_shrink` is held against that version's rule: within what is known
 //! of the block time, the rule must do it (*determined*), can do it, or cannot (*contradicted*). See [`Decisions`].
 
-mod context;
-mod judge;
 mod line;
 mod sleeps;
 
-pub use judge::Decisions;
+pub use crate::aio::Decisions;
 pub use sleeps::{REALTIME_OFFSET, Sleeps};
 
-use super::{ImportSummary, Input, InputError, excerpt};
-use context::{Context, Now, RESOLUTION_NS, Sink};
+use super::{EventSpan, ImportSummary, Input, InputError, excerpt};
+use crate::aio::Contexts;
+use crate::event::{Event, EventKind};
+use crate::pairing::{PairedEpisode, Pairing};
+use crate::thread::ThreadPairing;
+use crate::write::EpisodeWriter;
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Revision};
 use dwell_recording::ReadError;
 use dwell_recording::{Clock, IdleIncludes};
 use dwell_recording::{WriteError, Writer};
-use line::{Event, Line, Stamp};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use line::{Line, LogEvent, RESOLUTION_NS, Stamp};
 use std::io::Write;
 
 /// Under this key the metadata says `true` if lengths are only the least that they can have been.
@@ -143,7 +143,7 @@ pub enum QemuError {
     },
     /// The recording of waits has another clock.
     #[error(
-        "{name}: does not tell how its clock stands to the time of day; record it with this version's `dwell record thread`"
+        "cannot align {name}: it has no time of day; record it with this version's `dwell record thread`"
     )]
     NoOffset {
         /// The file.
@@ -172,138 +172,177 @@ pub struct QemuOptions {
     pub skip_unparsable: bool,
 }
 
-/// Writes the episodes of a log. Sets layer, source, clock, losses and what `idle_ns` includes in the metadata.
+/// Writes the episodes of a log. Sets layer, source, clock, losses, what `idle_ns` includes and the time recorded (from the
+/// first line with a time to the last, of any context) in the metadata.
 ///
 /// # Errors
 /// Where the log is not what it should be, with the line.
 pub fn import<W: Write + Send>(
     mut input: Input<'_>,
-    mut options: QemuOptions,
+    options: QemuOptions,
     writer: &mut Writer<W>,
 ) -> Result<ImportSummary, QemuError> {
     let name = input.name().to_owned();
     let mut log = Log {
-        contexts: BTreeMap::new(),
-        stamped: None,
+        name: &name,
         alone: options.sleeps.as_ref().and_then(Sleeps::only),
+        pairing: None,
+        stamped: None,
+        span: EventSpan::default(),
+        first_contradicted_line: None,
+        found: vec![],
+        episodes: EpisodeWriter::new(),
+        summary: ImportSummary::default(),
+        options,
+        writer,
     };
-    let mut summary = ImportSummary { resolution_ns: 0, ..ImportSummary::default() };
     loop {
         let number = input.line() + 1;
         let Some(bytes) = input.next_line()? else { break };
-        let text = String::from_utf8_lossy(bytes);
-        let event = match Line::parse(&text) {
+        log.line(&String::from_utf8_lossy(bytes), number)?;
+    }
+    log.finish(input.line())
+}
+
+/// A log on its way to episodes.
+struct Log<'a, W: Write + Send> {
+    name: &'a str,
+    options: QemuOptions,
+    /// The only thread whose waits are known.
+    alone: Option<i32>,
+    /// Made at the first event, which shows whether the log has times.
+    pairing: Option<ThreadPairing>,
+    stamped: Option<bool>,
+    span: EventSpan,
+    first_contradicted_line: Option<u64>,
+    found: Vec<PairedEpisode>,
+    episodes: EpisodeWriter,
+    summary: ImportSummary,
+    writer: &'a mut Writer<W>,
+}
+
+impl<W: Write + Send> Log<'_, W> {
+    fn line(&mut self, text: &str, line: u64) -> Result<(), QemuError> {
+        let event = match Line::parse(text) {
             Line::Event(event) => event,
-            Line::Unparsable(event) if !options.skip_unparsable => {
-                return Err(QemuError::Unparsable {
-                    name,
-                    line: number,
-                    event,
-                    text: excerpt(text.trim().as_bytes()),
-                });
+            Line::Unparsable(event) if !self.options.skip_unparsable => {
+                let (name, text) = (self.name.to_owned(), excerpt(text.trim().as_bytes()));
+                return Err(QemuError::Unparsable { name, line, event, text });
             }
             Line::Unparsable(_) => {
-                summary.unparsable += 1;
-                continue;
+                self.summary.unparsable += 1;
+                return Ok(());
             }
             Line::Other => {
-                summary.other_lines += 1;
-                continue;
+                self.summary.other_lines += 1;
+                return Ok(());
             }
         };
-        if options.context.is_some_and(|context| context != event.ctx) {
-            summary.ignore_event(event.name);
-            continue;
+        if let Some(Stamp { ns, .. }) = event.stamp {
+            self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
         }
-        summary.use_event(event.name);
-        let place = Place { name: &name, line: number };
-        log.event(&event, &mut options, &place, &mut summary, &mut |episode| writer.push(episode))?;
+        if self.options.context.is_some_and(|context| context != event.ctx) {
+            self.summary.ignore_event(event.name);
+            return Ok(());
+        }
+        self.summary.use_event(event.name);
+        self.event(&event, line)
     }
-    summary.lines = input.line();
-    let mut nowhere = |_: &dwell_recording::Episode<'_>| Ok(());
-    let mut sink = Sink { push: &mut nowhere, summary: &mut summary, rule: options.rule, line: input.line() };
-    log.contexts.values_mut().for_each(|context| context.finish(&mut sink));
-    summary.lost.incomplete_episodes = summary.incomplete_episodes;
-    let stamped = log.stamped == Some(true);
-    summary.resolution_ns = if stamped { RESOLUTION_NS } else { 0 };
-    if summary.episodes == 0 {
-        return Err(QemuError::NoEpisodes { name, summary: Box::new(summary) });
-    }
-    let metadata = writer.metadata_mut();
-    metadata.layer = Layer::Iothread;
-    metadata.source.tool = "qemu -trace".to_owned();
-    metadata.source.events = summary.used.keys().cloned().collect();
-    metadata.idle_includes = if stamped { IdleIncludes::Wake } else { IdleIncludes::Unknown };
-    metadata.clock = if options.sleeps.is_some() { Clock::Monotonic } else { Clock::Unknown };
-    metadata.resolution_ns = stamped.then_some(RESOLUTION_NS);
-    metadata.lost = summary.lost.clone();
-    let contexts = log.contexts.values().map(Context::describe).collect::<serde_json::Map<_, _>>();
-    metadata.other.insert("contexts".to_owned(), contexts.into());
-    if !stamped {
-        metadata.other.insert(LEAST_LENGTHS.to_owned(), true.into());
-    }
-    Ok(summary)
-}
 
-/// Where in the text something is.
-struct Place<'a> {
-    name: &'a str,
-    line: u64,
-}
-
-/// What is known of the log so far.
-struct Log {
-    contexts: BTreeMap<u64, Context>,
-    /// Whether its lines have times.
-    stamped: Option<bool>,
-    /// The only thread whose waits are known.
-    alone: Option<u32>,
-}
-
-impl Log {
-    fn event(
-        &mut self,
-        event: &Event,
-        options: &mut QemuOptions,
-        place: &Place<'_>,
-        summary: &mut ImportSummary,
-        push: &mut dyn FnMut(&dwell_recording::Episode<'_>) -> Result<(), WriteError>,
-    ) -> Result<(), QemuError> {
-        let (name, line) = (|| place.name.to_owned(), place.line);
+    fn event(&mut self, event: &LogEvent, line: u64) -> Result<(), QemuError> {
+        let name = || self.name.to_owned();
         let has = event.stamp.is_some();
         if *self.stamped.get_or_insert(has) != has {
             return Err(QemuError::Mixed { name: name(), line, has });
         }
-        let tid = match (event.stamp, &options.sleeps) {
+        let tid = match (event.stamp, &self.options.sleeps) {
             (None, Some(_)) => return Err(QemuError::NoTimes { name: name(), line }),
             (Some(Stamp { tid: None, .. }), Some(_)) => {
-                match self.alone.filter(|_| options.context.is_some()) {
+                match self.alone.filter(|_| self.options.context.is_some()) {
                     None => return Err(QemuError::NoThread { name: name(), line }),
                     only => only,
                 }
             }
             (stamp, _) => stamp.and_then(|stamp| stamp.tid),
         };
-        let full = self.contexts.len() >= MOST_CONTEXTS;
-        let context = match self.contexts.entry(event.ctx) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(_) if full => return Err(QemuError::TooManyContexts { name: name(), line }),
-            Entry::Vacant(entry) => {
-                let thread = options.sleeps.as_ref().zip(tid).and_then(|(sleeps, tid)| sleeps.name(tid));
-                entry.insert(Context::new(event.ctx, tid, thread))
-            }
-        };
-        let mut at_ns = event.stamp.map(|stamp| stamp.ns);
-        let mut taken = None;
-        if let (Some(sleeps), Some(ns), Some(tid)) = (options.sleeps.as_mut(), at_ns, tid) {
-            let monotonic_ns = sleeps.monotonic(ns);
-            at_ns = Some(monotonic_ns);
-            if sleeps.covers(tid, monotonic_ns) && !context.is_polling_until(event.what) {
-                taken = Some(sleeps.take(tid, monotonic_ns));
-            }
+        let pairing = self.pairing.get_or_insert_with(|| {
+            let contexts = Contexts::new(self.options.rule, has.then_some(RESOLUTION_NS));
+            let names = self.options.sleeps.as_ref().map(Sleeps::names).unwrap_or_default();
+            ThreadPairing::new(None, Box::new(names)).with_contexts(contexts)
+        });
+        let full =
+            pairing.contexts().is_some_and(|known| known.len() >= MOST_CONTEXTS && !known.has(event.ctx));
+        if full {
+            return Err(QemuError::TooManyContexts { name: name(), line });
         }
-        let now = Now { at_ns, sleeps: taken };
-        let mut sink = Sink { push, summary, rule: options.rule, line };
-        context.line(event, &now, &mut sink).map_err(|source| QemuError::Write { name: name(), line, source })
+        let mut time_ns = event.stamp.map_or(0, |stamp| stamp.ns);
+        let mut pid = Event::UNKNOWN_ID;
+        if let (Some(sleeps), Some(tid)) = (&mut self.options.sleeps, tid) {
+            time_ns = sleeps.monotonic(time_ns);
+            pid = sleeps.pid(tid);
+            sleeps.until(tid, time_ns, |wait| pairing.observe(&wait, &mut self.found));
+        }
+        let kind = EventKind::Aio { ctx: event.ctx, what: event.what };
+        let event = Event { time_ns, cpu: 0, pid, tid: tid.unwrap_or(Event::UNKNOWN_ID), kind };
+        pairing.observe(&event, &mut self.found);
+        if pairing.contexts().and_then(Contexts::decisions).is_some_and(|known| known.contradicted > 0) {
+            self.first_contradicted_line.get_or_insert(line);
+        }
+        self.write(line)
+    }
+
+    fn write(&mut self, line: u64) -> Result<(), QemuError> {
+        let Some(pairing) = &self.pairing else { return Ok(()) };
+        // Without times all starts are 0, and overlaps mean nothing.
+        self.episodes.resolve(if self.stamped == Some(true) { RESOLUTION_NS } else { u64::MAX });
+        for row in self.found.drain(..) {
+            let idler = pairing.idlers().get(row.idler as usize).map_or("", String::as_str);
+            self.summary.episodes += 1;
+            self.episodes.push(self.writer, idler, &row).map_err(|source| QemuError::Write {
+                name: self.name.to_owned(),
+                line,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, lines: u64) -> Result<ImportSummary, QemuError> {
+        if let Some(pairing) = &mut self.pairing {
+            pairing.finish(&mut self.found);
+        }
+        self.write(lines)?;
+        let Log { name, pairing, stamped, span, options, episodes, mut summary, writer, .. } = self;
+        summary.lines = lines;
+        let stamped = stamped == Some(true);
+        summary.resolution_ns = if stamped { RESOLUTION_NS } else { 0 };
+        let contexts = pairing.as_ref().and_then(ThreadPairing::contexts);
+        summary.incomplete_episodes = pairing.as_ref().map_or(0, Pairing::incomplete);
+        summary.decisions = contexts.and_then(Contexts::decisions).map(|decisions| Decisions {
+            first_contradicted_line: self.first_contradicted_line,
+            ..decisions
+        });
+        if let Some(lost) = contexts.map(Contexts::lost).filter(|&lost| lost > 0) {
+            summary.lost.add(None, lost);
+        }
+        summary.lost.incomplete_episodes = summary.incomplete_episodes;
+        let Some(pairing) = pairing.filter(|_| summary.episodes > 0) else {
+            return Err(QemuError::NoEpisodes { name: name.to_owned(), summary: Box::new(summary) });
+        };
+        let metadata = writer.metadata_mut();
+        summary.set_overlaps(episodes.overlaps(), metadata);
+        metadata.layer = Layer::Iothread;
+        metadata.source.tool = "qemu -trace".to_owned();
+        metadata.source.events = summary.used.keys().cloned().collect();
+        metadata.idle_includes = if stamped { pairing.idle_includes() } else { IdleIncludes::Unknown };
+        metadata.clock = if options.sleeps.is_some() { Clock::Monotonic } else { Clock::Unknown };
+        metadata.resolution_ns = stamped.then_some(RESOLUTION_NS);
+        metadata.recorded = span.0;
+        metadata.lost = summary.lost.clone();
+        metadata.other.extend(pairing.notes());
+        if !stamped {
+            metadata.other.insert(LEAST_LENGTHS.to_owned(), true.into());
+        }
+        Ok(summary)
     }
 }

@@ -1,6 +1,9 @@
-//! When the threads of a QEMU slept: a recording of `dwell record thread` that ran beside QEMU's trace.
+//! When the threads of a QEMU slept: a recording of `dwell record thread` that was made at the same time as QEMU's trace.
 
 use super::QemuError;
+use super::line::RESOLUTION_NS;
+use crate::event::{Event, EventKind, SystemCall, Timeout};
+use crate::pairing::Names;
 use dwell_policy::Layer;
 use dwell_recording::Chunk;
 use dwell_recording::Columns;
@@ -14,33 +17,43 @@ pub const REALTIME_OFFSET: &str = "realtime_less_monotonic_ns";
 
 /// One system call that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sleep {
+struct Sleep {
     /// CLOCK_MONOTONIC.
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) wake: Option<WakeCause>,
+    start_ns: u64,
+    end_ns: u64,
+    wake: Option<WakeCause>,
 }
 
 #[derive(Clone, Debug)]
 struct Thread {
-    name: String,
+    pid: i32,
+    comm: String,
     sleeps: Vec<Sleep>,
-    /// Those before this one were taken.
+    /// Those before this one were given out.
     next: usize,
+    /// How far the next one was: its beginning was, or nothing follows.
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Awake,
+    Asleep,
+    Over,
 }
 
 /// The waits of threads, by thread.
 #[derive(Clone, Debug)]
 pub struct Sleeps {
     offset_ns: u64,
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<i32, Thread>,
 }
 
 impl Sleeps {
     /// Reads them all: 24 bytes a wait stay in memory.
     ///
     /// # Errors
-    /// If the recording is not one of threads, does not tell how its clock stands to the time of day, or cannot be read.
+    /// If the recording is not one of threads, does not have the difference of its clock to the time of day, or cannot be read.
     pub fn read(name: &str, reader: &Reader) -> Result<Sleeps, QemuError> {
         let metadata = reader.metadata();
         if metadata.layer != Layer::Iothread {
@@ -49,13 +62,11 @@ impl Sleeps {
         let offset_ns = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_u64);
         let offset_ns = offset_ns.ok_or_else(|| QemuError::NoOffset { name: name.to_owned() })?;
         let idlers = &reader.contents().idlers;
-        // `comm/pid/tid`, where comm may be anything.
-        let tids: Vec<Option<u32>> =
-            idlers.iter().map(|idler| idler.name.rsplit('/').next()?.parse().ok()).collect();
+        let parsed: Vec<Option<(i32, i32, &str)>> = idlers.iter().map(|idler| ids(&idler.name)).collect();
         let mut threads = BTreeMap::new();
-        for (idler, tid) in idlers.iter().zip(&tids) {
-            let Some(tid) = *tid else { continue };
-            threads.insert(tid, Thread { name: idler.name.clone(), sleeps: vec![], next: 0 });
+        for &(tid, pid, comm) in parsed.iter().flatten() {
+            let comm = comm.to_owned();
+            threads.insert(tid, Thread { pid, comm, sleeps: vec![], next: 0, progress: Progress::Awake });
         }
         let mut chunk = Chunk::default();
         let columns = Columns::IDLER | Columns::START_NS | Columns::IDLE_NS | Columns::WAKE;
@@ -66,8 +77,8 @@ impl Sleeps {
             for row in 0..chunk.rows {
                 let (start_ns, end_ns) =
                     (chunk.start_ns[row], chunk.start_ns[row].saturating_add(chunk.idle_ns[row]));
-                let tid = tids.get(chunk.idler[row] as usize).copied().flatten();
-                if let Some(thread) = tid.and_then(|tid| threads.get_mut(&tid)) {
+                let ids = parsed.get(chunk.idler[row] as usize).copied().flatten();
+                if let Some(thread) = ids.and_then(|(tid, ..)| threads.get_mut(&tid)) {
                     thread.sleeps.push(Sleep { start_ns, end_ns, wake: chunk.wake[row] });
                 }
             }
@@ -76,13 +87,18 @@ impl Sleeps {
     }
 
     /// The number of the only thread, if there is only one.
-    pub(super) fn only(&self) -> Option<u32> {
+    pub(super) fn only(&self) -> Option<i32> {
         (self.threads.len() == 1).then(|| self.threads.keys().next().copied()).flatten()
     }
 
-    /// The name of a thread whose waits are here.
-    pub(super) fn name(&self, tid: u32) -> Option<&str> {
-        self.threads.get(&tid).map(|thread| thread.name.as_str())
+    /// The process of a thread.
+    pub(super) fn pid(&self, tid: i32) -> i32 {
+        self.threads.get(&tid).map_or(Event::UNKNOWN_ID, |thread| thread.pid)
+    }
+
+    /// The names of the threads.
+    pub(super) fn names(&self) -> ThreadNames {
+        ThreadNames(self.threads.iter().map(|(&tid, thread)| (tid, thread.comm.clone())).collect())
     }
 
     /// The time of day as CLOCK_MONOTONIC.
@@ -90,26 +106,65 @@ impl Sleeps {
         realtime_ns.saturating_sub(self.offset_ns)
     }
 
-    /// The waits of a thread before a line that was written within a microsecond from `at_ns` (CLOCK_MONOTONIC), as far as
-    /// they were not taken before. One that began in that microsecond is counted to what comes after the line.
-    pub(super) fn take(&mut self, tid: u32, at_ns: u64) -> &[Sleep] {
-        let Some(thread) = self.threads.get_mut(&tid) else { return &[] };
-        let before = |sleep: &Sleep| {
-            sleep.start_ns <= at_ns && sleep.end_ns <= at_ns.saturating_add(super::context::RESOLUTION_NS)
-        };
-        let from = thread.next;
-        while thread.sleeps.get(thread.next).is_some_and(before) {
+    /// The waits of a thread as the system calls that they were, as far as they come before a line that was written within
+    /// a microsecond from `at_ns` (CLOCK_MONOTONIC) and were not given out before. One that began in that microsecond comes
+    /// after the line. After the last one the calls of the thread are not traced any more.
+    pub(super) fn until(&mut self, tid: i32, at_ns: u64, mut each: impl FnMut(Event)) {
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let mut event = |time_ns, kind| each(Event { time_ns, cpu: 0, pid: thread.pid, tid, kind });
+        while let Some(sleep) = thread.sleeps.get(thread.next).filter(|sleep| sleep.start_ns <= at_ns) {
+            if thread.progress == Progress::Awake {
+                event(sleep.start_ns, EventKind::Enter { call: CALL, timeout: Timeout::Unlimited });
+                thread.progress = Progress::Asleep;
+            }
+            if sleep.end_ns > at_ns.saturating_add(RESOLUTION_NS) {
+                return;
+            }
+            event(sleep.end_ns, EventKind::Leave { call: CALL, result: result(sleep.wake) });
+            thread.progress = Progress::Awake;
             thread.next += 1;
         }
-        thread.sleeps.get(from..thread.next).unwrap_or_default()
+        let last = thread.sleeps.last().filter(|_| thread.next == thread.sleeps.len());
+        if thread.progress == Progress::Awake
+            && let Some(last) = last.filter(|last| last.end_ns < at_ns)
+        {
+            event(last.end_ns, EventKind::Untraced);
+            thread.progress = Progress::Over;
+        }
+    }
+}
+
+/// The call in which QEMU's loops wait. Which one a wait was is not in the recording, and makes no difference here.
+const CALL: SystemCall = SystemCall::Ppoll;
+
+/// What such a call returns that ended so.
+fn result(wake: Option<WakeCause>) -> i64 {
+    match wake {
+        Some(WakeCause::Io) => 1,
+        Some(WakeCause::Timer) => 0,
+        _ => -i64::from(libc::EINTR),
+    }
+}
+
+/// Thread, process and name out of `comm/pid/tid` or `comm/tid`, where comm may be anything.
+fn ids(name: &str) -> Option<(i32, i32, &str)> {
+    let (rest, tid) = name.rsplit_once('/')?;
+    let tid = tid.parse().ok()?;
+    let of_process = rest.rsplit_once('/').and_then(|(comm, pid)| Some((pid.parse().ok()?, comm)));
+    let (pid, comm) = of_process.unwrap_or((Event::UNKNOWN_ID, rest));
+    Some((tid, pid, comm))
+}
+
+/// The names of recorded threads.
+#[derive(Debug, Default)]
+pub(super) struct ThreadNames(BTreeMap<i32, String>);
+
+impl Names for ThreadNames {
+    fn process(&mut self, _: i32) -> Option<String> {
+        None
     }
 
-    /// Whether the waits of a thread were being recorded at `at_ns` (CLOCK_MONOTONIC): between the first and the last.
-    pub(super) fn covers(&self, tid: u32, at_ns: u64) -> bool {
-        let sleeps = self.threads.get(&tid).map_or(&[][..], |thread| &thread.sleeps);
-        match (sleeps.first(), sleeps.last()) {
-            (Some(first), Some(last)) => (first.start_ns..=last.end_ns).contains(&at_ns),
-            _ => false,
-        }
+    fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
+        self.0.get(&tid).cloned()
     }
 }

@@ -12,8 +12,19 @@ pub struct Decisions {
     pub determined: u64,
     /// Those that the rule cannot have made.
     pub contradicted: u64,
-    /// The line of the first of them, from 1.
+    /// The line of the first of them, from 1; `None` where there is none, or the trace is no text.
     pub first_contradicted_line: Option<u64>,
+}
+
+impl Decisions {
+    pub(super) fn count(&mut self, verdict: Verdict) {
+        self.traced += 1;
+        match verdict {
+            Verdict::Determined => self.determined += 1,
+            Verdict::Possible => {}
+            Verdict::Contradicted => self.contradicted += 1,
+        }
+    }
 }
 
 /// What is known of a block time \[ns\].
