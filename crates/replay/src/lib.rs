@@ -16,6 +16,7 @@ pub mod bound;
 pub mod catalogue;
 pub mod check;
 pub mod engine;
+pub mod figures;
 pub mod grid;
 pub mod number;
 pub mod outer;

@@ -45,7 +45,7 @@ pub struct Task<'a> {
 pub enum TuneError {
     /// Half of nothing.
     #[error(
-        "{0} episodes are too few to choose on one half and judge on the other; at least {MIN_EPISODES} are needed"
+        "too few episodes to choose on one half and judge on the other: {0}; at least {MIN_EPISODES} are needed"
     )]
     TooFew(u64),
     /// Nearly all episodes are in one half of the time recorded.

@@ -1,0 +1,82 @@
+//! What really happened, where the recorder saw it: windows, halts, wake events.
+
+use super::blocks::{Block, BlocksMaker};
+use super::polls::{Polls, PollsMaker};
+use dwell_recording::accounting::{Account, Outcome};
+use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What was seen of the episodes beside their lengths.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Recorded {
+    /// Episodes of which it is known whether the idler halted.
+    pub known: u64,
+    /// Of those, the ones in which it did.
+    pub halts: u64,
+    /// Episodes of which window and end are both known.
+    pub windows_known: u64,
+    /// Of those, the ones that began with a poll.
+    pub polls: u64,
+    /// Of those, the ones in which the wake came.
+    pub polls_succeeded: u64,
+    /// CPU time polled in them \[ns\].
+    pub polled_ns: u128,
+    /// Where these polls ended.
+    #[serde(flatten)]
+    pub ends: Polls,
+    /// Wake events by kind.
+    pub wakes: Wakes,
+}
+
+/// Wake events by kind, where a recorder told them.
+pub type Wakes = BTreeMap<&'static str, u64>;
+
+/// Reads the columns that may be there.
+pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded, Vec<Block>), ReadError> {
+    let columns = Columns::START_NS
+        | Columns::IDLE_NS
+        | Columns::WINDOW_NS
+        | Columns::HALTED
+        | Columns::WAKE
+        | Columns::WAKE_LATENCY_NS
+        | Columns::ALONE_NS;
+    let mut recorded = Recorded::default();
+    let mut ends = PollsMaker::default();
+    let mut blocks = BlocksMaker::new(reader.contents());
+    let mut chunk = Chunk::default();
+    for row_group in 0..reader.row_groups() {
+        reader.read(row_group, columns, &mut chunk)?;
+        for row in 0..chunk.rows {
+            recorded.take(&chunk, row, &mut ends);
+            blocks.take(&chunk, row);
+        }
+        progress(chunk.rows as u64);
+    }
+    recorded.ends = ends.finish();
+    Ok((recorded, blocks.finish()))
+}
+
+impl Recorded {
+    fn take(&mut self, chunk: &Chunk, row: usize, ends: &mut PollsMaker) {
+        if let Some(wake) = chunk.wake[row].filter(|&wake| wake != WakeCause::Unknown) {
+            *self.wakes.entry(wake.name()).or_default() += 1;
+        }
+        let outcome = Outcome::of_row(chunk, row);
+        let mut account = Account::default();
+        account.add(outcome);
+        self.known += account.ends_known;
+        self.halts += account.halts;
+        // Of a poll without a known window neither graph can show anything.
+        let (Some(window_ns), Some(polled_ns), Some(halted)) =
+            (chunk.window_ns[row], outcome.polled_ns, outcome.halted)
+        else {
+            return;
+        };
+        self.windows_known += 1;
+        self.polls += account.polls;
+        self.polls_succeeded += account.polls_succeeded;
+        self.polled_ns += account.polled_ns;
+        ends.add_ended(window_ns, polled_ns, halted);
+    }
+}

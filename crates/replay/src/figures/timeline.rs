@@ -1,0 +1,164 @@
+//! Windows over time, above idle times: a recording of any length in a fixed number of slices.
+
+use super::Policy;
+use crate::Run;
+use dwell_recording::Contents;
+use dwell_stats::LogHistogram;
+use serde::Serialize;
+
+/// Slices that the time of a recording is cut into: more than a wide screen has room for, few enough to send round.
+pub const SLICES: u64 = 500;
+
+/// Windows and idle times over the time of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    /// When the first slice begins \[ns, the recording's clock\].
+    pub first_ns: u64,
+    /// How long a slice is \[ns\].
+    pub slice_ns: u64,
+    /// The busiest idlers.
+    pub idlers: Vec<IdlerTimeline>,
+}
+
+/// One idler. The lists have one entry for each slice in which an episode begins.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IdlerTimeline {
+    /// Its name.
+    pub idler: String,
+    /// Number of the slice.
+    pub slice: Vec<u64>,
+    /// Episodes that begin in it.
+    pub episodes: Vec<u64>,
+    /// One in ten of them is not longer \[ns\]; as all quantiles here the middle of a bucket that is 12 % wide.
+    pub idle_p10_ns: Vec<u64>,
+    /// Half of them are not longer \[ns\].
+    pub idle_p50_ns: Vec<u64>,
+    /// Nine in ten of them are not longer \[ns\].
+    pub idle_p90_ns: Vec<u64>,
+    /// The windows of each policy.
+    pub windows: Vec<WindowLine>,
+}
+
+/// The windows of a policy over time \[ns\].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WindowLine {
+    /// What it is called.
+    pub policy: String,
+    /// Shortest of a slice.
+    pub min_ns: Vec<u64>,
+    /// Mean of a slice, rounded down.
+    pub mean_ns: Vec<u64>,
+    /// Longest of a slice.
+    pub max_ns: Vec<u64>,
+}
+
+/// [`Timeline`] in the making.
+pub(super) struct TimelineMaker {
+    first_ns: u64,
+    slice_ns: u64,
+    /// For each idler its slices.
+    slices: Vec<Vec<Slice>>,
+    policies: usize,
+}
+
+#[derive(Clone, Default)]
+struct Slice {
+    idle: LogHistogram,
+    windows: Vec<Extent>,
+}
+
+/// Least, sum and greatest of some windows \[ns\].
+#[derive(Clone, Copy)]
+struct Extent {
+    min: u64,
+    sum: u128,
+    max: u64,
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        Extent { min: u64::MAX, sum: 0, max: 0 }
+    }
+}
+
+impl Extent {
+    fn add(&mut self, window_ns: u64) {
+        self.min = self.min.min(window_ns);
+        self.sum += u128::from(window_ns);
+        self.max = self.max.max(window_ns);
+    }
+}
+
+/// How long a slice is, when a recording is cut into so many \[ns\].
+pub(super) fn slice_ns(contents: &Contents, slices: u64) -> u64 {
+    contents.span_ns() / slices + 1
+}
+
+impl TimelineMaker {
+    pub(super) fn new(contents: &Contents, idlers: usize, policies: usize) -> TimelineMaker {
+        TimelineMaker {
+            first_ns: contents.first_start_ns.unwrap_or(0),
+            slice_ns: slice_ns(contents, SLICES),
+            slices: vec![vec![]; idlers],
+            policies,
+        }
+    }
+
+    /// Takes in episodes of an idler, by its place among those that are shown, and the windows of each policy.
+    pub(super) fn take(&mut self, place: usize, run: &Run, windows: &[&[u64]]) {
+        let slices = &mut self.slices[place];
+        for (episode, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
+            let number = start_ns.saturating_sub(self.first_ns) / self.slice_ns;
+            // A damaged recording may claim less time than it holds.
+            let number = usize::try_from(number.min(SLICES)).unwrap_or(0);
+            if slices.len() <= number {
+                slices.resize(number + 1, Slice::default());
+            }
+            let slice = &mut slices[number];
+            slice.idle.add(idle_ns);
+            slice.windows.resize(self.policies, Extent::default());
+            for (extent, windows) in slice.windows.iter_mut().zip(windows) {
+                extent.add(windows[episode]);
+            }
+        }
+    }
+
+    pub(super) fn finish(self, contents: &Contents, policies: &[Policy]) -> Timeline {
+        let TimelineMaker { first_ns, slice_ns, slices, .. } = self;
+        let names = super::busiest(contents).into_iter().map(|idler| contents.idlers[idler].name.clone());
+        let idlers = names.zip(&slices).map(|(name, slices)| timeline(name, slices, policies));
+        Timeline { first_ns, slice_ns, idlers: idlers.collect() }
+    }
+}
+
+fn timeline(idler: String, slices: &[Slice], policies: &[Policy]) -> IdlerTimeline {
+    let held: Vec<(u64, &Slice)> = (0..).zip(slices).filter(|(_, slice)| slice.idle.total() > 0).collect();
+    let quantile = |q: f64| held.iter().map(|(_, slice)| quantile(&slice.idle, q)).collect();
+    let line = |(number, policy): (usize, &Policy)| {
+        let of = |figure: fn(&Extent, u64) -> u64| {
+            held.iter().map(|(_, slice)| figure(&slice.windows[number], slice.idle.total())).collect()
+        };
+        WindowLine {
+            policy: policy.name.clone(),
+            min_ns: of(|extent, _| extent.min),
+            mean_ns: of(|extent, episodes| {
+                u64::try_from(extent.sum / u128::from(episodes)).unwrap_or(u64::MAX)
+            }),
+            max_ns: of(|extent, _| extent.max),
+        }
+    };
+    IdlerTimeline {
+        idler,
+        slice: held.iter().map(|(number, _)| *number).collect(),
+        episodes: held.iter().map(|(_, slice)| slice.idle.total()).collect(),
+        idle_p10_ns: quantile(0.1),
+        idle_p50_ns: quantile(0.5),
+        idle_p90_ns: quantile(0.9),
+        windows: policies.iter().enumerate().map(line).collect(),
+    }
+}
+
+/// The middle of the bucket that holds this quantile.
+fn quantile(histogram: &LogHistogram, q: f64) -> u64 {
+    histogram.quantile(q).map_or(0, |bucket| bucket.middle_ns())
+}
