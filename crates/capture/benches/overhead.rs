@@ -171,7 +171,7 @@ fn end(tool: Tool, child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Makes the load in a thread of its own and answers what CPU time that took it \[ns\].
+/// Makes the load in a thread of its own and returns what CPU time that took it \[ns\].
 fn load(ms: u64) -> u64 {
     let thread = std::thread::Builder::new().name(COMM.to_owned());
     let ready = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).expect("eventfd");

@@ -17,6 +17,8 @@ enum Layout {
     HltExit { vcpu: At },
     CpuIdle { state: At, cpu: At },
     GuestHaltPoll { new: At, old: At },
+    DwellIdle { window: At, halted: At },
+    Reflect { state: At, residency: At, limit: At },
     Switch { prev: At, prev_state: Option<At>, next: At },
     Wakeup { woken: At, target: At },
     Migrate { task: At, from: At, to: At },
@@ -56,6 +58,14 @@ impl Decoder {
             }
             TracepointKind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
             TracepointKind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
+            TracepointKind::DwellIdle => {
+                Layout::DwellIdle { window: at("window_ns")?, halted: at("halted")? }
+            }
+            TracepointKind::Reflect => Layout::Reflect {
+                state: at("index")?,
+                residency: at("last_residency_ns")?,
+                limit: at("poll_limit_ns")?,
+            },
             TracepointKind::Switch | TracepointKind::ContextSwitch => Layout::Switch {
                 prev: at("prev_pid")?,
                 prev_state: format.at("prev_state"),
@@ -104,6 +114,14 @@ impl Decoder {
             Layout::GuestHaltPoll { new, old } => {
                 EventKind::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? }
             }
+            Layout::DwellIdle { window, halted } => {
+                EventKind::DwellIdle { window_ns: window.read(raw)?, halted: halted.read(raw)? != 0 }
+            }
+            Layout::Reflect { state, residency, limit } => EventKind::Reflect {
+                state: state.read_u32(raw)?,
+                residency_ns: residency.read(raw)?,
+                limit_ns: limit.read(raw)?,
+            },
             Layout::Switch { prev, prev_state, next } => EventKind::Switch {
                 prev: prev.read_i32(raw)?,
                 prev_runnable: match prev_state {
@@ -214,10 +232,10 @@ mod tests {
         #[test]
         fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
             let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
-                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f"];
+                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
-            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::HltExit, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll,
+            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::HltExit, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
                 TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave,
                 TracepointKind::Enter(SystemCall::Ppoll), TracepointKind::Leave(SystemCall::Ppoll)];
             for kind in kinds {

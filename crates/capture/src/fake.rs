@@ -1,5 +1,6 @@
 //! A fake machine whose kernel refuses to be traced, or seems to allow it.
 
+use crate::bpf;
 use crate::kvm_stats::SourceError;
 use crate::perf::Attributes;
 use crate::system::System;
@@ -7,12 +8,15 @@ use dwell_machine::{Hypervisor, KvmDevice, Machine, fake};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// [`fake::Fake`] with the three calls of a recorder.
+/// [`fake::Fake`] with the five calls of a recorder.
 #[derive(Debug)]
 pub(crate) struct Fake {
     pub(crate) machine: fake::Fake,
     pub(crate) mount_errno: i32,
     pub(crate) perf_errno: i32,
+    pub(crate) bpf_errno: i32,
+    /// `None`: the kernel has no BTF.
+    pub(crate) btf: Option<Vec<u8>>,
     /// Whether it is a kernel before 6.0, which does not count lost records by event.
     pub(crate) old_perf: bool,
     pub(crate) statistics: Option<Result<(), SourceError>>,
@@ -24,6 +28,8 @@ impl Fake {
             machine: fake::Fake::new(),
             mount_errno: libc::ENODEV,
             perf_errno: libc::EACCES,
+            bpf_errno: libc::EPERM,
+            btf: None,
             old_perf: false,
             statistics: None,
         }
@@ -59,6 +65,12 @@ impl Fake {
     /// With errno 0 an event can be opened.
     pub(crate) fn perf_fails(mut self, errno: i32) -> Fake {
         self.perf_errno = errno;
+        self
+    }
+
+    /// What bpf(2) returns.
+    pub(crate) fn bpf_fails(mut self, errno: i32) -> Fake {
+        self.bpf_errno = errno;
         self
     }
 
@@ -112,6 +124,14 @@ impl System for Fake {
             0 => Ok(std::fs::File::open("/dev/null")?.into()),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
+    }
+
+    fn open_bpf(&self, _: &bpf::Command<'_>) -> io::Result<OwnedFd> {
+        Err(io::Error::from_raw_os_error(self.bpf_errno))
+    }
+
+    fn btf(&self) -> io::Result<Vec<u8>> {
+        self.btf.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {

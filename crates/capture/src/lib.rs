@@ -1,6 +1,7 @@
 //! Live capture: tracepoints through perf ring buffers, into recordings.
 //!
-//! The way of the data: the kernel writes samples into one ring buffer a CPU ([`perf`]); they are read out by the offsets
+//! The way of the data: the kernel writes samples into one ring buffer a CPU ([`perf`]), or BPF programs write them into one
+//! for all ([`bpf`]); they are read out by the offsets
 //! of the running kernel ([`format`](mod@format), [`decode`]), put in order of time and paired to episodes by the crate
 //! `dwell-trace`, and written by a thread of its own ([`record`]).
 //!
@@ -17,12 +18,14 @@
 //! # }
 //! ```
 
+pub mod bpf;
 pub mod decode;
 pub mod detached;
 pub mod doctor;
 pub mod energy;
 pub mod format;
 pub mod kvm_stats;
+mod mapping;
 pub mod names;
 pub mod perf;
 mod plan;

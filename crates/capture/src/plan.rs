@@ -15,12 +15,29 @@ use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What to trace, and what pairs it.
-pub(crate) type Plan = (Vec<Probe>, Box<dyn Pairing>);
+pub(crate) struct Plan {
+    pub(crate) probes: Vec<Probe>,
+    pub(crate) pairing: Box<dyn Pairing>,
+    /// Of the CPUs of this machine, what shows that they idle.
+    pub(crate) source: Option<GuestSource>,
+    /// The probes, if they are read through BPF.
+    pub(crate) trace: Option<Trace>,
+    /// What reads the probes and why, for the metadata.
+    pub(crate) tracing: Value,
+}
+
+impl Plan {
+    /// Read through perf's rings.
+    fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
+        Plan { probes, pairing, source: None, trace: None, tracing: json!({ "by": "perf" }) }
+    }
+}
 
 /// Decides what to trace for `target`.
 pub(crate) fn plan(
@@ -40,12 +57,12 @@ pub(crate) fn plan(
                 probes.extend(contention_probes(cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            (probes, Box::new(pairing))
+            Plan::through_perf(probes, Box::new(pairing))
         }
         Target::Guest { source } => guest(&**system, tracefs, *source)?,
         Target::Thread { pid, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
-            (thread_probes(&**system, tracefs), Box::new(pairing))
+            Plan::through_perf(thread_probes(&**system, tracefs), Box::new(pairing))
         }
     })
 }
@@ -138,27 +155,69 @@ fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
 
 /// Decides on a source and what it takes.
 fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<Plan, RecordError> {
-    let (source, silent) = match asked {
-        GuestSource::Auto => detect(system, tracefs)?,
+    let (mut source, silent) = match asked {
+        GuestSource::Auto | GuestSource::Perf => detect(system, tracefs)?,
         _ => (asked, vec![]),
     };
+    let mut tracing = json!({ "by": "perf" });
+    // No BPF program reads the tracepoint of the driver dwell_idle, from which its windows come.
+    let has_own_driver = tracefs.has(system, &TracepointKind::DwellIdle.to_string());
+    if asked == GuestSource::Auto && source == GuestSource::Switch && !has_own_driver {
+        // perf misses CPUs; what BPF sees of them is worth more than their switches.
+        match Trace::open_bpf(system, &guest_probes(GuestSource::Bpf)) {
+            Ok(trace) => {
+                let why =
+                    json!({ "by": "bpf", "because": "perf gets nothing from the idle task of some CPUs" });
+                return Ok(through_bpf(trace, silent, why));
+            }
+            Err(error) => tracing["not_by_bpf"] = error.to_string().into(),
+        }
+    }
+    if source == GuestSource::Bpf {
+        let trace = Trace::open_bpf(system, &guest_probes(source))?;
+        return Ok(through_bpf(trace, silent, json!({ "by": "bpf" })));
+    }
+    if source != GuestSource::CpuIdle {
+        source = GuestSource::Switch;
+    }
+    let pairing = Box::new(GuestPairing::new(source, silent));
+    let perf = Plan::through_perf(guest_probes(source), pairing);
+    Ok(Plan { source: Some(source), tracing, ..perf })
+}
+
+fn through_bpf(trace: Trace, silent: Vec<u32>, tracing: Value) -> Plan {
+    Plan {
+        probes: vec![],
+        pairing: Box::new(GuestPairing::new(GuestSource::Bpf, silent)),
+        source: Some(GuestSource::Bpf),
+        trace: Some(trace),
+        tracing,
+    }
+}
+
+/// The tracepoints of which CPUs' episodes are made, and what else shows how they end.
+fn guest_probes(source: GuestSource) -> Vec<Probe> {
     let main = match source {
-        GuestSource::Switch => Probe::of(TracepointKind::ContextSwitch),
-        _ => Probe::of(TracepointKind::CpuIdle),
+        GuestSource::Switch => TracepointKind::ContextSwitch,
+        _ => TracepointKind::CpuIdle,
     };
-    let helpers = [
+    let mut helpers = vec![
         TracepointKind::GuestHaltPoll,
+        TracepointKind::DwellIdle,
         TracepointKind::TimerInterrupt,
         TracepointKind::RescheduleInterrupt,
         TracepointKind::CallInterrupt,
         TracepointKind::DeviceInterrupt,
     ];
-    let mut probes = vec![main, Probe::of(TracepointKind::Waking)];
-    probes.extend(helpers.map(|kind| Probe::of(kind).optional()));
-    Ok((probes, Box::new(GuestPairing::new(source, silent))))
+    if source == GuestSource::Bpf {
+        helpers.push(TracepointKind::Reflect);
+    }
+    let mut probes = vec![Probe::of(main), Probe::of(TracepointKind::Waking)];
+    probes.extend(helpers.into_iter().map(|kind| Probe::of(kind).optional()));
+    probes
 }
 
-/// Makes every CPU busy and idle a few times, and answers the source to use and the CPUs that went idle without saying so.
+/// Makes every CPU busy and idle a few times, and returns the source to use and the CPUs that went idle without saying so.
 fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u32>), RecordError> {
     if !tracefs.has(system, &TracepointKind::CpuIdle.to_string()) {
         return Ok((GuestSource::Switch, cpu::online(system)));
@@ -167,9 +226,9 @@ fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u3
         [Probe::of(TracepointKind::CpuIdle), Probe::of(TracepointKind::Switch).filtered("next_pid == 0")];
     let mut trace = Trace::open(system, tracefs, &probes, None)?;
     let io = |what| move |source| RecordError::Io { what, source };
-    trace.sampler().enable().map_err(io("switch on"))?;
+    trace.enable().map_err(io("switch on"))?;
     visit_every_cpu(system);
-    trace.sampler().disable().map_err(io("switch off"))?;
+    trace.disable().map_err(io("switch off"))?;
     let mut seen: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     trace.drain(|event| match event.kind {
         EventKind::CpuIdle { cpu, .. } => seen.entry(cpu).or_default().0 += 1,

@@ -1,5 +1,6 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
+use crate::bpf::{BpfError, BpfSource};
 use crate::decode::Decoder;
 use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
@@ -8,6 +9,7 @@ use crate::tracefs::{Tracefs, TracefsError};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 /// A tracepoint that a recorder wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +69,24 @@ pub enum TraceError {
     /// It cannot be sampled.
     #[error(transparent)]
     Perf(#[from] OpenError),
+    /// It cannot be seen through BPF.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+}
+
+/// What reads tracepoints.
+#[derive(Debug)]
+enum Tracer {
+    /// perf's ring buffers.
+    Perf(Sampler),
+    /// BPF programs.
+    Bpf(BpfSource),
 }
 
 /// Probes that are open: samples in, [`Event`]s out.
 #[derive(Debug)]
 pub struct Trace {
-    sampler: Sampler,
+    tracer: Tracer,
     probes: Vec<Probe>,
     /// Where a sample has the number of its tracepoint.
     type_at: At,
@@ -121,8 +135,32 @@ impl Trace {
             tracepoints.push(Tracepoint { name, source, filter: probe.filter_with(threads) });
             kept.push(probe.clone());
         }
-        let sampler = Sampler::open(system, tracepoints)?;
-        Ok(Trace { sampler, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
+        let tracer = Tracer::Perf(Sampler::open(system, tracepoints)?);
+        Ok(Trace { tracer, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
+    }
+
+    /// Opens `probes` through BPF, on every CPU, attached to nothing yet. Filters are not looked at.
+    ///
+    /// # Errors
+    /// What is missing or refused. Optional probes that are missing are left out.
+    pub fn open_bpf(system: &dyn System, probes: &[Probe]) -> Result<Trace, TraceError> {
+        let wanted: Vec<_> = probes.iter().map(|probe| (probe.kind, probe.required)).collect();
+        let (source, formats) = BpfSource::open(system, &wanted)?;
+        let (mut kept, mut decoders) = (vec![], vec![]);
+        for (probe, format) in probes.iter().zip(formats) {
+            let decoder = match format.map(|format| Decoder::new(probe.kind, &format)) {
+                Some(Ok(decoder)) => Some(decoder),
+                Some(Err(missing)) => {
+                    let (event, missing) = (probe.kind.to_string(), missing.to_owned());
+                    return Err(BpfError::Missing { event, missing }.into());
+                }
+                None => None,
+            };
+            kept.extend(decoder.is_some().then(|| probe.clone()));
+            decoders.push(decoder);
+        }
+        let (tracer, type_at) = (Tracer::Bpf(source), COMMON_TYPE);
+        Ok(Trace { tracer, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
     }
 
     /// The probes that are open.
@@ -130,9 +168,56 @@ impl Trace {
         &self.probes
     }
 
-    /// What the probes are read with.
-    pub fn sampler(&self) -> &Sampler {
-        &self.sampler
+    /// Whether BPF programs read the probes, and not perf.
+    pub fn is_bpf(&self) -> bool {
+        matches!(self.tracer, Tracer::Bpf(_))
+    }
+
+    /// Lets events come.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn enable(&mut self) -> io::Result<()> {
+        match &mut self.tracer {
+            Tracer::Perf(sampler) => sampler.enable(),
+            Tracer::Bpf(source) => source.enable(),
+        }
+    }
+
+    /// No more events after this; those that are waiting remain.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn disable(&mut self) -> io::Result<()> {
+        match &mut self.tracer {
+            Tracer::Perf(sampler) => sampler.disable(),
+            Tracer::Bpf(source) => {
+                source.disable();
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until there is much to read, or for `timeout`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+        match &self.tracer {
+            Tracer::Perf(sampler) => sampler.wait(timeout),
+            Tracer::Bpf(source) => {
+                source.wait(timeout);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether every event that is lost is counted.
+    pub fn counts_lost(&self) -> bool {
+        match &self.tracer {
+            Tracer::Perf(sampler) => sampler.counts_lost(),
+            Tracer::Bpf(_) => true,
+        }
     }
 
     /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through what is watched
@@ -141,20 +226,30 @@ impl Trace {
     /// # Errors
     /// What is refused.
     pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), OpenError> {
-        let known = self.probes.iter().zip(self.sampler.tracepoints());
+        // A BPF source is not used for chosen threads.
+        let Tracer::Perf(sampler) = &mut self.tracer else { return Ok(()) };
+        let known = self.probes.iter().zip(sampler.tracepoints());
         let more: Vec<Tracepoint> = known
             .filter(|(probe, _)| probe.by_thread)
             .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
             .collect();
-        self.sampler.add(system, &more)
+        sampler.add(system, &more)
     }
 
-    /// Hands over every event that is there, CPU by CPU; answers how many bytes they took.
+    /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is counted as lost comes
+    /// as [`EventKind::Lost`] too, so that nothing is paired across it.
     pub fn drain(&mut self, mut each: impl FnMut(Event)) -> u64 {
-        let Trace { sampler, type_at, decoders, lost, told, .. } = self;
+        let Trace { tracer, type_at, decoders, lost, told, .. } = self;
         // A loss without a time of its own is put where the CPU's last event was.
         let mut last_ns = 0;
-        sampler.drain(|cpu, record| match record {
+        let loss = |cpu, time_ns, count| Event {
+            time_ns,
+            cpu,
+            pid: 0,
+            tid: 0,
+            kind: EventKind::Lost { cpu: Some(cpu), count },
+        };
+        let take = |cpu: u32, record: Record<'_>| match record {
             Record::Sample { time_ns, pid, tid, raw } => {
                 last_ns = time_ns;
                 let decoder =
@@ -163,7 +258,10 @@ impl Trace {
                     Some(Some(kind)) => each(Event { time_ns, cpu, pid, tid, kind }),
                     // A system call that cannot wait.
                     Some(None) if raw.len() >= 16 => {}
-                    _ => *lost.entry(cpu).or_default() += 1,
+                    _ => {
+                        *lost.entry(cpu).or_default() += 1;
+                        each(loss(cpu, time_ns, 1));
+                    }
                 }
             }
             Record::Switch { time_ns, prev, next } => {
@@ -179,11 +277,17 @@ impl Trace {
             Record::Lost { time_ns, count } => {
                 *lost.entry(cpu).or_default() += count;
                 *told.entry(cpu).or_default() += count;
-                let time_ns = time_ns.unwrap_or(last_ns);
-                each(Event { time_ns, cpu, pid: 0, tid: 0, kind: EventKind::Lost { cpu: Some(cpu), count } });
+                each(loss(cpu, time_ns.unwrap_or(last_ns), count));
             }
-            Record::Malformed => *lost.entry(cpu).or_default() += 1,
-        })
+            Record::Malformed => {
+                *lost.entry(cpu).or_default() += 1;
+                each(loss(cpu, last_ns, 1));
+            }
+        };
+        match tracer {
+            Tracer::Perf(sampler) => sampler.drain(take),
+            Tracer::Bpf(source) => source.drain(take),
+        }
     }
 
     /// Counts events that came, but too late to be of use.
@@ -198,7 +302,11 @@ impl Trace {
     /// The system's error.
     pub fn settle_losses(&mut self) -> io::Result<u64> {
         let mut more = 0;
-        for (cpu, all) in self.sampler.lost()?.unwrap_or_default() {
+        let lost = match &self.tracer {
+            Tracer::Perf(sampler) => sampler.lost()?.unwrap_or_default(),
+            Tracer::Bpf(source) => source.lost(),
+        };
+        for (cpu, all) in lost {
             let told = self.told.entry(cpu).or_default();
             let untold = all.saturating_sub(*told);
             *told += untold;
@@ -208,6 +316,17 @@ impl Trace {
             }
         }
         Ok(more)
+    }
+
+    /// Events that were lost on a CPU that is not known.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn missed(&self) -> io::Result<u64> {
+        match &self.tracer {
+            Tracer::Perf(_) => Ok(0),
+            Tracer::Bpf(source) => source.missed(),
+        }
     }
 
     /// Events lost so far, by CPU; a CPU that lost none is not in it.

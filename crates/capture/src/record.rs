@@ -4,7 +4,7 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::perf::OpenError;
-use crate::plan::plan;
+use crate::plan::{Plan, plan};
 use crate::probe::{Trace, TraceError};
 use crate::settings::Watch;
 use crate::system::System;
@@ -37,7 +37,7 @@ pub enum Target {
     Host {
         /// Only those of the VM of this process.
         pid: Option<i32>,
-        /// Take `kvm:kvm_exit` too, of HLT only: it tells the number of each vCPU for certain, where it fires, and costs
+        /// Take `kvm:kvm_exit` too, of HLT only: it gives the number of each vCPU reliably, where it fires, and costs
         /// the filter's time (a fraction of a microsecond) at every exit of every VM.
         exits: bool,
         /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode. They fire at
@@ -46,7 +46,7 @@ pub enum Target {
     },
     /// The CPUs of this machine, which may be a guest.
     Guest {
-        /// What tells that a CPU idles.
+        /// The source of idle periods.
         source: GuestSource,
     },
     /// Threads that wait in system calls.
@@ -83,10 +83,10 @@ pub enum RecordError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// There is no such process or thread.
-    #[error("there is no process or thread {0}")]
+    #[error("cannot record: there is no process or thread {0}")]
     NoProcess(i32),
     /// Neither process nor name was given.
-    #[error("say which threads to record: --pid N or --comm NAME")]
+    #[error("cannot choose the threads to record; give --pid PID or --comm NAME")]
     NoThreads,
     /// Waiting for events, or switching them, failed.
     #[error("cannot {what} the tracepoints")]
@@ -154,7 +154,7 @@ impl Observer for () {}
 pub struct Until<'a> {
     /// At most so long; `None`: until `stop`.
     pub duration: Option<Duration>,
-    /// Set by somebody else to end it; looked at ten times a second.
+    /// Set to end the recording; read ten times a second.
     pub stop: &'a AtomicBool,
 }
 
@@ -165,7 +165,7 @@ pub struct Summary {
     pub status: Status,
     /// What is in the recording.
     pub contents: Contents,
-    /// What the recording says of itself.
+    /// The metadata of the recording.
     pub metadata: Metadata,
 }
 
@@ -195,6 +195,10 @@ fn realtime_offset_ns() -> i64 {
     let tightest = (0..16).map(|_| reading()).min_by_key(|(width, _)| *width);
     tightest.map_or(0, |(_, offset)| offset)
 }
+
+/// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by` (`perf` or
+/// `bpf`), and, where they were chosen, `because` or `not_by_bpf`.
+pub const TRACING: &str = "dwell.tracing";
 
 /// How often the buffers are emptied at least, the status is told and `stop` looked at.
 const ROUND: Duration = Duration::from_millis(100);
@@ -231,8 +235,12 @@ impl Recorder {
         let tracefs = Tracefs::open(&*system)?;
         let mut watched = Watched::new(&*system, &threads);
         let filter = by_name(&target, watched.more(&threads));
-        let (probes, pairing) = plan(&system, &tracefs, &target)?;
-        let trace = Trace::open(&*system, &tracefs, &probes, filter.as_deref())?;
+        let Plan { probes, pairing, source, trace, tracing } = plan(&system, &tracefs, &target)?;
+        let trace = match trace {
+            Some(trace) => trace,
+            None => Trace::open(&*system, &tracefs, &probes, filter.as_deref())?,
+        };
+        let target = source.map_or(target, |source| Target::Guest { source });
         let watch = Watch::start(&*system, target.layer());
         let meter = Meter::open(&*system);
         let mut metadata = Metadata::new(target.layer());
@@ -245,10 +253,16 @@ impl Recorder {
         metadata.cpu_model = cpu::model(&*system);
         metadata.machine = identity::machine_id(&*system);
         metadata.lost.events = Some(0);
-        metadata.lost.at_least = !trace.sampler().counts_lost();
+        metadata.lost.at_least = !trace.counts_lost();
+        metadata.other.insert(TRACING.to_owned(), tracing);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
         let counters = KvmCounters::of(&target);
         Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched, counters })
+    }
+
+    /// What is recorded: of the CPUs of this machine, with the source that was chosen.
+    pub fn target(&self) -> &Target {
+        &self.target
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -337,7 +351,7 @@ impl Recorder {
         let mut round = Round { merge: Merge::new(), status: Status::default(), named: 0 };
         let mut looked = started;
         let _first = come_first();
-        self.trace.sampler().enable().map_err(io("switch on"))?;
+        self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         self.counters.iter_mut().for_each(KvmCounters::start);
         while !until.stop.load(Ordering::Relaxed) {
@@ -345,7 +359,7 @@ impl Recorder {
             if left.is_zero() {
                 break;
             }
-            self.trace.sampler().wait(left.min(ROUND)).map_err(io("wait for"))?;
+            self.trace.wait(left.min(ROUND)).map_err(io("wait for"))?;
             let now = now_ns();
             self.read(&mut round);
             self.release(&mut round, now.saturating_sub(SLACK_NS), outlet, observer)?;
@@ -360,7 +374,7 @@ impl Recorder {
             observer.status(&round.status);
         }
         self.counters.iter_mut().for_each(KvmCounters::end);
-        self.trace.sampler().disable().map_err(io("switch off"))?;
+        self.trace.disable().map_err(io("switch off"))?;
         self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns: now_ns() });
         self.read(&mut round);
         self.trace.settle_losses().map_err(io("read the lost counts of"))?;
@@ -377,14 +391,20 @@ impl Recorder {
     fn read(&mut self, round: &mut Round) {
         let mut late = Vec::new();
         let Round { merge, status, .. } = round;
-        self.trace.drain(|event| match merge.push(event) {
-            true if matches!(event.kind, EventKind::Lost { .. }) => {}
-            true => status.events += 1,
-            // What a record of losses counts is counted already.
-            false if matches!(event.kind, EventKind::Lost { .. }) => {}
-            false => late.push(event.cpu),
+        self.trace.drain(|event| {
+            let is_loss = matches!(event.kind, EventKind::Lost { .. });
+            match merge.push(event) {
+                true => status.events += u64::from(!is_loss),
+                false => late.push(event),
+            }
         });
-        late.into_iter().for_each(|cpu| self.trace.count_lost(cpu, 1));
+        for event in late {
+            // What a record of losses counts is counted already.
+            if !matches!(event.kind, EventKind::Lost { .. }) {
+                self.trace.count_lost(event.cpu, 1);
+            }
+            merge.push_loss(&event);
+        }
     }
 
     /// Turns what is old enough into episodes and sends them off to be written.
@@ -428,7 +448,7 @@ impl Recorder {
         outlet.sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
     }
 
-    /// Looks for threads that are new; answers `false` if the process has ended.
+    /// Looks for threads that are new; returns `false` if the process has ended.
     fn follow_threads(&mut self) -> Result<bool, RecordError> {
         let Some(pid) = self.target.pid() else { return Ok(true) };
         let threads = names::threads(&*self.system, pid);
@@ -447,6 +467,11 @@ impl Recorder {
         for (cpu, count) in self.trace.lost() {
             self.metadata.lost.add(Some(*cpu), *count);
         }
+        let missed = self.trace.missed().unwrap_or_else(|_| {
+            self.metadata.lost.at_least = true;
+            0
+        });
+        self.metadata.lost.add(None, missed);
         self.metadata.lost.incomplete_episodes = self.pairing.incomplete();
         self.metadata.settings = self.watch.changes().to_vec();
         self.metadata.other.extend(self.watch.notes());
@@ -683,7 +708,7 @@ mod tests {
 
     const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
 
-    /// What the user is told, as one line.
+    /// The message, as one line.
     fn refusal(fake: Fake, target: Target) -> String {
         let Err(error) = Recorder::open_on(Arc::new(fake), target, None) else { panic!("opened") };
         let line = error.to_string();
@@ -745,9 +770,12 @@ mod tests {
     #[test]
     fn threads_must_be_named_and_exist() {
         let nobody = Target::Thread { pid: None, comm: None };
-        assert_eq!(refusal(machine(), nobody), "say which threads to record: --pid N or --comm NAME");
+        assert_eq!(
+            refusal(machine(), nobody),
+            "cannot choose the threads to record; give --pid PID or --comm NAME"
+        );
         let gone = Target::Thread { pid: Some(77), comm: None };
-        assert_eq!(refusal(machine(), gone), "there is no process or thread 77");
+        assert_eq!(refusal(machine(), gone), "cannot record: there is no process or thread 77");
     }
 
     #[test]

@@ -24,9 +24,16 @@ const fn prefix(layer: Layer) -> &'static str {
     }
 }
 
-/// The parameters of `layer` as they are now; empty where there are none.
+/// The driver dwell_idle decides in place of haltpoll, whose parameters then have no effect.
+const DWELL_IDLE: &str = "/sys/module/dwell_idle/parameters";
+
+/// The parameters of `layer` as they are now; empty where there are none, or where they have no effect under the driver
+/// dwell_idle.
 pub fn read(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, SettingValue> {
     let Some(folder) = folder(layer) else { return BTreeMap::new() };
+    if layer == Layer::Guest && machine.exists(DWELL_IDLE) {
+        return BTreeMap::new();
+    }
     let names = machine.names(folder).unwrap_or_default();
     let names = names.into_iter().filter(|name| name.starts_with(prefix(layer)));
     names
@@ -113,6 +120,14 @@ mod tests {
         assert_eq!(first.values["halt_poll_ns"], SettingValue::Number(200_000));
         assert_eq!(second.values["halt_poll_ns"], SettingValue::Number(0));
         assert_eq!(first.values.len(), 2);
+    }
+
+    #[test]
+    fn under_dwell_idle_no_setting_of_haltpoll_is_in_force() {
+        let machine = Fake::new().file("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "200000\n");
+        assert_eq!(read(&machine, Layer::Guest).len(), 1);
+        let machine = machine.file("/sys/module/dwell_idle/parameters/policy", "leader\n");
+        assert!(read(&machine, Layer::Guest).is_empty());
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! The seam to the kernel's tracing: what a recorder asks of a machine beside its files.
+//! The seam to the kernel's tracing: what a recorder needs from a machine in addition to its files.
 //!
-//! It is [`Machine`] with three more calls. They are here and not in the crate `dwell-machine` because each returns something
-//! that only a recorder can use and takes what only this crate has: `unsafe` to open a perf event, and a thread with a mount
+//! It is [`Machine`] with five more calls. They are here and not in the crate `dwell-machine` because each returns something
+//! that only a recorder can use and takes what only this crate has: `unsafe` to open a perf event or a BPF program, and a thread with a mount
 //! namespace of its own. All that can be refused goes through here, so that each refusal has a test without a machine that
 //! refuses.
 
+use crate::bpf;
+use crate::detached::Detached;
 use crate::kvm_stats::{SourceError, debugfs_readable};
 use crate::perf::Attributes;
 use dwell_machine::{Machine, Sysroot};
@@ -26,6 +28,18 @@ pub trait System: Machine {
     /// The error of `perf_event_open(2)`; [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd>;
 
+    /// A BPF map, program or link.
+    ///
+    /// # Errors
+    /// The error of `bpf(2)`; [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
+    fn open_bpf(&self, command: &bpf::Command<'_>) -> io::Result<OwnedFd>;
+
+    /// The kernel's own types, which are larger than any other file that is read.
+    ///
+    /// # Errors
+    /// The system's error; [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
+    fn btf(&self) -> io::Result<Vec<u8>>;
+
     /// Whether KVM's counters can be read from debugfs; `None` where only another machine's files are at hand.
     fn kvm_statistics(&self) -> Option<Result<(), SourceError>>;
 }
@@ -35,7 +49,7 @@ impl System for Sysroot {
         if !self.is_this_machine() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        crate::tracefs::mount_detached()
+        Detached::new("tracefs").map(OwnedFd::from)
     }
 
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
@@ -43,6 +57,20 @@ impl System for Sysroot {
             return Err(io::ErrorKind::Unsupported.into());
         }
         crate::perf::open(attributes, cpu)
+    }
+
+    fn open_bpf(&self, command: &bpf::Command<'_>) -> io::Result<OwnedFd> {
+        if !self.is_this_machine() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        bpf::open(command)
+    }
+
+    fn btf(&self) -> io::Result<Vec<u8>> {
+        if !self.is_this_machine() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        std::fs::read(bpf::KERNEL_TYPES)
     }
 
     fn kvm_statistics(&self) -> Option<Result<(), SourceError>> {

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
-    /// The kernel knows no tracefs.
+    /// The kernel has no tracefs.
     #[error(
         "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with tracepoints"
     )]
@@ -44,7 +44,7 @@ pub enum TracefsError {
         /// `uname -r`.
         kernel: String,
     },
-    /// The tracepoint is there, but says less than what is needed.
+    /// The tracepoint exists, but lacks a field that is needed.
     #[error(
         "kernel {kernel}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers"
     )]
@@ -226,41 +226,10 @@ fn unescape(path: &str) -> String {
         .fold(path.to_owned(), |path, (escaped, plain)| path.replace(escaped, plain))
 }
 
-/// A mount of tracefs that has no place in any mount namespace.
-pub(crate) fn mount_detached() -> io::Result<OwnedFd> {
-    match mount_by_descriptor() {
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => mount_in_namespace(),
-        done => done,
-    }
-}
-
-fn mount_by_descriptor() -> io::Result<OwnedFd> {
-    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?)
-}
-
-/// For kernels and sandboxes without `fsopen`: a thread with a mount namespace of its own mounts tracefs there, opens
-/// it and ends. The namespace goes with the thread; the descriptor keeps the mount.
-fn mount_in_namespace() -> io::Result<OwnedFd> {
-    let thread = std::thread::Builder::new().name("tracefs".to_owned()).spawn(|| {
-        use rustix::fs::{Mode, OFlags, open};
-        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-        #[allow(deprecated, reason = "only unsharing descriptors can break safety; NEWNS unshares mounts")]
-        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS)?;
-        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
-        let place = "/sys";
-        mount("tracefs", place, "tracefs", MountFlags::RDONLY, None)?;
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(open(place, flags, Mode::empty())?)
-    })?;
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detached::{by_descriptor, in_namespace};
     use crate::fake::Fake;
     use dwell_machine::Sysroot;
 
@@ -268,8 +237,8 @@ mod tests {
     fn private_mounts_show_events_and_leave_nothing_behind() {
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let before = mounts();
-        for mount in [mount_by_descriptor, mount_in_namespace] {
-            let mount = match mount() {
+        for way in [by_descriptor as fn(&'static str) -> io::Result<OwnedFd>, in_namespace] {
+            let mount = match way("tracefs") {
                 Ok(mount) => mount,
                 Err(error) => {
                     // Not println!, which the test harness keeps back.

@@ -93,7 +93,7 @@ impl Halter {
         StatsFile::new(unsafe { OwnedFd::from_raw_fd(fd) }).expect("the statistics file of a vCPU")
     }
 
-    /// Runs the guest to its end, waking it every `gap` from another thread; answers the number of wakes sent.
+    /// Runs the guest to its end, waking it every `gap` from another thread; returns the number of wakes sent.
     fn run(&mut self, gap: Duration) -> u64 {
         let wake = self.wake.try_clone().expect("a copy of the eventfd");
         let done = std::sync::atomic::AtomicBool::new(false);

@@ -44,7 +44,7 @@ pub enum Perf {
     Denied,
     /// The kernel has no perf, or a sandbox hides it.
     Missing,
-    /// Another machine's files are read; its kernel cannot be asked.
+    /// The files are those of another machine; its kernel cannot be queried.
     NotAsked,
 }
 

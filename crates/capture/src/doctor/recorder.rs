@@ -14,7 +14,7 @@ pub struct Recorder {
     pub about: &'static str,
     /// Whether it works here.
     pub verdict: Verdict,
-    /// What stands in its way, or what will be missing.
+    /// Obstacles, or what will be missing.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -30,7 +30,7 @@ pub enum Verdict {
     No,
 }
 
-/// What stands in the way of a recorder.
+/// Why a recorder cannot record, or not everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// The kernel has no KVM.
@@ -80,7 +80,7 @@ pub enum Obstacle {
     },
     /// KVM does not show its statistics in debugfs.
     NoKvmStatistics,
-    /// Another machine's files are read, and its kernel cannot be asked.
+    /// The files are those of another machine, so its kernel cannot be queried.
     NotAsked,
 }
 
@@ -108,9 +108,9 @@ impl Obstacle {
             Obstacle::NoTracepoint { name } => format!("no tracepoint {name}"),
             Obstacle::LessWithout { name, what } => format!("no tracepoint {name}: {what}"),
             Obstacle::PerfDenied { paranoid: Some(level) } => {
-                format!("perf refuses to watch all tasks (kernel.perf_event_paranoid = {level})")
+                format!("perf may not trace all tasks (kernel.perf_event_paranoid = {level})")
             }
-            Obstacle::PerfDenied { paranoid: None } => "perf refuses to watch all tasks".to_owned(),
+            Obstacle::PerfDenied { paranoid: None } => "perf may not trace all tasks".to_owned(),
             Obstacle::NoPerf => "no perf_event_open".to_owned(),
             Obstacle::NoDebugfs => "this kernel has no debugfs".to_owned(),
             Obstacle::DebugfsNotMounted => "debugfs is not mounted".to_owned(),
@@ -119,7 +119,7 @@ impl Obstacle {
                 "the kernel is locked down: debugfs hides KVM's counters, from root too".to_owned()
             }
             Obstacle::NoKvmStatistics => "KVM shows no statistics in debugfs".to_owned(),
-            Obstacle::NotAsked => "the kernel of another machine cannot be asked".to_owned(),
+            Obstacle::NotAsked => "not known for the files of another machine".to_owned(),
         }
     }
 
@@ -140,7 +140,9 @@ impl Obstacle {
             Obstacle::NoTracepoint { name: NO_SYSCALLS } => "needs a kernel with CONFIG_FTRACE_SYSCALLS",
             Obstacle::NoTracepoint { .. } => "needs a kernel with CONFIG_TRACEPOINTS",
             Obstacle::LessWithout { name: "power:guest_halt_poll_ns", .. } => "needs Linux 6.0 or later",
-            Obstacle::LessWithout { .. } => "nothing to do; the recording says what it includes",
+            Obstacle::LessWithout { .. } => {
+                "nothing to do; the metadata of the recording has what it includes"
+            }
             Obstacle::PerfDenied { .. } => {
                 "run as root, or: setcap cap_perfmon+ep dwell, or: sysctl kernel.perf_event_paranoid=-1"
             }

@@ -86,14 +86,14 @@ pub struct Layout {
     data_bytes: usize,
 }
 
-/// Why something is no statistics file.
+/// Why a file is not a statistics file.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// It cannot be read.
-    #[error("reading a KVM statistics file")]
+    #[error("cannot read a KVM statistics file")]
     Read(#[from] io::Error),
-    /// It ends too early, or says that it is larger than any such file.
-    #[error("a KVM statistics file with {field} = {value}, which no kernel writes")]
+    /// It ends too early, or claims to be larger than any such file.
+    #[error("malformed KVM statistics file: {field} = {value}")]
     Implausible {
         /// The field of the header or descriptor.
         field: &'static str,
@@ -214,7 +214,7 @@ pub struct StatsFile {
 }
 
 impl StatsFile {
-    /// Reads what the file says of itself. The descriptor is what `KVM_GET_STATS_FD` answered, or a copy of it.
+    /// Reads the header of the file. The descriptor is the one that `KVM_GET_STATS_FD` returned, or a copy of it.
     ///
     /// # Errors
     /// [`LayoutError`] if it cannot be read or is no statistics file.
@@ -231,7 +231,7 @@ impl StatsFile {
         Ok(StatsFile { layout: Layout::parse(&header, &descriptors)?, file })
     }
 
-    /// What the file says of itself.
+    /// The header of the file.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -281,35 +281,9 @@ fn numbers(data: &[u8], stat: &Stat) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_testing::kvm_stats::file;
     use proptest::prelude::*;
     use std::io::Write;
-
-    /// A statistics file as a kernel writes it, with names of 24 bytes.
-    fn file(stats: &[(&str, u32, i16, &[u64])]) -> Vec<u8> {
-        const NAME: usize = 24;
-        let count = u32::try_from(stats.len()).unwrap();
-        let data_offset = u32::try_from(HEADER + stats.len() * (DESCRIPTOR + NAME)).unwrap();
-        let mut bytes = vec![];
-        for word in [0, 24, count, 24, 24, data_offset] {
-            bytes.extend(word.to_le_bytes());
-        }
-        let mut offset = 0u32;
-        for (name, flags, exponent, values) in stats {
-            let size = u16::try_from(values.len()).unwrap();
-            bytes.extend(flags.to_le_bytes());
-            bytes.extend(exponent.to_le_bytes());
-            bytes.extend(size.to_le_bytes());
-            bytes.extend(offset.to_le_bytes());
-            bytes.extend(0u32.to_le_bytes());
-            let mut padded = name.as_bytes().to_vec();
-            padded.resize(NAME, 0);
-            bytes.extend(padded);
-            offset += 8 * u32::from(size);
-        }
-        bytes
-            .extend(stats.iter().flat_map(|(_, _, _, values)| *values).flat_map(|value| value.to_le_bytes()));
-        bytes
-    }
 
     fn open(bytes: &[u8]) -> Result<StatsFile, LayoutError> {
         let mut file = tempfile::tempfile().unwrap();
@@ -351,7 +325,7 @@ mod tests {
         lying[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(
             open(&lying).unwrap_err().to_string(),
-            "a KVM statistics file with num_desc = 4294967295, which no kernel writes"
+            "malformed KVM statistics file: num_desc = 4294967295"
         );
         let mut far = bytes;
         far[HEADER + 8..HEADER + 12].copy_from_slice(&u32::MAX.to_le_bytes());

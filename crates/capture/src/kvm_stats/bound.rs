@@ -1,14 +1,14 @@
 //! What polling costs now, and what any setting could gain at most, from counters alone.
 //!
 //! # The arithmetic
-//! With a price *K* for one halt \[ns of CPU\], an episode of idle time *d* under a window *w* costs min(*d*, *w*)
+//! With a halt cost *K* for one halt \[ns of CPU\], an episode of idle time *d* under a window *w* costs min(*d*, *w*)
 //! polled, and *K* more if *d* > *w*. Over the episodes of an interval:
 //!
 //! * **cost now** = time polled + *K* · sleeps. Both are counted: `halt_poll_success_ns` + `halt_poll_fail_ns`, and the
 //!   number of sleeps is the sum of `halt_wait_hist`. Without that histogram the sleeps are at most `halt_exits` -
 //!   `halt_successful_poll`, since every sleep follows an HLT exit of its own that did not end in a successful poll.
 //! * **any policy** pays at least min(*d*, *K*) in each episode: if its window is *d* or more it polls *d*; else it pays
-//!   *w* + *K* ≥ *K*. This holds for a policy that knows the future, too; the optimum pays exactly that.
+//!   *w* + *K* ≥ *K*. This holds for every policy; the offline optimum costs exactly that.
 //! * so the **gain** of any setting is at most cost now - Σ min(*d*, *K*), and at most cost now - *L* for any *L* below
 //!   that sum. The rest of this page finds an *L* from what is counted.
 //!
@@ -18,8 +18,8 @@
 //! ends lies in the buckets of the flattest chords: slope 0 above *K*, then the one bucket that *K* cuts, then slope 1.
 //! Filling them up in this order gives `least`, the exact minimum of the chords, and so a lower bound.
 //!
-//! *Sleeps.* An episode that polled *f* in vain and then slept *t* had *d* ≥ *f* + *t*; one that did not poll has *f* = 0.
-//! Three bounds hold and the largest is taken: `least` of the sleeps alone, `least` of the polls in vain alone, and
+//! *Sleeps.* An episode with a failed poll of *f* that then slept *t* had *d* ≥ *f* + *t*; one that did not poll has *f* = 0.
+//! Three bounds hold and the largest is taken: `least` of the sleeps alone, `least` of the failed polls alone, and
 //! both together by their lower ends: which poll belongs to which sleep is not counted, but min(*f* + *t*, *K*) is a
 //! concave function of the sum, so the total is least when the longest polls precede the longest sleeps (the sums are
 //! then spread most), and that pairing is what is added up.
@@ -29,7 +29,7 @@
 //! # Limits
 //! * Open loop: episodes are taken as they came. A guest that waits for its peer would have had others.
 //! * Halts that found their event before they slept, without polling, are not counted; they cost no policy anything.
-//! * The price *K* is the user's; with *K* = 0 the gain is what never polling saves in CPU.
+//! * The halt cost *K* is an input; with *K* = 0 the gain is what never polling saves in CPU.
 //! * Edges and torn reads: see the [module above](super).
 
 use super::Counters;
@@ -45,13 +45,13 @@ pub struct Bound {
     pub polls_succeeded: u64,
     /// CPU time polled \[ns\].
     pub polled_ns: u64,
-    /// Of that, polled in vain \[ns\].
+    /// Of that, in failed polls \[ns\].
     pub wasted_ns: u64,
     /// Halts that slept; at most so many where `halts_exact` is false.
     pub halts: u64,
     /// Whether the number of halts is exact.
     pub halts_exact: bool,
-    /// What it cost: CPU time polled and the price of the halts \[ns\].
+    /// The cost: time polled plus the cost of the halts \[ns\].
     pub cost_ns: u128,
     /// What any policy would have paid at least \[ns\].
     pub least_cost_ns: u128,
@@ -72,7 +72,7 @@ pub struct NotCounted {
 }
 
 impl Bound {
-    /// From what was counted in an interval, at this price of a halt.
+    /// From the counts of an interval, at this halt cost.
     ///
     /// # Errors
     /// [`NotCounted`] on kernels before 5.8, which do not count the time polled.
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn poll_and_sleep_of_one_episode_add_up() {
-        // Polled 12 us in vain, then slept 12 us: no policy pays less than 20 us, though neither part alone says so.
+        // A failed poll of 12 us, then a sleep of 12 us: no policy costs less than 20 us, though neither part alone implies it.
         let counters = counted(&mut Fixed(Nanos(12_000)), &[24_000; 10]);
         let bound = Bound::of(&counters, Nanos(20_000)).unwrap();
         assert!(bound.least_cost_ns >= 10 * 2 * 8_192, "{bound:?}");

@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //! KVM counts every poll, its success and its nanoseconds, for each vCPU, always. The difference of two [`Snapshot`]s
-//! is what happened in between; [`Bound`] says what it cost and what any setting could have gained at most.
+//! is what happened in between; [`Bound`] has its cost and the most that any setting could have gained.
 //!
 //! # Where the counters are
 //! * **debugfs**, `/sys/kernel/debug/kvm/TID-FD/`: sums over the vCPUs of a VM. Of a histogram debugfs shows only the
@@ -48,7 +48,7 @@ pub struct Counters {
     /// Lengths of successful polls; bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1 ns, the last all the
     /// rest; since 5.15, from statistics files only.
     pub halt_poll_success_hist: Option<Vec<u64>>,
-    /// Lengths of polls in vain, in the same buckets.
+    /// Lengths of failed polls, in the same buckets.
     pub halt_poll_fail_hist: Option<Vec<u64>>,
     /// Lengths of sleeps, in the same buckets.
     pub halt_wait_hist: Option<Vec<u64>>,
@@ -122,7 +122,7 @@ impl Counters {
         self.merged(other, u64::saturating_add)
     }
 
-    /// What was counted since `earlier`. A counter that went back (somebody has cleared it) counts as nothing.
+    /// What was counted since `earlier`. A counter that decreased (it was cleared) counts as 0.
     #[must_use]
     pub fn since(self, earlier: Counters) -> Counters {
         self.merged(earlier, u64::saturating_sub)

@@ -59,14 +59,14 @@ pub enum Source {
     StatisticsFiles,
 }
 
-/// Why the counters of VMs cannot be read. Each says what to do.
+/// Why the counters of VMs cannot be read. Each error has a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// KVM has no directory in debugfs.
-    #[error("KVM shows no statistics in debugfs; load the kvm module (modprobe kvm_intel or kvm_amd)")]
+    #[error("KVM has no statistics in debugfs; load the kvm module (modprobe kvm_intel or kvm_amd)")]
     NoKvm,
     /// debugfs is closed to this user.
-    #[error("debugfs is closed to this user; run as root")]
+    #[error("cannot read debugfs as this user; run as root")]
     Denied,
     /// The kernel is locked down: debugfs refuses files that could also be written, even to root.
     #[error(
@@ -83,7 +83,7 @@ pub enum SourceError {
     #[error("no VM is running here; start one, or run dwell on the host of the VM")]
     NoVm,
     /// The process holds no VM.
-    #[error("process {pid} holds no VM; dwell doctor lists those that do")]
+    #[error("process {pid} has no VM; `dwell doctor` lists the VMs")]
     NotAVm {
         /// The process asked for.
         pid: u32,
@@ -141,7 +141,7 @@ impl Debugfs {
 /// Whether KVM's counters can be read from debugfs here.
 ///
 /// # Errors
-/// [`SourceError`], which says what to do.
+/// [`SourceError`], which has a remedy.
 pub fn debugfs_readable() -> Result<(), SourceError> {
     Debugfs::open(&Sysroot::of_this_machine()).map(|_| ())
 }
@@ -150,7 +150,7 @@ impl StatsReader {
     /// Looks for the VMs of this machine, or of one process.
     ///
     /// # Errors
-    /// [`SourceError`], which says what to do.
+    /// [`SourceError`], which has a remedy.
     pub fn new(pid: Option<u32>) -> Result<StatsReader, SourceError> {
         let root = Sysroot::of_this_machine();
         let debugfs = Debugfs::open(&root);

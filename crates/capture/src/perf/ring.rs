@@ -4,50 +4,12 @@
 //! not write), so these bytes are ours until we publish a new tail. They are looked at where they lie, or, where they wrap
 //! around the end of the buffer, in a copy that joins the two pieces.
 
+use crate::mapping::Mapping;
 use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A mapping of a control page and a power of two of data pages, unmapped when dropped.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Mapping {
-    fn new(event: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
-        // SAFETY: a new shared mapping at a place of the kernel's choice overlaps nothing of ours. `event` is open while
-        // it is borrowed; the mapping outlives it on its own. The result is checked.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, bytes }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` are what mmap gave and was asked for, nothing else unmaps them, and no pointer into
-        // them survives the owner. An error would mean that they are not, and leaves nothing to do.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-// SAFETY: a mapping belongs to the process, not to a thread.
-unsafe impl Send for Mapping {}
 
 /// Control page and data of a ring buffer, wherever they are.
 #[derive(Debug)]
@@ -121,17 +83,17 @@ impl Ring {
     /// Maps a ring buffer of `bytes` of data (a power of two, at least a page) onto `event`.
     pub(super) fn map(event: BorrowedFd<'_>, bytes: usize) -> io::Result<Ring> {
         let page = rustix::param::page_size();
-        let mapping = Mapping::new(event, page + bytes)?;
+        let mapping = Mapping::new(event, 0, page + bytes, true)?;
         // SAFETY: the mapping is one page longer than the data, so that both pointers lie in it.
-        let data = unsafe { mapping.base.add(page) };
+        let data = unsafe { mapping.base().add(page) };
         Ok(Ring {
-            view: View { page: mapping.base.cast(), data, size: bytes },
+            view: View { page: mapping.base().cast(), data, size: bytes },
             tail: 0,
             _mapping: Some(mapping),
         })
     }
 
-    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. Answers `false` if the
+    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. Returns `false` if the
     /// kernel's position made no sense, in which case the contents are skipped. `spare` is room for what wraps.
     pub(super) fn take(&mut self, spare: &mut Vec<u8>, each: impl FnOnce(&[u8])) -> bool {
         let head = self.view.head();

@@ -43,16 +43,16 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// The kernel or a sandbox knows no `perf_event_open`.
+    /// The kernel or a sandbox does not have `perf_event_open`.
     #[error(
-        "there is no perf_event_open here: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside of it"
+        "perf_event_open is not available: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside the sandbox"
     )]
     NoPerf {
         /// The system's error.
         source: io::Error,
     },
     /// There are not enough file descriptors for every tracepoint on every CPU.
-    #[error("sampling needs {needed} file descriptors; raise the limit with `ulimit -n {}`", .needed + 100)]
+    #[error("cannot record: {needed} file descriptors are needed; raise the limit with `ulimit -n {}`", .needed + 100)]
     Descriptors {
         /// Tracepoints times CPUs.
         needed: usize,
@@ -60,7 +60,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The kernel does not take the filter.
-    #[error("{event}: the kernel does not take the filter `{filter}`")]
+    #[error("cannot filter {event}: the kernel refuses the filter `{filter}`")]
     Filter {
         /// As `category:name`.
         event: String,
@@ -287,7 +287,7 @@ impl Sampler {
         }
     }
 
-    /// Hands over every record that is there, CPU by CPU; answers how many bytes they took.
+    /// Hands over every record that is there, CPU by CPU; returns how many bytes they took.
     pub fn drain(&mut self, mut each: impl FnMut(u32, Record<'_>)) -> u64 {
         let mut bytes = 0;
         for buffer in &mut self.buffers {

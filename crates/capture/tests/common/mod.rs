@@ -97,7 +97,7 @@ impl HaltingVcpu {
     }
 
     /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
-    /// Answers its own statistics.
+    /// Returns its own statistics.
     pub(crate) fn run(mut self, gaps_ns: &[u64]) -> Stats {
         self.run_on(gaps_ns)
     }

@@ -17,7 +17,7 @@ pub(crate) struct PingPong {
 }
 
 impl PingPong {
-    /// On all CPUs together at most `waits_per_second`; each wait is a wake-up and two trace events.
+    /// On all CPUs together at most `waits_per_second`; each wait is a wakeup and two trace events.
     pub(crate) fn start(waits_per_second: u64) -> PingPong {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (stop, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -36,7 +36,7 @@ impl PingPong {
         PingPong { stop, waits, threads }
     }
 
-    /// Ends it and answers how often somebody waited.
+    /// Ends it and returns how often somebody waited.
     pub(crate) fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -1,0 +1,220 @@
+//! The program of each tracepoint, and the layout of what it writes.
+//!
+//! | bytes | of a record |
+//! |---|---|
+//! | 0 to 7 | when \[ns, CLOCK_MONOTONIC\], taken first of all |
+//! | 8 to 15 | thread, and process in the upper half |
+//! | 16 to 23 | records of this CPU that found no room so far |
+//! | 24 to 27 | CPU |
+//! | 28 to 31 | number of the program |
+//! | 32 to the end | eight bytes for each field |
+
+use super::assembler::{Assembler, Helper, Instruction, Register, Width};
+use super::btf::{Btf, Kind, Place};
+use super::call::Attach;
+use crate::format::{At, Field, Format};
+use dwell_trace::event::TracepointKind;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What a field is taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// The argument of this number.
+    Argument(i16),
+    /// What is there behind the pointer that this argument is.
+    Behind(i16, Place),
+}
+
+/// What a tracepoint's program is attached to and writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blueprint {
+    pub(super) attach: Attach,
+    /// Each field with the name that it has in the tracepoint's format.
+    fields: Vec<(&'static str, Value)>,
+}
+
+/// Why there is no program for a tracepoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoBlueprint {
+    /// None is written for this kind.
+    Kind,
+    /// The kernel's BTF does not have this.
+    Missing(String),
+}
+
+/// The maps that every program uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps<'a> {
+    pub(super) ring: BorrowedFd<'a>,
+    /// By CPU, the records that found no room.
+    pub(super) losses: BorrowedFd<'a>,
+    /// One number: while it is 0 nothing is written. Programs are attached and detached one after the other, some of them
+    /// slowly; without this the first and the last events would be those of some programs only.
+    pub(super) gate: BorrowedFd<'a>,
+}
+
+impl Blueprint {
+    /// Of one kind of tracepoint. The arguments are those of the kernel's `TRACE_EVENT`, in their order.
+    pub(super) fn of(kind: TracepointKind, btf: &Btf) -> Result<Blueprint, NoBlueprint> {
+        let name = kind.to_string();
+        let name = name.split_once(':').map_or("", |(_, name)| name);
+        let field = |argument, structure: &str, path: &[&str]| {
+            let place = btf.field(structure, path);
+            let missing = || NoBlueprint::Missing(format!("{structure}.{}", path.join(".")));
+            place.map(|place| Value::Behind(argument, place)).ok_or_else(missing)
+        };
+        let number = |kind, name: String| btf.find(kind, &name).ok_or(NoBlueprint::Missing(name));
+        // Each tracepoint of the kernel image has a type of this name; without it there is nothing to attach to.
+        let tracepoint = || number(Kind::Typedef, format!("btf_trace_{name}"));
+        let raw = |fields| {
+            tracepoint()?;
+            Ok(Blueprint { attach: Attach::RawTracepoint(name.to_owned()), fields })
+        };
+        match kind {
+            TracepointKind::CpuIdle => {
+                raw(vec![("state", Value::Argument(0)), ("cpu_id", Value::Argument(1))])
+            }
+            TracepointKind::GuestHaltPoll => {
+                raw(vec![("new", Value::Argument(1)), ("old", Value::Argument(2))])
+            }
+            TracepointKind::TimerInterrupt
+            | TracepointKind::RescheduleInterrupt
+            | TracepointKind::CallInterrupt
+            | TracepointKind::DeviceInterrupt => raw(vec![]),
+            TracepointKind::Waking => Ok(Blueprint {
+                attach: Attach::TypedTracepoint(tracepoint()?),
+                fields: vec![
+                    ("pid", field(0, "task_struct", &["pid"])?),
+                    ("target_cpu", field(0, "task_struct", &["thread_info", "cpu"])?),
+                ],
+            }),
+            TracepointKind::Reflect => Ok(Blueprint {
+                attach: Attach::Function(number(Kind::Function, name.to_owned())?),
+                fields: vec![
+                    ("index", Value::Argument(1)),
+                    ("last_residency_ns", field(0, "cpuidle_device", &["last_residency_ns"])?),
+                    ("poll_limit_ns", field(0, "cpuidle_device", &["poll_limit_ns"])?),
+                ],
+            }),
+            _ => Err(NoBlueprint::Kind),
+        }
+    }
+
+    /// How many bytes a record has.
+    fn bytes(&self) -> i32 {
+        i32::from(FIELDS) + 8 * i32::try_from(self.fields.len()).unwrap_or(0)
+    }
+
+    /// How the fields lie in what [`Head::rest`] returns.
+    pub(super) fn format(&self, number: u16) -> Format {
+        let at = |offset, size| At { offset, size, signed: false };
+        let offsets = (FIELDS.unsigned_abs() - NUMBER.unsigned_abs()..).step_by(8);
+        let mut fields = vec![Field { name: "common_type".to_owned(), at: at(0, 2) }];
+        fields.extend(self.fields.iter().zip(offsets).map(|((name, value), offset)| {
+            let size = match value {
+                Value::Argument(_) => 4,
+                Value::Behind(_, place) => place.size,
+            };
+            Field { name: (*name).to_owned(), at: at(offset, size) }
+        }));
+        Format { name: String::new(), id: number, fields }
+    }
+
+    /// The program; `None` if a field is too far from the beginning of its structure, or of an odd size.
+    pub(super) fn program(&self, number: u16, maps: Maps<'_>) -> Option<Vec<Instruction>> {
+        use Register::{Frame, R0, R1, R2, R3, R6, R7, R8, R9};
+        let mut a = Assembler::default();
+        let (lost, end) = (a.label(), a.label());
+        a.load_value(R2, maps.gate.as_raw_fd());
+        a.load(Width::Eight, R2, R2, 0);
+        a.jump_if_zero(R2, end);
+        a.copy(R6, R1);
+        a.call(Helper::TimeNs);
+        a.copy(R9, R0);
+        a.call(Helper::Cpu);
+        a.copy(R8, R0);
+        // The count of this CPU's losses.
+        a.store(Width::Four, Frame, -4, R0);
+        a.load_map(R1, maps.losses.as_raw_fd());
+        a.copy(R2, Frame);
+        a.add(R2, -4);
+        a.call(Helper::MapLookup);
+        a.jump_if_zero(R0, end);
+        a.copy(R7, R0);
+        // Room for a record.
+        a.load_map(R1, maps.ring.as_raw_fd());
+        a.set(R2, self.bytes());
+        a.set(R3, 0);
+        a.call(Helper::RingReserve);
+        a.jump_if_zero(R0, lost);
+        a.store(Width::Eight, R0, TIME, R9);
+        a.copy(R9, R0);
+        a.store(Width::Four, R9, CPU, R8);
+        a.store_number(Width::Four, R9, NUMBER, number.into());
+        a.load(Width::Eight, R1, R7, 0);
+        a.store(Width::Eight, R9, LOST, R1);
+        a.call(Helper::ProcessAndThread);
+        a.store(Width::Eight, R9, TASK, R0);
+        for ((_, value), offset) in self.fields.iter().zip((FIELDS..).step_by(8)) {
+            match value {
+                Value::Argument(argument) => a.load(Width::Eight, R1, R6, 8 * argument),
+                Value::Behind(argument, place) => {
+                    a.load(Width::Eight, R1, R6, 8 * argument);
+                    a.load(Width::of(place.size)?, R1, R1, i16::try_from(place.offset).ok()?);
+                }
+            }
+            a.store(Width::Eight, R9, offset, R1);
+        }
+        a.copy(R1, R9);
+        a.set(R2, NO_WAKEUP);
+        a.call(Helper::RingSubmit);
+        a.jump(end);
+        a.place(lost);
+        a.set(R1, 1);
+        a.add_atomically(R7, R1);
+        a.place(end);
+        a.set(R0, 0);
+        a.exit();
+        Some(a.finish())
+    }
+}
+
+/// The reader comes by itself: to be woken by each record would wake it as often as what it watches.
+const NO_WAKEUP: i32 = 1;
+
+const TIME: i16 = 0;
+const TASK: i16 = 8;
+const LOST: i16 = 16;
+const CPU: i16 = 24;
+const NUMBER: i16 = 28;
+const FIELDS: i16 = 32;
+
+/// What every record begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head<'a> {
+    pub(super) time_ns: u64,
+    pub(super) pid: i32,
+    pub(super) tid: i32,
+    pub(super) lost: u64,
+    pub(super) cpu: u32,
+    /// From the number of the program on, laid out as [`Blueprint::format`] says.
+    pub(super) rest: &'a [u8],
+}
+
+impl Head<'_> {
+    /// Of a record; `None` if it is too short.
+    #[inline]
+    pub(super) fn of(record: &[u8]) -> Option<Head<'_>> {
+        let at = |offset: i16| record.get(usize::from(offset.unsigned_abs())..);
+        let long = |offset| Some(u64::from_ne_bytes(*at(offset)?.first_chunk()?));
+        let [t0, t1, t2, t3, p0, p1, p2, p3] = long(TASK)?.to_le_bytes();
+        Some(Head {
+            time_ns: long(TIME)?,
+            pid: i32::from_le_bytes([p0, p1, p2, p3]),
+            tid: i32::from_le_bytes([t0, t1, t2, t3]),
+            lost: long(LOST)?,
+            cpu: u32::from_ne_bytes(*at(CPU)?.first_chunk()?),
+            rest: at(NUMBER)?,
+        })
+    }
+}

@@ -1,0 +1,404 @@
+//! Programs that are loaded, their ring buffer and their counts of losses.
+
+use super::btf::{self, Btf, BtfError};
+use super::call::{self, Attach, Command};
+use super::program::{Blueprint, Head, Maps, NoBlueprint};
+use super::ring::{Numbers, Ring};
+use crate::format::Format;
+use crate::perf::Record;
+use crate::rights::has_one_of;
+use crate::system::System;
+use dwell_machine::cpu;
+use dwell_trace::event::TracepointKind;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Why BPF programs could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// bpf(2) is not allowed.
+    #[error("no permission to load BPF programs: {}", remedy_of_refusal(.lacks))]
+    NotPermitted {
+        /// The capabilities that this process lacks; none if it lacks none.
+        lacks: Vec<&'static str>,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The kernel or a sandbox knows no bpf(2), or not this of it.
+    #[error(
+        "this kernel cannot {what}: recording through BPF needs Linux 5.8 with CONFIG_BPF_SYSCALL; use --source perf"
+    )]
+    TooOld {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The kernel's types cannot be read.
+    #[error(
+        "cannot read {}: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source perf",
+        btf::KERNEL_TYPES
+    )]
+    NoBtf {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The kernel's types are not understood.
+    #[error(
+        "cannot understand {}; use --source perf, and please report this kernel to dwell's developers",
+        btf::KERNEL_TYPES
+    )]
+    Btf {
+        /// Where it fails.
+        source: BtfError,
+    },
+    /// A type, function or field is not there.
+    #[error("{event}: this kernel's BTF has no `{missing}`; use --source perf")]
+    Missing {
+        /// As `category:name`.
+        event: String,
+        /// What is missing.
+        missing: String,
+    },
+    /// There is no program for this tracepoint.
+    #[error("{event} cannot be recorded through BPF; use --source perf")]
+    NoProgram {
+        /// As `category:name`.
+        event: String,
+    },
+    /// The kernel does not take a program.
+    #[error("{event}: the kernel does not take the BPF program; use --source perf")]
+    Refused {
+        /// As `category:name`.
+        event: String,
+        /// The system's error, with the end of the kernel's explanation.
+        source: io::Error,
+    },
+    /// No memory for the ring buffer.
+    #[error("cannot map a BPF ring buffer of {bytes} bytes")]
+    Ring {
+        /// Its size.
+        bytes: usize,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+fn remedy_of_refusal(lacks: &[&str]) -> String {
+    if lacks.is_empty() {
+        return "a sandbox or security module forbids it; record outside of it, or use --source perf"
+            .to_owned();
+    }
+    let them = if lacks.len() == 1 { "it" } else { "them" };
+    format!("this process lacks {}; run as root or with {them}, or use --source perf", lacks.join(" and "))
+}
+
+/// What loading takes.
+const NEEDS: [&str; 2] = ["CAP_BPF", "CAP_PERFMON"];
+
+/// One program.
+#[derive(Debug)]
+struct Loaded {
+    event: String,
+    attach: Attach,
+    program: OwnedFd,
+}
+
+/// Programs on tracepoints of all CPUs.
+#[derive(Debug)]
+pub struct BpfSource {
+    programs: Vec<Loaded>,
+    /// While programs are attached.
+    links: Vec<OwnedFd>,
+    ring: Ring,
+    losses: Numbers,
+    /// While it is 0 programs write nothing.
+    gate: Numbers,
+    /// Of each CPU, the losses that its last record told of.
+    told: BTreeMap<u32, u64>,
+    bytes: usize,
+}
+
+/// A tracepoint that is wanted, and whether nothing can be recorded without it.
+pub(crate) type Wanted = (TracepointKind, bool);
+
+/// The ring buffer has so many bytes for each CPU, and at least and at most so many: at 200,000 events/s of 56 bytes 16 MiB
+/// hold a second and a half.
+const FOR_EACH_CPU: usize = 4 << 20;
+const LEAST: usize = 16 << 20;
+const MOST: usize = 128 << 20;
+
+impl BpfSource {
+    /// Loads a program for each of `wanted` that can be had, attached to nothing yet. Returns them, and for each of `wanted`
+    /// how its records are laid out.
+    ///
+    /// # Errors
+    /// Why there are no programs, or not one that is required.
+    pub(crate) fn open(
+        system: &dyn System,
+        wanted: &[Wanted],
+    ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
+        let cpus = possible_cpus(system);
+        let bytes = (FOR_EACH_CPU * cpus).next_power_of_two().clamp(LEAST, MOST);
+        BpfSource::open_sized(system, wanted, cpus, bytes)
+    }
+
+    fn open_sized(
+        system: &dyn System,
+        wanted: &[Wanted],
+        cpus: usize,
+        bytes: usize,
+    ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
+        let btf = system.btf().map_err(|source| BpfError::NoBtf { source })?;
+        let btf = Btf::parse(btf).map_err(|source| BpfError::Btf { source })?;
+        raise_locked_memory_limit();
+        let create = |what, command| system.open_bpf(&command).map_err(|error| why(system, what, error));
+        let size = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let ring = create("make a BPF ring buffer", Command::Ring { bytes: size })?;
+        let count = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let losses = create("make a BPF map", Command::Numbers { count })?;
+        let gate = create("make a BPF map", Command::Numbers { count: 1 })?;
+        let maps = Maps { ring: ring.as_fd(), losses: losses.as_fd(), gate: gate.as_fd() };
+        let (mut programs, mut formats) = (vec![], vec![]);
+        for ((kind, required), number) in wanted.iter().zip(0u16..) {
+            let made = Blueprint::of(*kind, &btf).map_err(|error| no_blueprint(*kind, error)).and_then(
+                |blueprint| {
+                    let program = load(system, *kind, &blueprint, number, maps)?;
+                    Ok((program, blueprint.format(number)))
+                },
+            );
+            match made {
+                Ok((program, format)) => {
+                    programs.push(program);
+                    formats.push(Some(format));
+                }
+                Err(_) if !required => formats.push(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let mapped = |source| BpfError::Ring { bytes, source };
+        let gate = Numbers::map(gate.as_fd(), 1).map_err(mapped)?;
+        let losses = Numbers::map(losses.as_fd(), cpus).map_err(mapped)?;
+        let ring = Ring::map(ring.as_fd(), bytes).map_err(mapped)?;
+        let source = BpfSource { programs, links: vec![], ring, losses, gate, told: BTreeMap::new(), bytes };
+        Ok((source, formats))
+    }
+
+    /// The size of the ring buffer \[bytes\].
+    pub fn ring_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Attaches all programs, and lets them write when all are.
+    ///
+    /// # Errors
+    /// The system's error, with the tracepoint.
+    pub fn enable(&mut self) -> io::Result<()> {
+        for one in &self.programs {
+            let link = call::open(&Command::Link { attach: &one.attach, program: one.program.as_fd() });
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", one.event));
+            self.links.push(link.map_err(named)?);
+        }
+        self.gate.set_first(1);
+        Ok(())
+    }
+
+    /// Detaches all programs; records that are written remain.
+    pub fn disable(&mut self) {
+        self.gate.set_first(0);
+        self.links.clear();
+    }
+
+    /// Waits for `timeout`. Nothing wakes the reader earlier: it would run as often as what it watches.
+    pub fn wait(&self, timeout: Duration) {
+        std::thread::sleep(timeout);
+    }
+
+    /// The records of each CPU that found no room so far.
+    pub fn lost(&self) -> Vec<(u32, u64)> {
+        (0u32..).zip(self.losses.read()).filter(|(_, lost)| *lost > 0).collect()
+    }
+
+    /// How often a program did not run since it was running on that CPU already.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn missed(&self) -> io::Result<u64> {
+        self.programs.iter().map(|one| call::missed(one.program.as_fd())).sum()
+    }
+
+    /// Hands over every record that is there; returns how many bytes they took.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(u32, Record<'_>)) -> u64 {
+        let BpfSource { ring, told, .. } = self;
+        let bytes = ring.take(|record| {
+            let Some(head) = Head::of(record) else { return each(0, Record::Malformed) };
+            let Head { time_ns, pid, tid, lost, cpu, rest } = head;
+            let told = told.entry(cpu).or_default();
+            if lost > *told {
+                each(cpu, Record::Lost { time_ns: Some(time_ns), count: lost - *told });
+                *told = lost;
+            }
+            each(cpu, Record::Sample { time_ns, pid, tid, raw: rest });
+        });
+        if bytes.is_none() {
+            each(0, Record::Malformed);
+        }
+        bytes.unwrap_or(0)
+    }
+}
+
+fn load(
+    system: &dyn System,
+    kind: TracepointKind,
+    blueprint: &Blueprint,
+    number: u16,
+    maps: Maps<'_>,
+) -> Result<Loaded, BpfError> {
+    let event = kind.to_string();
+    let Some(instructions) = blueprint.program(number, maps) else {
+        return Err(BpfError::NoProgram { event });
+    };
+    let command = Command::Program { attach: &blueprint.attach, instructions: &instructions };
+    match system.open_bpf(&command) {
+        Ok(program) => Ok(Loaded { event, attach: blueprint.attach.clone(), program }),
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied && !lacking(system).is_empty() => {
+            Err(why(system, "load a BPF program", source))
+        }
+        Err(source) => Err(BpfError::Refused { event, source }),
+    }
+}
+
+fn no_blueprint(kind: TracepointKind, error: NoBlueprint) -> BpfError {
+    let event = kind.to_string();
+    match error {
+        NoBlueprint::Kind => BpfError::NoProgram { event },
+        NoBlueprint::Missing(missing) => BpfError::Missing { event, missing },
+    }
+}
+
+/// The capabilities that this process lacks for it.
+fn lacking(system: &dyn System) -> Vec<&'static str> {
+    NEEDS.into_iter().filter(|needed| !has_one_of(system, &[needed, "CAP_SYS_ADMIN"])).collect()
+}
+
+fn why(system: &dyn System, what: &'static str, source: io::Error) -> BpfError {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => BpfError::NotPermitted { lacks: lacking(system), source },
+        _ => BpfError::TooOld { what, source },
+    }
+}
+
+/// How many CPUs there can be: the highest number and one.
+fn possible_cpus(system: &dyn System) -> usize {
+    let listed = system.text("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let highest = cpu::parse_list(listed.trim()).into_iter().chain(cpu::online(system)).max();
+    highest.map_or(1, |highest| highest as usize + 1)
+}
+
+/// Before Linux 5.11 maps count as locked memory. Failing to raise the limit shows when the ring buffer is made.
+fn raise_locked_memory_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    if getrlimit(Resource::Memlock).current.is_some() {
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+    use dwell_machine::Sysroot;
+    use dwell_testing::say;
+    use std::time::Instant;
+
+    fn with_btf() -> Option<Fake> {
+        Some(Fake { btf: Some(std::fs::read(btf::KERNEL_TYPES).ok()?), ..Fake::new() })
+    }
+
+    #[test]
+    fn each_refusal_has_its_own_remedy() {
+        const TEST: &str = "each_refusal_has_its_own_remedy";
+        let wanted = [(TracepointKind::CpuIdle, true)];
+        let refused = |fake: Fake| BpfSource::open(&fake, &wanted).map(drop).unwrap_err().to_string();
+        let no_btf = "cannot read /sys/kernel/btf/vmlinux: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source \
+                      perf";
+        assert_eq!(refused(Fake::new()), no_btf);
+        let status = |capabilities: &str| {
+            let fake = with_btf()?.file("/proc/self/status", &format!("CapEff:\t{capabilities}\n"));
+            Some(fake.file("/sys/devices/system/cpu/possible", "0-1\n"))
+        };
+        let Some(none) = status("0000000000000000") else {
+            return say!("SKIP this kernel has no BTF: {TEST}");
+        };
+        assert_eq!(
+            refused(none),
+            "no permission to load BPF programs: this process lacks CAP_BPF and CAP_PERFMON; run as root or with them, or \
+             use --source perf"
+        );
+        assert_eq!(
+            refused(status("0000004000000000").unwrap()),
+            "no permission to load BPF programs: this process lacks CAP_BPF; run as root or with it, or use --source perf"
+        );
+        let both = refused(status("000000c000000000").unwrap());
+        assert!(both.contains("a sandbox or security module forbids it"), "{both}");
+        let old = refused(status("000000c000000000").unwrap().bpf_fails(libc::EINVAL));
+        assert!(old.starts_with("this kernel cannot make a BPF ring buffer: "), "{old}");
+    }
+
+    /// What is read and what is counted as lost is as much as the kernel says that the program ran.
+    #[test]
+    fn every_record_is_read_or_counted_as_lost() {
+        const TEST: &str = "every_record_is_read_or_counted_as_lost";
+        let machine = Sysroot::of_this_machine();
+        let wanted = [(TracepointKind::Waking, true)];
+        let cpus = possible_cpus(&machine);
+        // Room for a hundred records.
+        let (mut source, _) = match BpfSource::open_sized(&machine, &wanted, cpus, 8_192) {
+            Ok(opened) => opened,
+            Err(error) => return say!("SKIP {error}: {TEST}"),
+        };
+        let _counting = match call::count_runs() {
+            Ok(counting) => counting,
+            Err(error) => return say!("SKIP the kernel does not count runs: {error}: {TEST}"),
+        };
+        let runs = |source: &BpfSource| -> u64 {
+            source.programs.iter().map(|one| call::runs(one.program.as_fd()).unwrap()).sum()
+        };
+        // Attached with the gate open, so that every run counts, and detached before it is closed.
+        source.gate.set_first(1);
+        source.enable().unwrap();
+        let (mut read, mut told) = (0u64, 0);
+        let begun = Instant::now();
+        let mut take = |source: &mut BpfSource| {
+            source.drain(|_, record| match record {
+                Record::Sample { .. } => read += 1,
+                Record::Lost { count, .. } => told += count,
+                _ => panic!("{record:?}"),
+            });
+        };
+        // Full, emptied, and full again: the first record after that tells of the losses before.
+        for _ in 0..2 {
+            let before: u64 = source.lost().iter().map(|(_, lost)| lost).sum();
+            while source.lost().iter().map(|(_, lost)| lost).sum::<u64>() < before + 100 {
+                std::thread::sleep(Duration::from_micros(50));
+                assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", source.lost());
+            }
+            take(&mut source);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        source.links.clear();
+        // A program that is running now is over after this.
+        std::thread::sleep(Duration::from_millis(50));
+        take(&mut source);
+        let lost: u64 = source.lost().iter().map(|(_, lost)| lost).sum();
+        let runs = runs(&source);
+        say!(
+            "{runs} runs: {read} records read, {lost} lost, {told} of them told by a record, {} missed",
+            source.missed().unwrap()
+        );
+        assert_eq!(read + lost, runs);
+        assert!(told >= 100 && told <= lost, "{told} of {lost}");
+    }
+}
