@@ -1,0 +1,211 @@
+//! What a sleep costs on this machine: a thread that sleeps in epoll, and one that wakes it.
+
+use crate::clock::nanos;
+use crate::halt::{Halt, LENGTHS, Sleep};
+use crate::{Clock, Monotonic, Nanos};
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::thread;
+use std::vec::Vec;
+
+/// Lengths and how many sleeps of each: 150 to 250 ms together, and of each enough that a few disturbed ones do not move the median.
+const PLAN: [(Nanos, usize); LENGTHS] = [
+    (Nanos::from_micros(10), 401),
+    (Nanos::from_micros(50), 301),
+    (Nanos::from_micros(200), 151),
+    (Nanos::from_micros(1_000), 41),
+    (Nanos::from_micros(10_000), 7),
+];
+
+/// A sleep that nobody ends is an error after this long.
+const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// Why the cost of a sleep could not be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MeasureHaltError {
+    /// The process may run on one CPU only: who polls there keeps the waker from running.
+    OneCpu,
+    /// A system call failed.
+    System(Errno),
+    /// The sleeping thread was not woken within two seconds.
+    NotWoken,
+}
+
+impl fmt::Display for MeasureHaltError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot measure what a sleep costs: ")?;
+        match self {
+            MeasureHaltError::OneCpu => f.write_str(
+                "the process may run on one CPU only, where polling keeps others from running; use a policy that never polls",
+            ),
+            MeasureHaltError::System(errno) => write!(f, "{errno}"),
+            MeasureHaltError::NotWoken => f.write_str("the sleeping thread was not woken within 2 s"),
+        }
+    }
+}
+
+impl core::error::Error for MeasureHaltError {}
+
+impl From<Errno> for MeasureHaltError {
+    fn from(errno: Errno) -> MeasureHaltError {
+        MeasureHaltError::System(errno)
+    }
+}
+
+impl Halt {
+    /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy machine makes them
+    /// higher. The threads run where the scheduler puts them among the CPUs of the caller.
+    ///
+    /// # Errors
+    /// [`MeasureHaltError`]; none of them is a reason not to run: [`Halt::constant`] takes a guess.
+    pub fn measure() -> Result<Halt, MeasureHaltError> {
+        let affinity = rustix::thread::sched_getaffinity(None)?;
+        if affinity.count() < 2 {
+            return Err(MeasureHaltError::OneCpu);
+        }
+        let bed = Bed::new()?;
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| bed.sleeps());
+            let wakers = bed.wakes();
+            let slept = sleeper.join().unwrap_or(Err(MeasureHaltError::NotWoken))?;
+            let mut sleeps = [Sleep::default(); LENGTHS];
+            for (place, sleep) in sleeps.iter_mut().enumerate() {
+                let (after, _) = PLAN[place];
+                let column = |of: fn(&Slept) -> u64| median(slept[place].iter().map(of).collect());
+                *sleep = Sleep {
+                    after,
+                    sleeper: column(|slept| slept.cpu),
+                    latency: column(|slept| slept.latency),
+                    waker: median(wakers[place].clone()),
+                };
+            }
+            Ok(Halt::new(sleeps))
+        })
+    }
+}
+
+/// What both threads share.
+struct Bed {
+    bell: OwnedFd,
+    epoll: OwnedFd,
+    /// When the bell was rung; 0: the sleeper is about to sleep. [`GONE`]: it will not sleep any more.
+    rung: AtomicU64,
+}
+
+const GONE: u64 = u64::MAX;
+
+/// One sleep, by the sleeper \[ns\].
+struct Slept {
+    cpu: u64,
+    latency: u64,
+}
+
+impl Bed {
+    fn new() -> Result<Bed, Errno> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Bed { bell, epoll, rung: AtomicU64::new(1) })
+    }
+
+    fn sleeps(&self) -> Result<Vec<Vec<Slept>>, MeasureHaltError> {
+        let all = PLAN.iter().map(|&(_, times)| (0..times).map(|_| self.sleep()).collect()).collect();
+        self.rung.store(GONE, Ordering::Release);
+        all
+    }
+
+    fn sleep(&self) -> Result<Slept, MeasureHaltError> {
+        let cpu = || nanos(clock_gettime(ClockId::ThreadCPUTime)).get();
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
+        let before = cpu();
+        self.rung.store(0, Ordering::Release);
+        let ready = loop {
+            match epoll::wait(&self.epoll, &mut events, Some(&PATIENCE)) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        let (now, after) = (Monotonic.now().get(), cpu());
+        if ready == 0 {
+            return Err(MeasureHaltError::NotWoken);
+        }
+        rustix::io::read(&self.bell, &mut [0; 8])?;
+        Ok(Slept { cpu: after - before, latency: now.saturating_sub(self.rung.load(Ordering::Acquire)) })
+    }
+
+    /// How long the system call that wakes took, by length \[ns\].
+    fn wakes(&self) -> Vec<Vec<u64>> {
+        PLAN.iter().map(|&(after, times)| (0..times).map_while(|_| self.wake(after)).collect()).collect()
+    }
+
+    fn wake(&self, after: Nanos) -> Option<u64> {
+        let mut spins = 0u32;
+        while self.rung.load(Ordering::Acquire) != 0 {
+            if self.rung.load(Ordering::Acquire) == GONE {
+                return None;
+            }
+            pause(&mut spins);
+        }
+        let end = Monotonic.now().get() + after.get();
+        while Monotonic.now().get() < end {
+            pause(&mut spins);
+        }
+        let begin = Monotonic.now().get();
+        self.rung.store(begin, Ordering::Release);
+        // A write of 1 to an eventfd that is read each time does not fail; if it did the sleeper would report it.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        Some(Monotonic.now().get() - begin)
+    }
+}
+
+/// Spins, and sometimes lets others run: both threads may have been put on one CPU.
+fn pause(spins: &mut u32) {
+    *spins = spins.wrapping_add(1);
+    if spins.is_multiple_of(4096) { thread::yield_now() } else { core::hint::spin_loop() }
+}
+
+/// The middle one; zero of none.
+fn median(mut times: Vec<u64>) -> Nanos {
+    times.sort_unstable();
+    Nanos(times.get(times.len() / 2).copied().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_cost_more_than_nothing_and_less_than_forever() {
+        match Halt::measure() {
+            Err(MeasureHaltError::OneCpu) => {
+                dwell_testing::say!("SKIP one CPU: sleeps_cost_more_than_nothing_and_less_than_forever");
+            }
+            Err(error) => panic!("{error}"),
+            Ok(halt) => {
+                let mut longest = Nanos::ZERO;
+                for sleep in halt.sleeps() {
+                    assert!(sleep.after > longest, "{sleep:?}");
+                    longest = sleep.after;
+                    // Half a microsecond is a system call; ten milliseconds are a time slice.
+                    let plausible = 500..10_000_000;
+                    for part in [sleep.sleeper, sleep.latency] {
+                        assert!(plausible.contains(&part.get()), "{sleep:?}");
+                    }
+                    assert!((100..10_000_000).contains(&sleep.waker.get()), "{sleep:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn median_is_the_middle() {
+        assert_eq!(median(std::vec![9, 1, 5]), Nanos(5));
+        assert_eq!(median(Vec::new()), Nanos::ZERO);
+    }
+}

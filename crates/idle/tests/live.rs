@@ -1,0 +1,148 @@
+//! A million waits, recorded while they happen, and replayed by `dwell-replay`: no window deviates.
+
+use dwell_idle::halt::Sleep;
+use dwell_idle::policy::catalogue::{Any, Entry, Start, Terms};
+use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
+use dwell_idle::policy::trial::Trial;
+use dwell_idle::{Clock, Halt, Idler, Monotonic, Nanos, Policy, Price, Record, Recorder};
+use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, Reader, summary::Summary};
+use dwell_replay::{Player, RecordingSource, Rule, Source};
+use dwell_testing::say;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const HALT: Halt = Halt::constant(Sleep {
+    after: Nanos(50_000),
+    sleeper: Nanos(3_000),
+    waker: Nanos(1_000),
+    latency: Nanos(4_000),
+});
+
+/// What [`Halt::leader`] makes, for a replay.
+static ADAPTIVE: Entry = Entry {
+    name: "adaptive",
+    start: Start::Learner(|terms| Any::other(terms.start(Trial::leader))),
+    about: "polls as dwell-idle does",
+};
+
+/// Waits for events of this thread's own making, which are due a while after the wait began; sleeps are real.
+fn live<P: Policy, R: Record>(idler: &mut Idler<P, Monotonic, R>, waits: u32, until: Instant) -> u32 {
+    let mut state = 7u64;
+    let mut below = move |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    for done in 0..waits {
+        if done.is_multiple_of(1024) && Instant::now() > until {
+            return done;
+        }
+        // Phases: events that are there, near ones, and ones for which it is better to sleep.
+        let after = match (done / 5_000 % 40, below(8)) {
+            (0, _) => 20_000,
+            (1..12, 0..6) => below(3_000),
+            _ => below(200),
+        };
+        let due = Nanos(Monotonic.now().get() + after);
+        let mut idle = idler.idle(Some(Duration::from_millis(5)));
+        let mut ready = Monotonic.now() >= due;
+        while !ready && idle.polls() {
+            ready = Monotonic.now() >= due;
+        }
+        if !ready && idle.halts() != Some(Duration::ZERO) {
+            std::thread::sleep(Duration::from_nanos(due.saturating_sub(Monotonic.now()).get()));
+        }
+        idle.wakes(&[done % 3]);
+    }
+    waits
+}
+
+/// Records `waits` under this policy and compares every window with that of the rule in a replay.
+fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) -> u32 {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("waits.parquet");
+    let recorder = Recorder::create(&path).unwrap();
+    let mut idler = Idler::new(policy).recording(recorder.sink_of("loop", waits as usize));
+    let done = live(&mut idler, waits, Instant::now() + Duration::from_secs(60));
+    let totals = idler.totals();
+    let contents = recorder.finish().unwrap();
+    let reader = Arc::new(Reader::open(&path).unwrap());
+    let metadata = reader.metadata();
+    let lost = metadata.lost.events.unwrap();
+    assert_eq!(contents.episodes + lost, u64::from(done));
+    assert_eq!((metadata.layer, metadata.idle_includes), (Layer::Iothread, IdleIncludes::Wake));
+    assert!(Summary::of(&reader).unwrap().all.episodes == contents.episodes);
+
+    let source = RecordingSource::new(Arc::clone(&reader), true);
+    let mut windows: Vec<u64> = vec![];
+    let mut player: Player = rule.start_late(source.handlers()).unwrap();
+    source
+        .visit(0..source.episodes(), &mut |batch| {
+            for run in batch.runs() {
+                player.follow(run, |window| windows.push(window.get()));
+            }
+        })
+        .unwrap();
+    let (mut recorded, mut chunk) = (vec![], Chunk::default());
+    for group in 0..reader.row_groups() {
+        reader.read(group, Columns::WINDOW_NS, &mut chunk).unwrap();
+        recorded.extend(chunk.window_ns.iter().map(|window| window.unwrap()));
+    }
+    assert_eq!(windows.len(), recorded.len());
+    let deviations = windows.iter().zip(&recorded).filter(|(a, b)| a != b).count();
+    say!(
+        "{name}: {} windows recorded live ({} polled through, {} halts, {lost} lost), {deviations} deviations in the replay",
+        recorded.len(),
+        totals.caught,
+        totals.halts,
+    );
+    assert_eq!((lost, deviations), (0, 0));
+    assert!(totals.halts > 0 && totals.caught > 0, "nothing to decide: {totals:?}");
+    done
+}
+
+#[test]
+fn million_windows_recorded_live_replay_without_deviation() {
+    let price = Price::default();
+    let terms = Terms { halt_cost: HALT.cost(price), wake_latency: HALT.typical(price).latency };
+    let rule = Rule::Policy(&ADAPTIVE, terms);
+    let replayed = record_and_replay("leader with trials", HALT.leader(price), rule, 1_000_000);
+    if replayed < 1_000_000 {
+        say!("SKIP slow machine: {replayed} of a million windows within a minute");
+    }
+}
+
+/// A ring that is too small loses rows, and the recording counts them.
+#[test]
+fn lost_rows_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("waits.parquet");
+    let recorder = Recorder::create(&path).unwrap();
+    let mut idler = Idler::new(HALT.leader(Price::FREE)).recording(recorder.sink_of("loop", 2));
+    for _ in 0..10_000 {
+        idler.idle(None).wakes(&[]);
+    }
+    let contents = recorder.finish().unwrap();
+    let lost = Reader::open(&path).unwrap().metadata().lost.events.unwrap();
+    assert!(lost > 0 && contents.episodes > 0, "{lost}");
+    assert_eq!(contents.episodes + lost, 10_000);
+    // Unfinished, there is no file.
+    drop(Recorder::create(&folder.path().join("other.parquet")).unwrap());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn windows_of_qemu_recorded_live_replay_without_deviation() {
+    for revision in Revision::ALL {
+        let release = Release::newest(revision);
+        let params = Params::default_for(revision);
+        let version = match revision {
+            Revision::Global => (9, 2),
+            Revision::PerHandler => (11, 0),
+            Revision::Weighted => (11, 1),
+        };
+        let version = dwell_idle::policy::version::Version::new(version.0, version.1);
+        let setting = dwell_idle::policy::param::Setting::defaults(Layer::Iothread, version);
+        let aio = Aio::new(release, params, [Handler::new(Kind::Polled); 3]);
+        record_and_replay(revision.name(), aio, Rule::Layer(setting), 50_000);
+    }
+}

@@ -1,0 +1,300 @@
+//! The guard in a simulated world: time passes only in looks, sleeps and readings of the clock, and the world knows when the
+//! event was. What the guard did is compared with what the policy alone would do, and what it cost with the offline optimum.
+
+use dwell_idle::policy::account::LIMIT;
+use dwell_idle::policy::guest::{self, Haltpoll};
+use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
+use dwell_idle::policy::late::Late;
+use dwell_idle::policy::leader::Leader;
+use dwell_idle::policy::reference::{Always, Fixed, Never, Optimum};
+use dwell_idle::policy::savings::Savings;
+use dwell_idle::policy::trial::Trial;
+use dwell_idle::policy::{Outcome, Policy};
+use dwell_idle::{Clock, Idler, Nanos, Record, Row};
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::time::Duration;
+
+const K: u64 = 20_000;
+const LATENCY: u64 = 8_000;
+const LOOK: u64 = 30;
+
+/// A clock that the test moves.
+#[derive(Default)]
+struct Time(Cell<u64>);
+
+impl Time {
+    fn pass(&self, ns: u64) {
+        self.0.set(self.0.get() + ns);
+    }
+}
+
+impl Clock for Time {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.get())
+    }
+}
+
+/// Keeps every row.
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Record for Rows {
+    fn row(&mut self, row: &Row) {
+        self.0.push(*row);
+    }
+}
+
+/// What a wait was like, for who sees everything.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    polled: u64,
+    slept: bool,
+    /// Whether the event came, and not the end of the time-out.
+    event: bool,
+}
+
+/// One wait: busy for `busy`, then the event comes `idle` later. A sleeper sees it `LATENCY` late.
+fn wait<P: Policy, R: Record>(
+    idler: &mut Idler<P, &Time, R>,
+    time: &Time,
+    busy: u64,
+    idle: impl Fn(bool) -> u64,
+    timeout: Option<u64>,
+    look: u64,
+    ready: &[u32],
+) -> Wait {
+    time.pass(busy);
+    let start = time.0.get();
+    let mut guard = idler.idle(timeout.map(Duration::from_nanos));
+    let mut polls = 0;
+    while guard.polls() {
+        polls += 1;
+        time.pass(look);
+        if time.0.get() - start >= idle(true) {
+            let polled = time.0.get() - start;
+            guard.wakes(ready);
+            return Wait { polled, slept: false, event: true };
+        }
+    }
+    let polled = time.0.get() - start;
+    let left = guard.halts();
+    assert_eq!(left.is_none(), timeout.is_none());
+    let slept = left != Some(Duration::ZERO);
+    let until = left.map_or(u64::MAX, |left| time.0.get() + u64::try_from(left.as_nanos()).unwrap());
+    let event = start.saturating_add(idle(polls > 0));
+    let end = event.min(until).max(time.0.get());
+    time.0.set(end + if slept { LATENCY } else { 0 });
+    guard.wakes(if event <= until { ready } else { &[] });
+    Wait { polled, slept, event: event <= until }
+}
+
+/// A busy time, an idle time and a time-out.
+type Episode = (u64, u64, Option<u64>);
+
+/// The windows of every policy are those that it has without a guard, and what is recorded replays.
+fn is_transparent<P: Policy + Clone>(policy: P, episodes: &[Episode], ready: &[u32]) {
+    let time = Time::default();
+    let mut rows = Rows::default();
+    let mut idler = Idler::with_clock(policy.clone(), &time).recording(&mut rows);
+    let mut alone = policy.clone();
+    let (mut ended, mut expected) = (None::<u64>, vec![]);
+    for &(busy, idle, timeout) in episodes {
+        let start = time.0.get() + busy;
+        let window = match ended {
+            Some(ended) => alone.window_after(Nanos(start - ended)),
+            None => alone.window(),
+        };
+        let done = wait(&mut idler, &time, busy, |_| idle, timeout, LOOK, ready);
+        // How long it polls: up to the event, the window or the end of the time-out, and what 8 looks may add.
+        let most = idle.min(window.get()).min(timeout.unwrap_or(u64::MAX));
+        if window == Nanos::ZERO || timeout == Some(0) {
+            assert_eq!(done.polled, 0);
+        } else {
+            assert!((most..=most.saturating_add(8 * LOOK)).contains(&done.polled), "{done:?} {most}");
+        }
+        // It sleeps unless it has polled until the event or the end of the time-out.
+        assert!(done.slept || done.polled >= idle.min(timeout.unwrap_or(u64::MAX)), "{done:?}");
+        let measured = time.0.get() - start;
+        alone.observe(Outcome::with_ready(Nanos(measured), if done.event { ready } else { &[] }));
+        expected.push((start, measured, window.get(), done.slept));
+        ended = Some(time.0.get());
+    }
+    let totals = idler.totals();
+    assert_eq!(totals.episodes, episodes.len() as u64);
+    assert_eq!(totals.halts, expected.iter().filter(|(_, _, _, slept)| *slept).count() as u64);
+    assert_eq!(rows.0.len(), episodes.len());
+    let mut replayed = policy;
+    let mut last: Option<Nanos> = None;
+    for (row, expected) in rows.0.iter().zip(expected) {
+        assert_eq!((row.start.get(), row.idle.get(), row.window.get(), row.halted), expected);
+        assert_eq!(row.alone, None);
+        let again = match last {
+            Some(end) => replayed.window_after(row.start.saturating_sub(end)),
+            None => replayed.window(),
+        };
+        assert_eq!(again, row.window);
+        let ready: Vec<u32> = (0..64).filter(|bit| row.ready >> bit & 1 == 1).collect();
+        replayed.observe(Outcome::with_ready(row.idle, &ready));
+        last = Some(Nanos(row.start.get() + row.idle.get()));
+    }
+}
+
+fn adaptive() -> Late<Trial<Leader>> {
+    Late::new(Trial::leader(Nanos(K)), Nanos(LATENCY))
+}
+
+fn episodes() -> impl Strategy<Value = Vec<Episode>> {
+    let length = prop_oneof![Just(0), Just(1), Just(LOOK), 0..2 * K, 0..20 * K, Just(1_000_000_000)];
+    let timeout = prop_oneof![4 => Just(None), 1 => Just(Some(0)), 1 => (0..3 * K).prop_map(Some)];
+    let spell = (length.clone(), length, timeout, 1usize..40);
+    prop::collection::vec(spell, 1..20).prop_map(|spells| {
+        let repeat = |&(busy, idle, timeout, times): &(u64, u64, Option<u64>, usize)| {
+            vec![(busy, idle, timeout); times]
+        };
+        spells.iter().flat_map(repeat).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn guard_adds_nothing_to_a_policy(waits in episodes(), ready in prop::sample::subsequence(vec![0u32, 1, 2, 3], 1..4)) {
+        is_transparent(Never, &waits, &ready);
+        is_transparent(Fixed(Nanos(K)), &waits, &ready);
+        is_transparent(Savings::new(Nanos(K)), &waits, &ready);
+        is_transparent(adaptive(), &waits, &ready);
+        is_transparent(Haltpoll::new(guest::Revision::V6_9, guest::Params::default()), &waits, &ready);
+        for revision in Revision::ALL {
+            for poll_weight in [1, 3] {
+                let params = Params { poll_weight, ..Params::default_for(revision) };
+                let handlers = [Handler::new(Kind::Polled); 4];
+                is_transparent(Aio::new(Release::newest(revision), params, handlers), &waits, &ready);
+            }
+        }
+    }
+
+    /// Bursts included: in any stretch of waits the thread spends at most twice the offline optimum's cost and four halts, and for each
+    /// wait the looks between two readings of the clock.
+    #[test]
+    fn cost_is_bounded_by_the_optimum(
+        spells in prop::collection::vec(
+            (0..2 * K, prop_oneof![Just(0), Just(1), Just(K), Just(K + 1), 0..4 * K, Just(100 * K)],
+             prop_oneof![4 => 1usize..40, 1 => 500usize..700]), 1..20),
+    ) {
+        let time = Time::default();
+        let mut idler = Idler::with_clock(adaptive(), &time);
+        let optimum = Optimum { halt_cost: Nanos(K) };
+        let (mut stretch, mut worst) = (0i64, 0);
+        for (busy, idle, times) in spells {
+            for _ in 0..times {
+                let done = wait(&mut idler, &time, busy, |_| idle, None, LOOK, &[]);
+                let cost = done.polled + if done.slept { K } else { 0 };
+                let most = 2 * optimum.cost(Nanos(idle)).get() + 8 * LOOK;
+                stretch = stretch.max(0) + cost as i64 - most as i64;
+                worst = worst.max(stretch);
+            }
+        }
+        prop_assert!(worst <= (LIMIT * K) as i64, "{worst}");
+    }
+}
+
+/// A peer that sleeps as long as the thread does: what would be 3/4 of a halt becomes 3/2 of one.
+#[test]
+fn peer_that_sleeps_does_not_lock_the_thread_in() {
+    let caught = |idler: &mut Idler<Late<Trial<Leader>>, &Time>, time: &Time| {
+        let length = |polling| if polling { K * 3 / 4 } else { K * 3 / 2 };
+        for _ in 0..10_000 {
+            wait(idler, time, 2_000, length, None, LOOK, &[]);
+        }
+        idler.totals().caught
+    };
+    let time = Time::default();
+    assert!(caught(&mut Idler::with_clock(adaptive(), &time), &time) > 8_000);
+    // The same without bursts: this test would pass with any policy if it did not.
+    let mut locked = Idler::with_clock(Late::new(Leader::new(Nanos(K)), Nanos(LATENCY)), &time);
+    for _ in 0..10_000 {
+        wait(
+            &mut locked,
+            &time,
+            2_000,
+            |polling| if polling { K * 3 / 4 } else { K * 3 / 2 },
+            None,
+            LOOK,
+            &[],
+        );
+    }
+    assert_eq!(locked.totals().caught, 0);
+}
+
+#[test]
+fn preempted_thread_stops_polling_and_stands_down() {
+    let time = Time::default();
+    let mut rows = Rows::default();
+    let mut idler = Idler::with_clock(Fixed(Nanos(1_000_000)), &time).recording(&mut rows);
+    let mut guard = idler.idle(None);
+    assert!(guard.polls());
+    time.pass(100);
+    assert!(guard.polls());
+    time.pass(50_000);
+    let mut polls = 0;
+    while guard.polls() {
+        polls += 1;
+        time.pass(LOOK);
+    }
+    assert!(polls <= 8);
+    assert_eq!(guard.halts(), None);
+    guard.wakes(&[]);
+    for _ in 0..dwell_idle::idler::STAND_DOWN {
+        assert_eq!(wait(&mut idler, &time, 0, |_| 500, None, LOOK, &[]).polled, 0);
+    }
+    assert!(wait(&mut idler, &time, 0, |_| 500, None, LOOK, &[]).polled >= 500);
+    assert_eq!(idler.totals().preempted, 1);
+    assert!(rows.0[0].alone.is_some_and(|alone| alone.get() >= 50_100));
+    assert_eq!((rows.0[1].alone, rows.0[1].halted), (Some(Nanos::ZERO), true));
+    assert_eq!(rows.0.last().map(|row| row.alone), Some(None));
+}
+
+#[test]
+fn slow_looks_are_followed_by_the_clock() {
+    // Looks of 5 us within a window of 50 us: no more than one look too many.
+    let time = Time::default();
+    let mut idler = Idler::with_clock(Fixed(Nanos(50_000)), &time);
+    for _ in 0..10 {
+        wait(&mut idler, &time, 0, |_| 1_000_000, None, 5_000, &[]);
+    }
+    let done = wait(&mut idler, &time, 0, |_| 1_000_000, None, 5_000, &[]);
+    assert!((50_000..=60_000).contains(&done.polled), "{done:?}");
+    assert_eq!(idler.totals().preempted, 0);
+}
+
+#[test]
+fn time_that_polling_took_is_not_waited_again() {
+    let time = Time::default();
+    let mut idler = Idler::with_clock(Fixed(Nanos(10_000)), &time);
+    let mut guard = idler.idle(Some(Duration::from_micros(15)));
+    while guard.polls() {
+        time.pass(100);
+    }
+    let left = guard.halts().unwrap();
+    assert!((4_000..=5_000).contains(&left.as_nanos()), "{left:?}");
+    guard.wakes(&[]);
+    // A window beyond the time-out ends with it, and there is nothing left to sleep for.
+    let mut always = Idler::with_clock(Always, &time);
+    let mut guard = always.idle(Some(Duration::from_micros(15)));
+    let start = time.0.get();
+    while guard.polls() {
+        time.pass(100);
+    }
+    assert!((15_000..16_000).contains(&(time.0.get() - start)));
+    assert_eq!(guard.halts(), Some(Duration::ZERO));
+    guard.wakes(&[]);
+    assert_eq!(always.totals().halts, 0);
+}
+
+#[test]
+fn unfinished_wait_teaches_nothing() {
+    let time = Time::default();
+    let mut idler = Idler::with_clock(Fixed(Nanos(5)), &time);
+    let _ = idler.idle(None);
+    assert_eq!(idler.totals().episodes, 0);
+}
