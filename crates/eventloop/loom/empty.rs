@@ -1,0 +1,1 @@
+//! Nothing: the test includes the source of the doorbell.

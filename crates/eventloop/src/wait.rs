@@ -1,0 +1,61 @@
+//! epoll.
+
+use crate::world::{SourceId, Wait};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// Waits for file descriptors by `epoll_wait`, with time-outs in nanoseconds where the kernel takes them (Linux 5.11).
+pub struct Epoll {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoll").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+impl Epoll {
+    /// An epoll instance of its own.
+    ///
+    /// # Errors
+    /// The system call's.
+    pub fn new() -> io::Result<Epoll> {
+        Ok(Epoll { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
+    }
+
+    /// Watches a file descriptor for readability: `edge` by edges, for sources that are looked at and need not be drained; else by level.
+    ///
+    /// # Errors
+    /// The system call's.
+    pub fn watch(&self, id: SourceId, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()> {
+        let flags = if edge { EventFlags::IN | EventFlags::ET } else { EventFlags::IN };
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(id.0.into()), flags)?)
+    }
+}
+
+impl Wait for Epoll {
+    fn wait(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(SourceId)) -> io::Result<()> {
+        let timeout =
+            timeout.map(|time| Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 }));
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) => {}
+            // A signal: the loop looks around and sleeps again.
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+        for event in &self.events {
+            let Event { data, .. } = *event;
+            ready(SourceId(u32::try_from(data.u64()).unwrap_or(u32::MAX)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,306 @@
+//! The loop, over a way to wait.
+
+use crate::timers::{TimerId, Timers};
+use crate::wait::Epoll;
+use dwell_idle::{Clock, Idler, Monotonic, Nanos, Policy, Record};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+/// Units of work for one run of a source.
+pub const BUDGET: u32 = 64;
+/// Steps between two looks at file descriptors, at most: `epoll_wait(0)` takes about 160 ns.
+pub const FD_STEPS: u32 = 32;
+/// Rounds of looks while polling between two looks at file descriptors.
+pub const FD_ROUNDS: u32 = 32;
+
+/// Names a source of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceId(pub(crate) u32);
+
+impl SourceId {
+    /// The source of this number; they are given from 0.
+    pub const fn of(number: u32) -> SourceId {
+        SourceId(number)
+    }
+
+    /// Its number: what a policy gets as the handler that was ready, and what a recording has.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Something that has events.
+pub trait Source {
+    /// Whether there is something to do. Loads only: it is called in every round of polling.
+    fn look(&mut self) -> bool;
+
+    /// No notifications from here: the loop is awake and looks. One that comes all the same does no harm.
+    fn quiet(&mut self) {}
+
+    /// Notifications from here: the loop is about to sleep, and looks once more after this. What switches them on has to be visible to
+    /// whoever notifies before the loads of that look: end with a full fence or a read-modify-write.
+    fn loud(&mut self) {}
+
+    /// Does what there is to do, in at most `budget` units. Whether there is more. Called without anything to do now and then.
+    fn run(&mut self, budget: u32) -> bool;
+
+    /// The file descriptor that notifications make readable; read by nobody, so that it need not be drained.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// How a loop sleeps.
+pub trait Wait {
+    /// Waits for at most `timeout` (`None`: without end) for file descriptors, and passes whose are ready. May return early.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
+}
+
+/// What happened in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// How many sources were run.
+    pub ran: usize,
+    /// Whether timers were.
+    pub timers: bool,
+    /// Whether the loop slept.
+    pub slept: bool,
+}
+
+/// A file descriptor that cannot be looked at.
+struct Blind<F, R> {
+    fd: F,
+    run: R,
+}
+
+impl<F: AsFd, R: FnMut(u32) -> bool> Source for Blind<F, R> {
+    fn look(&mut self) -> bool {
+        false
+    }
+
+    fn run(&mut self, budget: u32) -> bool {
+        (self.run)(budget)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+/// The sources, and those that have something to do.
+#[derive(Default)]
+struct Sources<'a> {
+    all: Vec<Slot<'a>>,
+    /// In the order in which they were seen.
+    ready: VecDeque<u32>,
+}
+
+struct Slot<'a> {
+    source: Box<dyn Source + 'a>,
+    /// Whether it can be looked at.
+    looks: bool,
+    /// Whether it is in the queue.
+    ready: bool,
+}
+
+impl Sources<'_> {
+    fn is_ready(&mut self, id: SourceId) {
+        let Some(slot) = self.all.get_mut(id.0 as usize) else { return };
+        if !slot.ready {
+            slot.ready = true;
+            self.ready.push_back(id.0);
+        }
+    }
+
+    /// Looks at every source; whether any has something to do.
+    fn look(&mut self) -> bool {
+        for (id, slot) in (0u32..).zip(&mut self.all) {
+            if slot.looks && !slot.ready && slot.source.look() {
+                slot.ready = true;
+                self.ready.push_back(id);
+            }
+        }
+        !self.ready.is_empty()
+    }
+
+    /// Runs each that is ready once; how many.
+    fn run(&mut self) -> usize {
+        let turn = self.ready.len();
+        for _ in 0..turn {
+            let Some(id) = self.ready.pop_front() else { break };
+            let slot = &mut self.all[id as usize];
+            slot.ready = slot.source.run(BUDGET);
+            if slot.ready {
+                self.ready.push_back(id);
+            }
+        }
+        turn
+    }
+
+    fn all(&mut self, call: impl Fn(&mut dyn Source)) {
+        self.all.iter_mut().for_each(|slot| call(slot.source.as_mut()));
+    }
+}
+
+/// An event loop.
+pub struct Loop<'a, P, C = Monotonic, R = (), W = Epoll> {
+    idler: Idler<P, C, R>,
+    wait: W,
+    sources: Sources<'a>,
+    timers: Timers<'a>,
+    /// Whether there are file descriptors that cannot be looked at.
+    blind: bool,
+    /// Steps since the last look at file descriptors.
+    steps: u32,
+    /// The numbers of the sources that a wait made ready.
+    woke: Vec<u32>,
+}
+
+impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
+    /// A loop without sources, which waits by epoll.
+    ///
+    /// # Errors
+    /// No epoll instance could be made.
+    pub fn new(idler: Idler<P, C, R>) -> io::Result<Loop<'a, P, C, R>> {
+        Ok(Loop::over(idler, Epoll::new()?))
+    }
+
+    /// Adds a source; it is quiet from here.
+    ///
+    /// # Errors
+    /// Its file descriptor cannot be watched.
+    pub fn add(&mut self, source: impl Source + 'a) -> io::Result<SourceId> {
+        let id = self.next();
+        if let Some(fd) = source.fd() {
+            self.wait.watch(id, fd, true)?;
+        }
+        Ok(self.push(source))
+    }
+
+    /// Adds a file descriptor that cannot be looked at without a system call: a socket, a listener, a timerfd. `run` is called while it
+    /// is readable, as [`Source::run`] is. It must not be closed elsewhere while the loop has it.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub fn add_fd(&mut self, fd: impl AsFd + 'a, run: impl FnMut(u32) -> bool + 'a) -> io::Result<SourceId> {
+        let id = self.next();
+        self.wait.watch(id, fd.as_fd(), false)?;
+        Ok(self.push_blind(Blind { fd, run }))
+    }
+}
+
+impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
+    /// A loop without sources over another way to wait, such as a simulated one.
+    pub fn over(idler: Idler<P, C, R>, wait: W) -> Loop<'a, P, C, R, W> {
+        let (sources, timers) = (Sources::default(), Timers::default());
+        Loop { idler, wait, sources, timers, blind: false, steps: 0, woke: Vec::new() }
+    }
+
+    /// The number of the next source.
+    fn next(&self) -> SourceId {
+        SourceId(u32::try_from(self.sources.all.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Adds a source that the way to wait already knows by the number that it gets: the next one, from 0.
+    pub fn push(&mut self, mut source: impl Source + 'a) -> SourceId {
+        let id = self.next();
+        source.quiet();
+        self.sources.all.push(Slot { source: Box::new(source), looks: true, ready: false });
+        id
+    }
+
+    /// As [`push`](Loop::push), of a source that is never looked at: only the way to wait reports it.
+    pub fn push_blind(&mut self, source: impl Source + 'a) -> SourceId {
+        let id = self.next();
+        self.blind = true;
+        self.sources.all.push(Slot { source: Box::new(source), looks: false, ready: false });
+        id
+    }
+
+    /// Calls back after a while, and again after what the callback returns.
+    pub fn after(&mut self, time: Duration, callback: impl FnMut() -> Option<Duration> + 'a) -> TimerId {
+        let after = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let at = self.idler.clock().now().get().saturating_add(after);
+        self.timers.add(Nanos(at), Box::new(callback))
+    }
+
+    /// Takes a timer back; whether it was still there. Takes as long as there are timers.
+    pub fn cancel(&mut self, timer: TimerId) -> bool {
+        self.timers.remove(timer)
+    }
+
+    /// The idler: what it did, and its policy.
+    pub const fn idler(&self) -> &Idler<P, C, R> {
+        &self.idler
+    }
+
+    /// Steps until `over`, which is asked after each step.
+    ///
+    /// # Errors
+    /// Those of [`step`](Loop::step).
+    pub fn run_until(&mut self, mut over: impl FnMut() -> bool) -> io::Result<()> {
+        while !over() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// One step: looks, waits if there is nothing to do, and runs what has.
+    ///
+    /// # Errors
+    /// Those of the system calls that wait.
+    pub fn step(&mut self) -> io::Result<Step> {
+        let timers = self.timers.run(self.idler.clock().now());
+        self.sources.look();
+        self.steps += 1;
+        if self.blind && self.steps >= FD_STEPS {
+            self.look_at_fds()?;
+        }
+        let slept = if self.sources.ready.is_empty() && !timers { self.idle()? } else { false };
+        Ok(Step { ran: self.sources.run(), timers, slept })
+    }
+
+    fn look_at_fds(&mut self) -> io::Result<()> {
+        self.steps = 0;
+        self.wait.wait(Some(Duration::ZERO), |id| self.sources.is_ready(id))
+    }
+
+    /// There is nothing to do. Whether the loop slept.
+    fn idle(&mut self) -> io::Result<bool> {
+        let Loop { idler, wait, sources, timers, blind, steps, woke } = self;
+        let now = idler.clock().now();
+        let timeout = timers.first().map(|at| Duration::from_nanos(at.saturating_sub(now).get()));
+        let (mut idle, mut rounds, mut slept) = (idler.idle(timeout), 0u32, false);
+        while idle.polls() && !sources.look() {
+            rounds += 1;
+            if *blind && rounds.is_multiple_of(FD_ROUNDS) {
+                wait.wait(Some(Duration::ZERO), |id| sources.is_ready(id))?;
+                if !sources.ready.is_empty() {
+                    break;
+                }
+            }
+        }
+        if sources.ready.is_empty() {
+            sources.all(|source| source.loud());
+            // Nothing may come between the last source that became loud and this.
+            let waited = if sources.look() {
+                Ok(())
+            } else {
+                slept = true;
+                *steps = 0;
+                wait.wait(idle.halts(), |id| sources.is_ready(id))
+            };
+            sources.all(|source| source.quiet());
+            waited?;
+        }
+        woke.clear();
+        woke.extend(&sources.ready);
+        idle.wakes(woke);
+        Ok(slept)
+    }
+}
