@@ -15,7 +15,7 @@ use std::io;
 #[serde(rename_all = "snake_case", tag = "cause")]
 #[non_exhaustive]
 pub enum NoEffect {
-    /// haltpoll is there, but without a cpuidle driver no governor is asked.
+    /// haltpoll is available, but without a cpuidle driver no governor runs.
     NoCpuidleDriver,
     /// Another cpuidle governor decides.
     OtherGovernor {
@@ -34,10 +34,10 @@ pub enum NoEffect {
     },
     /// The windows do not depend on it: decided by the model of the rule.
     NoWindow {
-        /// The other parameters that make it so, as `name = value`; none if they do only together.
+        /// The other parameter that is the reason, as `name = value`; `None` if several are together.
         beside: Option<String>,
     },
-    /// The setting that is wanted gives the same windows as the one that is there: decided by the model of the rule.
+    /// The wanted setting gives the same windows as the present one: decided by the model of the rule.
     Equivalent,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for NoEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoEffect::NoCpuidleDriver => f.write_str(
-                "no cpuidle driver is in use, so no governor is asked and nothing reads the parameters of haltpoll; see \
+                "no cpuidle driver is in use, so no governor runs and nothing reads the parameters of haltpoll; see \
                  `dwell doctor`",
             ),
             NoEffect::OtherGovernor { governor } => {
@@ -60,22 +60,22 @@ impl fmt::Display for NoEffect {
                 write!(f, "interrupts can be posted into guests only with APICv or AVIC, and {switch} is off")
             }
             NoEffect::NoApicv { switch: None } => f.write_str(
-                "interrupts can be posted into guests only with APICv or AVIC, and neither kvm_intel nor kvm_amd is there",
+                "interrupts can be posted into guests only with APICv or AVIC, and neither kvm_intel nor kvm_amd is loaded",
             ),
             NoEffect::NoWindow { beside: Some(other) } => {
-                write!(f, "beside {other} no value makes a difference to any window")
+                write!(f, "with {other}, no value changes any window")
             }
             NoEffect::NoWindow { beside: None } => {
-                f.write_str("beside the other values none makes a difference to any window")
+                f.write_str("with the other values, no value changes any window")
             }
             NoEffect::Equivalent => f.write_str(
-                "the setting that is there gives the same window after every sequence of halts; see `dwell explain`",
+                "the present setting gives the same window after every sequence of halts; see `dwell explain`",
             ),
         }
     }
 }
 
-/// What on a machine decides whether parameters are read.
+/// The facts of a machine that decide whether parameters are read.
 #[derive(Clone, Debug)]
 pub struct Readers {
     cpuidle: Cpuidle,
@@ -128,7 +128,7 @@ pub fn no_effect(machine: &dyn Machine, knob: Knob) -> Option<NoEffect> {
     Readers::of(machine).no_effect(knob)
 }
 
-/// What a machine does not show and a person who sets this knob has to know.
+/// A limit that dwell cannot check and that whoever sets this knob has to know.
 pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
     let merged_2022 =
         || Revision::of(version).is_ok_and(|revision| revision.posting() == PostingPredicate::Merged2022);
@@ -146,24 +146,24 @@ pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
 /// Why a knob cannot be written here.
 #[derive(Debug)]
 pub enum Unwritable {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// The kernel does not let anybody write it.
+    /// It is read-only.
     ReadOnly,
     /// It cannot be opened for writing.
     Refused(io::Error),
 }
 
-/// Whether a place can be written; nothing is.
+/// Whether a place can be written. Nothing is written.
 ///
 /// # Errors
-/// [`Unwritable`]. Of a QEMU only a write tells.
+/// [`Unwritable`]. For a QEMU only a write shows it.
 pub fn writable(machine: &dyn Writable, place: &Place) -> Result<(), Unwritable> {
     let Place::Parameter(path) = place else { return Ok(()) };
     match machine.try_writing(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unwritable::Missing),
-        // The kernel's own words have a number; a mode without any bit for writing has none.
+        // An error of the kernel has a number; a mode without write permission has none.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none() => {
             Err(Unwritable::ReadOnly)
         }

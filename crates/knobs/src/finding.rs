@@ -22,7 +22,7 @@ use crate::explain::same::{Sameness, compare};
 use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
 use dwell_machine::parameter::{self, Parameter};
-use dwell_machine::{Absent, Cpuidle, Facts, Guest, Hypervisor, IoThread, KvmDevice, Vmm};
+use dwell_machine::{Absent, Cpuidle, DwellIdle, Facts, Guest, Hypervisor, IoThread, KvmDevice, Vmm};
 use dwell_policy::Layer;
 use dwell_policy::host::MaxSource;
 use dwell_policy::param::{self, Setting};
@@ -31,7 +31,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// How grave a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -54,7 +54,7 @@ impl Severity {
     }
 }
 
-/// Something worth knowing about how a machine idles, with the figures it was drawn from.
+/// A finding about how a machine idles, with its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
@@ -133,9 +133,9 @@ pub static TABLE: &[Row] = &[
             let release = facts.kernel.release.as_ref().filter(|_| !facts.kernel.rules_known);
             each(release, |release| [("release", json!(release)), ("known", json!(facts.kernel.known))])
         },
-        what: "kernel {release} is outside the versions whose rules dwell knows ({known})",
-        why: "defaults and effects are those of no known version, and left out",
-        remedy: "name a version whose rule fits with --kernel where a command takes it",
+        what: "kernel {release} is outside the versions that dwell has models of ({known})",
+        why: "defaults and effects are not known, and left out",
+        remedy: "give a version with a similar rule by --kernel, where a command takes it",
     },
     Row {
         code: "parameter-unreadable",
@@ -144,7 +144,7 @@ pub static TABLE: &[Row] = &[
             let unreadable = parameters(facts).filter(|parameter| parameter.value.is_none());
             each(unreadable, |parameter| [("path", json!(parameter.path))])
         },
-        what: "{path} holds no number",
+        what: "{path} has no number",
         why: "the effect of the setting is not known",
         remedy: "read the file as root",
     },
@@ -154,13 +154,13 @@ pub static TABLE: &[Row] = &[
         when: without_effect,
         what: "{knobs}: no effect",
         why: "{why}",
-        remedy: "set the default ({defaults}), or change what takes the effect away",
+        remedy: "set the default ({defaults}), or change what prevents the effect",
     },
     Row {
         code: "kvm-denied",
         severity: Note,
         when: |facts| when(matches!(facts.host.device, KvmDevice::Closed { why: Absent::Denied })),
-        what: "/dev/kvm is closed to this user",
+        what: "/dev/kvm cannot be opened by this user",
         why: "VMs of this user cannot use KVM",
         remedy: "join the group that owns it (usually kvm)",
     },
@@ -261,9 +261,9 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-other-driver",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| guest.cpuidle.driver.is_some()),
+        when: |facts| no_driver(facts, |guest| guest.cpuidle.driver.is_some() && guest.dwell_idle.is_none()),
         what: HALTPOLL_IDLE,
-        why: "another cpuidle driver is registered, and only one can be",
+        why: "another cpuidle driver is registered, and there can be only one",
         remedy: "boot with intel_idle.max_cstate=0 if haltpoll is wanted",
     },
     Row {
@@ -281,7 +281,7 @@ pub static TABLE: &[Row] = &[
         severity: Note,
         when: |facts| no_driver(facts, |guest| could_load(guest) && !is_kvm_guest(guest)),
         what: HALTPOLL_IDLE,
-        why: "the driver and the governor need KVM's signature in CPUID, and it is not there",
+        why: "the driver and the governor need KVM's signature in CPUID, which is missing",
         remedy: "nothing: haltpoll is for guests of KVM",
     },
     Row {
@@ -308,7 +308,7 @@ pub static TABLE: &[Row] = &[
             no_driver(facts, |guest| could_load(guest) && is_kvm_guest(guest) && !needs_hint(guest))
         },
         what: HALTPOLL_IDLE,
-        why: "the driver cpuidle-haltpoll could load, and is not there",
+        why: "the driver cpuidle-haltpoll could load, but is not loaded",
         remedy: "modprobe cpuidle-haltpoll",
     },
     Row {
@@ -348,6 +348,35 @@ pub static TABLE: &[Row] = &[
         what: "guest and host both poll",
         why: "the hypervisor offers no poll control, so after a failed poll of the guest the host polls once more",
         remedy: "update the host, or set halt_poll_ns=0 there (or KVM_CAP_HALT_POLL 0 for this VM)",
+    },
+    Row {
+        code: "dwell-idle",
+        severity: Note,
+        when: |facts| dwell_idle(facts, DwellIdle::polls),
+        what: "idle driver dwell_idle: policy {policy}, halt cost {halt_cost_ns} ns, wakeup latency {wake_latency_ns} ns, \
+               windows up to {max_window_ns} ns, on CPUs {cpus}",
+        why: "it learns how long to poll; guest_halt_poll_* have no effect",
+        remedy: "nothing; rmmod dwell_idle removes it",
+    },
+    Row {
+        code: "dwell-idle-never-polls",
+        severity: Warning,
+        when: |facts| dwell_idle(facts, |driver| !driver.polls()),
+        what: "idle driver dwell_idle never polls: policy {policy}, max_window_ns {max_window_ns}, cpus {cpus}",
+        why: "policy never, a maximum window of 0 and an empty list of CPUs each mean that every CPU halts at once",
+        remedy: "set policy=leader, max_window_ns=200000 and cpus in /sys/module/dwell_idle/parameters, or rmmod dwell_idle",
+    },
+    Row {
+        code: "dwell-idle-both-layers-poll",
+        severity: Warning,
+        when: |facts| {
+            let host_polls = facts.guest.poll_control == Some(false);
+            dwell_idle(facts, |driver| driver.polls() && (host_polls || !driver.poll_control))
+        },
+        what: "guest and host both poll",
+        why: "the hypervisor offers no poll control, or dwell_idle was loaded with poll_control=N: after a failed poll of the \
+              guest the host polls once more",
+        remedy: "load dwell_idle without poll_control=N; else update the host, or set halt_poll_ns=0 there",
     },
     Row {
         code: "allow-shrink-off",
@@ -417,16 +446,16 @@ pub static TABLE: &[Row] = &[
         code: "latency-request-zero",
         severity: Warning,
         when: |facts| latency_zero(facts, false),
-        what: "a wakeup latency of 0 is asked for on {cpus}",
-        why: "the shallowest idle state is always taken; in a guest that is polling",
-        remedy: "end the process that holds the request (lsof /dev/cpu_dma_latency), or have it ask for 1 us instead",
+        what: "a latency limit of 0 is requested for {cpus}",
+        why: "the shallowest idle state is always used; in a guest that is polling",
+        remedy: "end the process that holds the request (lsof /dev/cpu_dma_latency), or have it request 1 us instead",
     },
     Row {
         code: "latency-request-zero-haltpoll",
         severity: Danger,
         when: |facts| latency_zero(facts, true),
-        what: "a wakeup latency of 0 is asked for on {cpus}, and haltpoll decides",
-        why: "the CPU polls without end, and when the request is gone a default window stays behind",
+        what: "a latency limit of 0 is requested for {cpus}, and haltpoll decides",
+        why: "the CPU polls without end, and when the request ends a default window remains",
         remedy: "end the process that holds the request (lsof /dev/cpu_dma_latency); then write any cpuidle state attribute, \
                  which zeroes the window",
     },
@@ -456,7 +485,7 @@ pub static TABLE: &[Row] = &[
         what: "pi_inject_timer works only for VMs that execute MWAIT or HLT themselves",
         why: "since 5.18 (and in stable 5.4, 5.10, 5.15) other VMs take the ordinary path; which VMs those are cannot be seen \
               from outside",
-        remedy: "start such VMs with QEMU's -overcommit cpu-pm=on, on CPUs of their own",
+        remedy: "start such VMs with QEMU's -overcommit cpu-pm=on, on dedicated CPUs",
     },
     Row {
         code: "pi-inject-without-nohz-full",
@@ -486,7 +515,7 @@ pub static TABLE: &[Row] = &[
             each(Some(&timer.isolated).filter(|_| fire), |cpus| [("isolated", json!(cpus))])
         },
         what: "CPUs {isolated} are isolated, but timers still fire there",
-        why: "isolcpus= alone takes no timers away, and pi_inject_timer switches itself on only with nohz_full=",
+        why: "isolcpus= alone does not move timers, and pi_inject_timer is enabled automatically only with nohz_full=",
         remedy: "boot with nohz_full= for the same CPUs",
     },
     Row {
@@ -502,7 +531,7 @@ pub static TABLE: &[Row] = &[
         severity: Note,
         when: |facts| each(fixed_advance(facts).filter(|ns| *ns == 0), |ns| [("advance_ns", json!(ns))]),
         what: "the timer advance is off",
-        why: "timers reach the guest late by the whole way through the host",
+        why: "timers reach the guest late by the whole delivery time of the host",
         remedy: ADVANCE,
     },
     Row {
@@ -510,7 +539,7 @@ pub static TABLE: &[Row] = &[
         severity: Note,
         when: |facts| each(fixed_advance(facts).filter(|ns| *ns > 0), |ns| [("advance_ns", json!(ns))]),
         what: "lapic_timer_advance_ns = {advance_ns}: fixed, not learned",
-        why: "too large a value spins, too small a one fires late; KVM can learn the value",
+        why: "with too large a value the CPU spins, with too small a value timers fire late; KVM can learn the value",
         remedy: ADVANCE,
     },
     Row {
@@ -519,7 +548,7 @@ pub static TABLE: &[Row] = &[
         when: iothread_without_effect,
         what: "{knobs} of iothread {id} (process {pid}): no effect",
         why: "{why}",
-        remedy: "remove what has no effect, or set poll-max-ns",
+        remedy: "remove the properties without effect, or set poll-max-ns",
     },
     Row {
         code: "iothread-polling-off",
@@ -534,13 +563,14 @@ pub static TABLE: &[Row] = &[
         severity: Note,
         when: |facts| iothreads(facts, shrink_is_ambiguous),
         what: "iothread {id} of process {pid} has poll-shrink=0",
-        why: "before QEMU 11.1 it means \"drop to zero at once\", since 11.1 it stands for the default, 2",
-        remedy: "write the divisor that is intended; 2 halves in every version",
+        why: "before QEMU 11.1 it means \"drop to zero at once\", since 11.1 it means the default, 2",
+        remedy: "set the intended divisor; 2 halves the polling time in every version",
     },
 ];
 
-const COPIED: &str = "from 5.8 to 6.0 a VM keeps the value of its creation; 6.1 reads it at every halt again";
-const HALTPOLL_IDLE: &str = "the haltpoll governor is there, but no cpuidle driver lets it decide";
+const COPIED: &str =
+    "from 5.8 to 6.0 a VM keeps the value from its creation; since 6.1 it is read at every halt";
+const HALTPOLL_IDLE: &str = "the haltpoll governor is available, but no cpuidle driver uses it";
 const ADVANCE: &str = "set lapic_timer_advance_ns=-1, or lapic_timer_advance=Y since 6.12, when kvm loads";
 
 /// One instance without figures, or none.
@@ -688,6 +718,19 @@ fn other_governor(facts: &Facts, reason: impl Fn(&Cpuidle) -> bool) -> Vec<Data>
     let other = cpuidle.has_haltpoll_driver() && !cpuidle.haltpoll_decides() && reason(cpuidle);
     each(Some(cpuidle).filter(|_| other), |cpuidle| {
         [("governor", json!(cpuidle.governor)), ("governors", json!(cpuidle.governors))]
+    })
+}
+
+/// The driver dwell_idle, if it is loaded and this is so.
+fn dwell_idle(facts: &Facts, is: impl Fn(&DwellIdle) -> bool) -> Vec<Data> {
+    each(facts.guest.dwell_idle.as_ref().filter(|driver| is(driver)), |driver| {
+        [
+            ("policy", json!(driver.policy)),
+            ("halt_cost_ns", json!(driver.halt_cost_ns)),
+            ("wake_latency_ns", json!(driver.wake_latency_ns)),
+            ("max_window_ns", json!(driver.max_window_ns)),
+            ("cpus", json!(driver.cpus)),
+        ]
     })
 }
 

@@ -1,25 +1,33 @@
-//! The I/O threads of a QEMU or qemu-storage-daemon: what they have, and setting it.
+//! The I/O threads of a QEMU or qemu-storage-daemon: reading and setting their properties.
 //!
 //! QEMU applies a property at once, to the running thread. It also *forgets what the thread has learnt*, with every write
 //! and even if the value stays the same; so nothing that is already there is written. Since 11.1 writing 0 means the
 //! default, which is then what is read back; before, 0 is kept.
 //!
 //! All properties of an `iothread` object can be named, those that do not steer polling (`aio-max-batch`,
-//! `thread-pool-min`, `thread-pool-max`) included; which there are, and which values they take, is QEMU's to say.
+//! `thread-pool-min`, `thread-pool-max`) included; QEMU checks names and values.
 
+use crate::knob::IothreadTarget;
+use crate::plan;
 use crate::qmp::{Limits, Monitor, QmpError};
 use dwell_machine::Writable;
+use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Property, Revision};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// Properties of an iothread object that do not steer polling, and are set like those that do.
+pub const OTHER_PROPERTIES: [&str; 3] = ["aio-max-batch", "thread-pool-min", "thread-pool-max"];
 
 /// One I/O thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IoThread {
     /// The id of its object.
     pub id: String,
-    /// Its thread, by the kernel's number; a qemu-storage-daemon does not tell.
+    /// Its thread ID; a qemu-storage-daemon does not report it.
     pub thread_id: Option<u32>,
     /// Its polling properties, by name; those that this QEMU has.
     pub properties: BTreeMap<String, i64>,
@@ -36,7 +44,7 @@ impl IoThread {
         self.properties.contains_key(Property::PollWeight.name())
     }
 
-    /// What QEMU keeps when it is told to set `property` to `value`.
+    /// The value that QEMU keeps after `property` is set to `value`.
     fn stored(&self, property: &str, value: i64) -> i64 {
         match Property::from_name(property) {
             Some(known) if self.is_weighted() && value == 0 && known != Property::PollMaxNs => {
@@ -57,8 +65,8 @@ pub enum IothreadError {
     /// The monitor or QEMU itself.
     #[error(transparent)]
     Qmp(#[from] QmpError),
-    /// An answer is not what the command returns.
-    #[error("QEMU answers `{command}` with something else than {wanted}: `{got}`")]
+    /// A response does not have the expected form.
+    #[error("QEMU did not return {wanted} for `{command}`: `{got}`")]
     Answer {
         /// The command.
         command: &'static str,
@@ -68,12 +76,34 @@ pub enum IothreadError {
         got: String,
     },
     /// There is no such object.
-    #[error("there is no iothread `{id}`; there {}", if .known.is_empty() { "is none".to_owned() } else { format!("are {}", .known.join(", ")) })]
+    #[error("there is no iothread `{id}`; QEMU has {}", if .known.is_empty() { "none".to_owned() } else { .known.join(", ") })]
     NoSuch {
         /// The id.
         id: String,
         /// Those that there are.
         known: Vec<String>,
+    },
+    /// QEMU does not have a version that could be read.
+    #[error("the version of QEMU, `{}`, cannot be read", .version.escape_default())]
+    Version {
+        /// What it reports.
+        version: String,
+    },
+    /// The property does not take the value.
+    #[error("cannot set {property} to {value}: {why}")]
+    Value {
+        /// The property.
+        property: String,
+        /// The value.
+        value: i64,
+        /// Why not.
+        why: String,
+    },
+    /// The property is none that the journal has.
+    #[error("cannot set {property}: dwell does not know this property; QEMU's qom-set sets it")]
+    Unknown {
+        /// The property.
+        property: String,
     },
     /// A property is to be set twice.
     #[error("{property} is given twice")]
@@ -81,8 +111,8 @@ pub enum IothreadError {
         /// Which.
         property: String,
     },
-    /// Setting failed, and what was set before was put back.
-    #[error("cannot set {property} of iothread `{id}` to {value}; everything is as it was")]
+    /// Setting failed, and the values set before it were restored.
+    #[error("cannot set {property} of iothread `{id}` to {value}; all values are as before")]
     Set {
         /// Which thread.
         id: String,
@@ -93,8 +123,8 @@ pub enum IothreadError {
         /// Why.
         source: Box<IothreadError>,
     },
-    /// Setting failed, and what was set before could not be put back.
-    #[error("cannot set {property} of iothread `{id}` to {value}, nor put back {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    /// Setting failed, and the values set before it could not be restored.
+    #[error("cannot set {property} of iothread `{id}` to {value}, nor restore {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Stuck {
         /// Which thread.
         id: String,
@@ -108,7 +138,7 @@ pub enum IothreadError {
         source: Box<IothreadError>,
     },
     /// QEMU kept another value than the one it took.
-    #[error("QEMU took {property} = {value} and keeps {kept}")]
+    #[error("QEMU accepted {property} = {value} but keeps {kept}")]
     ReadBack {
         /// Which property.
         property: String,
@@ -148,7 +178,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What puts back what was there, in reverse order.
+    /// The writes that restore the values, in reverse order.
     #[must_use]
     pub fn reversed(&self) -> Plan {
         let back =
@@ -158,6 +188,51 @@ impl Plan {
             changes: self.changes.iter().rev().map(back).collect(),
             unchanged: vec![],
         }
+    }
+
+    /// The same as a plan that [`change`](crate::change) checks, puts into the journal, applies and reverts.
+    ///
+    /// # Errors
+    /// [`IothreadError::Value`] for a value that QEMU does not take, [`IothreadError::Unknown`] for a property that is not
+    /// known to be one of numbers only.
+    pub fn journaled(
+        &self,
+        thread: &IoThread,
+        version: &str,
+        target: IothreadTarget,
+    ) -> Result<plan::Plan, IothreadError> {
+        let release = Version::parse(version)
+            .ok_or_else(|| IothreadError::Version { version: version.chars().take(80).collect() })?;
+        let mut present = Setting::defaults(Layer::Iothread, release);
+        for (name, value) in &thread.properties {
+            // What this version does not have, its QEMU does not report.
+            let _ = present.set(name, *value);
+        }
+        let mut wanted = present;
+        let mut others = vec![];
+        for Change { property, from, to } in &self.changes {
+            let value = |why: String| IothreadError::Value { property: property.clone(), value: *to, why };
+            if OTHER_PROPERTIES.contains(&property.as_str()) {
+                if *to < 0 {
+                    return Err(value("it is negative".to_owned()));
+                }
+                others.push(plan::Write {
+                    knob: property.clone(),
+                    place: target.place(property),
+                    from: *from,
+                    to: *to,
+                    then_wait_ms: 0,
+                    why: None,
+                });
+            } else if Property::from_name(property).is_some() {
+                wanted.set(property, *to).map_err(|error| value(error.to_string()))?;
+            } else {
+                return Err(IothreadError::Unknown { property: property.clone() });
+            }
+        }
+        let mut plan = plan::Plan::by_hand(present, wanted, Some(target));
+        plan.writes.extend(others);
+        Ok(plan)
     }
 
     /// The commands that it would send.
@@ -184,10 +259,10 @@ pub fn connect(machine: &dyn Writable, socket: &str) -> Result<Monitor, Iothread
     Ok(Monitor::connect(&machine.path(socket), Limits::default())?)
 }
 
-/// The I/O threads that users made, in QEMU's order. QEMU's own, such as `mon_iothread`, are not told.
+/// The I/O threads that users made, in QEMU's order. QEMU's own, such as `mon_iothread`, are not listed.
 ///
 /// # Errors
-/// [`IothreadError`] if the monitor fails or answers nonsense.
+/// [`IothreadError`] if the monitor fails or a response is malformed.
 pub fn list(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
     match monitor.execute("query-iothreads", None) {
         Ok(answer) => from_query(&answer),
@@ -285,10 +360,10 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Writes what the plan says and reads each value back. If one cannot be set, those before it are put back.
+/// Writes what the plan says and reads each value back. If one cannot be set, those before it are restored.
 ///
 /// # Errors
-/// [`IothreadError::Set`] if everything is as it was, [`IothreadError::Stuck`] if it could not be put back.
+/// [`IothreadError::Set`] if everything is as it was, [`IothreadError::Stuck`] if it could not be restored.
 pub fn apply(monitor: &mut Monitor, plan: &Plan) -> Result<(), IothreadError> {
     for (done, change) in plan.changes.iter().enumerate() {
         let Err(source) = set(monitor, &plan.id, change) else { continue };

@@ -1,4 +1,4 @@
-//! What was there before: one file for each change, on the disk before the first write.
+//! The journal of original values: one file per change, on the disk before the first write.
 //!
 //! # The format
 //! The state directory, `/var/lib/dwell`, holds `lock` and the directory `changes`. There each change has one file, named
@@ -9,24 +9,24 @@
 //! ```
 //!
 //! with the [`FORMAT`], and length and CRC-32 of the rest: a [`Change`] as JSON, which people can read. A file is replaced
-//! whole (written beside as `….dwell-new`, synced, renamed, the directory synced), so that a crash leaves the one before or
-//! the one after. One that does not agree with its first line was damaged by something else, and is refused.
+//! whole (written to `….dwell-new`, synced, renamed, the directory synced), so that a crash leaves the old file or the
+//! new one. A file that does not agree with its first line was damaged by something else, and is refused.
 //!
-//! # The life of a change
+//! # The states of a change
 //! | state | what it means | then |
 //! |---|---|---|
 //! | `unfinished` | originals are on the disk, any of the writes may have happened | `applied`, or `rolled_back` if one fails |
 //! | `applied` | every write happened and was read back | `reverted` |
 //! | `rolled_back`, `reverted` | everything is as it was | |
 //!
-//! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whatever values of ours are there.
-//! While a change is verified, `verifying` is true and the values of before may be in force.
+//! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whichever of dwell's values is in
+//! force. While a change is verified, `verifying` is true and the values from before may be in force.
 //!
 //! # Limits
 //! No file is longer than [`LONGEST`] bytes, which is what is read back at most: a change that would need more is refused
 //! before its first write, with room left for what is added later. Of its verifications the last few are kept. So that a
 //! change can be closed when the disk is full, `spare` holds as many bytes as a change needs; it is removed when a write
-//! fails for want of space, and the write is tried again.
+//! fails for lack of space, and the write is tried again.
 //!
 //! # Trust
 //! `dwell revert` writes as root what the journal has. So the state directory and every directory above it must be such
@@ -36,7 +36,10 @@
 //! # Concurrency
 //! A process that writes holds `lock` with flock(2); it is free again when the process ends, however it ends.
 
+pub(crate) mod id;
 mod own;
+
+pub use id::Id;
 
 use crate::place::Place;
 use crate::plan::{Plan, Write};
@@ -49,21 +52,18 @@ use std::io;
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 1;
 
-/// Where the journal is unless somebody says otherwise.
+/// The default directory of the journal.
 pub const STATE_DIRECTORY: &str = "/var/lib/dwell";
 
 /// The longest file of the journal \[bytes\].
 #[allow(clippy::cast_possible_truncation)] // A mebibyte fits.
 pub const LONGEST: usize = dwell_machine::LONGEST_FILE as usize;
 
-/// What a change may grow by after its first write \[bytes\]: values that the kernel clamped, and verifications.
+/// How much a change may grow after its first write \[bytes\]: values that the kernel clamped, and verifications.
 const GROWTH: usize = 64 << 10;
 
 /// The verifications that are kept of a change, the latest.
 const KEPT_VERIFICATIONS: usize = 8;
-
-/// The number of a change.
-pub type Id = u32;
 
 /// One change of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub type Id = u32;
 pub struct Change {
     /// Its number, from 1.
     pub id: Id,
-    /// How far it has got.
+    /// Its state.
     pub state: State,
     /// When it was begun \[s since 1970\].
     pub begun_at_unix_s: u64,
@@ -81,21 +81,21 @@ pub struct Change {
     pub boot_id: Option<String>,
     /// Name and version of the program that made it.
     pub tool: String,
-    /// Whether the values are put back over a reboot.
+    /// Whether the values are kept over a reboot.
     pub kept: bool,
-    /// What was there and what was put there, in the order of the first write to each.
+    /// The places with their original and new values, in the order of the first write to each.
     pub entries: Vec<Entry>,
-    /// What leads back from the state that it applied, where that takes more than the originals in reverse order.
+    /// The writes that revert it, if that takes more than the originals in reverse order.
     pub back: Vec<Write>,
-    /// The plan that it carried out.
+    /// The plan that it applied.
     pub plan: Plan,
-    /// Whether it was being verified, and values of before may be in force.
+    /// Whether it was being verified, and values from before may be in force.
     pub verifying: bool,
-    /// What verifying it has shown.
+    /// The results of its verifications.
     pub verifications: Vec<Verification>,
 }
 
-/// How far a change has got.
+/// The state of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -105,7 +105,7 @@ pub enum State {
     Applied,
     /// A write failed, and everything is as it was.
     RolledBack,
-    /// It was taken back.
+    /// It was reverted.
     Reverted,
 }
 
@@ -130,15 +130,15 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// The knob, if it is one; else a file of dwell's own that keeps values.
+    /// The knob; `None` for a file of dwell that keeps values.
     pub knob: Option<String>,
     /// Where.
     pub place: Place,
-    /// What was there, as the place gave it; `None`: nothing.
+    /// The original value, as text; `None`: there was none.
     pub original: Option<String>,
-    /// What is to be there.
+    /// The value to set.
     pub applied: Option<String>,
-    /// What is or was there of ours in between.
+    /// Values that dwell wrote in between.
     pub between: Vec<String>,
 }
 
@@ -146,7 +146,9 @@ pub struct Entry {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process is changing this machine.
-    #[error("another dwell is changing this machine (it holds {path}); wait for it to end, and try again")]
+    #[error(
+        "another dwell is changing this machine (it has locked {path}); wait until it ends and try again"
+    )]
     Locked {
         /// The lock.
         path: String,
@@ -162,13 +164,13 @@ pub enum JournalError {
         source: io::Error,
     },
     /// A file in the journal is not one of its own.
-    #[error("{path} is not of dwell's journal; move it elsewhere, and try again")]
+    #[error("{path} is not a file of dwell's journal; move it elsewhere and try again")]
     Foreign {
         /// The file.
         path: String,
     },
     /// A newer or older version wrote it.
-    #[error("{path} has format {found}, this dwell knows {FORMAT}; use the dwell that wrote it")]
+    #[error("{path} has format {found}, but this dwell supports only {FORMAT}; use the dwell that wrote it")]
     Format {
         /// The file.
         path: String,
@@ -177,8 +179,8 @@ pub enum JournalError {
     },
     /// Its content is not what was written.
     #[error(
-        "{path} is damaged: {why}. Nothing was changed. Values that it still shows under `original` can be put back by hand; \
-         move it elsewhere then, and try again"
+        "{path} is damaged: {why}. Nothing was changed. Restore by hand the values under `original` that are readable, then \
+         move it elsewhere and try again"
     )]
     Torn {
         /// The file.
@@ -186,10 +188,10 @@ pub enum JournalError {
         /// What is wrong.
         why: String,
     },
-    /// It could be read, but dwell has not written it so.
+    /// It could be read, but dwell did not write it like this.
     #[error(
-        "{path} was changed by another program: {why}. Nothing was changed. Put back by hand the values that it shows under \
-         `original`, move it elsewhere, and try again"
+        "{path} was changed by another program: {why}. Nothing was changed. Restore by hand the values under \
+         `original`, move it elsewhere and try again"
     )]
     Tampered {
         /// The file.
@@ -199,7 +201,7 @@ pub enum JournalError {
     },
     /// A change is longer than what can be read back.
     #[error(
-        "change {id} needs {bytes} bytes in the journal, and at most {most} can be read back; shorten the texts of the plan \
+        "change {id} needs {bytes} bytes in the journal, more than the limit of {most}; shorten the texts of the plan \
          (`goal`, `advice`, `cpu_model`, `idlers`)"
     )]
     TooLong {
@@ -210,8 +212,8 @@ pub enum JournalError {
         /// The most that is allowed \[bytes\].
         most: usize,
     },
-    /// The greatest number is taken.
-    #[error("{path} has the greatest number that a change can have; move it elsewhere, and try again")]
+    /// The largest number is in use.
+    #[error("{path} has the largest number that a change can have; move it elsewhere and try again")]
     NoNumber {
         /// The file.
         path: String,
@@ -226,12 +228,15 @@ pub enum JournalError {
 
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "; run as root, or name another place with --state-dir",
-        io::ErrorKind::StorageFull => "; free some space, or name another place with --state-dir",
-        io::ErrorKind::ReadOnlyFilesystem => "; mount it for writing, or name another place with --state-dir",
-        // What has another owner, another kind or another length than dwell's own files.
+        io::ErrorKind::PermissionDenied => "; run as root, or give another directory with --state-dir",
+        io::ErrorKind::StorageFull => "; free some space, or give another directory with --state-dir",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; mount it for writing, or give another directory with --state-dir"
+        }
+        // A file with another owner, kind or length than those that dwell writes.
         io::ErrorKind::InvalidInput => {
-            "; if it is your own, run `chown root` and `chmod go-w` on it, or name another place with --state-dir"
+            "; if it is your own, run `chown root` and `chmod go-w` on it; if not, move it elsewhere, or give another \
+             directory with --state-dir"
         }
         _ => "",
     }
@@ -247,7 +252,7 @@ pub struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    /// Locks and reads the journal; makes it where there is none.
+    /// Locks and reads the journal; creates it if there is none.
     ///
     /// # Errors
     /// [`JournalError`] if another process has it, or it is not as it was written.
@@ -269,7 +274,7 @@ impl<'a> Journal<'a> {
         for path in [state_directory, whole_file::parent(state_directory)] {
             machine.sync_directory(path).map_err(failed("sync", path))?;
         }
-        // What a process that was killed has left. Only the holder of the lock writes here.
+        // Leftovers of a process that was killed. Only the holder of the lock writes here.
         for directory in [state_directory, &directory] {
             let unfinished = |name: &&String| name.ends_with(whole_file::UNFINISHED);
             for name in names(machine, directory)?.iter().filter(unfinished) {
@@ -310,11 +315,11 @@ impl<'a> Journal<'a> {
         self.machine
     }
 
-    /// Puts a change on the disk, in place of what was there under its number. Of its verifications the latest are kept.
+    /// Writes a change to the disk, replacing the file of its number. Of its verifications the latest are kept.
     ///
     /// # Errors
     /// [`JournalError::TooLong`] if it could not be read back, now or with what is added to a new one later;
-    /// [`JournalError::Io`]. The disk then holds what it held.
+    /// [`JournalError::Io`]. The old file then remains.
     pub fn save(&mut self, change: &Change) -> Result<(), JournalError> {
         let change = Change { verifications: latest_of(&change.verifications), ..change.clone() };
         let bytes = encode(&change);

@@ -16,7 +16,7 @@ pub struct Knob {
     pub param: &'static Param,
 }
 
-/// The I/O thread that is meant, where a knob is a property of one.
+/// The I/O thread of a knob that is a property of one.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IothreadTarget {
@@ -27,6 +27,13 @@ pub struct IothreadTarget {
     /// The domain's name, if libvirt runs it; needed only to keep values over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
+}
+
+impl IothreadTarget {
+    /// Where a property of it is.
+    pub fn place(&self, property: &str) -> Place {
+        Place::Iothread { socket: self.socket.clone(), id: self.id.clone(), property: property.to_owned() }
+    }
 }
 
 /// The kernel module that a knob is a parameter of.
@@ -48,7 +55,7 @@ impl Module {
     }
 }
 
-/// Who is affected by a write, and when.
+/// What a write affects, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -64,7 +71,7 @@ pub enum Scope {
     NextIdle,
     /// Every timer that is armed from now on.
     NextTimer,
-    /// The running thread at once, which forgets what it has learnt.
+    /// The running thread at once, whose polling state is reset.
     RunningThread,
 }
 
@@ -82,9 +89,7 @@ impl Scope {
             Scope::NewVcpus => "vCPUs that are created from now on",
             Scope::NextIdle => "every CPU of this guest at its next halt",
             Scope::NextTimer => "every timer that is armed from now on, running VMs included",
-            Scope::RunningThread => {
-                "the running thread at once; any write makes QEMU forget what it has learnt"
-            }
+            Scope::RunningThread => "the running thread at once; any write resets its polling state",
         }
     }
 }
@@ -115,15 +120,11 @@ impl Knob {
         }
     }
 
-    /// Where it is on a machine; `None` for a property of an I/O thread of which nobody has said which one is meant.
+    /// Its place on a machine; `None` for a property of an I/O thread if no thread is given.
     pub fn place(self, iothread: Option<&IothreadTarget>) -> Option<Place> {
         match (self.module(), iothread) {
             (Some(_), _) => Some(Place::Parameter(self.path())),
-            (None, Some(target)) => Some(Place::Iothread {
-                socket: target.socket.clone(),
-                id: target.id.clone(),
-                property: self.param.name.to_owned(),
-            }),
+            (None, Some(target)) => Some(target.place(self.param.name)),
             (None, None) => None,
         }
     }
@@ -180,8 +181,8 @@ impl Knob {
 
 /// What only the VMM can set: `KVM_CAP_HALT_POLL`, a VM's own longest window in place of `halt_poll_ns`.
 ///
-/// It is an ioctl on the file descriptor of the VM, which only the process that made the VM has. It can be set again, never
-/// asked for and never taken back; 0 switches polling off for this VM.
+/// It is an ioctl on the file descriptor of the VM, which only the process that made the VM has. It can be set again, but
+/// neither read nor reset; 0 disables polling for this VM.
 pub mod capability {
     /// What it is called.
     pub const NAME: &str = "KVM_CAP_HALT_POLL";

@@ -1,4 +1,4 @@
-//! Where settings live on a machine: found, read, set and read back.
+//! Settings on a machine: found, read, set and read back.
 //!
 //! Nothing is written unless a caller asks for it, nothing that is already there is written again, and every write is read
 //! back.
@@ -6,14 +6,14 @@
 //! | what | module |
 //! |---|---|
 //! | one table of every knob | [`knob`] |
-//! | where a value lives, as text | [`place`] |
-//! | what is to be written, and what for | [`plan`] |
+//! | the place of a value, as text | [`place`] |
+//! | writes, with their predicted effect | [`plan`] |
 //! | whether a knob can be set here, and whether anything reads it | [`condition`] |
 //! | what a value does, and whether another does the same | [`explain`] |
 //! | doctor's findings: settings without effect, equivalent ones, harmful ones | [`finding`] |
-//! | carrying a plan out and taking it back | [`change`] |
-//! | what was there before, on the disk | [`journal`] |
-//! | predicted beside measured | [`verification`] |
+//! | applying and reverting a plan | [`change`] |
+//! | original values, on the disk | [`journal`] |
+//! | predicted and measured effects | [`verification`] |
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
@@ -29,6 +29,7 @@ pub mod finding;
 pub mod iothread;
 pub mod journal;
 pub mod keep;
+mod kept;
 pub mod knob;
 pub mod libvirt;
 pub mod lines;

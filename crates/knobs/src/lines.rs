@@ -1,4 +1,4 @@
-//! The exact lines that put a setting in force and keep it, for those who would rather type them. Nothing here is run.
+//! The lines that set and keep a setting, to be typed by hand. Nothing here is run.
 
 use crate::condition::{self, Unwritable};
 use crate::knob::{Knob, Module, Scope, capability};
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Lines under a heading.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Lines {
-    /// What they do and where they are to be typed.
+    /// What they do and where they belong.
     pub about: String,
     /// The lines.
     pub lines: Vec<String>,
@@ -78,11 +78,11 @@ fn kept(module: Module, setting: &Setting, here: Option<Here>) -> Vec<Lines> {
     all
 }
 
-/// What is printed where the parameters are not on the machine at all.
+/// The text if the machine does not have the parameters.
 fn missing(module: Module) -> Vec<Lines> {
     let name = module.name();
     vec![lines(
-        &format!("nothing can be set: /sys/module/{name} has no such parameters here; see `dwell doctor`"),
+        &format!("nothing can be set: /sys/module/{name} does not have these parameters; see `dwell doctor`"),
         [],
     )]
 }
@@ -136,7 +136,7 @@ fn haltpoll(setting: &Setting, present: &Setting, here: Option<Here>) -> Vec<Lin
     }
     if let Some(last) = writes.iter().position(|write| write.then_wait_ms > 0) {
         all.push(lines(
-            "first, in the guest, as root: let the limits that have grown come down, and wait a second",
+            "first, in the guest, as root: let the windows that have grown shrink, and wait a second",
             writes.iter().take(last + 1).flat_map(shell),
         ));
     }
@@ -157,7 +157,7 @@ fn iothread(setting: &Setting) -> Vec<Lines> {
     let persistence = crate::iothread::persistence("ID", &values);
     vec![
         lines(
-            "now, over QMP, ID being the iothread's id (each write resets QEMU's adaptive state)",
+            "now, over QMP, where ID is the iothread's id (each write resets QEMU's adaptive state)",
             persistence.qmp,
         ),
         lines("now, with libvirt", [persistence.virsh]),
@@ -195,10 +195,10 @@ mod tests {
         let present = Setting::defaults(Layer::Guest, Version::new(6, 18));
         let mut setting = present;
         setting.set("guest_halt_poll_ns", 20_000).unwrap();
-        assert!(!text(&setting, &present).contains("come down"));
+        assert!(!text(&setting, &present).contains("let the windows that have grown shrink"));
         setting.set("guest_halt_poll_allow_shrink", 0).unwrap();
         let text = text(&setting, &present);
-        assert!(text.contains("come down"));
+        assert!(text.contains("let the windows that have grown shrink"));
         assert!(text.contains("echo N > /sys/module/haltpoll/parameters/guest_halt_poll_allow_shrink"));
     }
 

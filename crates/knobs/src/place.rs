@@ -1,4 +1,4 @@
-//! Where a value lives on a machine, as one line of text.
+//! The place of a value on a machine, as one line of text.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -48,15 +48,15 @@ pub enum Place {
     Link(String),
 }
 
-/// Text that names no place that dwell would write to.
+/// Text that is not a place that dwell writes to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no place that dwell writes to")]
+#[error("`{0}` is not a place that dwell writes to")]
 pub struct NotAPlace(String);
 
 /// Where parameters of modules are.
 const MODULES: &str = "/sys/module/";
 
-/// The folders in which dwell puts files and links of its own, and how those end.
+/// The directories in which dwell creates files and links, and their suffixes.
 const OWN: [(&str, &str); 4] = [
     ("/etc/modprobe.d/dwell-", ".conf"),
     ("/etc/tmpfiles.d/dwell-", ".conf"),
@@ -65,7 +65,7 @@ const OWN: [(&str, &str); 4] = [
 ];
 
 impl Place {
-    /// Whether it lives in a running process or the running kernel, and so ends with it.
+    /// Whether it is in a running process or the running kernel, and so ends with it.
     pub const fn is_live(&self) -> bool {
         matches!(self, Place::Parameter(_) | Place::Iothread { .. })
     }

@@ -34,24 +34,24 @@ pub enum ValueError {
         /// Why.
         source: Box<IothreadError>,
     },
-    /// What is there is no number that the parameter can have.
-    #[error("{place} holds {found}, which is no value that it can have")]
+    /// The present value is not one that the parameter can have.
+    #[error("{place} has the value {found}, which is out of its range")]
     NoNumber {
         /// Where.
         place: Place,
         /// What is there.
         found: String,
     },
-    /// Somebody else has set it.
-    #[error("{place} holds {found}, which somebody else has set; it is left alone")]
+    /// The value was changed outside dwell.
+    #[error("{place} has the value {found}, which was set outside dwell; it is left alone")]
     Foreign {
         /// Where.
         place: Place,
         /// What is there.
         found: String,
     },
-    /// Something else is there after writing than what was written.
-    #[error("{place} took {written} and holds {}: {}", shown(.kept.as_deref()), clamped(.place))]
+    /// The value read back differs from the one written.
+    #[error("wrote {written} to {place} and read back {}: {}", shown(.kept.as_deref()), clamped(.place))]
     Clamped {
         /// Where.
         place: Place,
@@ -64,8 +64,8 @@ pub enum ValueError {
 
 fn clamped(place: &Place) -> &'static str {
     match place {
-        Place::Iothread { .. } => "QEMU made another value of it",
-        _ => "the kernel made another value of it, or somebody else wrote at the same time",
+        Place::Iothread { .. } => "QEMU changed the value",
+        _ => "the kernel changed the value, or another program wrote at the same time",
     }
 }
 
@@ -79,7 +79,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A value for people.
+/// A value as text for messages.
 pub fn shown(value: Option<&str>) -> String {
     match value {
         None => "nothing".to_owned(),
@@ -103,10 +103,10 @@ pub fn number_of(value: Option<&str>) -> Option<i64> {
     Value::parse(value?).number()
 }
 
-/// What is there. A QEMU that has ended has nothing.
+/// The present value; `None` if there is none, as of a QEMU that has exited.
 ///
 /// # Errors
-/// [`ValueError`] if it cannot be told.
+/// [`ValueError`] if it cannot be read.
 pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, ValueError> {
     let io = |source| ValueError::Io { what: "read", place: place.clone(), source };
     match place {
@@ -129,7 +129,7 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
     }
 }
 
-/// Nobody serves the socket any more.
+/// No process serves the socket any more.
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
@@ -148,10 +148,10 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Puts a value there, or takes away what is there, and reads it back.
+/// Writes a value, or removes the present one, and reads it back.
 ///
 /// # Errors
-/// [`ValueError`]; after [`ValueError::Clamped`] something is there that nobody asked for.
+/// [`ValueError`]; after [`ValueError::Clamped`] a value is in force that was not asked for.
 pub fn write(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
     put(machine, place, value)?;
     let kept = read(machine, place)?;
@@ -193,7 +193,7 @@ fn put(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(),
             })
         }
         (Place::Parameter(_) | Place::Iothread { .. }, None) => {
-            Err(io(io::Error::new(io::ErrorKind::InvalidInput, "a parameter cannot be taken away")))
+            Err(io(io::Error::new(io::ErrorKind::InvalidInput, "a parameter cannot be removed")))
         }
     }
 }

@@ -115,9 +115,11 @@ pub struct Verification {
     /// How long it took \[s\].
     pub elapsed_s: f64,
     /// Wakeups per second with the values from before. If it is far from that of the plan's recording, the load differs.
-    pub wakes_per_s: Option<f64>,
+    #[serde(alias = "wakes_per_s")]
+    pub wakeups_per_s: Option<f64>,
     /// Wakeups per second in the recording that the plan comes from.
-    pub planned_wakes_per_s: Option<f64>,
+    #[serde(alias = "planned_wakes_per_s")]
+    pub planned_wakeups_per_s: Option<f64>,
     /// Whether the change was reverted automatically.
     pub reverted: bool,
     /// What limits the result.

@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, and on the disk.
+//! Files that are written whole or not at all, and synced to the disk.
 
 use dwell_machine::Writable;
 use std::hash::{BuildHasher, RandomState};
@@ -12,13 +12,13 @@ pub(crate) fn parent(path: &str) -> &str {
 /// How the name of a file ends while it is not complete.
 pub(crate) const UNFINISHED: &str = ".dwell-new";
 
-/// The name of a file while it is not complete. Nobody can guess it and put something there first.
+/// The name of a file while it is not complete. It cannot be guessed, so nothing can be put there first.
 fn unfinished(path: &str) -> String {
     let random = RandomState::new().hash_one(path);
     format!("{path}.{random:016x}{UNFINISHED}")
 }
 
-/// Removes what writes that were cut short have left beside a file.
+/// Removes leftovers of interrupted writes in the directory of a file.
 pub(crate) fn remove_unfinished(machine: &dyn Writable, path: &str) -> io::Result<()> {
     let directory = parent(path);
     let names = match machine.names(directory) {
@@ -32,7 +32,7 @@ pub(crate) fn remove_unfinished(machine: &dyn Writable, path: &str) -> io::Resul
     Ok(())
 }
 
-/// Puts a file there whole or not at all, and on the disk. Its directory must be one that no other user can change.
+/// Writes a file whole or not at all, and syncs it to the disk. Its directory must be one that no other user can change.
 pub(crate) fn put(machine: &dyn Writable, path: &str, bytes: &[u8]) -> io::Result<()> {
     machine.check_directory(parent(path))?;
     let beside = unfinished(path);
@@ -47,7 +47,7 @@ pub(crate) fn put(machine: &dyn Writable, path: &str, bytes: &[u8]) -> io::Resul
     })
 }
 
-/// Removes a file, and from the disk; one that is not there is no trouble.
+/// Removes a file, and from the disk; a missing one is not an error.
 pub(crate) fn take_away(machine: &dyn Writable, path: &str) -> io::Result<()> {
     match machine.remove(path) {
         Ok(()) => machine.sync_directory(parent(path)),

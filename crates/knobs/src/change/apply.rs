@@ -1,4 +1,4 @@
-//! Carrying out what was checked.
+//! Applying a checked plan.
 
 use super::check::Ready;
 use super::{in_state, is_original, is_ours, now_unix_s};
@@ -8,23 +8,23 @@ use crate::value::{self, ValueError, shown};
 use dwell_machine::{Writable, identity};
 use std::time::Duration;
 
-/// Why a plan was not carried out.
+/// Why a plan was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The journal could not be written before the first write.
     #[error("nothing was changed")]
     Journal(#[source] JournalError),
     /// A write failed, and everything is as it was.
-    #[error("change {id} failed; everything is as it was")]
+    #[error("change {id} failed; all values are as before")]
     RolledBack {
         /// The number it had.
         id: u32,
         /// Why.
         source: Box<StepError>,
     },
-    /// A write failed, and so did putting back.
+    /// A write failed, and so did restoring.
     #[error(
-        "change {id} failed, and {} could not be put back; the journal keeps what was there, try `dwell revert {id}`: {}",
+        "change {id} failed, and {} could not be restored; the journal has the original, try `dwell revert {id}`: {}",
         if .left.len() == 1 { "one value" } else { "some values" },
         .left.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
@@ -38,7 +38,7 @@ pub enum ApplyError {
     },
 }
 
-/// What could not be put back.
+/// A value that could not be restored.
 #[derive(Debug, thiserror::Error)]
 #[error("{place} was {}: {why}", shown(.original.as_deref()))]
 pub struct Unrestored {
@@ -56,11 +56,11 @@ pub enum StepError {
     /// Writing or reading back.
     #[error(transparent)]
     Value(#[from] ValueError),
-    /// The end could not be put into the journal.
+    /// The final state could not be written to the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Somebody else wrote since it was checked.
-    #[error("{place} was {} a moment ago and is {} now: somebody else changes it", shown(.expected.as_deref()), shown(.found.as_deref()))]
+    /// Another program wrote since it was checked.
+    #[error("{place} was {} a moment ago and is {} now: another program changed it", shown(.expected.as_deref()), shown(.found.as_deref()))]
     Meanwhile {
         /// Where.
         place: Place,
@@ -71,10 +71,10 @@ pub enum StepError {
     },
 }
 
-/// Carries out what was checked, or nothing. `wait` waits between two writes.
+/// Applies a checked plan, or nothing. `wait` waits between two writes.
 ///
 /// # Errors
-/// [`ApplyError`], which says what state the machine is in.
+/// [`ApplyError`], which has the state of the machine.
 pub fn apply(
     journal: &mut Journal<'_>,
     ready: &Ready,
@@ -184,7 +184,7 @@ fn restore(machine: &dyn Writable, entry: &Entry) -> Result<(), Unrestored> {
         return tidy(machine, entry).map_err(|error| failed(error.to_string()));
     }
     if !is_ours(entry, found.as_deref()) {
-        // Somebody else's, which came in between: theirs to keep.
+        // Changed outside dwell in between: it is left alone.
         return Ok(());
     }
     value::write(machine, &entry.place, entry.original.as_deref()).map_err(|error| failed(error.to_string()))

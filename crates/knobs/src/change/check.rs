@@ -1,4 +1,4 @@
-//! A plan beside the machine that it is for.
+//! Compares a plan with the machine that it is for.
 
 use super::is_ours;
 use crate::condition::{self, NoEffect, Readers, Unwritable};
@@ -16,7 +16,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use std::fmt;
 
-/// What the user lets pass.
+/// The obstacles that the user overrides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permission {
     /// Another version, other values than the plan expects.
@@ -25,9 +25,9 @@ pub struct Permission {
     pub no_effect: bool,
 }
 
-/// What gets past an obstacle.
+/// The option that overrides an obstacle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Past {
+pub enum Override {
     /// Nothing.
     Nothing,
     /// `--force`.
@@ -36,21 +36,21 @@ pub enum Past {
     AllowNoEffect,
 }
 
-/// What stands between a plan and a machine.
+/// A reason not to apply a plan to a machine.
 #[derive(Debug)]
 pub enum Obstacle {
     /// It is for another version.
     OtherVersion {
-        /// The layer, which tells whether of Linux or of QEMU.
+        /// The layer: the version is of Linux, or of QEMU for I/O threads.
         layer: Layer,
         /// The plan's.
         plan: String,
-        /// The one here; `None` if it cannot be told.
+        /// The one here; `None` if it is not known.
         here: Option<String>,
     },
     /// It was made from a recording of another machine.
     OtherMachine,
-    /// A parameter has another value than the plan leads from.
+    /// A parameter has another value than the plan expects.
     OtherValue {
         /// The parameter.
         knob: String,
@@ -61,21 +61,21 @@ pub enum Obstacle {
         /// The change of dwell's own that put it there.
         by: Option<Id>,
     },
-    /// It is not there.
+    /// It does not exist.
     Missing {
         /// Where it would be.
         place: Place,
     },
-    /// The kernel lets nobody write it.
+    /// It is read-only.
     ReadOnly {
         /// Where it is.
         place: Place,
-        /// How it is set nevertheless.
+        /// How it can be set instead.
         instead: String,
     },
     /// It cannot be read or opened for writing.
     Refused(ValueError),
-    /// Nothing reads it here.
+    /// It has no effect here.
     NoEffect {
         /// The parameters.
         knobs: Vec<String>,
@@ -84,21 +84,21 @@ pub enum Obstacle {
     },
     /// It cannot be kept.
     Keep(KeepError),
-    /// A change was interrupted and not taken back.
+    /// A change was interrupted and not reverted.
     Unfinished(Id),
     /// The plan itself.
     Plan(PlanError),
 }
 
 impl Obstacle {
-    /// What gets past it.
-    pub const fn past(&self) -> Past {
+    /// The option that overrides it.
+    pub const fn past(&self) -> Override {
         match self {
             Obstacle::OtherVersion { .. } | Obstacle::OtherMachine | Obstacle::OtherValue { .. } => {
-                Past::Force
+                Override::Force
             }
-            Obstacle::NoEffect { .. } => Past::AllowNoEffect,
-            _ => Past::Nothing,
+            Obstacle::NoEffect { .. } => Override::AllowNoEffect,
+            _ => Override::Nothing,
         }
     }
 }
@@ -108,23 +108,23 @@ impl fmt::Display for Obstacle {
         match self {
             Obstacle::OtherVersion { layer, plan, here } => {
                 let what = if *layer == Layer::Iothread { "QEMU" } else { "Linux" };
-                let here = here.as_deref().unwrap_or("a version that cannot be told");
+                let here = here.as_deref().unwrap_or("an unknown version");
                 write!(
                     f,
-                    "the plan was made for {what} {plan}, here runs {here}; its prediction may not hold"
+                    "the plan was made for {what} {plan}, but this is {here}; its prediction may not hold"
                 )
             }
             Obstacle::OtherMachine => f.write_str(
                 "the plan was made from a recording of another machine; its prediction may not hold here",
             ),
             Obstacle::OtherValue { knob, expected, found, by } => {
-                write!(f, "{knob} is {}, and the plan leads from {expected}", shown(found.as_deref()))?;
+                write!(f, "{knob} is {}, but the plan expects {expected}", shown(found.as_deref()))?;
                 match by {
-                    Some(id) => write!(f, " (dwell's change {id} set it; `dwell revert {id}` takes it back)"),
+                    Some(id) => write!(f, " (dwell's change {id} set it; `dwell revert {id}` reverts it)"),
                     None => Ok(()),
                 }
             }
-            Obstacle::Missing { place } => write!(f, "{place} is not there"),
+            Obstacle::Missing { place } => write!(f, "{place} does not exist"),
             Obstacle::ReadOnly { place, instead } => {
                 write!(
                     f,
@@ -137,7 +137,7 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::Keep(error) => error_chain(f, error),
             Obstacle::Unfinished(id) => {
-                write!(f, "change {id} was interrupted; take it back first: dwell revert {id}")
+                write!(f, "change {id} was interrupted; revert it first: dwell revert {id}")
             }
             Obstacle::Plan(error) => write!(f, "{error}"),
         }
@@ -155,25 +155,25 @@ fn error_chain(f: &mut fmt::Formatter<'_>, error: &dyn std::error::Error) -> fmt
     }
 }
 
-/// A plan that fits this machine, and all that carrying it out takes.
+/// A plan that fits this machine, with everything needed to apply it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ready {
     /// The plan.
     pub plan: Plan,
-    /// The writes, from what is really there.
+    /// The writes, from the present values.
     pub writes: Vec<Write>,
-    /// What is there and what is to be there: the knobs first, then what keeps them.
+    /// Present and new values: the knobs first, then the files that keep them.
     pub entries: Vec<Entry>,
-    /// What leads back, where that takes more than the originals.
+    /// The writes that revert it, if that takes more than the originals.
     pub back: Vec<Write>,
     /// Whether values are kept over a reboot.
     pub kept: bool,
-    /// What was in the way and let pass, and what else has to be known.
+    /// Obstacles that were overridden, and other notes.
     pub notes: Vec<String>,
 }
 
 impl Ready {
-    /// Whether everything is as the plan wants it already.
+    /// Whether the values of the plan are in force already.
     pub fn is_nothing(&self) -> bool {
         self.entries
             .iter()
@@ -184,7 +184,7 @@ impl Ready {
 /// Compares a plan with a machine. Reads only.
 ///
 /// # Errors
-/// Everything that is in the way and not permitted.
+/// All obstacles that are not overridden.
 pub fn check(
     machine: &dyn Writable,
     plan: &Plan,
@@ -195,9 +195,9 @@ pub fn check(
     let mut checked = Checked { machine, plan, changes, obstacles: vec![] };
     let ready = checked.examine(keep);
     let passes = |obstacle: &Obstacle| match obstacle.past() {
-        Past::Nothing => false,
-        Past::Force => permission.force,
-        Past::AllowNoEffect => permission.no_effect || permission.force,
+        Override::Nothing => false,
+        Override::Force => permission.force,
+        Override::AllowNoEffect => permission.no_effect || permission.force,
     };
     let (passed, left): (Vec<_>, Vec<_>) = checked.obstacles.into_iter().partition(passes);
     match ready {
@@ -217,7 +217,7 @@ struct Checked<'a> {
 }
 
 impl Checked<'_> {
-    /// `None` where something has to be told that nothing gets past.
+    /// `None` if there is an obstacle that no option overrides.
     fn examine(&mut self, keep: bool) -> Option<Ready> {
         let unfinished = self.changes.iter().filter(|change| change.state == State::Unfinished);
         self.obstacles.extend(unfinished.map(|change| Obstacle::Unfinished(change.id)));
@@ -233,6 +233,11 @@ impl Checked<'_> {
         self.writable(&writes);
         self.no_effect(&writes, &actual, &wanted);
         let mut entries = self.entries(&writes, &back, &wanted)?;
+        let mut writes = writes;
+        for (write, entry) in self.others()? {
+            writes.push(write);
+            entries.push(entry);
+        }
         let mut notes = self.notes(&writes, wanted.version());
         if keep && !(writes.is_empty() && self.is_kept_already(&wanted)) {
             let kept = self.keep(&wanted)?;
@@ -325,7 +330,7 @@ impl Checked<'_> {
         for (place, name) in places {
             let place = place.clone();
             match condition::writable(self.machine, &place) {
-                // That it is missing was told when it was read.
+                // That it is missing was reported when it was read.
                 Ok(()) | Err(Unwritable::Missing) => {}
                 Err(Unwritable::ReadOnly) => {
                     let instead = self.at_start(name);
@@ -343,7 +348,7 @@ impl Checked<'_> {
         let to = self.plan.recommended.get(name).unwrap_or_default();
         let knob = Knob::of_layer(self.plan.layer, name);
         let Some((knob, module)) = knob.and_then(|knob| Some((knob, knob.module()?))) else {
-            return "whoever starts it".to_owned();
+            return "the program that starts it".to_owned();
         };
         match Loading::read(self.machine, module.name()) {
             Some(Loading::Loaded) => {
@@ -402,6 +407,35 @@ impl Checked<'_> {
             entries.push(Entry { knob, place: write.place.clone(), original, applied, between });
         }
         Some(entries)
+    }
+
+    /// What the plan sets of an I/O thread beside its polling, from what is there. `None` where it cannot be read.
+    fn others(&mut self) -> Option<Vec<(Write, Entry)>> {
+        let is_other = |write: &&Write| iothread::OTHER_PROPERTIES.contains(&write.knob.as_str());
+        let mut others = vec![];
+        for write in self.plan.writes.iter().filter(is_other) {
+            let found = match value::read(self.machine, &write.place) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.obstacles.push(Obstacle::Refused(error));
+                    return None;
+                }
+            };
+            let Some(from) = value::number_of(found.as_deref()) else {
+                self.obstacles.push(Obstacle::Missing { place: write.place.clone() });
+                return None;
+            };
+            if from == write.to {
+                continue;
+            }
+            let (knob, place) = (Some(write.knob.clone()), write.place.clone());
+            let applied = Some(write.to.to_string());
+            others.push((
+                Write { from, ..write.clone() },
+                Entry { knob, place, original: found, applied, between: vec![] },
+            ));
+        }
+        Some(others)
     }
 
     /// Whether a change of dwell's own keeps this very setting, and what keeps it is in place.

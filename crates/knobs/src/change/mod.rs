@@ -1,13 +1,13 @@
-//! Changing a machine, and taking it back.
+//! Changing a machine, and reverting the change.
 //!
 //! # Steps
-//! 1. [`check`] compares the plan with the machine and reads only. Whatever stands in the way is an [`Obstacle`]: all of
-//!    them are told at once, each with what gets past it.
-//! 2. [`apply`] puts the originals into the [journal](crate::journal), then writes one place after the other, reading each
-//!    before (nobody else may have come in between) and after (the kernel may have made another value of it). If one
-//!    fails, those before it are put back.
-//! 3. [`revert`](revert()) puts the originals back in reverse order, in any later process, whatever became of the one that
-//!    applied. A value that is neither the original nor one of ours is somebody else's, and left alone.
+//! 1. [`check`] compares the plan with the machine and reads only. Every reason to refuse it is an [`Obstacle`]; all of
+//!    them are reported at once, each with the option that overrides it.
+//! 2. [`apply`] writes the originals to the [journal](crate::journal), then writes one place after the other, reading each
+//!    before (another program may have changed it) and after (the kernel may have changed the value). If one fails, those
+//!    before it are restored.
+//! 3. [`revert`](revert()) restores the originals in reverse order, in any later process, however the one that applied ended.
+//!    A value that is neither the original nor one that dwell wrote was changed outside dwell, and is left alone.
 
 mod apply;
 mod check;
@@ -15,7 +15,7 @@ mod revert;
 mod status;
 
 pub use apply::{ApplyError, Unrestored, apply};
-pub use check::{Obstacle, Past, Permission, Ready, check};
+pub use check::{Obstacle, Override, Permission, Ready, check};
 pub use revert::{Outcome, RevertError, Reverted, Side, revert, switch};
 pub use status::{Standing, standing};
 
@@ -33,7 +33,7 @@ fn in_state(change: &Change, state: State) -> Change {
     Change { state, since_unix_s: now_unix_s(), verifying: false, ..change.clone() }
 }
 
-/// Whether a value is one that this change puts there, for good or on the way.
+/// Whether a value is one that this change writes, finally or in between.
 fn is_ours(entry: &Entry, found: Option<&str>) -> bool {
     value::same(&entry.place, found, entry.applied.as_deref())
         || entry.between.iter().any(|between| value::same(&entry.place, found, Some(between)))

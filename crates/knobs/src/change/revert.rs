@@ -1,4 +1,4 @@
-//! Taking a change back.
+//! Reverting a change.
 
 use super::apply::tidy;
 use super::{in_state, is_original, is_ours};
@@ -10,55 +10,55 @@ use dwell_machine::Writable;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What became of one place.
+/// The outcome for one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum Outcome {
-    /// The original is there again.
+    /// The original was restored.
     Restored,
-    /// It was there already.
+    /// The original was in force already.
     AlreadyBack,
-    /// What it was set in is gone: the module was unloaded, the QEMU has ended.
+    /// Its owner no longer exists: the module was unloaded, or the QEMU has exited.
     Gone,
-    /// Somebody else's value was there, and was overwritten as asked.
+    /// A value that was set outside dwell was overwritten, as asked.
     Overwritten {
         /// What was there.
         found: Option<String>,
     },
-    /// Somebody else's value is there, and was left alone.
+    /// A value that was set outside dwell was left alone.
     LeftAlone {
         /// What is there.
         found: Option<String>,
         /// The later change of dwell's own that put it there.
         by: Option<Id>,
     },
-    /// It could not be put back.
+    /// It could not be restored.
     Failed {
         /// Why.
         why: String,
     },
 }
 
-/// A change that was taken back, wholly or as far as it went.
+/// A change that was reverted, wholly or in part.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reverted {
     /// The change.
     pub id: Id,
-    /// What became of each place, in the order in which they were put back.
+    /// The outcome for each place, in the order of restoring.
     pub places: Vec<(Place, Option<String>, Outcome)>,
     /// Whether everything is as it was.
     pub complete: bool,
 }
 
-/// Why a change could not be taken back at all.
+/// Why a change could not be reverted at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RevertError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Everything is back, but the journal cannot be told.
+    /// Everything is restored, but the journal cannot be written.
     #[error(
-        "everything is as it was before change {id}, but the journal still calls it open; `dwell revert {id}` tries again"
+        "all values are as before change {id}, but the journal still has it as open; `dwell revert {id}` tries again"
     )]
     Unrecorded {
         /// The change.
@@ -68,11 +68,11 @@ pub enum RevertError {
     },
 }
 
-/// Puts back what was there before a change, in reverse order. What somebody else has set since is left alone, unless
+/// Restores the values from before a change, in reverse order. A value changed outside dwell is left alone, unless
 /// `force`. `wait` waits between two writes.
 ///
 /// # Errors
-/// [`RevertError`]. That some place could not be put back is no error but told in the answer.
+/// [`RevertError`]. A place that could not be restored is not an error, but part of the result.
 pub fn revert(
     journal: &mut Journal<'_>,
     id: Id,
@@ -137,8 +137,8 @@ fn put_back(
     Ok(if ours { Outcome::Restored } else { Outcome::Overwritten { found } })
 }
 
-/// Where limits of haltpoll would stay above a maximum that is put back, they are let down first. If anything is not as the
-/// change left it, or fails, the originals are put back all the same.
+/// If windows of haltpoll would stay above a maximum that is restored, they are made to shrink first. If a value is not as
+/// the change left it, or a write fails, the originals are restored all the same.
 fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn FnMut(Duration)) {
     let Some(last) = change.back.iter().position(|write| write.then_wait_ms > 0) else { return };
     let as_applied = |entry: &Entry| {
@@ -169,11 +169,11 @@ pub enum Side {
     After,
 }
 
-/// Puts the knobs of an applied change to one of its sides, for a comparison; what keeps values is not touched, and nothing
-/// that is there already is written.
+/// Sets the knobs of an applied change to one of its sides, for a comparison. Files that keep values are not touched, and
+/// values that are in force already are not written.
 ///
 /// # Errors
-/// [`ValueError`], also if somebody else has set one of them.
+/// [`ValueError`], also if one of them was changed outside dwell.
 pub fn switch(machine: &dyn Writable, change: &Change, side: Side) -> Result<(), ValueError> {
     let knobs = change.entries.iter().filter(|entry| entry.knob.is_some());
     let entries: Vec<&Entry> = if side == Side::After { knobs.collect() } else { knobs.rev().collect() };

@@ -1,4 +1,4 @@
-//! What is there of a change now.
+//! The present state of a change.
 
 use super::{is_original, is_ours};
 use crate::journal::Entry;
@@ -6,29 +6,29 @@ use crate::value::{self, ValueError};
 use dwell_machine::Writable;
 use serde::Serialize;
 
-/// How a place stands.
+/// The present state of a place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "standing")]
 pub enum Standing {
     /// What the change set is in force.
     InForce,
-    /// A value that the change sets on its way is there: it was interrupted.
+    /// A value that the change writes in between is in force: the change was interrupted.
     OnTheWay {
         /// What is there.
         found: Option<String>,
     },
-    /// What was there before is there.
+    /// The original is in force.
     Original,
-    /// What it was set in is gone.
+    /// Its owner no longer exists.
     Gone,
-    /// Somebody else has set it.
+    /// It was changed outside dwell.
     Foreign {
         /// What is there.
         found: Option<String>,
     },
 }
 
-/// How a place of a change stands.
+/// The present state of a place of a change.
 ///
 /// # Errors
 /// [`ValueError`] if it cannot be read.

@@ -20,7 +20,7 @@ use serde::Serialize;
 pub enum Effect {
     /// The windows depend on it.
     Effective,
-    /// Nothing reads it.
+    /// It has no effect.
     NoEffect {
         /// Why.
         why: String,
@@ -29,7 +29,7 @@ pub enum Effect {
     NotModelled,
 }
 
-/// What is known of one value of one knob, beside the other values of its setting.
+/// The explanation of one value of one knob, with the other values of its setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
     /// The knob.
@@ -45,7 +45,7 @@ pub struct Explained {
     /// What it does.
     #[serde(flatten)]
     pub effect: Effect,
-    /// Other values that act exactly as it does.
+    /// Other values that are equivalent to it.
     pub same_as: Vec<i64>,
     /// How it differs from the default, by the shortest example.
     pub against_default: Option<Sameness>,
@@ -59,7 +59,7 @@ pub struct Explained {
     pub zero: &'static str,
     /// How it is kept.
     pub kept_by: &'static str,
-    /// What else somebody who sets it has to know.
+    /// Further notes for whoever sets it.
     pub notes: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ fn notes(setting: &Setting, knob: Knob, version: Version, value: i64) -> Vec<Str
     if let (true, Some((param, max))) = (knob.param.name.ends_with("_grow_start"), max)
         && value > max
     {
-        notes.push(format!("it lies above {} = {max}, so the first growth gives {max} at once", param.name));
+        notes.push(format!("it is above {} = {max}, so the first growth gives {max} at once", param.name));
     }
     notes
 }
@@ -208,7 +208,7 @@ mod tests {
         let explained = explained(Layer::Guest, "6.18", &values);
         assert!(explained.same_as.contains(&2_400_000), "{:?}", explained.same_as);
         assert!(!explained.same_as.contains(&2_399_999));
-        assert!(explained.notes.iter().any(|note| note.contains("lies above guest_halt_poll_ns = 2400000")));
+        assert!(explained.notes.iter().any(|note| note.contains("is above guest_halt_poll_ns = 2400000")));
     }
 
     #[test]

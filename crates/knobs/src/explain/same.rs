@@ -1,4 +1,4 @@
-//! Do two settings always give the same windows? Decided by the models, not by rules of thumb.
+//! Decides, by the models, whether two settings always give the same windows.
 //!
 //! # Idea
 //! A rule looks at the length of a halt only through comparisons: is it within the window, within the maximum? So of all
@@ -9,7 +9,7 @@
 //!
 //! # Limits
 //! Of QEMU 11.1 the state is a smoothed time, of which there are too many to visit: unless the settings are the same once
-//! stored, an example is looked for and, if none is found, nothing is said. Timers have no windows.
+//! stored, an example is searched for; if none is found, the question is undecided. Timers have no windows.
 
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, guest, host, iothread};
@@ -56,7 +56,7 @@ pub fn compare(a: &Setting, b: &Setting) -> Sameness {
     }
 }
 
-/// A rule with its parameters. A state is what it remembers.
+/// A rule with its parameters and its states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Host(host::Revision, host::Knobs),
@@ -65,7 +65,7 @@ enum Rule {
     Weighted(iothread::Params),
 }
 
-/// What a rule remembers: a window, and in the weighted rule a smoothed time beside it.
+/// The state of a rule: a window, and in the weighted rule also a smoothed time.
 type State = (u64, u64);
 
 impl Rule {

@@ -75,7 +75,7 @@ fn host_values_that_do_not_mean_what_they_seem_to() {
     machine.set(&format!("{KVM}/halt_poll_ns_shrink"), "4");
     let text = text(&machine, "parameter-no-effect");
     assert!(
-        text.contains("halt_poll_ns_shrink: no effect | beside halt_poll_ns = 0 no value makes"),
+        text.contains("halt_poll_ns_shrink: no effect | with halt_poll_ns = 0, no value changes"),
         "{text}"
     );
 }
@@ -152,6 +152,42 @@ fn haltpoll_without_a_driver_has_no_effect_and_the_cause_is_named() {
 }
 
 #[test]
+fn driver_dwell_idle_and_whether_it_polls() {
+    let machine = Fake::quiet("6.18.44");
+    machine.set(&format!("{CPUIDLE}/current_driver"), "dwell_idle\n");
+    machine.set(&format!("{CPUIDLE}/current_governor"), "menu\n");
+    let parameter = |name: &str, value: &str| {
+        machine.set(&format!("/sys/module/dwell_idle/parameters/{name}"), value);
+    };
+    for (name, value) in [
+        ("policy", "leader\n"),
+        ("halt_cost_ns", "15000\n"),
+        ("wake_latency_ns", "14000\n"),
+        ("max_window_ns", "200000\n"),
+        ("cpus", "0-3\n"),
+        ("poll_control", "Y\n"),
+    ] {
+        parameter(name, value);
+    }
+    machine.set_hypervisor(Some(Hypervisor::kvm(1 << 12, 0)));
+    assert_eq!(codes(&machine), ["dwell-idle"]);
+    let told = text(&machine, "dwell-idle");
+    assert!(told.contains("policy leader, halt cost 15000 ns") && told.contains("on CPUs 0-3"), "{told}");
+    for (name, off, on) in
+        [("policy", "never\n", "leader\n"), ("max_window_ns", "0\n", "1\n"), ("cpus", "\n", "1\n")]
+    {
+        parameter(name, off);
+        assert_eq!(codes(&machine), ["dwell-idle-never-polls"], "{name}");
+        parameter(name, on);
+    }
+    parameter("poll_control", "N\n");
+    assert_eq!(codes(&machine), ["dwell-idle-both-layers-poll", "dwell-idle"]);
+    parameter("poll_control", "Y\n");
+    machine.set_hypervisor(Some(Hypervisor::kvm(0, 0)));
+    assert_eq!(codes(&machine), ["dwell-idle-both-layers-poll", "dwell-idle"]);
+}
+
+#[test]
 fn driver_under_another_governor() {
     let machine = Fake::quiet("6.18.44");
     machine.set(&format!("{CPUIDLE}/current_governor"), "menu");
@@ -212,7 +248,7 @@ fn latency_request_of_zero() {
     machine.set(cpu0, "n/a");
     assert_eq!(codes(&machine), ["latency-request-zero-haltpoll"]);
     machine.set("/dev/cpu_dma_latency", "\0\0\0\0");
-    assert!(text(&machine, "latency-request-zero-haltpoll").contains("on all CPUs"));
+    assert!(text(&machine, "latency-request-zero-haltpoll").contains("for all CPUs"));
     machine.set("/dev/cpu_dma_latency", "\0\u{5}\0\0");
     machine.set(cpu0, "0");
     assert_eq!(codes(&machine), [""; 0]);
@@ -295,8 +331,7 @@ fn kernels_and_values_that_dwell_does_not_know() {
     let machine = Fake::quiet("6.18.44");
     machine.set(&format!("{KVM}/halt_poll_ns_grow"), "(null)");
     assert!(
-        text(&machine, "parameter-unreadable")
-            .starts_with(&format!("{KVM}/halt_poll_ns_grow holds no number"))
+        text(&machine, "parameter-unreadable").starts_with(&format!("{KVM}/halt_poll_ns_grow has no number"))
     );
     let user = Fake::quiet("6.18.44");
     user.set_kvm(KvmDevice::Closed { why: Absent::Denied });

@@ -1,7 +1,8 @@
-//! What dwell itself writes into its journal. Anything else in there was put there by another program, and is not followed.
+//! Checks that a journal has only what dwell writes. Anything else was written by another program, and is not acted on.
 
 use super::{Change, Entry};
-use crate::keep;
+use crate::iothread;
+use crate::kept;
 use crate::knob::Knob;
 use crate::libvirt;
 use crate::place::Place;
@@ -13,7 +14,7 @@ use crate::value;
 /// # Errors
 /// What dwell would not write.
 pub(super) fn check(change: &Change) -> Result<(), String> {
-    let most = MOST_WRITES + keep::MOST_ENTRIES;
+    let most = MOST_WRITES + kept::MOST_ENTRIES;
     if change.entries.len() > most || change.back.len() > MOST_WRITES {
         return Err(format!("it has more than {most} entries or more than {MOST_WRITES} writes"));
     }
@@ -35,6 +36,17 @@ fn knob(change: &Change, name: &str, place: &Place) -> Result<Knob, String> {
 }
 
 fn parameter(change: &Change, entry: &Entry, name: &str) -> Result<(), String> {
+    if let (Some(target), true) = (&change.plan.iothread, iothread::OTHER_PROPERTIES.contains(&name)) {
+        let is_number = |value: Option<&str>| value::number_of(value).is_some_and(|number| number >= 0);
+        return match (
+            target.place(name) == entry.place,
+            is_number(entry.original.as_deref()) && is_number(entry.applied.as_deref()),
+        ) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("{name} is not at {}", entry.place)),
+            (_, false) => Err(format!("{name} has a value that is out of its range")),
+        };
+    }
     let knob = knob(change, name, &entry.place)?;
     let in_range = |value: Option<&str>| {
         value::number_of(value).is_some_and(|number| (knob.param.min..=knob.param.max).contains(&number))
@@ -49,12 +61,12 @@ fn parameter(change: &Change, entry: &Entry, name: &str) -> Result<(), String> {
 fn keeper(change: &Change, entry: &Entry) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what} of {} is not one that dwell generates", entry.place));
     match &entry.place {
-        Place::File(path) | Place::Link(path) if !keep::is_of_change(path, change.id) => {
+        Place::File(path) | Place::Link(path) if !kept::is_of_change(path, change.id) => {
             Err(format!("{} is not a file of change {}", entry.place, change.id))
         }
         Place::File(_) | Place::Link(_) => {
             let generated = |text: &Option<String>| {
-                text.as_ref().is_none_or(|text| keep::is_generated(&entry.place, text))
+                text.as_ref().is_none_or(|text| kept::is_generated(&entry.place, text))
             };
             match (generated(&entry.original), entry.applied.is_some() && generated(&entry.applied)) {
                 (true, true) => Ok(()),

@@ -1,8 +1,7 @@
-//! A plan: what is to be written where, what that is expected to bring, and from what that is known.
+//! A plan: writes, their predicted effect, and the basis of the prediction.
 //!
-//! `dwell tune --plan` writes one, people read and edit it, `dwell apply` carries it out. It is TOML, one table of each
-//! kind, with the [`FORMAT`] at its head; a field that this version does not know is refused, for who wrote it meant
-//! something by it.
+//! `dwell tune --plan` writes one, people read and edit it, `dwell apply` applies it. It is TOML, one table of each
+//! kind, starting with the [`FORMAT`]. Unknown fields are refused.
 //!
 //! ```
 //! use dwell_knobs::plan::{self, Plan};
@@ -46,7 +45,7 @@ pub(crate) const MOST_WRITES: usize = 64;
 /// The longest a plan may wait after a write \[ms\].
 pub(crate) const LONGEST_WAIT_MS: u64 = 10_000;
 
-/// What is to be written where, and what for.
+/// Writes and their purpose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -63,20 +62,20 @@ pub struct Plan {
     pub version: String,
     /// The advice, in words.
     pub advice: String,
-    /// Whether the recording told the setting that was in force; else `present` is the default.
+    /// Whether the recording has the setting that was in force; else `present` is the default.
     pub present_is_recorded: bool,
     /// All parameters of the layer as they were while recording, in their own units.
     pub present: Values,
     /// All of them as they are to be.
     pub recommended: Values,
-    /// The I/O thread that is meant.
+    /// The I/O thread to set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iothread: Option<IothreadTarget>,
-    /// What is expected.
+    /// The predicted effect.
     pub effect: Effect,
-    /// On what that rests.
+    /// The basis of the prediction.
     pub conditions: Conditions,
-    /// Of what it was predicted.
+    /// The recording that it was predicted from.
     pub recording: RecordingFacts,
     /// The writes, in this order.
     #[serde(rename = "write")]
@@ -91,19 +90,19 @@ pub struct Write {
     pub knob: String,
     /// Where it is.
     pub place: Place,
-    /// What is expected there, in the parameter's own unit; switches are 0 and 1.
+    /// The value expected there, in the parameter's own unit; switches are 0 and 1.
     pub from: i64,
-    /// What is to be there.
+    /// The value to write.
     pub to: i64,
     /// How long to wait before the next write \[ms\].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub then_wait_ms: u64,
-    /// Why it is written, where that is not plain.
+    /// Why it is written, where that is not obvious.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What a plan is expected to bring, on the part of the recording that had no part in the choice.
+/// The predicted effect of a plan, on the part of the recording that was not used for the choice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
@@ -111,18 +110,18 @@ pub struct Effect {
     pub present: Priced,
     /// Under the recommended one.
     pub recommended: Priced,
-    /// What no policy can do better than.
+    /// Under the offline optimum.
     pub optimum: Priced,
-    /// What is gained; nothing in a plan that was not made from an advice.
+    /// The gain; `None` in a plan that was not made from advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
 }
 
-/// On what a prediction rests.
+/// The basis of a prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
-    /// What one halt and wakeup costs \[ns of CPU time\].
+    /// Cost of one halt and wakeup \[ns of CPU time\].
     pub halt_cost_ns: u64,
     /// The latency that a halt adds to its wakeup, on average \[ns\].
     pub wakeup_latency_ns: f64,
@@ -138,7 +137,7 @@ pub struct Conditions {
     /// Identity of the machine that was recorded, as in the recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// What was wanted.
+    /// The goal.
     pub goal: Goal,
 }
 
@@ -152,7 +151,7 @@ pub enum RecordedOn {
         /// What differs.
         why: String,
     },
-    /// The recording or the machine has nothing that would show it.
+    /// The recording or the machine has no identity to compare.
     Unknown,
 }
 
@@ -168,7 +167,7 @@ impl RecordedOn {
         }
         match (&metadata.kernel, kernel::release(machine)) {
             (Some(recorded), Some(here)) if *recorded != here => RecordedOn::OtherMachine {
-                why: format!("it was recorded under Linux {recorded}, and this is {here}"),
+                why: format!("it was recorded under Linux {recorded}, but this is {here}"),
             },
             _ => RecordedOn::Unknown,
         }
@@ -179,7 +178,7 @@ impl RecordedOn {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordingFacts {
-    /// Its file, or what stood in for one.
+    /// Its file or other source.
     pub file: String,
     /// The size of the file \[bytes\].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,19 +211,21 @@ pub struct Quantile {
     pub idle_ns: u64,
 }
 
-/// Why a text is no plan that can be carried out.
+/// Why a text is not a plan that can be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// It is no TOML, or a field is missing, unknown or of another kind.
-    #[error("it is no plan: {0}")]
+    /// It is not TOML, or a field is missing, unknown or of the wrong type.
+    #[error("it is not a plan: {0}")]
     Syntax(String),
     /// Another version wrote it.
-    #[error("it has format {found}, this dwell reads {FORMAT}; make it anew with `dwell tune --plan`")]
+    #[error(
+        "it has format {found}, but this dwell reads only {FORMAT}; write it again with `dwell tune --plan`"
+    )]
     Format {
         /// Its format.
         found: i64,
     },
-    /// The version is none whose rule is known.
+    /// The version is not one whose rule is known.
     #[error("version = \"{version}\": {why}")]
     Version {
         /// The text.
@@ -253,7 +254,7 @@ pub enum PlanError {
         why: String,
     },
     /// There are too many writes.
-    #[error("it has {0} writes; no plan needs more than {MOST_WRITES}")]
+    #[error("it has {0} writes, more than the limit of {MOST_WRITES}")]
     TooMany(usize),
 }
 
@@ -280,7 +281,7 @@ impl RecordingFacts {
 }
 
 impl Plan {
-    /// The plan that an advice leads to; nothing where the advice is to leave the present setting as it is.
+    /// The plan of an advice; `None` if the advice is to leave the present setting as it is.
     /// `present_is_recorded`: whether the recording has the setting that was in force; else it is the default.
     pub fn of(
         advice: &Advice,
@@ -321,6 +322,44 @@ impl Plan {
         })
     }
 
+    /// A plan that nothing was predicted of: what a user asks for.
+    pub fn by_hand(present: Setting, wanted: Setting, iothread: Option<IothreadTarget>) -> Plan {
+        Plan {
+            format: FORMAT,
+            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
+            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            layer: present.layer(),
+            version: present.version().to_string(),
+            advice: "set by hand, not from a recording".to_owned(),
+            present_is_recorded: true,
+            present: Values::from(&present),
+            recommended: Values::from(&wanted),
+            effect: Effect::default(),
+            conditions: Conditions {
+                halt_cost_ns: 0,
+                wakeup_latency_ns: 0.0,
+                kernel: None,
+                qemu: None,
+                cpu_model: None,
+                machine: None,
+                goal: Goal::LeastCost,
+            },
+            recording: RecordingFacts {
+                file: String::new(),
+                bytes: None,
+                layer: present.layer(),
+                span_ns: 0,
+                judged_span_ns: 0,
+                episodes: 0,
+                idlers: vec![],
+                more_idlers: 0,
+                quantiles: vec![],
+            },
+            writes: writes(&present, &wanted, iothread.as_ref()),
+            iothread,
+        }
+    }
+
     /// Reads a plan and checks that it fits together: knobs of its layer, at their places, with values in range.
     ///
     /// # Errors
@@ -343,10 +382,7 @@ impl Plan {
     pub fn to_toml(&self) -> Result<String, PlanError> {
         let plan = self.clone().bounded();
         let body = toml::to_string(&plan).map_err(|error| PlanError::Syntax(error.to_string()))?;
-        Ok(format!(
-            "# {}\n# Carried out by `dwell apply`, taken back by `dwell revert`.\n{body}",
-            plan.advice
-        ))
+        Ok(format!("# {}\n# Applied by `dwell apply`, reverted by `dwell revert`.\n{body}", plan.advice))
     }
 
     /// The version whose rule the prediction is of.
@@ -409,12 +445,12 @@ impl Plan {
             false => Err(PlanError::Write {
                 number: self.writes.len(),
                 knob: self.writes.last().map_or_else(String::new, |write| write.knob.clone()),
-                why: format!("after it {now} would be in force, and {wanted} is recommended"),
+                why: format!("after it {now} would be in force, but {wanted} is recommended"),
             }),
         }
     }
 
-    /// TOML knows numbers that are none, which nothing else does.
+    /// TOML has NaN and infinities, which nothing else here has.
     fn check_figures(&self) -> Result<(), PlanError> {
         let Effect { present, recommended, optimum, gain } = &self.effect;
         let rows = [present, recommended, optimum].into_iter().all(Priced::is_finite);
@@ -436,7 +472,7 @@ impl Plan {
     /// `now` is what is in force before the write, and then what is after it.
     fn check_write(&self, write: &Write, now: &mut Setting) -> Result<(), String> {
         let knob = Knob::of_layer(self.layer, &write.knob)
-            .ok_or_else(|| format!("no knob of the {} layer", self.layer.name()))?;
+            .ok_or_else(|| format!("not a parameter of the {} layer", self.layer.name()))?;
         let place = knob.place(self.iothread.as_ref()).ok_or("[iothread] does not say which one is meant")?;
         if place != write.place {
             return Err(format!("its place is {place}, not {}", write.place));

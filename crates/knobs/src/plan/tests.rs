@@ -90,13 +90,14 @@ fn what_is_written_is_read() {
 
 #[test]
 fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
-    assert!(refusal(|plan| plan.format = 1).contains("format 1, this dwell reads 2"));
+    assert!(refusal(|plan| plan.format = 1).contains("format 1, but this dwell reads only 2"));
     assert!(refusal(|plan| plan.version = "4.19".into()).contains("5.4 to 7.3"));
     assert!(refusal(|plan| plan.writes[0].to = 1 << 40).contains("number 1, guest_halt_poll_ns"));
     assert!(refusal(|plan| plan.writes[0].from = 7).contains("from = 7, but 200000 would be there"));
     assert!(refusal(|plan| plan.writes.clear()).contains("would be in force"));
     assert!(
-        refusal(|plan| plan.writes[0].knob = "halt_poll_ns".into()).contains("no knob of the guest layer")
+        refusal(|plan| plan.writes[0].knob = "halt_poll_ns".into())
+            .contains("not a parameter of the guest layer")
     );
     let elsewhere = "/sys/module/haltpoll/parameters/other";
     let error = refusal(|plan| plan.writes[0].place = elsewhere.parse().unwrap());
@@ -113,7 +114,7 @@ fn what_is_not_understood_is_refused_and_named() {
     let error = Plan::from_toml(&format!("colour = 1\n{text}")).unwrap_err().to_string();
     assert!(error.contains("colour"), "{error}");
     let error = Plan::from_toml(&text.replace("/sys/module", "/etc")).unwrap_err().to_string();
-    assert!(error.contains("no place that dwell writes to"), "{error}");
+    assert!(error.contains("not a place that dwell writes to"), "{error}");
     assert!(Plan::from_toml("").unwrap_err().to_string().contains("format"));
 }
 
@@ -173,5 +174,5 @@ fn a_recording_is_of_this_machine_of_another_or_it_is_not_known() {
     let RecordedOn::OtherMachine { why } = RecordedOn::of(&metadata, &machine) else {
         panic!("it is another")
     };
-    assert!(why.contains("Linux 6.6.1, and this is 6.18.44"), "{why}");
+    assert!(why.contains("Linux 6.6.1, but this is 6.18.44"), "{why}");
 }

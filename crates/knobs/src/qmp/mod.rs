@@ -1,12 +1,12 @@
 //! A client of QEMU's monitor (QMP) on a UNIX socket.
 //!
 //! QMP is JSON, one object a line from QEMU. It greets, the client negotiates capabilities, then each command has one
-//! answer; events may come at any time between. A monitor serves one client at a time: a second one connects and hears
-//! nothing until the first is gone.
+//! response; events may come at any time between. A monitor serves one client at a time: a second one can connect but gets
+//! nothing until the first has disconnected.
 //!
-//! A monitor is trusted with nothing. Whatever it sends or keeps back, a call ends within its [`Limits`]: lines are bounded
-//! in length, their nesting is bounded by the JSON parser (128 deep), answers are bounded in time, and events that pile up,
-//! in number or in bytes, are counted and dropped. After an error other than QEMU's own refusal the connection is not used again.
+//! A monitor is not trusted. Whatever it sends or does not send, a call ends within its [`Limits`]: lines are bounded
+//! in length, their nesting is bounded by the JSON parser (128 deep), responses are bounded in time, and events that pile up,
+//! in number or in bytes, are counted and dropped. After an error other than one that QEMU reported, the connection is not used again.
 //!
 //! ```no_run
 //! use dwell_knobs::qmp::{Limits, Monitor};
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// What a monitor may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For the greeting, and for each answer. QEMU answers within milliseconds, unless it is stopped or busy with another
+    /// For the greeting, and for each response. QEMU responds within milliseconds, unless it is stopped or busy with another
     /// client's command.
     pub answer_within: Duration,
     /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB. Parsed, a line takes at most
@@ -56,18 +56,18 @@ impl Default for Limits {
 /// What went wrong between this client and a monitor.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// There is nobody at the socket.
+    /// No process serves the socket.
     #[error("cannot connect to the monitor at {path}{hint}")]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What may help, with a semicolon in front; empty if there is nothing to say.
+        /// A remedy, with a semicolon in front, or empty.
         hint: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The path is too long for a socket or holds a zero.
-    #[error("{path}: cannot be a UNIX socket's path")]
+    #[error("cannot connect to {path}: not a valid path of a UNIX socket")]
     Path {
         /// The path.
         path: PathBuf,
@@ -79,64 +79,64 @@ pub enum QmpError {
         path: PathBuf,
         /// What was attempted.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The other side closed the connection.
-    #[error("the monitor at {path} closed the connection before {before}; did QEMU end?")]
+    #[error("the monitor at {path} closed the connection before {before}; did QEMU exit?")]
     Closed {
         /// The socket.
         path: PathBuf,
-        /// What was waited for.
+        /// What was expected.
         before: String,
     },
     /// No answer in time.
     #[error(
-        "the monitor at {path} did not send {awaited} within {within:?}; it serves one client at a time, is another \
-         connected? (libvirt keeps its own monitor for itself: use `virsh qemu-monitor-command` or a second monitor)"
+        "the monitor at {path} did not send {awaited} within {within:?}; it serves one client at a time: is another \
+         connected? (libvirt does not share its monitor: use `virsh qemu-monitor-command` or a second monitor)"
     )]
     Silent {
         /// The socket.
         path: PathBuf,
-        /// What was waited for.
+        /// What was expected.
         awaited: String,
         /// For how long.
         within: Duration,
     },
     /// A line without end.
-    #[error("the monitor at {path} sent a line of more than {limit} bytes while {awaited} was waited for")]
+    #[error("the monitor at {path} sent a line of more than {limit} bytes instead of {awaited}")]
     LineTooLong {
         /// The socket.
         path: PathBuf,
         /// The limit.
         limit: usize,
-        /// What was waited for.
+        /// What was expected.
         awaited: String,
     },
     /// Something that is not QMP.
-    #[error("the monitor at {path} sent what is not QMP while {awaited} was waited for: {what}: `{text}`")]
+    #[error("the monitor at {path} sent something that is not QMP instead of {awaited}: {what}: `{text}`")]
     NotQmp {
         /// The socket.
         path: PathBuf,
-        /// What was waited for.
+        /// What was expected.
         awaited: String,
         /// What is wrong.
         what: String,
         /// The beginning of what it sent, harmless for a terminal.
         text: String,
     },
-    /// QEMU refused the command, in its own words. The connection is as good as before.
+    /// QEMU refused the command. The connection remains usable.
     #[error("QEMU refuses `{command}`: {desc}")]
     Refused {
         /// The command.
         command: String,
         /// QEMU's error class, mostly `GenericError`.
         class: String,
-        /// What QEMU said, with what would steer a terminal escaped.
+        /// QEMU's message, with control characters escaped.
         desc: String,
     },
     /// The connection broke in a call before.
-    #[error("the connection to the monitor at {path} is broken since an earlier error")]
+    #[error("the connection to the monitor at {path} failed earlier and cannot be used")]
     Broken {
         /// The socket.
         path: PathBuf,

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How QEMU introduces itself.
+/// QEMU's greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// Such as `7.2.22`.
@@ -19,12 +19,12 @@ pub struct Greeting {
     pub package: String,
 }
 
-/// Something that QEMU told unasked.
+/// An event that QEMU sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Such as `SHUTDOWN`.
     pub name: String,
-    /// What is told of it.
+    /// Its data.
     pub data: Value,
 }
 
@@ -48,7 +48,7 @@ impl Monitor {
     /// Connects, and negotiates no capabilities.
     ///
     /// # Errors
-    /// [`QmpError`] if nobody is there, or who is there does not speak QMP.
+    /// [`QmpError`] if nothing listens there, or it does not speak QMP.
     pub fn connect(path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
         let address = SocketAddrUnix::new(path).map_err(|_| QmpError::Path { path: path.to_owned() })?;
         let stream =
@@ -86,7 +86,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// How QEMU introduced itself.
+    /// QEMU's greeting.
     pub fn greeting(&self) -> &Greeting {
         &self.greeting
     }
@@ -96,16 +96,16 @@ impl Monitor {
         &self.path
     }
 
-    /// The process at the other end when it began to listen, as the kernel tells; `None` if it is of another PID namespace.
+    /// The process that listens at the socket, as the kernel reports it; `None` if it is in another PID namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         let pid = socket_peercred(&self.stream).ok()?.pid;
         u32::try_from(pid.as_raw_nonzero().get()).ok()
     }
 
-    /// Executes a command and answers what it returns.
+    /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// [`QmpError::Refused`] in QEMU's own words; any other error means that the connection is of no further use.
+    /// [`QmpError::Refused`] with QEMU's message; after any other error the connection cannot be used.
     pub fn execute(&mut self, command: &str, arguments: Option<Value>) -> Result<Value, QmpError> {
         if self.broken {
             return Err(QmpError::Broken { path: self.path.clone() });
@@ -169,7 +169,7 @@ impl Monitor {
             let text = Value::Object(object).to_string();
             return Err(self.not_qmp(
                 &awaited,
-                "neither event nor answer to what was asked".to_owned(),
+                "neither an event nor the response to the command".to_owned(),
                 &text,
             ));
         }
@@ -261,7 +261,7 @@ impl Monitor {
     }
 }
 
-/// Connecting blocks while the listener's queue is full, which a monitor that serves somebody else can leave it.
+/// Connecting blocks while the listener's queue is full, which it can be while the monitor serves another client.
 fn connect_within(address: &SocketAddrUnix, within: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(within))?;
@@ -272,7 +272,7 @@ fn connect_within(address: &SocketAddrUnix, within: Duration) -> io::Result<Unix
 fn hint(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::NotFound => "; start QEMU with `-qmp unix:PATH,server=on,wait=off`",
-        io::ErrorKind::ConnectionRefused => "; the socket is there, but nobody listens: QEMU has ended",
+        io::ErrorKind::ConnectionRefused => "; the socket exists but nothing listens on it: QEMU has exited",
         io::ErrorKind::PermissionDenied => "; run as the user of that QEMU, or as root",
         _ => "",
     }

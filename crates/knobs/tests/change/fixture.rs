@@ -2,13 +2,11 @@
 #![allow(dead_code)]
 
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::plan::{self, Conditions, Effect, FORMAT, Plan, RecordingFacts};
+use dwell_knobs::plan::{Conditions, Plan};
 use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
-use dwell_replay::Values;
-use dwell_replay::advice::Goal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -133,38 +131,12 @@ pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
 pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
     let mut recommended = present;
     wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
+    let plan = Plan::by_hand(present, recommended, iothread);
     Plan {
-        format: FORMAT,
         tool: "test".to_owned(),
         made_at_unix_s: 0,
-        layer: present.layer(),
-        version: present.version().to_string(),
         advice: String::new(),
-        present_is_recorded: true,
-        present: Values::from(&present),
-        recommended: Values::from(&recommended),
-        effect: Effect::default(),
-        conditions: Conditions {
-            halt_cost_ns: 20_000,
-            wakeup_latency_ns: 20_000.0,
-            kernel: None,
-            qemu: None,
-            cpu_model: None,
-            machine: None,
-            goal: Goal::LeastCost,
-        },
-        recording: RecordingFacts {
-            file: String::new(),
-            bytes: None,
-            layer: present.layer(),
-            span_ns: 0,
-            judged_span_ns: 0,
-            episodes: 0,
-            idlers: vec![],
-            more_idlers: 0,
-            quantiles: vec![],
-        },
-        writes: plan::writes(&present, &recommended, iothread.as_ref()),
-        iothread,
+        conditions: Conditions { halt_cost_ns: 20_000, wakeup_latency_ns: 20_000.0, ..plan.conditions },
+        ..plan
     }
 }

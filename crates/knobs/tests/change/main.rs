@@ -12,6 +12,7 @@ use dwell_machine::fake::{Fault, Faulty};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_testing::say;
 use fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use std::time::Duration;
 
@@ -126,19 +127,19 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
     fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
 
     fixture.write("/proc/sys/kernel/osrelease", "6.6.1-generic\n");
-    refused("the plan was made for Linux 6.18, here runs 6.6.1-generic", no_effect);
+    refused("the plan was made for Linux 6.18, but this is 6.6.1-generic", no_effect);
     assert_eq!(obstacles(&fixture, &guest_plan(), force), "");
     fixture.write("/proc/sys/kernel/osrelease", "6.18.44\n");
 
     fixture.set("guest_halt_poll_ns", "100000\n");
-    refused("guest_halt_poll_ns is 100000, and the plan leads from 200000", none);
+    refused("guest_halt_poll_ns is 100000, but the plan expects 200000", none);
     fixture.set("guest_halt_poll_ns", "200000\n");
     // One that the plan does not write, but that its prediction rests on.
     fixture.set("guest_halt_poll_allow_shrink", "N\n");
-    refused("guest_halt_poll_allow_shrink is N, and the plan leads from 1", none);
+    refused("guest_halt_poll_allow_shrink is N, but the plan expects 1", none);
     fixture.set("guest_halt_poll_allow_shrink", "Y\n");
     fixture.set("guest_halt_poll_shrink", "much\n");
-    refused("holds much, which is no value that it can have", force);
+    refused("has the value much, which is out of its range", force);
     fixture.set("guest_halt_poll_shrink", "2\n");
 
     fixture.mode("guest_halt_poll_ns", 0o444);
@@ -146,7 +147,7 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
     fixture.mode("guest_halt_poll_ns", 0o644);
     let hidden = fixture.path(HALTPOLL);
     std::fs::rename(&hidden, hidden.with_extension("gone")).unwrap();
-    refused("guest_halt_poll_ns is not there", force);
+    refused("guest_halt_poll_ns does not exist", force);
     std::fs::rename(hidden.with_extension("gone"), &hidden).unwrap();
     assert_eq!(fixture.snapshot(), before);
     assert_eq!(obstacles(&fixture, &guest_plan(), none), "");
@@ -206,7 +207,7 @@ fn forced_over_another_value_the_value_that_was_there_comes_back() {
     let permission = Permission { force: true, no_effect: false };
     let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
     let ready = change::check(&fixture.machine, &guest_plan(), false, permission, journal.changes()).unwrap();
-    assert!(ready.notes[0].contains("is 100000, and the plan leads from 200000"), "{:?}", ready.notes);
+    assert!(ready.notes[0].contains("is 100000, but the plan expects 200000"), "{:?}", ready.notes);
     change::apply(&mut journal, &ready, &mut no_wait).unwrap();
     drop(journal);
     assert_eq!(fixture.value("guest_halt_poll_ns"), "50000");
@@ -289,7 +290,7 @@ fn a_value_that_the_kernel_makes_another_of_is_an_error_and_nothing_stays_change
     );
     let error = apply(&clamping, &guest_plan(), true).unwrap_err();
     let ApplyError::RolledBack { source, .. } = &error else { panic!("{error:?}") };
-    assert!(source.to_string().contains("took 12500 and holds 4096"), "{source}");
+    assert!(source.to_string().contains("wrote 12500 to"), "{source}");
     assert_eq!(fixture.snapshot(), before);
     assert_eq!(journal::read_all(&fixture.machine, STATE).unwrap()[0].state, State::RolledBack);
 }
@@ -322,12 +323,12 @@ fn a_torn_or_foreign_journal_is_refused_with_what_to_do() {
     *flipped.last_mut().unwrap() ^= 1;
     assert!(told(&flipped).contains("not those that were written"));
     let other = String::from_utf8(whole.clone()).unwrap().replacen("journal 1", "journal 9", 1);
-    assert!(told(other.as_bytes()).contains("has format 9, this dwell knows 1"));
-    assert!(told(b"{}").contains("is not of dwell's journal"));
+    assert!(told(other.as_bytes()).contains("has format 9, but this dwell supports only 1"));
+    assert!(told(b"{}").contains("is not a file of dwell's journal"));
     std::fs::write(&path, &whole).unwrap();
     fixture.write("/var/lib/dwell/changes/notes.txt", "mine");
     let error = Journal::open(&fixture.machine, STATE).err().unwrap().to_string();
-    assert!(error.contains("notes.txt is not of dwell's journal"), "{error}");
+    assert!(error.contains("notes.txt is not a file of dwell's journal"), "{error}");
 }
 
 /// Every operation of apply fails once, and then every operation from there on, as a full disk, a file system mounted
@@ -367,8 +368,8 @@ fn whichever_operation_fails_nothing_stays_half_changed() {
             }
         }
     }
-    println!(
-        "{cases} failures: {rolled_back} rolled back at once, {stuck} by a later revert, the rest before the first write"
+    say!(
+        "{cases} failures of apply: {rolled_back} rolled back at once, {stuck} by a later revert, the rest before the first write"
     );
     assert!(rolled_back > 100 && stuck > 10);
 }
@@ -393,6 +394,6 @@ fn whichever_operation_of_revert_fails_the_next_revert_finishes_it() {
         }
         cases += 1;
     }
-    println!("{cases} failures of revert, finished by the next one");
+    say!("{cases} failures of revert, finished by the next one");
     assert!(cases >= 20, "{cases}");
 }

@@ -1,12 +1,17 @@
 //! Journals that dwell has not written so, and changes that would not fit into one.
 
-use crate::fixture::{Fixture, guest_plan, host_plan};
+use crate::fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use crate::{STATE, apply, no_wait, ready, revert_all};
 use dwell_knobs::change::{self, ApplyError};
 use dwell_knobs::journal::{self, Change, Journal, JournalError, LONGEST, encode};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
 use dwell_knobs::verification::{Figure, Verdict, Verification};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_testing::say;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -103,6 +108,124 @@ fn a_tampered_journal_is_refused_with_the_remedy_and_never_followed() {
     assert!(revert_all(&fixture.machine, false).iter().all(|reverted| reverted.complete));
 }
 
+/// The places of all values that are neither lists nor objects, as JSON pointers.
+fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+    let mut below = |key: &str, value: &Value| leaves(value, &format!("{at}/{key}"), found);
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| below(key, value)),
+        Value::Array(list) => list.iter().enumerate().for_each(|(n, value)| below(&n.to_string(), value)),
+        _ => found.push(at.to_owned()),
+    }
+}
+
+/// A file of the journal with a first line that is right.
+fn file_of(body: &[u8]) -> Vec<u8> {
+    let sum = crc32fast::hash(body);
+    let first = format!("dwell journal {} bytes={} crc32={sum:08x}\n", journal::FORMAT, body.len());
+    [first.as_bytes(), body].concat()
+}
+
+/// Every value of a journal, replaced in turn by what an adversary would like there: it is refused with the remedy, or what
+/// is written are parameters within their ranges, and nothing else changes.
+#[test]
+fn whichever_value_is_replaced_only_parameters_and_own_files_are_written() {
+    let hostile = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(u64::MAX),
+        json!([]),
+        json!(""),
+        json!("7\nw /etc/passwd - - - - x"),
+        json!("/etc/cron.d/dwell"),
+        json!("file:/etc/cron.d/dwell"),
+        json!("/sys/module/haltpoll/parameters/../../../../etc/shadow"),
+        json!("install kvm /bin/sh -c id"),
+        json!("x".repeat(2 * LONGEST)),
+    ];
+    let applied = || {
+        let fixture = Fixture::guest();
+        apply(&fixture.machine, &guest_plan(), true).unwrap();
+        fixture.write("/etc/shadow", "precious");
+        fixture
+    };
+    let mut fixture = applied();
+    let whole = fs::read(fixture.path(JOURNAL)).unwrap();
+    let body = whole.iter().position(|byte| *byte == b'\n').map(|end| &whole[end + 1..]).unwrap();
+    let change: Value = serde_json::from_slice(body).unwrap();
+    let mut places = vec![];
+    leaves(&change, "", &mut places);
+    let (mut refused, mut followed) = (0, 0);
+    for place in &places {
+        for value in &hostile {
+            let mut tampered = change.clone();
+            *tampered.pointer_mut(place).unwrap() = value.clone();
+            fs::write(fixture.path(JOURNAL), file_of(&serde_json::to_vec(&tampered).unwrap())).unwrap();
+            let before = fixture.snapshot();
+            let shown = || format!("{place} = {:.60}", value.to_string());
+            let error = match Journal::open(&fixture.machine, STATE) {
+                Err(error) => Some(chain(&error)),
+                Ok(mut journal) => {
+                    let ids: Vec<u32> = journal.changes().iter().map(|change| change.id).collect();
+                    ids.iter().for_each(|id| drop(change::revert(&mut journal, *id, true, &mut no_wait)));
+                    None
+                }
+            };
+            let after = fixture.snapshot();
+            if let Some(error) = error {
+                assert!(error.contains("move it elsewhere"), "{}: {error}", shown());
+                assert_eq!(after, before, "{}", shown());
+                refused += 1;
+                continue;
+            }
+            followed += 1;
+            let own = fixture.path("/etc/tmpfiles.d/dwell-000001.conf");
+            assert!(after.keys().all(|path| before.contains_key(path)), "{}: a new file", shown());
+            for (path, text) in &before {
+                let now = after.get(path);
+                if now == Some(text) || (*path == own && now.is_none()) {
+                    continue;
+                }
+                let name = path.file_name().unwrap().to_str().unwrap();
+                let number = now.unwrap().trim().replace('Y', "1").replace('N', "0").parse().unwrap();
+                assert!(path.starts_with(fixture.path(HALTPOLL)), "{}: {path:?}", shown());
+                let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+                assert!(setting.set(name, number).is_ok(), "{}: {name}={number}", shown());
+            }
+            fixture = applied();
+        }
+    }
+    say!(
+        "{} values of a journal replaced in {} ways: {refused} refused with the remedy, {followed} followed to known \
+         parameters and own files only",
+        places.len(),
+        hostile.len()
+    );
+    assert!(refused > 0 && followed > 0);
+}
+
+/// Every byte of a journal changed in turn.
+#[test]
+fn whichever_byte_is_changed_the_journal_is_refused() {
+    let fixture = kept();
+    let path = fixture.path(JOURNAL);
+    let whole = fs::read(&path).unwrap();
+    let before = fixture.snapshot();
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let error = Journal::open(&fixture.machine, STATE).err().map(|error| chain(&error));
+        let error = error.unwrap_or_else(|| panic!("byte {at}"));
+        assert!(
+            error.contains("move it elsewhere") || error.contains("use the dwell that wrote it"),
+            "{at}: {error}"
+        );
+    }
+    assert_eq!(fixture.snapshot(), before);
+    say!("{} bytes of a journal changed: each refused with the remedy", whole.len());
+}
+
 #[test]
 fn a_journal_of_another_kind_length_or_owner_is_refused() {
     let fixture = kept();
@@ -119,7 +242,11 @@ fn a_journal_of_another_kind_length_or_owner_is_refused() {
     assert!(told().contains("a FIFO"), "{}", told());
     fs::remove_file(&path).unwrap();
     fs::write(&path, [whole.clone(), vec![b' '; LONGEST]].concat()).unwrap();
-    assert!(told().contains("longer than 1048576 bytes"), "{}", told());
+    assert!(
+        told().contains("longer than 1048576 bytes") && told().contains("move it elsewhere"),
+        "{}",
+        told()
+    );
     fs::write(&path, &whole).unwrap();
     assert_eq!(told(), "");
 }
@@ -178,7 +305,7 @@ fn a_file_that_dwell_has_not_written_is_not_replaced() {
     let obstacles =
         change::check(&fixture.machine, &guest_plan(), true, change::Permission::default(), &changes)
             .unwrap_err();
-    assert!(obstacles[0].to_string().contains("which dwell has not written"), "{}", obstacles[0]);
+    assert!(obstacles[0].to_string().contains("which dwell did not write"), "{}", obstacles[0]);
 }
 
 /// What an adversary's plan or recording may bring, all at once.
@@ -231,8 +358,8 @@ fn of_500_verifications_the_last_few_are_kept() {
             figures: vec![],
             rounds: 1,
             elapsed_s: 1.0,
-            wakes_per_s: None,
-            planned_wakes_per_s: None,
+            wakeups_per_s: None,
+            planned_wakeups_per_s: None,
             reverted: false,
             notes: vec!["n".repeat(10_000); 100],
         });
@@ -257,7 +384,7 @@ fn the_greatest_number_is_the_last() {
     let before = fixture.snapshot();
     for keep in [false, true] {
         let error = chain(&apply(&fixture.machine, &guest_plan(), keep).unwrap_err());
-        assert!(error.contains("4294967295.journal has the greatest number"), "{error}");
+        assert!(error.contains("4294967295.journal has the largest number"), "{error}");
         assert_eq!(fixture.snapshot(), before);
     }
 }
