@@ -10,7 +10,7 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 use std::io::{self, Write};
 
 /// The longest text of a table's cell for people \[characters\].
-const LONGEST_CELL: usize = 200;
+const LONGEST_CELL: usize = 320;
 
 /// Whether a character steers a terminal, changes the direction of text, breaks a line or cannot be seen.
 pub fn is_harmful(c: char) -> bool {
@@ -121,7 +121,7 @@ mod tests {
             assert_eq!(line(text), shown);
         }
         assert_eq!(lines("a\n\x1bb\r"), "a\n\\u{1b}b\\r");
-        assert_eq!(cell(&"x".repeat(1_000_000)).chars().count(), 201);
+        assert_eq!(cell(&"x".repeat(1_000_000)).chars().count(), 321);
     }
 
     #[test]

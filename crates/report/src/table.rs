@@ -10,17 +10,18 @@ pub struct Column {
     name: String,
     right: bool,
     rank: u8,
+    below: bool,
 }
 
 impl Column {
     /// A column of words.
     pub fn text(heading: &str, name: &str) -> Column {
-        Column { heading: heading.to_owned(), name: name.to_owned(), right: false, rank: 0 }
+        Column { heading: heading.to_owned(), name: name.to_owned(), right: false, rank: 0, below: false }
     }
 
     /// A column of numbers.
     pub fn number(heading: &str, name: &str) -> Column {
-        Column { heading: heading.to_owned(), name: name.to_owned(), right: true, rank: 0 }
+        Column { heading: heading.to_owned(), name: name.to_owned(), right: true, rank: 0, below: false }
     }
 
     /// How little interest it is of: where a table is wider than the terminal, columns of the highest rank are left out
@@ -28,6 +29,13 @@ impl Column {
     #[must_use]
     pub fn rank(self, rank: u8) -> Column {
         Column { rank, ..self }
+    }
+
+    /// Where a table is wider than the terminal, the words of this column are below their row, on lines of their own without
+    /// a heading, so that more of the other columns fit. For the last column.
+    #[must_use]
+    pub fn below(self) -> Column {
+        Column { below: true, ..self }
     }
 }
 
@@ -87,6 +95,9 @@ impl Cell {
 
 /// Blanks between two columns.
 const GAP: u16 = 2;
+
+/// Blanks before words that are below their row.
+const INDENT: usize = 4;
 
 /// Words are not wrapped into less than this, unless they are shorter.
 const WORDS: usize = 24;
@@ -152,15 +163,37 @@ impl Table {
     }
 
     /// As [`to_text`](Table::to_text), in lines of at most so many characters: columns of least interest are left out, which
-    /// a last line names; then words are wrapped, but no number is.
+    /// a last line names; then words are wrapped, but no number is. A column that may be [below](Column::below) its row is
+    /// put there first.
     pub fn to_text_within(&self, width: usize) -> String {
-        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        let below = self.columns.iter().position(|column| column.below);
+        if let Some(below) = below.filter(|_| self.width(&all, Table::least_width) > width) {
+            let above: Vec<usize> = all.iter().copied().filter(|&column| column != below).collect();
+            let (shown, left_out) = self.fit(above, width, Table::whole_width);
+            if self.width(&shown, Table::whole_width) <= width {
+                return self.draw_above(&shown, below, width) + &self.hint(left_out, width);
+            }
+        }
+        let (shown, left_out) = self.fit(all, width, Table::least_width);
+        self.draw(&shown, Some(width)) + &self.hint(left_out, width)
+    }
+
+    /// How wide these columns are with their gaps, each as wide as `of` says.
+    fn width(&self, shown: &[usize], of: impl Fn(&Table, usize) -> usize) -> usize {
+        let cells: usize = shown.iter().map(|&column| of(self, column)).sum();
+        cells + usize::from(GAP) * shown.len().saturating_sub(1)
+    }
+
+    /// The columns without those of least interest that do not fit, and those that were left out.
+    fn fit(
+        &self,
+        mut shown: Vec<usize>,
+        width: usize,
+        of: impl Fn(&Table, usize) -> usize,
+    ) -> (Vec<usize>, Vec<usize>) {
         let mut left_out = vec![];
-        let least = |shown: &[usize]| {
-            let cells: usize = shown.iter().map(|&column| self.least_width(column)).sum();
-            cells + usize::from(GAP) * shown.len().saturating_sub(1)
-        };
-        while least(&shown) > width {
+        while self.width(&shown, &of) > width {
             let rank = |&&column: &&usize| (self.columns[column].rank, column);
             let Some(&last) = shown.iter().max_by_key(rank).filter(|&&column| self.columns[column].rank > 0)
             else {
@@ -169,14 +202,43 @@ impl Table {
             shown.retain(|&column| column != last);
             left_out.push(last);
         }
-        let mut text = self.draw(&shown, Some(width));
-        if !left_out.is_empty() {
-            left_out.sort_unstable();
-            let names: Vec<&str> =
-                left_out.iter().map(|&column| self.columns[column].heading.as_str()).collect();
-            text += &wrap(&format!("(--wide also shows {})", names.join(", ")), width);
+        left_out.sort_unstable();
+        (shown, left_out)
+    }
+
+    /// The line that names the columns left out; empty if there are none.
+    fn hint(&self, left_out: Vec<usize>, width: usize) -> String {
+        if left_out.is_empty() {
+            return String::new();
+        }
+        let names: Vec<&str> =
+            left_out.into_iter().map(|column| self.columns[column].heading.as_str()).collect();
+        wrap(&format!("(--wide also shows {})", names.join(", ")), width)
+    }
+
+    /// The columns, with the words of another below each row.
+    fn draw_above(&self, shown: &[usize], below: usize, width: usize) -> String {
+        let drawn = self.draw(shown, None);
+        let mut lines = drawn.lines();
+        let mut text = lines.next().map_or_else(String::new, |heading| format!("{heading}\n"));
+        // Without a limit every row is one line.
+        for (line, row) in lines.zip(&self.rows) {
+            text += &format!("{line}\n");
+            let words = row[below].for_people();
+            if !words.is_empty() {
+                for line in wrap(&words, width.saturating_sub(INDENT)).lines() {
+                    text += &format!("{:INDENT$}{line}\n", "");
+                }
+            }
         }
         text
+    }
+
+    /// How wide a column is if nothing is wrapped.
+    fn whole_width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].for_people());
+        let cells = cells.chain([self.columns[column].heading.clone()]);
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 
     /// The narrowest that a column can be: no number is cut, and words get at least a line of [`WORDS`].
@@ -227,7 +289,7 @@ impl Table {
     /// Comma-separated, exact, in base units. Texts are made harmless for terminals and spreadsheets, see [`harmless`].
     ///
     /// # Errors
-    /// What `out` answers.
+    /// The errors of `out`.
     pub fn write_csv(&self, out: impl Write) -> io::Result<()> {
         let mut csv = csv::Writer::from_writer(out);
         csv.write_record(self.columns.iter().map(|column| &column.name))?;
@@ -292,6 +354,48 @@ mod tests {
             table.to_text_within(60).ends_with("(--wide also shows polls)\n"),
             "{}",
             table.to_text_within(60)
+        );
+    }
+
+    #[test]
+    fn words_below_their_row_leave_room_for_figures() {
+        let mut table = Table::new([
+            Column::text("policy", "policy"),
+            Column::number("cost", "cost_ns"),
+            Column::number("/optimum", "ratio").rank(1),
+            Column::number("total cost", "total_ns").rank(2),
+            Column::text("setting", "setting").below(),
+        ]);
+        let setting = "guest_halt_poll_ns=200000 guest_halt_poll_grow_start=50000";
+        table.push([
+            Cell::Text("present".into()),
+            Cell::Nanos(5e3),
+            Cell::Ratio(1.5),
+            Cell::Nanos(7e3),
+            Cell::Text(setting.into()),
+        ]);
+        let never = [
+            Cell::Text("never".into()),
+            Cell::Nanos(6e3),
+            Cell::Ratio(1.8),
+            Cell::Nanos(8e3),
+            Cell::Text("".into()),
+        ];
+        table.push(never);
+        assert_eq!(table.to_text_within(200), table.to_text());
+        assert_eq!(
+            table.to_text_within(40),
+            "policy      cost  /optimum  total cost\n\
+             present  5.00 us      1.50     7.00 us\n    \
+                 guest_halt_poll_ns=200000\n    \
+                 guest_halt_poll_grow_start=50000\n\
+             never    6.00 us      1.80     8.00 us\n"
+        );
+        assert_eq!(
+            table.to_text_within(36).lines().last(),
+            Some("(--wide also shows total cost)"),
+            "{}",
+            table.to_text_within(36)
         );
     }
 

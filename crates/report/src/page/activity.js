@@ -33,7 +33,7 @@ const activity = (recording) => {
   const energy = recording.info.metadata['dwell.energy_uj'];
   return card(
     'Halts, CPU time and energy',
-    `By the rule of the ${layerReplayed(recording)} layer, whose halts are ${HALT[layerReplayed(recording)] || 'halts'}. Rates of a second, over the whole recording, all idlers together.`,
+    `By the rule of the ${layerReplayed(recording)} layer, whose halts are ${HALT[layerReplayed(recording)] || 'halts'}. Rates per second, over the whole recording, all idlers together.`,
     table(
       [
         ['', true],
@@ -46,7 +46,7 @@ const activity = (recording) => {
       rows,
       true,
     ),
-    element('p', { class: 'note' }, wakes ? `Wake events: ${wakes}.` : 'Wake events: their kind was not recorded.'),
+    element('p', { class: 'note' }, wakes ? `Wake causes: ${wakes}.` : 'Wake events: their kind was not recorded.'),
     element(
       'p',
       { class: 'note' },
@@ -57,7 +57,7 @@ const activity = (recording) => {
                 `${zone} ${fixed(uj / 1e6)} J${seconds(recording) > 0 ? ` (${fixed(uj / 1e6 / seconds(recording))} W)` : ''}`,
             )
             .join(', ')}.`
-        : 'Energy: absent. No power meter (RAPL, in /sys/class/powercap) was read while recording.',
+        : 'Energy: not recorded. RAPL (/sys/class/powercap) was not read while recording.',
     ),
   );
 };
@@ -132,7 +132,7 @@ const exits = () =>
         });
         return card(
           `VM exits: ${one.file.split('/').pop()}`,
-          `${count(one.total_samples)} exits, ${span(one.total_ns)} outside of the guest; HLT holds the whole sleep.`,
+          `${count(one.total_samples)} exits, ${span(one.total_ns)} outside of the guest; HLT includes the whole sleep.`,
           chart.node,
         );
       })

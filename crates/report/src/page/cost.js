@@ -34,17 +34,17 @@ const verdict = (recording) => {
       tile(
         'recommended',
         change ? percent(costShare(recording, rowOf(recording, 'recommended'))) : 'leave it',
-        change ? 'of a CPU: what the recommended one costs' : 'nothing better is certain',
+        change ? 'of a CPU: what the recommended one costs' : 'no better setting is certain',
       ),
       tile('bound', percent(tune.upper_bound.optimum_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
-      tile('gain', `${percent(gain)}`, 'of a CPU: the most that can be gained at all'),
+      tile('gain', `${percent(gain)}`, 'of a CPU: the largest possible gain'),
       tile('latency', latencyWords(recording), 'latency that halts add to a wakeup, on average'),
     ),
     element('p', { class: 'advice' }, `Advice: ${tune.advice}`),
     element(
       'p',
       { class: 'note' },
-      `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which had no part in the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
+      `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which was not used for the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
     ),
     tune.notes.map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
     tune.lines.length
@@ -132,7 +132,7 @@ const costs = (recording) => {
             const row = rows[dataIndex];
             return tip(`${row.role}: ${percent(total(row))} of a CPU`, [
               [colour('polling'), `polling ${percent(pollingShare(row))}`],
-              [colour('idle'), `halts ${percent(halts(row))}: ${rate(row.halts_per_s)} a second`],
+              [colour('idle'), `halts ${percent(halts(row))}: ${rate(row.halts_per_s)} per second`],
               [null, row.cost_over_optimum === null ? '' : `${fixed(row.cost_over_optimum)} times optimum`],
               [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
               [null, settingText(row.setting)],
@@ -184,7 +184,7 @@ const costs = (recording) => {
   });
   return card(
     'What each policy costs',
-    'From never polling to always polling; savings and leader, which learn and which no kernel has; and what cannot be beaten: the optimum, which knows how long each episode will be.',
+    'From never polling to always polling; the learning policies savings and leader, which no kernel has; and the offline optimum, which no policy can beat.',
     chart.node,
   );
 };
@@ -204,7 +204,7 @@ const pareto = (recording) => {
   const log = (on, point) =>
     point.map((value, dimension) => (dimension < 2 && on[dimension] ? Math.max(value, dimension ? 0.1 : 1e-6) : value));
   const chart = new Chart({
-    label: `Polling CPU against halts a second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
+    label: `Polling CPU against halts per second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
     height: 430,
     toggles: [
       { name: 'logX', words: 'Log CPU' },
@@ -240,7 +240,7 @@ const pareto = (recording) => {
         }),
         yAxis: axis({
           type: logY ? 'log' : 'value',
-          name: 'halts a second',
+          name: 'halts per second',
           nameLocation: 'middle',
           nameGap: 44,
           axisLabel: { formatter: (value) => (value >= 1e4 ? `${value / 1e3}k` : String(value)) },
@@ -252,7 +252,7 @@ const pareto = (recording) => {
             const row = data[2];
             return tip(seriesName, [
               [color, `${percent(pollingShare(row))} of a CPU polling`],
-              [color, `${rate(row.halts_per_s)} halts a second`],
+              [color, `${rate(row.halts_per_s)} halts per second`],
               [null, `latency added: ${span(row.mean_added_latency_ns)} on average`],
               [null, settingText(row.setting)],
             ]);
@@ -305,7 +305,7 @@ const pareto = (recording) => {
   });
   return card(
     'CPU against halts',
-    'No setting that was tried has both less polling CPU and fewer halts than one on the front. A point left of and below the front is out of reach of this rule; only policies that learn and the optimum are there.',
+    'No setting that was tried has both less polling CPU and fewer halts than one on the front. A point left of and below the front is out of reach of this rule; only learning policies and the optimum are there.',
     chart.node,
   );
 };

@@ -209,11 +209,11 @@ const idle = (recording) => {
     if (lines.length > 4) chart.hidden.add(line.name);
   });
   const left = figures.idlers_left_out
-    ? ` ${count(figures.idlers_left_out)} idlers with fewer episodes are in the sum only.`
+    ? ` ${count(figures.idlers_left_out)} idlers with fewer episodes are included in the sum only.`
     : '';
   return card(
-    'How long it idles',
-    `Twenty buckets a decade; dashed: cumulative. A line marks the median window of a policy and its shade nine in ten windows: what is left of it ends in the poll, what is right of it is a failed poll and a halt.${left}`,
+    'Idle times',
+    `Twenty buckets a decade; dashed: cumulative. A line marks the median window of a policy and its shade 90 % of the windows: episodes left of it end in the poll, episodes right of it are a failed poll and a halt.${left}`,
     chart.node,
   );
 };

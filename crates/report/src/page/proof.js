@@ -115,7 +115,7 @@ const measured = () =>
         const chart = forest(rows, {
           label: `Error of what was predicted, with 95 % intervals, from ${one.source}`,
           zero: 0,
-          name: 'predicted by measured, less 1',
+          name: 'predicted / measured - 1',
           format: (value) => signed(Math.round(value * 1e4) / 1e4).replace(/\.0+ /, ' '),
           columns: [
             ['load and setting', true],
@@ -135,14 +135,14 @@ const measured = () =>
           ],
         });
         return card(
-          'Predicted beside measured',
-          `${one.source}, ${one.file.split('/').pop()}: the error of each prediction with its 95 % interval; a whisker across the dashed line is no error that could be told from noise.${median === null ? '' : ` Median absolute error ${percent(median)}.`}${one.verdict ? ` Verdict: ${one.verdict}.` : ''}`,
+          'Predicted and measured',
+          `${one.source}, ${one.file.split('/').pop()}: the error of each prediction with its 95 % interval; an interval that crosses the dashed line cannot be distinguished from noise.${median === null ? '' : ` Median absolute error ${percent(median)}.`}${one.verdict ? ` Verdict: ${one.verdict}.` : ''}`,
           chart.node,
         );
       })
     : [
         card(
-          'Predicted beside measured',
+          'Predicted and measured',
           'Absent: nothing measured was given. `dwell verify` after a change, or `dwell lab validate` on a machine with KVM, predict and measure; give what they print with --format json as --measured.',
         ),
       ];
@@ -165,15 +165,15 @@ const changed = () => {
     element(
       'p',
       { class: 'advice' },
-      differing.length ? `After the change: ${differing.map(words).join('; ')}.` : 'No difference that can be told from noise.',
+      differing.length ? `After the change: ${differing.map(words).join('; ')}.` : 'No difference that can be distinguished from noise.',
     ),
     same.length
-      ? element('p', { class: 'note' }, `No difference that can be told from noise in: ${same.join(', ')}.`)
+      ? element('p', { class: 'note' }, `No difference that can be distinguished from noise in: ${same.join(', ')}.`)
       : null,
     element(
       'p',
       { class: 'note' },
-      'After by before, with 95 % intervals. A different load differs in episodes per second and mean idle too; compare these first.',
+      'After / before, with 95 % intervals. If the load differs, episodes per second and the mean idle time differ as well; compare these first.',
     ),
   );
 };
@@ -186,7 +186,7 @@ const comparison = () => {
     .filter((row) => row.ratio)
     .map((row) => ({
       subject: plain(row.figure),
-      group: 'after by before',
+      group: 'after / before',
       low: row.ratio.low_95,
       value: row.ratio.value,
       high: row.ratio.high_95,
@@ -196,9 +196,9 @@ const comparison = () => {
   const missing = report.comparison.filter((row) => !row.ratio).map((row) => plain(row.figure));
   const ratios = rows.length
     ? forest(rows, {
-        label: 'After by before, with 95 % intervals',
+        label: 'After / before, with 95 % intervals',
         zero: 1,
-        name: 'after by before',
+        name: 'after / before',
         format: (value) => fixed(Math.round(value * 100) / 100),
         columns: [['figure', true], ['before'], ['after'], ['ratio'], ['95 % interval']],
         cells: ({ row }) => [
@@ -235,7 +235,7 @@ const comparison = () => {
   return [
     card(
       'Before and after',
-      `${[before, after].map((one) => one.file.split('/').pop()).join(' and ')}. Intervals of 95 % by drawing stretches of both recordings again; one that holds 1 is no difference that could be told from noise.${missing.length ? ` Not recorded in both: ${missing.join(', ')}.` : ''}`,
+      `${[before, after].map((one) => one.file.split('/').pop()).join(' and ')}. 95 % bootstrap intervals over stretches of both recordings; a difference whose interval includes 1 cannot be distinguished from noise.${missing.length ? ` Not recorded in both: ${missing.join(', ')}.` : ''}`,
       ratios ? ratios.node : null,
     ),
     card(

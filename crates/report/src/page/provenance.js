@@ -26,21 +26,21 @@ const provenance = (recording) => {
     ['clock', metadata.clock],
     [
       'idle times end at',
-      { event: 'the wake event', wake: 'the wake-up (its latency included)', unknown: 'not known' }[
+      { event: 'the wakeup event', wake: 'the wakeup (its latency included)', unknown: 'not known' }[
         metadata.idle_includes
       ],
     ],
     ['resolution', metadata.resolution_ns ? span(metadata.resolution_ns) : null],
-    ['settings in force', settings.length ? settings.join('; ') : 'not known; the defaults are taken'],
+    ['settings in force', settings.length ? settings.join('; ') : 'not known; the defaults are used'],
     [
       'rule replayed',
       recording.tune
-        ? `${recording.tune.layer} of ${recording.tune.version}; a halt is worth ${span(recording.tune.halt_cost_ns)}, its latency ${span(recording.tune.wake_latency_ns)}`
+        ? `${recording.tune.layer} of ${recording.tune.version}; halt cost ${span(recording.tune.halt_cost_ns)}, halt latency ${span(recording.tune.wake_latency_ns)}`
         : null,
     ],
     [
       'losses',
-      `${lost.events === null || lost.events === undefined ? 'nobody counted events' : `${count(lost.events)} events`}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${count(lost.incomplete_episodes || 0)} incomplete episodes left out`,
+      `${lost.events === null || lost.events === undefined ? 'events not counted' : `${count(lost.events)} events`}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${count(lost.incomplete_episodes || 0)} incomplete episodes left out`,
     ],
     ['provenance', metadata.provenance],
     ['this report', `dwell ${report.dwell}: ${report.command}`],

@@ -217,7 +217,7 @@ const timeline = (recordings) => {
     recordings.length > 1
       ? report.time_axis === 'common'
         ? 'All recordings on one axis, by the time of day.'
-        : 'Each recording from its own start: nothing tells how they lie to each other in time.'
+        : 'Each recording from its own start: their times cannot be aligned.'
       : '';
   return card(
     'The window over time, above the idle times',
@@ -262,14 +262,14 @@ const closeup = (recording) => {
             `episode ${count(close.first_episode + n)}: idle ${span(close.idle_ns[n])}`,
             close.windows.map((window) => [
               colourOf(window.policy),
-              `${window.policy.split(',')[0]}: window ${span(window.window_ns[n])}, ${close.idle_ns[n] <= window.window_ns[n] ? 'caught' : 'halts'}`,
+              `${window.policy.split(',')[0]}: window ${span(window.window_ns[n])}, ${close.idle_ns[n] <= window.window_ns[n] ? 'polled' : 'halts'}`,
             ]),
           );
         },
       },
       series: [
         {
-          name: 'the present setting catches it',
+          name: 'within the window of the present setting',
           type: 'scatter',
           symbolSize: 6,
           color: colour('success'),
@@ -305,7 +305,7 @@ const closeup = (recording) => {
   });
   return card(
     'Episode by episode',
-    `${count(close.idle_ns.length)} consecutive episodes of ${close.idler} out of the middle of the recording, none left out, and how the rules move their windows. A window of 0 is drawn at the foot.`,
+    `${count(close.idle_ns.length)} consecutive episodes of ${close.idler} from the middle of the recording, none left out, with the windows of the rules. A window of 0 is drawn at the bottom.`,
     chart.node,
   );
 };
