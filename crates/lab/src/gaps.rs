@@ -22,7 +22,7 @@ const MOST_RECORDED: usize = 1 << 20;
 pub enum GapSpec {
     /// All alike.
     Constant(Nanos),
-    /// Exponential, of this mean: events that know nothing of each other.
+    /// Exponential, of this mean: independent events.
     Exponential(Nanos),
     /// Two lengths.
     Bimodal {
@@ -42,12 +42,12 @@ pub enum GapSpec {
     },
 }
 
-/// Why a text is no distribution of gaps.
+/// Why a text is not a distribution of gaps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseGapSpecError {
     /// No such distribution.
     #[error(
-        "`{text}` is no distribution of gaps; write constant:100us, exponential:100us, bimodal:2us,150us,0.5 or \
+        "`{text}` is not a distribution of gaps; write constant:100us, exponential:100us, bimodal:2us,150us,0.5 or \
          recording:FILE[@IDLER]"
     )]
     Unknown {
@@ -146,7 +146,7 @@ impl fmt::Display for ExactDuration {
     }
 }
 
-/// Why gaps could not be had.
+/// Why gaps could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GapsError {
     /// The recording could not be opened.
@@ -156,17 +156,17 @@ pub enum GapsError {
     #[error("cannot take gaps from a recording")]
     Read(#[from] ReadError),
     /// The recording has no episode of the idler.
-    #[error("{path}: has no episode of idler `{idler}`; it has {known}")]
+    #[error("cannot take gaps from {path}: it has no episode of idler `{idler}`, only of {known}")]
     NoSuchIdler {
         /// The recording.
         path: PathBuf,
-        /// Who was asked for.
+        /// The idler asked for.
         idler: String,
-        /// Who is there.
+        /// The idlers that it has.
         known: String,
     },
     /// The recording has no episode at all.
-    #[error("{path}: has no episodes to take gaps from")]
+    #[error("cannot take gaps from {path}: it has no episodes")]
     Empty {
         /// The recording.
         path: PathBuf,
@@ -203,7 +203,7 @@ impl Gaps {
     /// Of a recording at most 2^20 gaps are taken, the first ones of its idler.
     ///
     /// # Errors
-    /// Poller a recording cannot be read, or has no episode of the idler that is asked for.
+    /// If a recording cannot be read, or has no episode of the idler that is asked for.
     pub fn open(spec: GapSpec, most: Nanos) -> Result<Gaps, GapsError> {
         let (spec, recorded) = match spec {
             GapSpec::Recording { path, idler } => {
@@ -339,9 +339,9 @@ mod tests {
     #[test]
     fn refusals_say_what_is_wrong() {
         for (text, words) in [
-            ("", "is no distribution of gaps; write constant:100us"),
-            ("100us", "is no distribution"),
-            ("uniform:1us,2us", "is no distribution"),
+            ("", "is not a distribution of gaps; write constant:100us"),
+            ("100us", "is not a distribution"),
+            ("uniform:1us,2us", "is not a distribution"),
             ("constant:1us,2us", "constant takes one length"),
             ("constant:5 minutes", "`5 minutes` is not a duration"),
             ("exponential:", "`` is not a duration"),
@@ -422,7 +422,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = recording(&dir, &[("a", 1), ("b", 10)]);
         let error = Gaps::open(spec(&format!("recording:{}@c", path.display())), NO_CUT).unwrap_err();
-        assert!(error.to_string().ends_with("no episode of idler `c`; it has `a`, `b`"), "{error}");
+        assert!(error.to_string().ends_with("no episode of idler `c`, only of `a`, `b`"), "{error}");
         let path = recording(&dir, &[]);
         let error = Gaps::open(spec(&format!("recording:{}", path.display())), NO_CUT).unwrap_err();
         assert!(error.to_string().contains("no episodes"), "{error}");

@@ -29,16 +29,16 @@ pub struct Idle {
     pub halts: Halts,
     /// The policy by which the guest polls.
     pub guest: Option<Rule>,
-    /// Whether the guest lets its host poll; `None`: it says nothing, which means yes.
+    /// Whether the guest lets its host poll; `None`: it does not write the MSR, so the host may poll.
     pub poll_control: Option<bool>,
 }
 
-/// Why a text does not say how to idle.
+/// Why a text is not a way to idle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseIdleError {
     /// A part that is not known.
     #[error(
-        "`{0}` is no way to idle; write parts with + between them: host:200us, user:POLICY, guest:POLICY, no-poll-control"
+        "`{0}` is not a way to idle; write parts with + between them: host:200us, user:POLICY, guest:POLICY, no-poll-control"
     )]
     Part(String),
     /// A policy that cannot be read.
@@ -91,7 +91,7 @@ impl Idle {
         self
     }
 
-    /// The same, with the guest's word to its host whether it may poll.
+    /// The same, with the value that the guest writes to `MSR_KVM_POLL_CONTROL`.
     #[must_use]
     pub const fn poll_control(mut self, allowed: bool) -> Idle {
         self.poll_control = Some(allowed);
@@ -114,7 +114,7 @@ impl FromStr for Idle {
                     _ => return Err(ParseIdleError::Part(part.to_owned())),
                 };
             if twice {
-                return Err(ParseIdleError::Conflict("each part may stand once"));
+                return Err(ParseIdleError::Conflict("each part may be given once"));
             }
         }
         let halts = match (host, user) {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         for (text, error) in [
-            ("", "is no way to idle"),
+            ("", "is not a way to idle"),
             ("host", "is not a duration"),
             ("host:5 minutes", "is not a duration"),
             ("host:5s", "at most 4294967295"),
@@ -203,7 +203,7 @@ mod tests {
             ("user:leader@20us,early=3us", "late=TIME"),
             ("user:leader@20us,late=soon", "is not a duration"),
             ("user:never+host:0", "either in the kernel"),
-            ("host:0+host:0", "stand once"),
+            ("host:0+host:0", "be given once"),
             ("user:never+no-poll-control", "kernel's polling"),
         ] {
             let told = text.parse::<Idle>().unwrap_err().to_string();

@@ -6,8 +6,8 @@
 //! |---|---|---|
 //! | `experiment` | string | |
 //! | `arm`, `role` | string | role: baseline, tried, control |
-//! | `round`, `pass` | uint64 | from 0; pass 0 there, 1 back |
-//! | `complete` | boolean | whether its round was completed: only such count |
+//! | `round`, `pass` | uint64 | from 0; pass 0 is in order, 1 in reverse |
+//! | `complete` | boolean | whether its round was completed; others are not evaluated |
 //! | `block`, `attempt` | uint64 | number of the block in order of time; attempts before it at the same place |
 //! | `verdict` | string | kept, kept_disturbed, rejected |
 //! | `figure` | string | `sample`, or the name of a figure of the block |
@@ -15,8 +15,8 @@
 //! | `value_ns` | uint64 or null | the sample |
 //! | `value` | double or null | the figure |
 //!
-//! Beside the block's own figures there are `block_ns`, how long it took with all preparations, `foreign` and `steal`, what
-//! others took, as shares of one CPU, and `sequence`, the number of its sequence of gaps. The key `dwell.lab` holds JSON
+//! In addition to the block's own figures there are `block_ns`, its length including preparation, `foreign` and `steal`, the
+//! CPU time of other programs and of other VMs as shares of one CPU, and `sequence`, the number of its sequence of gaps. The key `dwell.lab` holds JSON
 //! about the machine, the plan and how it was asked for; `dwell.lab.format` is `1`.
 //!
 //! ```text
@@ -26,17 +26,12 @@
 //! ```
 
 use dwell_machine::{Sysroot, cpu, kernel};
-use dwell_recording::table::{Field, Kind, properties, schema, write_column};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values};
 use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{MeasuredBlock, Measurements};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
-use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
-use parquet::file::writer::SerializedFileWriter;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Value of `dwell.lab.format` in what is written.
 pub const FORMAT: &str = "1";
@@ -66,16 +61,16 @@ const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
     Field { name, kind, required }
 }
 
-/// What a measurements does not know of itself.
+/// Facts about a campaign that its measurements do not contain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// The command line, as it was typed.
     pub command: String,
     /// The distribution of the gaps.
     pub gaps: Option<String>,
-    /// When it was begun \[s since 1970\].
+    /// Start time \[s since 1970\].
     pub begun_s: Option<u64>,
-    /// Anything else: the settings of the arms, the kvm_kind of KVM.
+    /// Anything else: the settings of the arms, the kind of KVM.
     pub notes: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -87,13 +82,13 @@ pub enum SamplesError {
     File(#[from] NewFileError),
     /// Writing or compressing failed.
     #[error("cannot write samples")]
-    Parquet(#[from] ParquetError),
+    Table(#[from] TableError),
 }
 
 /// Writes all that was measured to the file `path`, which is there only once it is complete.
 ///
 /// # Errors
-/// Poller the file cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, measurements: &Measurements, about: &About) -> Result<(), SamplesError> {
     write_to(NewFile::create(path)?, measurements, about, ROWS_PER_GROUP)?.keep()?;
     Ok(())
@@ -105,24 +100,20 @@ fn write_to<W: Write + Send>(
     measurements: &Measurements,
     about: &About,
     rows_per_group: usize,
-) -> Result<W, ParquetError> {
+) -> Result<W, TableError> {
     let created_by = concat!("dwell-lab ", env!("CARGO_PKG_VERSION"));
-    let properties = Arc::new(properties(FIELDS, ZSTD_LEVEL, created_by)?);
-    let mut file = SerializedFileWriter::new(out, schema("dwell_lab", FIELDS)?, properties)?;
+    let mut table = TableWriter::new(out, "dwell_lab", &FIELDS, ZSTD_LEVEL, created_by)?;
     let mut rows = Rows::default();
     for (number, measured) in measurements.blocks.iter().enumerate() {
         rows.push_block(number, measured);
         if rows.lines.len() >= rows_per_group {
-            rows.flush(measurements, &mut file)?;
+            rows.flush(measurements, &mut table)?;
         }
     }
-    rows.flush(measurements, &mut file)?;
-    for (key, value) in
-        [("dwell.lab.format", FORMAT.to_owned()), ("dwell.lab", describe(measurements, about).to_string())]
-    {
-        file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
-    }
-    file.into_inner()
+    rows.flush(measurements, &mut table)?;
+    table.metadata("dwell.lab.format", FORMAT.to_owned());
+    table.metadata("dwell.lab", describe(measurements, about).to_string());
+    table.finish()
 }
 
 fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
@@ -154,23 +145,22 @@ fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
 struct Rows {
     /// For each row its block, by its place in the measurements, and its figure, by its place in `figures`.
     lines: Vec<(usize, usize)>,
-    figures: Vec<ByteArray>,
-    samples: Vec<i64>,
-    values_ns: Vec<i64>,
+    figures: Vec<String>,
+    samples: Vec<u64>,
+    values_ns: Vec<u64>,
     values: Vec<f64>,
     /// For each row whether it is a sample.
-    is_sample: Vec<i16>,
+    is_sample: Vec<bool>,
 }
 
 impl Rows {
     fn push_block(&mut self, number: usize, measured: &MeasuredBlock) {
         let sample = self.figure("sample");
-        for (place, value_ns) in (0i64..).zip(&measured.block.samples_ns) {
+        for (place, value_ns) in (0u64..).zip(&measured.block.samples_ns) {
             self.lines.push((number, sample));
-            self.is_sample.push(1);
+            self.is_sample.push(true);
             self.samples.push(place);
-            // Parquet stores unsigned integers as signed ones of the same bits.
-            self.values_ns.push(value_ns.cast_signed());
+            self.values_ns.push(*value_ns);
         }
         let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
         let others = measured.load.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
@@ -178,15 +168,14 @@ impl Rows {
         for (name, value) in own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]) {
             let figure = self.figure(name);
             self.lines.push((number, figure));
-            self.is_sample.push(0);
+            self.is_sample.push(false);
             self.values.push(value);
         }
     }
 
     fn figure(&mut self, name: &str) -> usize {
-        let known = self.figures.iter().position(|figure| figure.data() == name.as_bytes());
-        known.unwrap_or_else(|| {
-            self.figures.push(ByteArray::from(name));
+        self.figures.iter().position(|figure| figure == name).unwrap_or_else(|| {
+            self.figures.push(name.to_owned());
             self.figures.len() - 1
         })
     }
@@ -194,80 +183,51 @@ impl Rows {
     fn flush<W: Write + Send>(
         &mut self,
         measurements: &Measurements,
-        file: &mut SerializedFileWriter<W>,
-    ) -> Result<(), ParquetError> {
-        let rows = std::mem::take(self);
-        if rows.lines.is_empty() {
+        table: &mut TableWriter<W>,
+    ) -> Result<(), TableError> {
+        let Rows { lines, figures, samples, values_ns, values, is_sample } = std::mem::take(self);
+        if lines.is_empty() {
             return Ok(());
         }
-        let mut group = file.next_row_group()?;
-        let is_value: Vec<i16> = rows.is_sample.iter().map(|is_sample| 1 - is_sample).collect();
-        for field in FIELDS {
-            match field.name {
-                "sample" => write_column::<_, Int64Type>(&mut group, &rows.samples, Some(&rows.is_sample))?,
-                "value_ns" => {
-                    write_column::<_, Int64Type>(&mut group, &rows.values_ns, Some(&rows.is_sample))?
-                }
-                "value" => write_column::<_, DoubleType>(&mut group, &rows.values, Some(&is_value))?,
-                "complete" => {
-                    let complete = rows.of_block(measurements, |block| block.round < measurements.rounds);
-                    write_column::<_, BoolType>(&mut group, &complete, None)?;
-                }
-                "block" => {
-                    // A place in a vector is below 2^63.
-                    let blocks: Vec<i64> =
-                        rows.lines.iter().map(|(block, _)| block.cast_signed() as i64).collect();
-                    write_column::<_, Int64Type>(&mut group, &blocks, None)?;
-                }
-                "figure" => {
-                    let names: Vec<ByteArray> =
-                        rows.lines.iter().map(|line| rows.figures[line.1].clone()).collect();
-                    write_column::<_, ByteArrayType>(&mut group, &names, None)?;
-                }
-                name if field.kind == Kind::Unsigned => {
-                    let numbers = rows.of_block(measurements, |block| number(block, name));
-                    write_column::<_, Int64Type>(&mut group, &numbers, None)?;
-                }
-                name => {
-                    let texts = rows.of_block(measurements, |block| {
-                        ByteArray::from(text(measurements, block, name).as_str())
-                    });
-                    write_column::<_, ByteArrayType>(&mut group, &texts, None)?;
-                }
+        let is_value: Vec<bool> = is_sample.iter().map(|is_sample| !is_sample).collect();
+        let of_block = OfBlock { lines: &lines, measurements };
+        let (mut samples, mut values_ns, mut values) = (Some(samples), Some(values_ns), Some(values));
+        table.row_group(FIELDS.map(|field| field.name).into_iter().map(|name| match name {
+            "sample" => (Values::Unsigned(samples.take().unwrap_or_default()), Some(is_sample.as_slice())),
+            "value_ns" => {
+                (Values::Unsigned(values_ns.take().unwrap_or_default()), Some(is_sample.as_slice()))
             }
-        }
-        group.close()?;
-        Ok(())
-    }
-
-    /// A column that is the same in all rows of a block, computed once for each.
-    fn of_block<T: Clone>(&self, measurements: &Measurements, value: impl Fn(&MeasuredBlock) -> T) -> Vec<T> {
-        let mut column: Vec<T> = Vec::with_capacity(self.lines.len());
-        let mut before = None;
-        for (block, _) in &self.lines {
-            let same = column.last().filter(|_| before == Some(*block)).cloned();
-            column.push(same.unwrap_or_else(|| value(&measurements.blocks[*block])));
-            before = Some(*block);
-        }
-        column
+            "value" => (Values::Real(values.take().unwrap_or_default()), Some(is_value.as_slice())),
+            "complete" => (Values::Flag(of_block.column(|block| block.round < measurements.rounds)), None),
+            "block" => (Values::Unsigned(lines.iter().map(|(block, _)| *block as u64).collect()), None),
+            "figure" => (Values::Text(lines.iter().map(|line| figures[line.1].as_str()).collect()), None),
+            "round" => (Values::Unsigned(of_block.column(|block| block.round.into())), None),
+            "pass" => (Values::Unsigned(of_block.column(|block| block.pass.into())), None),
+            "attempt" => (Values::Unsigned(of_block.column(|block| block.attempt.into())), None),
+            name => (Values::Text(of_block.column(|block| text(measurements, block, name))), None),
+        }))
     }
 }
 
-fn number(block: &MeasuredBlock, name: &str) -> i64 {
-    match name {
-        "round" => block.round.into(),
-        "pass" => block.pass.into(),
-        _ => block.attempt.into(),
+/// Columns that are the same in all rows of a block.
+struct OfBlock<'a> {
+    lines: &'a [(usize, usize)],
+    measurements: &'a Measurements,
+}
+
+impl<'a> OfBlock<'a> {
+    fn column<T>(&self, value: impl Fn(&'a MeasuredBlock) -> T) -> Vec<T> {
+        self.lines.iter().map(|(block, _)| value(&self.measurements.blocks[*block])).collect()
     }
 }
 
-fn text(measurements: &Measurements, block: &MeasuredBlock, name: &str) -> String {
+fn text<'a>(measurements: &'a Measurements, block: &MeasuredBlock, name: &str) -> &'a str {
     let arm = &measurements.arms[block.arm];
     match name {
-        "experiment" => measurements.name.clone(),
-        "arm" => arm.name.clone(),
-        "role" => arm.role.name().to_owned(),
-        _ => block.status.name().to_owned(),
+        "experiment" => &measurements.name,
+        "arm" => &arm.name,
+        "role" => arm.role.name(),
+        _ => block.status.name(),
     }
 }
 

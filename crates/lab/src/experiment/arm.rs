@@ -1,13 +1,13 @@
-//! Arms as text: parts with `+` between them. The first says what is tried, the others how, and how the guest idles.
+//! Arms as text: parts joined by `+`. The first is what is tried, the others are its options and how the guest idles.
 
 use crate::idle::{Idle, ParseIdleError};
 use dwell_policy::{Nanos, ParseNanosError};
 
-/// Why a text is no arm.
+/// Why a text is not an arm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseArmError {
     /// A first part that is not known.
-    #[error("`{text}` is not known here; write {forms}")]
+    #[error("`{text}` is not an arm of this experiment; write {forms}")]
     Unknown {
         /// What was given.
         text: String,
@@ -34,7 +34,7 @@ pub enum ParseArmError {
 pub(super) struct Parts<'t> {
     /// The first, cut at the first of `=` and `:`.
     pub(super) first: (&'t str, Option<&'t str>),
-    /// Those of `known` that stand there.
+    /// Those of `known` that are given.
     pub(super) options: Vec<&'t str>,
     /// The others; halts in the kernel that does not poll if there are none.
     pub(super) idle: Idle,
@@ -51,7 +51,7 @@ impl<'t> Parts<'t> {
         Ok(Parts { first, options, idle })
     }
 
-    /// Whether an option stands there.
+    /// Whether an option is given.
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.contains(&option)
     }

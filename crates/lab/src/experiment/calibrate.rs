@@ -1,4 +1,4 @@
-//! `calibrate`: what a halt and its wake cost on this host.
+//! `calibrate`: the cost of a halt and its wakeup on this host.
 //!
 //! The same vCPU is woken after the same gaps under two settings: one under which it always halts, and one under which its
 //! host polls until the wake. The difference is what a halt costs: in CPU time, once the polling itself is taken off, and in
@@ -76,7 +76,7 @@ fn told(waking: &WakeupBlock) -> Block {
         .figure("idle_ns_per_wakeup", waking.per_wake(polled + counters.halt_wait_ns.unwrap_or(0)))
 }
 
-/// What the measurement says; `None` if it was broken off too early.
+/// The result; `None` if the measurement was stopped too early.
 pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
     let findings = record.results();
     let difference = |figure: &str| Some(findings.row(HALT, figure)?.comparison?.difference);

@@ -1,11 +1,11 @@
-//! What KVM itself counts of a vCPU.
+//! KVM's counters of a vCPU.
 
 use super::{LabError, os};
 use dwell_capture::kvm_stats::StatsFile;
 use std::collections::BTreeMap;
 use std::ops::Sub;
 
-/// KVM's numbers of a vCPU that only grow, by KVM's names.
+/// KVM's monotonic counters of a vCPU, by KVM's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvmCounts(BTreeMap<String, u64>);
 

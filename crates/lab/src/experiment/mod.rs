@@ -13,14 +13,14 @@ pub mod waking;
 
 mod arm;
 mod kvm_counts;
-mod play;
 mod rig;
+mod run;
 mod service;
 
 pub use arm::ParseArmError;
 pub use kvm_counts::{KvmCounts, KvmCountsByArm};
-pub use play::rounds_of_a_block;
 pub use rig::{Placed, Rig, Usage};
+pub use run::rounds_of_a_block;
 
 use crate::host::thread::PinError;
 use crate::host::{ClockError, CoresError};
@@ -44,8 +44,8 @@ pub enum LabError {
     /// The recording could not be compared with itself.
     #[error(transparent)]
     Replay(#[from] dwell_replay::ReplayError),
-    /// Another experiment runs on this machine.
-    #[error("another experiment of dwell's runs on this machine; come back when it has ended")]
+    /// Another experiment is running on this machine.
+    #[error("another dwell experiment is running on this machine; wait until it has ended")]
     NotAlone,
     /// There are not enough CPUs.
     #[error(transparent)]
@@ -53,20 +53,20 @@ pub enum LabError {
     /// A core may not be used any more.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The time-stamp counter is no clock here.
+    /// The time-stamp counter cannot be used as a clock here.
     #[error(transparent)]
     Clock(#[from] ClockError),
     /// What a thread has used cannot be read.
-    #[error("reading the CPU time of a thread: {0}")]
+    #[error("cannot read the CPU time of a thread: {0}")]
     Usage(io::Error),
-    /// A wake that the guest has not seen.
-    #[error("wake number {event} was lost: the guest has not seen it after five seconds")]
+    /// A wakeup that the guest has not seen.
+    #[error("wakeup {event} was lost: the guest did not see it within five seconds")]
     Lost {
         /// Which one, from 1.
         event: u64,
     },
     /// A guest that drives itself did not come to its end.
-    #[error("the guest has not ended its block after five seconds: an interrupt was lost")]
+    #[error("the guest did not finish its block within five seconds: an interrupt was lost")]
     Stuck,
     /// The vCPU stopped running before its time.
     #[error("the vCPU's thread ended early")]
@@ -75,7 +75,7 @@ pub enum LabError {
     #[error(transparent)]
     Record(Box<RecordError>),
     /// The recorder lost events, so that nothing can be predicted from what it saw.
-    #[error("{lost} trace events of a block were lost")]
+    #[error("cannot predict: {lost} trace events of a block were lost")]
     LostEvents {
         /// How many.
         lost: u64,
@@ -87,21 +87,21 @@ pub enum LabError {
     #[error(transparent)]
     Open(Box<OpenError>),
     /// The version of the running kernel cannot be read.
-    #[error("the version of the running kernel is not known, so neither is its rule")]
+    #[error("cannot predict: the version of the running kernel is not known")]
     UnknownKernel,
     /// A setting that the rule does not take.
     #[error(transparent)]
     Setting(#[from] SetError),
     /// No thread could be started.
-    #[error("starting a thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// Halts have to be handled in the kernel here.
-    #[error("this experiment handles halts in the kernel (host:), not in user space (user:)")]
+    #[error("this experiment needs halts in the kernel (host:), not in user space (user:)")]
     NeedsKernelHalts,
     /// A thread panicked, which is a mistake of this program.
     #[error("a thread of the experiment panicked")]
     Panicked,
-    /// The user wants no more.
+    /// The user stopped it.
     #[error("stopped")]
     Stopped,
 }

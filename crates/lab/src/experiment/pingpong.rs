@@ -4,7 +4,7 @@
 //! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what two vCPUs can
 //! reach.
 
-use super::play::{self, BlockRun, rounds_of_a_block};
+use super::run::{self, BlockRun, rounds_of_a_block};
 use super::{KvmCounts, LabError, Rig, Usage};
 use crate::gaps::Gaps;
 use crate::guest::pingpong::{Exchange, reply, serve};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Exchanges of each block that do not count.
 pub const WARM_UP: usize = 50;
 
-/// Who plays.
+/// The two participants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Participants {
     /// Two threads of the host that spin.
@@ -71,27 +71,33 @@ pub fn block(
     }
 }
 
-/// What a player counted itself: IPIs sent and avoided, if it is a vCPU.
+/// What a participant counted itself: IPIs sent and avoided, if it is a vCPU.
 type Ipis = (u64, u64);
 
-fn told(rig: &Rig, round_trips: Vec<u64>, players: &[BlockRun<Ipis>; 2]) -> Block {
+fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]) -> Block {
     let exchanges = round_trips.len().max(1) as f64;
-    let began = players.iter().map(|player| player.began).min().unwrap_or_default();
-    let ended = players.iter().map(|player| player.ended).max().unwrap_or_default();
+    let began = participants.iter().map(|participant| participant.began).min().unwrap_or_default();
+    let ended = participants.iter().map(|participant| participant.ended).max().unwrap_or_default();
     let per = |number: u64| number as f64 / exchanges;
-    let sum = |of: &dyn Fn(&BlockRun<Ipis>) -> u64| players.iter().map(of).sum::<u64>();
-    let cpu = sum(&|player| player.usage.cpu.get());
+    let sum = |of: &dyn Fn(&BlockRun<Ipis>) -> u64| participants.iter().map(of).sum::<u64>();
+    let cpu = sum(&|participant| participant.usage.cpu.get());
     let wall = rig.between(began, ended).get().max(1);
     let mut block = Block::new(round_trips)
         .figure("cpu_share", cpu as f64 / (2.0 * wall as f64))
         .figure("cpu_ns_per_exchange", per(cpu));
-    if players.iter().all(|player| player.kvm != KvmCounts::default()) {
-        let kvm = |name: &'static str| per(sum(&|player| player.kvm.get(name).unwrap_or(0)));
+    if participants.iter().all(|participant| participant.kvm != KvmCounts::default()) {
+        let kvm = |name: &'static str| per(sum(&|participant| participant.kvm.get(name).unwrap_or(0)));
         block = block
             .figure("hlt_exits_per_exchange", kvm("halt_exits"))
             .figure("host_polls_per_exchange", kvm("halt_attempted_poll"))
-            .figure("ipis_sent_per_exchange", per(sum(&|player| player.read[1].0 - player.read[0].0)))
-            .figure("ipis_avoided_per_exchange", per(sum(&|player| player.read[1].1 - player.read[0].1)));
+            .figure(
+                "ipis_sent_per_exchange",
+                per(sum(&|participant| participant.read[1].0 - participant.read[0].0)),
+            )
+            .figure(
+                "ipis_avoided_per_exchange",
+                per(sum(&|participant| participant.read[1].1 - participant.read[0].1)),
+            );
     }
     block
 }
@@ -110,23 +116,23 @@ fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<B
     let vcpus = [machine.vcpu(0, serve, exchange)?, machine.vcpu(1, reply, exchange)?];
     let kickers = vcpus.each_ref().map(Vcpu::kicker);
     let start = &Barrier::new(2);
-    let players = std::thread::scope(|scope| {
+    let participants = std::thread::scope(|scope| {
         let mut threads = vec![];
-        let watched = play::watch(&kickers, stop, |playing| {
+        let watched = run::watch(&kickers, stop, |running| {
             for (id, mut vcpu) in vcpus.into_iter().enumerate() {
                 let ipis = move || Ok(exchange.endpoints[id].ipis());
-                let play = move || play::play(&mut vcpu, rig.vcpu_thread(id), || _ = start.wait(), ipis);
-                threads.push(play::player(scope, format!("CPU {id}/KVM"), playing.clone(), play)?);
+                let body = move || run::run(&mut vcpu, rig.vcpu_thread(id), || _ = start.wait(), ipis);
+                threads.push(run::spawn(scope, format!("CPU {id}/KVM"), running.clone(), body)?);
             }
             Ok(())
         });
-        let players: Result<Vec<_>, LabError> = threads.into_iter().map(play::join).collect();
-        let players = players?;
+        let participants: Result<Vec<_>, LabError> = threads.into_iter().map(run::join).collect();
+        let participants = participants?;
         watched?;
-        <[BlockRun<Ipis>; 2]>::try_from(players).map_err(|_| LabError::Gone)
+        <[BlockRun<Ipis>; 2]>::try_from(participants).map_err(|_| LabError::Gone)
     })?;
     let round_trips = exchange.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
-    Ok(told(rig, round_trips, &players))
+    Ok(block_of(rig, round_trips, &participants))
 }
 
 /// How a thread of the host waits.
@@ -163,7 +169,7 @@ impl Mail {
     }
 }
 
-/// How often a sleeping player looks whether it shall stop.
+/// How often a sleeping participant looks whether it shall stop.
 const STOP_LOOK: rustix::fs::Timespec = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<Block, LabError> {
@@ -216,5 +222,5 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
         return Err(LabError::Stopped);
     }
     let (round_trips, server) = server?;
-    Ok(told(rig, round_trips, &[server, other?]))
+    Ok(block_of(rig, round_trips, &[server, other?]))
 }

@@ -1,9 +1,9 @@
-//! `policies`: the policies that learn, live, against the kernel's rules, all at one price of a halt.
+//! `policies`: learning policies, run live, against the kernel's rules, all at one halt cost.
 //!
-//! A live policy is judged as in a replay: by the time that it polled, as it was measured, and its halts, as they were
-//! counted, at the same price for all. CPU time and latency are measured beside and have no price put on them. The rule of a
-//! kernel runs where the policy that it is compared with runs, in the halts of user space or in the guest, since a halt
-//! there costs another CPU time and another latency than one in the kernel; what the kernel itself does is one more arm.
+//! A live policy is judged as in a replay: by the time polled, as measured, plus its halts, as counted, at one halt cost. CPU
+//! time and latency are measured as well, but are not part of the cost. A kernel's rule runs in the same place as the policy
+//! that it is compared with (in user space or in the guest), since a halt there has another cost and another latency than one
+//! in the kernel. The kernel's own halt polling is one more arm.
 
 use super::wake::{self, Polling};
 use super::waking::{WARM_UP, wake};
@@ -17,10 +17,10 @@ use dwell_replay::{Rule, Terms};
 use dwell_stats::{Arms, Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
-/// The figure by which policies are judged: time polled plus halts at their price, for each wake.
+/// The figure by which policies are judged: time polled plus halts x halt cost, per wakeup.
 pub const COST: &str = "cost_ns_per_wakeup";
 
-/// Who polls.
+/// Where the policy polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poller {
     /// The VMM's thread, which handles the halts.
@@ -53,8 +53,8 @@ impl Poller {
         self.idle(Rule::leader(terms))
     }
 
-    /// The arms: today's rule, which is the baseline, what does not learn, what does, and the kernel itself with its
-    /// default of 200 us.
+    /// The arms: today's rule, which is the baseline, policies that do not learn, those that do, and the kernel's own
+    /// polling with its default of 200 us.
     pub fn arms(self, version: Version, terms: Terms) -> Arms<Idle> {
         let others =
             [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::savings(terms), Rule::leader(terms)];
@@ -65,8 +65,8 @@ impl Poller {
         others.fold(arms, |arms, idle| arms.arm(&idle.to_string(), idle))
     }
 
-    /// How late whoever polls here learns of a wake through which it slept: by so much longer its idle times are, as it
-    /// measures them, if it never polls than if it always does.
+    /// The wakeup latency of a halt in this place: by how much longer measured idle times are if it never polls than if it
+    /// always polls.
     ///
     /// # Errors
     /// [`LabError`].
@@ -89,7 +89,7 @@ pub fn figures() -> Vec<Figure> {
     figures
 }
 
-/// Measures one block, at this price of a halt.
+/// Measures one block, at this halt cost.
 ///
 /// # Errors
 /// [`LabError`].

@@ -17,7 +17,7 @@ const PRIORITY: u8 = 10;
 /// How long the time-stamp counter is measured.
 const CALIBRATION: Duration = Duration::from_millis(100);
 
-/// Poller the threads of an experiment run, and the clock that they share with the guest.
+/// The cores of an experiment's threads, and the clock that they share with the guest.
 #[derive(Clone, Debug)]
 pub struct Rig {
     cores: Cores,
@@ -66,7 +66,7 @@ impl Rig {
         &self.kvm_kind
     }
 
-    /// What a reader has to know of this machine before believing any figure.
+    /// Notes on this machine that limit the figures.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!("this KVM: {}", self.kvm_kind)];
         if self.cores.siblings {
@@ -87,7 +87,7 @@ impl Rig {
         notes
     }
 
-    /// Puts the policy by which a guest polls into the bed of its vCPU, if it polls at all.
+    /// Stores the policy by which a guest polls, if it polls at all, where its vCPU finds it.
     ///
     /// # Errors
     /// If the policy cannot be run.
@@ -162,7 +162,7 @@ impl Rig {
 }
 
 /// Keeps experiments apart, of other processes too: their real-time threads would wait for each other's cores for ever. The
-/// lock is on `/dev/kvm` itself, which nobody else locks, and ends with the process.
+/// lock is on `/dev/kvm` itself, which no other program locks, and ends with the process.
 fn alone() -> Result<File, LabError> {
     let kvm = File::open("/dev/kvm").map_err(VmError::NoKvm)?;
     match flock(&kvm, FlockOperation::NonBlockingLockExclusive) {
@@ -171,7 +171,7 @@ fn alone() -> Result<File, LabError> {
     }
 }
 
-/// What a thread has used.
+/// CPU time and context switches of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time.
@@ -184,7 +184,7 @@ impl Usage {
     /// What it has used so far.
     ///
     /// # Errors
-    /// Poller there is no such thread.
+    /// If there is no such thread.
     pub fn of(thread: Thread) -> Result<Usage, LabError> {
         let read = || Ok(Usage { cpu: thread.cpu_time()?, switches: thread.switches()? });
         read().map_err(LabError::Usage)

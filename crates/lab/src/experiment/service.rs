@@ -1,6 +1,6 @@
-//! A vCPU that plays, beside a thread of its VMM that serves it.
+//! A vCPU that runs, and a thread of its VMM that serves it.
 
-use super::play::{BlockRun, join, play, player, watch};
+use super::run::{BlockRun, join, run, spawn, watch};
 use super::{LabError, Rig, Usage, os};
 use crate::host::Thread;
 use crate::vm::Vcpu;
@@ -55,7 +55,7 @@ impl Drop for Over<'_, '_> {
     }
 }
 
-/// Plays one vCPU, beside a server on the stimulus's core that ends when the [`Service`] is over. `read` reads counters
+/// Runs one vCPU and a server on the stimulus's core that ends when the [`Service`] is over. `read` reads counters
 /// that the two keep. The server's usage comes with what was read.
 pub(super) fn served<T: Send>(
     rig: &Rig,
@@ -73,16 +73,16 @@ pub(super) fn served<T: Send>(
     let (server_is, serving) = channel();
     std::thread::scope(|scope| {
         let mut threads = (None, None);
-        let watched = watch(&[kicker], stop, |playing| {
+        let watched = watch(&[kicker], stop, |running| {
             let over = Over(service);
-            threads.0 = Some(player(scope, "CPU 0/KVM".to_owned(), playing.clone(), move || {
+            threads.0 = Some(spawn(scope, "CPU 0/KVM".to_owned(), running.clone(), move || {
                 let _over = over;
                 let place = rig.vcpu_thread(0);
                 drop(vcpu_placed);
                 let server = serving.recv().map_err(|_| LabError::Gone)?;
-                play(&mut vcpu, place, || (), || Ok((Usage::of(server)?, read())))
+                run(&mut vcpu, place, || (), || Ok((Usage::of(server)?, read())))
             })?);
-            threads.1 = Some(player(scope, "server".to_owned(), playing, move || {
+            threads.1 = Some(spawn(scope, "server".to_owned(), running, move || {
                 // Whoever receives may be gone; then the service is over.
                 let _ = server_is.send(Thread::current());
                 // Ends when the vCPU's thread has gone to its own core: a server that spins would keep it from going.

@@ -1,11 +1,11 @@
-//! `validate`: how true predictions are.
+//! `validate`: the errors of predictions.
 //!
-//! A vCPU is recorded by dwell's own recorder under one setting of host polling. From nothing but that recording, and the
-//! cost of a halt on this host, dwell predicts what other settings would have done; then these are run with the same gaps.
+//! A vCPU is recorded by dwell's own recorder under one setting of host polling. From only that recording and
+//! the cost of a halt on this host, dwell predicts other settings; then these are run with the same gaps.
 //!
 //! # The model
-//! * A recorded idle period that halted is too long by what the wake took ([`Calibration::idle_excess`]); one that ended in
-//!   the poll is exact. Without that excess it is the time of the wake event.
+//! * A recorded idle period that halted is too long by the wakeup latency ([`Calibration::idle_excess`]); one that
+//!   ended in the poll is exact. Without that excess it is the time of the wakeup event.
 //! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that is longer by
 //!   the same excess, as in the kernel.
 //! * Where other tasks are put on the core of the vCPU, a poll ends when the recording shows one to be runnable, and takes at
@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// What is predicted and measured, per wake, in the order in which it is shown.
+/// The figures that are predicted and measured, per wakeup, in the order in which they are shown.
 pub const FIGURES: [&str; 5] = ["polls", "polls_succeeded", "polled_ns", "halts", "cpu_ns"];
 
 /// The name of a block's figure: what was measured of an arm.
@@ -44,38 +44,43 @@ pub fn predicted(arm: &str, figure: &str) -> String {
     format!("predicted {figure}_per_wakeup of {arm}")
 }
 
-/// The figures of a campaign, measured of every arm. What is predicted stands in the blocks of the baseline, which is
+/// The figures of a campaign, measured of every arm. Predictions are in the blocks of the baseline, which is
 /// recorded, under other names.
 pub fn figures() -> Vec<Figure> {
     let unit = |figure: &str| if figure.ends_with("_ns") { Unit::Nanos } else { Unit::Count };
     FIGURES.into_iter().map(|figure| Figure::of_block(measured(figure), unit(figure))).collect()
 }
 
-/// Predicted beside measured.
+/// A figure, predicted and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// What was set.
+pub struct Prediction {
+    /// The setting.
     pub arm: String,
     /// One of [`FIGURES`].
     pub figure: Cow<'static, str>,
-    /// Per wake.
+    /// Per wakeup.
     pub predicted: f64,
-    /// Per wake.
+    /// Per wakeup.
     pub measured: f64,
-    /// Predicted by measured, less 1; see [`RARE`].
+    /// Predicted / measured - 1; see [`RARE`]. Of the sums over all blocks.
     pub error: Interval,
+    /// The same for the median pair of blocks: a recorded one, and one of the arm with the same gaps. One interrupt of 20 us
+    /// is a tenth of what 1,000 polls of one pass of KVM's loop take, so that a sum of short polls can be that of a few
+    /// interrupts.
+    #[serde(default)]
+    pub median_error: Option<f64>,
 }
 
-/// Of counts below this many per wake, the error is the difference in shares of all wakes instead: a ratio of a handful of
-/// events says nothing.
+/// Below this many per wakeup, the error is the difference as a share of all wakeups: the ratio of a few events is
+/// meaningless.
 pub const RARE: f64 = 0.01;
 
 /// Every figure of every arm that was predicted.
-pub fn verdicts(record: &Measurements, others: &[(String, Idle)]) -> Vec<Verdict> {
+pub fn predictions(record: &Measurements, others: &[(String, Idle)]) -> Vec<Prediction> {
     let bootstrap =
         Bootstrap { confidence: record.options.confidence, resamples: 2_000, seed: record.options.seed };
     let recorded = record.rounds_of(0);
-    let mut verdicts = vec![];
+    let mut predictions = vec![];
     for (name, _) in others {
         let Some(arm) = record.arms.iter().position(|arm| arm.name == *name) else { continue };
         let run = record.rounds_of(arm);
@@ -94,19 +99,42 @@ pub fn verdicts(record: &Measurements, others: &[(String, Idle)]) -> Vec<Verdict
                 Some(error(weigh(&p), weigh(&m), if count { RARE * wakes } else { 0.0 }))
             });
             let error = error.unwrap_or_else(|| Interval::unknown(f64::NAN));
-            verdicts.push(Verdict {
+            predictions.push(Prediction {
                 arm: name.clone(),
                 figure: figure.into(),
                 predicted: mean(&p),
                 measured: mean(&m),
                 error,
+                median_error: median_of_pairs(&recorded, &run, name, figure),
             });
         }
     }
-    verdicts
+    predictions
 }
 
-/// The relative error; where both are below `rare`, their difference as a share of all wakes.
+/// The median of the errors of one figure over pairs of blocks with the same gaps. The arms of a round run in one order and
+/// then in the reverse, so that the blocks of an arm are in the order of their gaps. `None` without blocks.
+fn median_of_pairs(recorded: &[Vec<&Block>], run: &[Vec<&Block>], arm: &str, figure: &str) -> Option<f64> {
+    let rare = if figure.ends_with("_ns") { 0.0 } else { RARE };
+    let value = |block: &Block, name: &str| block.figures.get(name).copied().unwrap_or(0.0);
+    let pairs = recorded.iter().zip(run).flat_map(|(recorded, run)| recorded.iter().zip(run));
+    let of = |(p, m): (&&Block, &&Block)| {
+        error(value(p, &predicted(arm, figure)), value(m, &measured(figure)), rare)
+    };
+    median(pairs.map(of).collect())
+}
+
+/// The median; of an even number of values the mean of the middle two.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let at = values.len() / 2;
+    match values.len() % 2 {
+        1 => values.get(at).copied(),
+        _ => Some(f64::midpoint(*values.get(at.checked_sub(1)?)?, *values.get(at)?)),
+    }
+}
+
+/// The relative error; if both are below `rare`, their difference as a share of all wakeups.
 fn error(predicted: f64, measured: f64, rare: f64) -> f64 {
     if measured.max(predicted) <= rare {
         // `rare` is RARE of all.
@@ -115,17 +143,9 @@ fn error(predicted: f64, measured: f64, rare: f64) -> f64 {
     if measured > 0.0 { predicted / measured - 1.0 } else { f64::INFINITY }
 }
 
-/// The median of the absolute errors of one figure; `None` without verdicts.
-pub fn median_error(verdicts: &[Verdict], figure: &str) -> Option<f64> {
-    let mut errors: Vec<f64> =
-        verdicts.iter().filter(|v| v.figure == figure).map(|v| v.error.value.abs()).collect();
-    errors.sort_by(f64::total_cmp);
-    let (at, odd) = (errors.len() / 2, errors.len() % 2 == 1);
-    if odd {
-        errors.get(at).copied()
-    } else {
-        Some((errors.get(at.checked_sub(1)?)? + errors.get(at)?) / 2.0)
-    }
+/// The median of the absolute errors of one figure; `None` without predictions.
+pub fn median_error(predictions: &[Prediction], figure: &str) -> Option<f64> {
+    median(predictions.iter().filter(|v| v.figure == figure).map(|v| v.error.value.abs()).collect())
 }
 
 /// What is predicted from a block that is recorded.
@@ -192,7 +212,7 @@ fn told(waking: &WakeupBlock) -> Block {
         .fold(told, |block, (figure, value)| block.figure(measured(figure), waking.per_wake(value)))
 }
 
-/// What the recorder saw.
+/// What was recorded.
 struct Recording {
     /// Every idle period in order. A wake that comes before the guest has come to rest ends none.
     episodes: Vec<Episode>,
@@ -217,7 +237,7 @@ impl Episode {
         if !self.halted {
             return self.idle;
         }
-        // The excess is told by the length without it; two steps are enough, as it changes slowly.
+        // The excess depends on the length without it; two steps are enough, as it changes slowly.
         let once = self.idle.saturating_sub(calibration.idle_excess(self.idle));
         let event = self.idle.saturating_sub(calibration.idle_excess(once));
         // It halted, so that the poll which another task ended had not seen the event: the event came later.
@@ -269,7 +289,7 @@ fn predict(recording: &Recording, other: &Idle, calibration: &Calibration) -> Re
     Ok(predicted)
 }
 
-/// Tells when the recorder runs.
+/// Reports when the recorder runs.
 struct Started(Option<Sender<()>>);
 
 impl dwell_capture::Observer for Started {
@@ -303,7 +323,7 @@ fn recorded(
                     recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::from)
                 })
                 .map_err(LabError::Thread)?;
-            // If it fails before it starts, nothing comes, and its error is told below.
+            // If it fails before it starts, nothing comes, and its error is reported below.
             let waking = ready.recv().map_err(|_| LabError::Gone).and_then(|()| drive());
             enough.store(true, Ordering::Relaxed);
             let (summary, bytes) = recording.join().map_err(|_| LabError::Panicked)??;
@@ -355,13 +375,14 @@ fn alone_of(alone_ns: Option<u64>, idle_ns: u64, pass: Nanos) -> Nanos {
 mod tests {
     use super::*;
 
-    fn verdict(figure: &'static str, value: f64) -> Verdict {
-        Verdict {
+    fn prediction(figure: &'static str, value: f64) -> Prediction {
+        Prediction {
             arm: "x".to_owned(),
             figure: figure.into(),
             predicted: 0.0,
             measured: 0.0,
             error: Interval::unknown(value),
+            median_error: Some(value),
         }
     }
 
@@ -378,10 +399,14 @@ mod tests {
 
     #[test]
     fn the_median_is_that_of_absolute_errors_of_one_figure() {
-        let verdicts =
-            [verdict("polls", -0.5), verdict("polls", 0.1), verdict("halts", 9.0), verdict("polls", 0.2)];
-        assert_eq!(median_error(&verdicts, "polls"), Some(0.2));
-        assert_eq!(median_error(&verdicts[..2], "polls"), Some(0.3));
-        assert_eq!(median_error(&verdicts, "cpu_ns"), None);
+        let predictions = [
+            prediction("polls", -0.5),
+            prediction("polls", 0.1),
+            prediction("halts", 9.0),
+            prediction("polls", 0.2),
+        ];
+        assert_eq!(median_error(&predictions, "polls"), Some(0.2));
+        assert_eq!(median_error(&predictions[..2], "polls"), Some(0.3));
+        assert_eq!(median_error(&predictions, "cpu_ns"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `wake`: what a way to idle costs and how late its wakes are.
+//! `wake`: the cost of a way to idle, and the latency of its wakeups.
 
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, repeats_of_a_block};
@@ -10,7 +10,7 @@ use dwell_policy::Nanos;
 use dwell_stats::{Block, Figure, Trial, Unit};
 use std::sync::atomic::AtomicBool;
 
-/// The figures of an arm, besides the quantiles of the wake-up latency.
+/// The figures of an arm, besides the quantiles of the wakeup latency.
 pub fn figures() -> Vec<Figure> {
     let mut figures = Figure::latency().to_vec();
     figures.extend([
@@ -51,7 +51,7 @@ impl CountersByArm {
     }
 }
 
-/// Most wakes of a block.
+/// Most wakeups of a block.
 const MOST_WAKES: usize = 20_000;
 
 /// How many wakes a block has that takes about so long.

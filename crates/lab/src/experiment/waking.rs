@@ -1,4 +1,4 @@
-//! A vCPU that is woken again and again: the block of measuring from which several experiments are made.
+//! A vCPU that is woken again and again: the block that several experiments measure.
 //!
 //! The vCPU's thread runs on one core and the stimulus, this thread, on another. For each gap the stimulus waits until the
 //! guest has seen the event before, spins for the gap, posts the next event and wakes the guest as the guest's way to idle
@@ -19,12 +19,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
 
-/// Wakes before the first that counts: the window of every rule has settled and every page has been touched.
+/// Wakeups before the first that counts: the window of every rule has settled and every page has been touched.
 pub const WARM_UP: usize = 50;
 /// A wake that has not been seen after so long is lost: longer than an overcommitted host keeps a vCPU waiting.
 const LOST: Nanos = Nanos::from_micros(5_000_000);
 
-/// What a block of wakes showed. The warm-up is not in it.
+/// The measurements of a block, without the warm-up.
 #[derive(Clone, Debug, Default)]
 pub struct WakeupBlock {
     /// From the wake to the guest's first instruction after its halt or poll \[ns\], in order.
@@ -41,14 +41,14 @@ pub struct WakeupBlock {
     pub guest: IdleCounts,
     /// What the VMM's thread counted, where halts come to user space.
     pub user: IdleCounts,
-    /// Wakes that needed an interrupt or a system call.
+    /// Wakeups that needed an interrupt or a system call.
     pub signalled: u64,
-    /// Wakes that needed nothing, because the idler watched.
+    /// Wakeups that needed neither, because the idler was polling.
     pub avoided: u64,
 }
 
 impl WakeupBlock {
-    /// Number of wakes.
+    /// Number of wakeups.
     pub fn wakes(&self) -> u64 {
         self.latency_ns.len() as u64
     }
@@ -59,7 +59,7 @@ impl WakeupBlock {
         halt_poll_success_ns.unwrap_or(0) + halt_poll_fail_ns.unwrap_or(0)
     }
 
-    /// Halts in which the vCPU's thread slept; `None`: this kernel does not tell.
+    /// Halts in which the vCPU's thread slept; `None`: this kernel does not report them.
     pub fn slept(&self) -> Option<u64> {
         self.counters.halt_wait_hist.as_ref().map(|hist| hist.iter().sum())
     }
@@ -73,7 +73,7 @@ impl WakeupBlock {
 /// Wakes a fresh vCPU after each of the gaps, the first [`WARM_UP`] of which do not count.
 ///
 /// # Errors
-/// [`LabError`]: what KVM answers, a wake that was lost, or [`LabError::Stopped`].
+/// [`LabError`]: the error of KVM, a wake that was lost, or [`LabError::Stopped`].
 pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result<WakeupBlock, LabError> {
     wake_within(rig, idle, gaps, stop, |drive| drive())
 }
@@ -128,7 +128,7 @@ pub fn wake_within<R>(
     })
 }
 
-/// How the idler learns of an event.
+/// How an event reaches the idler.
 enum Waker<'r> {
     /// Always by an interrupt.
     Interrupt(EventFd),
@@ -143,7 +143,7 @@ impl<'r> Waker<'r> {
         if let Waker::User(idle_state) = self { Some(idle_state) } else { None }
     }
 
-    /// Wakes the idler after an event was posted; answers whether that took a signal.
+    /// Wakes the idler after an event was posted; returns whether that took a signal.
     #[inline]
     fn wake(&self, shared: &Sleeper) -> Result<bool, LabError> {
         match self {
@@ -242,7 +242,7 @@ fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<WakeupBlock, LabE
     Ok(waking)
 }
 
-/// Waits until the guest has seen an event; answers when it did \[TSC\].
+/// Waits until the guest has seen an event; returns when it did \[TSC\].
 fn see(rig: &Rig, driven: &Driven, event: u64) -> Result<u64, LabError> {
     let began = Tsc::now();
     loop {
@@ -257,20 +257,20 @@ fn see(rig: &Rig, driven: &Driven, event: u64) -> Result<u64, LabError> {
     }
 }
 
-/// What the VMM's thread knows of its idling.
+/// The state of an idling VMM thread.
 struct PolicyState {
     policy: Any,
     /// When it idled last: it has been busy since.
     ended: Tsc,
 }
 
-/// Poller a VMM's thread idles when the halts of its vCPU come to it.
+/// Where a VMM's thread idles when the halts of its vCPU come to it.
 struct UserIdle<'r> {
     rig: &'r Rig,
     state: Mutex<PolicyState>,
     /// 1 while the thread sleeps, or is about to.
     sleeping: AtomicU32,
-    /// Whether nobody will post any more.
+    /// Whether no further event will be posted.
     abandoned: AtomicBool,
     counters: IdleCounters,
 }
@@ -334,7 +334,7 @@ impl<'r> UserIdle<'r> {
         }
     }
 
-    /// After an event was posted: wakes the thread if it sleeps, and answers whether it did.
+    /// After an event was posted: wakes the thread if it sleeps, and returns whether it did.
     fn wake(&self) -> bool {
         fence(Ordering::SeqCst);
         let slept = self.sleeping.swap(0, Ordering::SeqCst) == 1;

@@ -10,9 +10,9 @@ pub const DOORBELL: u16 = 0xd8;
 /// What the guest and the thread that serves it share.
 #[repr(C)]
 pub struct RequestChannel {
-    /// Poller the guest waits for answers.
+    /// Where the guest waits for answers.
     pub idle_state: IdleState,
-    /// What it tells its host of polling.
+    /// Whether the host may poll.
     pub poll_control: PollControl,
     /// Whether every answer comes with an interrupt, so that none has to be looked for.
     always_interrupts: AtomicU32,
@@ -40,7 +40,7 @@ struct Answer {
     watching: AtomicU32,
 }
 
-// SAFETY: atomics, and what consists of them and of a IdleState.
+// SAFETY: atomics, and what consists of them and of an IdleState.
 unsafe impl Shared for RequestChannel {}
 
 /// What the guest counted.

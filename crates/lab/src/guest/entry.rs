@@ -14,7 +14,7 @@ pub(crate) const WRITE_MSR: u8 = 4;
 pub(crate) const WAKE: u8 = 0x31;
 /// Vector of the local APIC timer.
 pub(crate) const TIMER: u8 = 0x32;
-/// Poller the guest sees its local APIC.
+/// Where the guest sees its local APIC.
 pub(crate) const APIC: u64 = 0xfee0_0000;
 /// Exceptions that the processor defines.
 pub(crate) const EXCEPTIONS: u8 = 32;
@@ -35,7 +35,7 @@ extern "sysv64" fn write_msr() {
     naked_asm!("wrmsr", "iretq")
 }
 
-/// Tells the local APIC that the interrupt has been handled: any write to its register at 0xb0.
+/// Signals the end of the interrupt to the local APIC: any write to its register at 0xb0.
 #[unsafe(naked)]
 extern "sysv64" fn interrupt() {
     naked_asm!("movabs dword ptr [0xfee000b0], eax", "iretq")
@@ -67,22 +67,22 @@ extern "sysv64" fn fault() {
     naked_asm!("2:", "out 0xee, al", "hlt", "jmp 2b")
 }
 
-/// Poller the service that halts begins.
+/// Where the service that halts begins.
 pub(crate) fn halt_address() -> u64 {
     halt as *const () as u64
 }
 
-/// Poller the service that writes an MSR begins.
+/// Where the service that writes an MSR begins.
 pub(crate) fn write_msr_address() -> u64 {
     write_msr as *const () as u64
 }
 
-/// Poller the handler of interrupts begins; the bare one is for machines without an interrupt controller.
+/// Where the handler of interrupts begins; the bare one is for machines without an interrupt controller.
 pub(crate) fn interrupt_address(bare: bool) -> u64 {
     if bare { bare_interrupt as *const () as u64 } else { interrupt as *const () as u64 }
 }
 
-/// Poller the handler of an exception begins.
+/// Where the handler of an exception begins.
 pub(crate) fn exception_address(vector: u8) -> u64 {
     exceptions as *const () as u64 + EXCEPTION_BYTES * u64::from(vector)
 }

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Poller a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it never polls.
+/// Where a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it never polls.
 ///
 /// The protocol that lets a waker save the interrupt: the idler says that it polls, looks for the event, and takes the flag
 /// back before it looks for the last time and halts. A waker posts the event first and then looks at the flag: if it is up,
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// of them sees the other's.
 #[repr(C, align(128))]
 pub struct IdleState {
-    /// 1 while the idler watches memory.
+    /// 1 while the idler polls memory.
     polling: AtomicU32,
     /// [`EMPTY`], [`STORING`], [`STORED`] or [`TAKEN`].
     state: AtomicU32,
@@ -26,7 +26,7 @@ pub struct IdleState {
     counters: IdleCounters,
 }
 
-/// States of a idle_state: nobody has put a policy there, somebody is about to, one is there, an idler has taken it for good.
+/// Who has the policy of an [`IdleState`]: none yet, being stored, stored, taken by the idler.
 const EMPTY: u32 = 0;
 const STORING: u32 = 1;
 const STORED: u32 = 2;
@@ -35,7 +35,7 @@ const TAKEN: u32 = 3;
 // SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from made; all the
 // rest is atomic.
 unsafe impl Sync for IdleState {}
-// SAFETY: zero is valid everywhere (the bed is then empty), and a policy
+// SAFETY: zero is valid everywhere (no policy is stored then), and a policy
 // that is kept by value, as `make` asserts, points nowhere.
 unsafe impl Shared for IdleState {}
 
@@ -59,7 +59,7 @@ impl IdleCounters {
         add(&self.polled_cycles, cycles);
     }
 
-    /// It idled for so long, as its policy was told.
+    /// Adds an idle time, as the policy observed it.
     #[inline]
     pub(crate) fn idled(&self, cycles: u64) {
         add(&self.idled_cycles, cycles);
@@ -144,10 +144,10 @@ impl IdleState {
     }
 }
 
-/// A guest CPU that idles in a idle_state.
+/// A guest CPU that idles.
 pub struct Idler<'b> {
     idle_state: &'b IdleState,
-    /// Stays in the idle_state: a guest has no libc that could copy it.
+    /// A reference: a guest has no libc that could copy it.
     policy: Option<&'b mut Any>,
     cycles_per_mebi_ns: u64,
     /// When it idled last, by the time-stamp counter: it has been busy since.
@@ -155,7 +155,7 @@ pub struct Idler<'b> {
 }
 
 impl<'b> Idler<'b> {
-    /// Lies down in the idle_state, with the policy that was put there; without one, or where another idler has it, it never polls.
+    /// Takes the policy that was stored; without one, or if another idler has it, it never polls.
     #[inline]
     pub fn new(idle_state: &'b IdleState) -> Idler<'b> {
         let taken = idle_state.state.compare_exchange(STORED, TAKEN, Ordering::Acquire, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Exchange {
     /// One for each player: 0 serves, 1 returns.
     pub endpoints: [Endpoint; 2],
-    /// What both tell their host of polling.
+    /// Whether the host may poll.
     pub poll_control: PollControl,
     /// The exchanges: how long the server thinks before each, and then how long it took.
     pub rounds: Rounds,
@@ -18,7 +18,7 @@ pub struct Exchange {
 /// A player's endpoint.
 #[repr(C, align(128))]
 pub struct Endpoint {
-    /// Poller the player idles.
+    /// Where the player idles.
     pub idle_state: IdleState,
     mail: Mail,
     ipis: Ipis,

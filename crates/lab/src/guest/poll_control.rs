@@ -1,4 +1,4 @@
-//! The guest's word to its host whether it may poll when the guest halts.
+//! Whether the host may poll when the guest halts: `MSR_KVM_POLL_CONTROL`.
 
 use super::write_msr;
 use crate::vm::Shared;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// `MSR_KVM_POLL_CONTROL`: bit 0 lets the host poll (`Documentation/virt/kvm/x86/msr.rst`).
 const MSR_KVM_POLL_CONTROL: u32 = 0x4b56_4d05;
 
-/// What a guest will say.
+/// The value that a guest will write.
 #[repr(transparent)]
 pub struct PollControl {
-    /// 0: nothing; else 1 + the value to write.
+    /// 0: it writes nothing; else 1 + the value to write.
     said: AtomicU32,
 }
 
-// SAFETY: an atomic; zero says nothing.
+// SAFETY: an atomic; zero is valid.
 unsafe impl Shared for PollControl {}
 
 impl PollControl {
@@ -24,7 +24,7 @@ impl PollControl {
         self.said.store(said, Ordering::Release);
     }
 
-    /// In the guest: says it.
+    /// In the guest: writes it.
     pub(super) fn say(&self) {
         let said = self.said.load(Ordering::Acquire);
         if said > 0 {

@@ -52,7 +52,7 @@ impl Rounds {
         }
     }
 
-    /// As [`each`](Rounds::each): `round` is also given its length, and answers what it measured.
+    /// As [`each`](Rounds::each): `round` is also given its length, and returns what it measured.
     #[inline]
     pub(super) fn measure(&self, mut round: impl FnMut(u64, u64) -> u64) -> ! {
         let mut cells = self.cycles.iter();

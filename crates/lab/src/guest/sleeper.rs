@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// What the sleeper shares with its host.
 #[repr(C)]
 pub struct Sleeper {
-    /// Poller it idles.
+    /// Where it idles.
     pub idle_state: IdleState,
-    /// What it tells its host of polling.
+    /// Whether the host may poll.
     pub poll_control: PollControl,
     event: Event,
     seen: Seen,
@@ -31,7 +31,7 @@ struct Seen {
     at: AtomicU64,
 }
 
-// SAFETY: atomics, and a IdleState, which is Shared.
+// SAFETY: atomics, and an IdleState, which is Shared.
 unsafe impl Shared for Sleeper {}
 
 impl Sleeper {

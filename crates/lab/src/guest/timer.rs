@@ -12,7 +12,7 @@ const TSC_DEADLINE_MODE: u32 = 1 << 18;
 /// The port of the doorbell that hands a deadline over.
 pub const DOORBELL: u16 = 0xd8;
 
-/// Who keeps the guest's timer.
+/// What keeps the guest's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptBy {
     /// Its local APIC.
@@ -26,7 +26,7 @@ pub enum KeptBy {
 /// What the guest shares with its host. Every deadline comes with one interrupt, by whichever way.
 #[repr(C)]
 pub struct TimerChannel {
-    /// What it tells its host of polling.
+    /// Whether the host may poll.
     pub poll_control: PollControl,
     kept_by: AtomicU32,
     request: Request,
@@ -55,7 +55,7 @@ unsafe impl Shared for TimerChannel {}
 /// What the guest counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerCounts {
-    /// Wakes before the deadline, for which it then polled.
+    /// Wakeups before the deadline, for which it then polled.
     pub early: u64,
     /// Deadlines that had passed when the timer was set.
     pub passed: u64,

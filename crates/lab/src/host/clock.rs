@@ -95,7 +95,7 @@ impl TscHz {
         }
     }
 
-    /// What `KVM_GET_TSC_KHZ` answers; `None` for 0, with which KVM says that it does not know.
+    /// The result of `KVM_GET_TSC_KHZ`; `None` for 0, which means not known.
     pub const fn from_khz(khz: u32) -> Option<TscHz> {
         TscHz::new(khz as u64 * 1_000)
     }
@@ -127,7 +127,7 @@ fn scale(value: u64, up: u64, down: u64) -> u64 {
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-/// Why the time-stamp counter is no clock here.
+/// Why the time-stamp counter cannot be used as a clock here.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ClockError {
     /// The rate changes.
@@ -141,8 +141,8 @@ pub enum ClockError {
         /// Measured right after.
         second: u64,
     },
-    /// KVM says another rate than the one measured.
-    #[error("KVM says that the time-stamp counter runs at {kvm} Hz, and {measured} Hz are measured")]
+    /// KVM reports another rate than the one measured.
+    #[error("KVM reports a time-stamp counter of {kvm} Hz, but {measured} Hz were measured")]
     Contradiction {
         /// From `KVM_GET_TSC_KHZ`.
         kvm: u64,
@@ -159,7 +159,7 @@ const TOLERANCE: f64 = 0.005;
 /// The rate of the time-stamp counter and how well it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TscClock {
-    /// The rate to convert with: KVM's where it says one, for that is what guests are told, else the one measured.
+    /// The rate to convert with: KVM's if it reports one, since guests are given that rate, else the one measured.
     pub hz: TscHz,
     /// The rate measured against CLOCK_MONOTONIC_RAW.
     pub measured: TscHz,
@@ -171,10 +171,10 @@ pub struct TscClock {
 
 impl TscClock {
     /// Measures the rate twice, each time for half of `span` (a tenth of a second is enough), and compares both with each
-    /// other and with what KVM says.
+    /// other and with the rate that KVM reports.
     ///
     /// # Errors
-    /// Poller these differ by more than 0.5 %.
+    /// If these differ by more than 0.5 %.
     pub fn calibrate(kvm: Option<TscHz>, span: Duration) -> Result<TscClock, ClockError> {
         let marks = [Mark::now(), Mark::after(span / 2), Mark::after(span / 2)];
         let declared_invariant = invariant();

@@ -1,4 +1,4 @@
-//! What others take of the machine while an experiment measures.
+//! CPU time of other programs while an experiment measures.
 //!
 //! *Others* are all but this process and those that belong to the experiment; kernel threads count as others, also where
 //! they work for it. The CPU time of all is taken from the best source that there is:
@@ -26,7 +26,7 @@ const TICKS_ERROR: Nanos = Nanos(20_000_000);
 /// How much steal may be off, counted in hundredths of a second.
 const STEAL_ERROR: Nanos = Nanos(10_000_000);
 
-/// Poller the CPU time of all is read.
+/// Where the CPU time of all is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
     /// Its `cpuacct.usage`.
@@ -37,7 +37,7 @@ enum Source {
     Stat(PathBuf),
 }
 
-/// Why it cannot be known what others do.
+/// Why the load of other programs is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file cannot be read.
@@ -45,11 +45,11 @@ pub enum LoadError {
     Read {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file is not of the form that is known.
-    #[error("{path}: has no {what}")]
+    #[error("cannot read {path}: it has no {what}")]
     Form {
         /// Which.
         path: PathBuf,
@@ -61,12 +61,12 @@ pub enum LoadError {
     Process {
         /// Which.
         pid: u32,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Tells what others took of the machine, block by block: the [`Environment`] of a campaign on a real machine.
+/// The CPU time of other programs, block by block: the [`Environment`] of a campaign on a real machine.
 #[derive(Debug)]
 pub struct Load {
     source: Source,
@@ -90,7 +90,7 @@ impl Load {
     /// Finds the best source.
     ///
     /// # Errors
-    /// Poller not even `/proc/stat` can be read.
+    /// If not even `/proc/stat` can be read.
     pub fn open() -> Result<Load, LoadError> {
         Load::under(Path::new("/"))
     }
@@ -125,10 +125,10 @@ impl Load {
         self.own.retain(|own| *own != pid);
     }
 
-    /// What others take during the next `span`.
+    /// CPU time of other programs during the next `span`.
     ///
     /// # Errors
-    /// Poller a counter can no longer be read.
+    /// If a counter can no longer be read.
     pub fn over(&self, span: Duration) -> Result<ForeignLoad, LoadError> {
         let begin = self.read()?;
         std::thread::sleep(span);
@@ -159,7 +159,7 @@ impl Load {
         }
     }
 
-    /// How long to look at the machine to see whether it is quiet: long enough for the source to tell 2 %.
+    /// How long to look at the machine to see whether it is quiet: long enough for the source to resolve 2 %.
     fn window(&self) -> Duration {
         Duration::from_millis(if self.source.error() == Nanos::ZERO { 100 } else { 500 })
     }
@@ -255,7 +255,7 @@ fn cgroup_roots(mounts: &str, root: &Path) -> Vec<Source> {
     roots
 }
 
-/// What `/proc/stat` says of all CPUs.
+/// The line of `/proc/stat` for all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     busy: Nanos,

@@ -46,7 +46,7 @@ impl Pinned {
     /// Pins the calling thread to `cpu`.
     ///
     /// # Errors
-    /// Poller the process may not run there.
+    /// If the process may not run there.
     pub fn to(cpu: Cpu) -> Result<Pinned, PinError> {
         let failed = |source: io::Error| PinError { cpu, source };
         let place = cpu.0 as usize;
@@ -71,7 +71,7 @@ impl Drop for Pinned {
 /// The CPUs on which the calling thread may run.
 ///
 /// # Errors
-/// Poller the kernel has more than 1024 CPUs.
+/// If the kernel has more than 1024 CPUs.
 pub fn allowed() -> io::Result<Vec<Cpu>> {
     let set = sched_getaffinity(None)?;
     let cpus = (0u32..).take(CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu as usize));
@@ -83,7 +83,7 @@ pub fn allowed() -> io::Result<Vec<Cpu>> {
 pub struct Cores {
     /// One for each vCPU.
     pub vcpus: Vec<Cpu>,
-    /// For whoever wakes the vCPUs and measures.
+    /// For the thread that wakes the vCPUs and measures.
     pub stimulus: Cpu,
     /// Whether the stimulus has to share its CPU with the last vCPU.
     pub shared: bool,
@@ -95,14 +95,14 @@ pub struct Cores {
 #[derive(Debug, thiserror::Error)]
 pub enum CoresError {
     /// The affinity of the process leaves too few.
-    #[error("needs {wanted} CPUs, may use {allowed}: one for each vCPU, and two at least")]
+    #[error("needs {wanted} CPUs (one per vCPU, at least two), but may use only {allowed}")]
     TooFew {
         /// How many are needed.
         wanted: usize,
         /// How many the process may use.
         allowed: usize,
     },
-    /// The kernel does not say which there are.
+    /// The kernel does not list them.
     #[error("cannot find out which CPUs may be used")]
     Unknown(#[from] io::Error),
 }
@@ -112,7 +112,7 @@ impl Cores {
     /// their numbers. If there is none left for the stimulus, it shares that of the last vCPU.
     ///
     /// # Errors
-    /// Poller there are fewer CPUs than vCPUs, or fewer than two.
+    /// If there are fewer CPUs than vCPUs, or fewer than two.
     pub fn choose(vcpus: usize) -> Result<Cores, CoresError> {
         let machine = Sysroot::of_this_machine();
         let siblings = |cpu: Cpu| cpu::siblings(&machine, cpu.0).into_iter().map(Cpu).collect();
@@ -167,7 +167,7 @@ pub struct RealtimeError {
 
 impl Realtime {
     /// Asks for SCHED_FIFO with `priority` (1 to 99) for the calling thread, and goes on without where that is refused:
-    /// [`refused`](Realtime::refused) says so.
+    /// [`refused`](Realtime::refused) has the reason.
     pub fn ask(priority: u8) -> Realtime {
         match raise(priority) {
             Ok(before) => Realtime { before: Some(before), refused: None, stays: PhantomData },
@@ -271,7 +271,7 @@ impl Thread {
     /// switch or tick may not be in yet.
     ///
     /// # Errors
-    /// Poller there is no such thread.
+    /// If there is no such thread.
     pub fn cpu_time(self) -> io::Result<Nanos> {
         if self.pid == std::process::id() {
             return clock(thread_clock(self.tid)?);
@@ -286,7 +286,7 @@ impl Thread {
     /// How often it was switched away from.
     ///
     /// # Errors
-    /// Poller there is no such thread.
+    /// If there is no such thread.
     pub fn switches(self) -> io::Result<Switches> {
         let status = std::fs::read_to_string(self.file("status"))?;
         parse_switches(&status)
@@ -317,7 +317,7 @@ pub fn own_cpu_time() -> Nanos {
 /// CPU time that all threads of process `pid` have used, also those that have ended.
 ///
 /// # Errors
-/// Poller there is no such process.
+/// If there is no such process.
 #[allow(unsafe_code)]
 pub fn process_cpu_time(pid: u32) -> io::Result<Nanos> {
     if pid == std::process::id() {

@@ -76,7 +76,7 @@ impl Memory {
         Ok(unsafe { self.base.add(from) })
     }
 
-    /// Takes pages and answers their address.
+    /// Takes pages and returns their address.
     pub(super) fn pages(&self, count: usize) -> Result<u64, VmError> {
         Ok(self.take(count * PAGE, PAGE)?.as_ptr() as u64)
     }

@@ -29,7 +29,7 @@ use vmm_sys_util::eventfd::EventFd;
 /// Why there is no machine, or why it stopped working.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// There is no `/dev/kvm`, or it may not be used.
+    /// `/dev/kvm` does not exist or may not be used.
     #[error(
         "no KVM here: /dev/kvm: {0}; run on a machine with hardware or nested virtualization, as a member of group kvm or root"
     )]
@@ -42,7 +42,7 @@ pub enum VmError {
     Kvm {
         /// The call.
         what: &'static str,
-        /// What it answered.
+        /// Its error.
         error: io::Error,
     },
     /// A call of the operating system's failed.
@@ -50,7 +50,7 @@ pub enum VmError {
     Os {
         /// What was tried.
         what: &'static str,
-        /// What it answered.
+        /// Its error.
         error: io::Error,
     },
     /// The region is full.
@@ -72,7 +72,7 @@ fn kvm(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> VmError {
     move |error| VmError::Kvm { what, error: error.into() }
 }
 
-/// What a machine is like.
+/// Options of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The VM's own maximum of halt polling (`KVM_CAP_HALT_POLL`) \[ns\]; `None` leaves the module's.
@@ -82,7 +82,7 @@ pub struct Options {
     pub halts_in_user_space: bool,
 }
 
-/// A machine. Values that are placed in it live as long as it does.
+/// A machine. Values that are placed in it last as long as it does.
 #[derive(Debug)]
 pub struct Machine {
     // In the order in which they have to go: the VM lets go of the memory before the memory is unmapped.
@@ -96,9 +96,9 @@ pub struct Machine {
     memory: Memory,
 }
 
-/// Poller the pieces of the program begin in guest-physical memory.
+/// Where the pieces of the program begin in guest-physical memory.
 const IMAGE: u64 = 1 << 32;
-/// Poller KVM keeps three pages of its own on processors that need them (`KVM_SET_TSS_ADDR`).
+/// Where KVM keeps three pages of its own on processors that need them (`KVM_SET_TSS_ADDR`).
 const KVM_TSS: usize = 0xfffb_d000;
 /// Code at CPL0, data at CPL0, data and code at CPL3: selectors of the descriptor table below.
 const GDT: [u64; 8] =

@@ -56,7 +56,7 @@ pub struct GuestFault {
     pub address: u64,
     /// The address of the last page fault.
     pub cr2: u64,
-    /// Poller the guest's program begins, to find the instruction in this program.
+    /// Where the guest's program begins, to find the instruction in this program.
     pub program: u64,
 }
 
@@ -112,11 +112,11 @@ impl<'m> Vcpu<'m> {
         self.kicker.clone()
     }
 
-    /// Runs the program until it reports, or until it is kicked. Poller halts come to user space, `idle` has to wait for the
+    /// Runs the program until it reports, or until it is kicked. Where halts come to user space, `idle` has to wait for the
     /// event; then the vCPU is interrupted and goes on.
     ///
     /// # Errors
-    /// [`VmError::Fault`] if the program failed, or what KVM answers.
+    /// [`VmError::Fault`] if the program failed, or the error of KVM.
     pub fn run(&mut self, mut idle: impl FnMut() -> ControlFlow<()>) -> Result<(), VmError> {
         let _running = self.kicker.running()?;
         while !self.kicker.kicked() {
@@ -223,7 +223,7 @@ fn enable_apic(fd: &VcpuFd) -> Result<(), VmError> {
     fd.set_mp_state(running).map_err(kvm("KVM_SET_MP_STATE"))
 }
 
-/// Lets the guest read the host's time-stamp counter as it is. Poller KVM cannot (before 5.16), times of the guest and of the
+/// Lets the guest read the host's time-stamp counter as it is. Where KVM cannot (before 5.16), times of the guest and of the
 /// host cannot be compared, which the experiments find out by themselves.
 fn same_tsc(fd: &VcpuFd) {
     let _ = ioctl::zero_tsc_offset(fd);

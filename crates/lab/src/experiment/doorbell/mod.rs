@@ -8,7 +8,7 @@ mod server;
 
 pub use server::{IoThreadSetting, Loop};
 
-use super::play::BlockRun;
+use super::run::BlockRun;
 use super::service::{Service, served};
 use super::{KvmCountsByArm, LabError, Rig, Usage};
 use crate::gaps::Gaps;
@@ -93,25 +93,25 @@ pub fn block(
         counts: &counts,
     };
     let serve = |service: &Service<'_>| server.serve(by, service);
-    let played = served(rig, vcpu, &bell, stop, serve, || (channel.rung(), counts.read()))?;
+    let run = served(rig, vcpu, &bell, stop, serve, || (channel.rung(), counts.read()))?;
     let round_trips: Vec<u64> = channel.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     if !trial.warm_up {
-        kept.add(trial.arm, &played.kvm, round_trips.len());
+        kept.add(trial.arm, &run.kvm, round_trips.len());
     }
-    Ok(told(rig, round_trips, &played))
+    Ok(block_of(rig, round_trips, &run))
 }
 
-fn told(
+fn block_of(
     rig: &Rig,
     round_trips: Vec<u64>,
-    played: &BlockRun<(Usage, (DoorbellCounts, server::Counted))>,
+    run: &BlockRun<(Usage, (DoorbellCounts, server::Counted))>,
 ) -> Block {
     let requests = round_trips.len().max(1) as f64;
-    let [(io_before, (rung_before, before)), (io_after, (rung, after))] = &played.read;
+    let [(io_before, (rung_before, before)), (io_after, (rung, after))] = &run.read;
     let io = *io_after - *io_before;
-    let wall = rig.between(played.began, played.ended).get().max(1) as f64;
+    let wall = rig.between(run.began, run.ended).get().max(1) as f64;
     let per = |after: u64, before: u64| (after - before) as f64 / requests;
-    let vcpu = played.usage.cpu.get() as f64;
+    let vcpu = run.usage.cpu.get() as f64;
     let mut block = Block::new(round_trips)
         .figure("io_cpu_share", io.cpu.get() as f64 / wall)
         .figure("io_cpu_ns_per_request", io.cpu.get() as f64 / requests)
@@ -123,7 +123,7 @@ fn told(
         .figure("doorbells_per_request", per(rung.rung, rung_before.rung))
         .figure("doorbells_suppressed_per_request", per(rung.suppressed, rung_before.suppressed))
         .figure("interrupts_per_request", per(after.interrupts, before.interrupts));
-    if let Some(exits) = played.kvm.get("halt_exits") {
+    if let Some(exits) = run.kvm.get("halt_exits") {
         block = block.figure("hlt_exits_per_request", exits as f64 / requests);
     }
     block

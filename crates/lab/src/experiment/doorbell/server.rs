@@ -18,9 +18,9 @@ use vmm_sys_util::eventfd::EventFd;
 pub enum Loop {
     /// It sleeps until the doorbell rings.
     Blocking,
-    /// It watches memory all the time.
+    /// It polls memory all the time.
     Busy,
-    /// It watches memory for the window of a policy, then sleeps until the doorbell rings.
+    /// It polls memory for the window of a policy, then sleeps until the doorbell rings.
     Adaptive(Rule),
 }
 
@@ -145,7 +145,7 @@ impl Server<'_> {
     }
 
     /// One turn of the loop, as QEMU's `aio_poll`: polls for the policy's window, then sleeps until the doorbell rings,
-    /// which may be for a request that a poll has seen before; and tells the policy how long it took. Answers whether a
+    /// which may be for a request that a poll has seen before; and reports the length to the policy. Returns whether a
     /// poll has seen a request.
     fn wait(&self, policy: &mut Any, done: u64, service: &Service<'_>) -> Result<bool, LabError> {
         let requested = || self.channel.requested() != done;

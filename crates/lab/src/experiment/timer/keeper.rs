@@ -1,4 +1,4 @@
-//! Who keeps the timer: written as text, and done.
+//! What keeps the timer: its text form and its thread.
 
 use super::super::arm::{ParseArmError, Parts, duration};
 use super::super::service::Service;
@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use vmm_sys_util::eventfd::EventFd;
 
-/// Who keeps a guest's timer.
+/// What keeps a guest's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
     /// KVM's local APIC: the guest writes `IA32_TSC_DEADLINE`.
@@ -48,7 +48,7 @@ pub enum Inject {
 /// `KVM_SIGNAL_MSI`; `irqfd` is the default), `host:NS` (the kernel polls halts for up to NS) and `no-poll-control`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timer {
-    /// Who keeps it.
+    /// What keeps it.
     pub keeper: Keeper,
     /// How it is injected, if a thread keeps it.
     pub inject: Inject,
@@ -148,7 +148,7 @@ impl Keeper {
         service: &Service<'_>,
     ) -> Result<(), LabError> {
         match self {
-            // Nobody rings until it is over.
+            // The bell rings only at the end.
             Keeper::InKernel => service.sleep(None).map(drop),
             Keeper::Spin { early } => spin(rig.cycles(early), channel, injector, service),
             Keeper::Timerfd => sleep(rig, channel, injector, service),
@@ -188,7 +188,7 @@ fn sleep(
             return Ok(());
         }
         if fired {
-            // Reading takes the expiry back; there is nothing else to be told by it.
+            // Reading clears the expiry; its value is not used.
             rustix::io::read(&timer, &mut [0; 8]).map_err(os("reading a timerfd"))?;
             injector.fire()?;
         }

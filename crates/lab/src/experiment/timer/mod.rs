@@ -1,4 +1,4 @@
-//! `timer`: who keeps a guest's timer, how late the guest runs then, and what that costs on both sides.
+//! `timer`: what keeps a guest's timer, how late the guest runs, and what that costs on both sides.
 //!
 //! The guest sets a deadline, halts, and notes how late its next instruction is, again and again. Its timer is kept by the
 //! local APIC in the kernel, or by a *housekeeping thread* of the VMM on another core, to which the guest hands the
@@ -10,7 +10,7 @@ mod predicted;
 pub use keeper::{Inject, Keeper, Timer};
 pub use predicted::{ExitCounts, Predicted, predicted};
 
-use super::play::BlockRun;
+use super::run::BlockRun;
 use super::service::{Service, served};
 use super::{KvmCountsByArm, LabError, Rig, Usage};
 use crate::gaps::Gaps;
@@ -63,20 +63,20 @@ pub fn block(
     let injector = inject.open(&machine)?;
     let vcpu = machine.vcpu(0, timer, channel)?;
     let keep = |service: &Service<'_>| keeper.keep(rig, channel, &injector, service);
-    let played = served(rig, vcpu, &bell, stop, keep, || channel.woke())?;
+    let run = served(rig, vcpu, &bell, stop, keep, || channel.woke())?;
     let lateness: Vec<u64> = channel.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     if !trial.warm_up {
-        kept.add(trial.arm, &played.kvm, lateness.len());
+        kept.add(trial.arm, &run.kvm, lateness.len());
     }
-    Ok(told(rig, lateness, &played))
+    Ok(block_of(rig, lateness, &run))
 }
 
-fn told(rig: &Rig, lateness_ns: Vec<u64>, played: &BlockRun<(Usage, TimerCounts)>) -> Block {
+fn block_of(rig: &Rig, lateness_ns: Vec<u64>, run: &BlockRun<(Usage, TimerCounts)>) -> Block {
     let timers = lateness_ns.len().max(1) as f64;
-    let [before, after] = &played.read;
+    let [before, after] = &run.read;
     let housekeeper = (after.0 - before.0).cpu.get() as f64;
-    let vcpu = played.usage.cpu.get() as f64;
-    let wall = rig.between(played.began, played.ended).get().max(1) as f64;
+    let vcpu = run.usage.cpu.get() as f64;
+    let wall = rig.between(run.began, run.ended).get().max(1) as f64;
     let mut block = Block::new(lateness_ns)
         .figure("vcpu_cpu_ns_per_timer", vcpu / timers)
         .figure("vcpu_cpu_share", vcpu / wall)
@@ -84,7 +84,7 @@ fn told(rig: &Rig, lateness_ns: Vec<u64>, played: &BlockRun<(Usage, TimerCounts)
         .figure("housekeeper_cpu_share", housekeeper / wall)
         .figure("early_share", (after.1.early - before.1.early) as f64 / timers)
         .figure("passed_share", (after.1.passed - before.1.passed) as f64 / timers);
-    if let Some(exits) = played.kvm.get("halt_exits") {
+    if let Some(exits) = run.kvm.get("halt_exits") {
         block = block.figure("hlt_exits_per_timer", exits as f64 / timers);
     }
     block

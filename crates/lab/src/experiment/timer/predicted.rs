@@ -1,6 +1,6 @@
 //! What the model of KVM's timer predicts: which mechanism carries a guest's timer, and how many exits it costs.
 //!
-//! Nothing here is measured. The model is `dwell_policy::timer`; what it is told of this host is read from sysfs, and the
+//! Nothing here is measured. The model is `dwell_policy::timer`; its facts about this host are read from sysfs, and the
 //! other hosts are assumed to run the same kernel.
 
 use super::super::{LabError, Rig};
@@ -26,9 +26,9 @@ pub struct Predicted {
     pub housekeeping: bool,
     /// How early the timer is set.
     pub advance: String,
-    /// Poller the guest runs when its timer fires.
+    /// Where the guest runs when its timer fires.
     pub running: ExitCounts,
-    /// Poller it has halted.
+    /// Where it has halted.
     pub halted: ExitCounts,
 }
 

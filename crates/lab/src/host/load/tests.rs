@@ -53,7 +53,7 @@ fn files_that_are_absent_or_strange_are_named() {
     assert!(error.to_string().ends_with("proc/stat"), "{error}");
     let short = machine(&[("proc/stat", "cpu 1 2 3\n")]);
     let error = Load::under(short.path()).unwrap_err();
-    assert!(error.to_string().ends_with("proc/stat: has no line of all CPUs"), "{error}");
+    assert!(error.to_string().ends_with("proc/stat: it has no line of all CPUs"), "{error}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_process_of_the_experiment_that_is_gone_is_named() {
 #[test]
 fn waiting_for_quiet_has_an_end() {
     let mut load = Load::open().unwrap();
-    assert!(load.wait_quiet(f64::INFINITY, Duration::from_mins(1)));
+    assert!(load.wait_quiet(f64::INFINITY, Duration::from_secs(60)));
     let child = Spinning::new();
     let begin = Instant::now();
     let quiet = load.wait_quiet(-1.0, Duration::from_millis(300));

@@ -114,7 +114,7 @@ fn cpu_time_of_a_child_is_known_as_a_process_and_as_a_thread() {
     let begin = Instant::now();
     let enough = |time: io::Result<Nanos>| time.unwrap().get() > 20_000_000;
     while !(enough(process_cpu_time(child.id())) && enough(Thread::of(child.id(), child.id()).cpu_time())) {
-        assert!(begin.elapsed() < Duration::from_mins(1), "a child that spins uses no CPU");
+        assert!(begin.elapsed() < Duration::from_secs(60), "a child that spins uses no CPU");
         std::thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! vCPUs whose programs drive themselves: run through their warm-up, measured through the rest.
+//! Runs vCPUs whose programs drive themselves: first the warm-up, then the measured part.
 
 use super::{KvmCounts, LabError, Placed, Usage, repeats_of_a_block};
 use crate::guest::MOST_ROUNDS;
@@ -12,29 +12,29 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// How many rounds a block has that takes about so long, if one round takes `guess` besides the length that it is given.
+/// The number of rounds of a block of about this length, if a round takes `guess` in addition to its given length.
 pub fn rounds_of_a_block(given: Nanos, guess: Nanos, block: Nanos, warm_up: usize) -> usize {
     repeats_of_a_block(Nanos(given.get() + guess.get()), block, MOST_ROUNDS - warm_up)
 }
 
-/// What a player did and used after its warm-up.
+/// The measured part of one participant's block.
 pub(super) struct BlockRun<T> {
-    /// What its thread used.
+    /// CPU time and switches of its thread.
     pub(super) usage: Usage,
-    /// When the warm-up had ended.
+    /// End of the warm-up.
     pub(super) began: Tsc,
-    /// When all had ended.
+    /// End of the block.
     pub(super) ended: Tsc,
-    /// What KVM counted, if it is a vCPU.
+    /// KVM's counters, if it is a vCPU.
     pub(super) kvm: KvmCounts,
-    /// What else was read, before and after.
+    /// Further counters, before and after.
     pub(super) read: [T; 2],
 }
 
-/// Runs a vCPU's program through its warm-up and then through what counts, in the calling thread, which has been placed.
-/// `warmed` is called between the two, whatever happened, so that players can wait for each other; `read` once before what
-/// counts and once after.
-pub(super) fn play<T>(
+/// Runs a vCPU's program through its warm-up and its measured part, in the calling thread, which has been placed. `warmed`
+/// is called between the two, also after an error, so that participants can wait for each other; `read` once before the
+/// measured part and once after it.
+pub(super) fn run<T>(
     vcpu: &mut Vcpu<'_>,
     place: Result<Placed, LabError>,
     warmed: impl FnOnce(),
@@ -53,55 +53,55 @@ pub(super) fn play<T>(
     Ok(BlockRun { usage, began, ended, kvm: after.1 - &before.0, read: [before.1, after.0] })
 }
 
-/// Held by each player while it plays.
-pub(super) type Playing = Sender<Infallible>;
+/// Held by each participant while it runs.
+pub(super) type Running = Sender<Infallible>;
 
-/// Starts players by `start`, each with a [`Playing`] to hold, and waits until all of them have ended. Kicks the vCPUs if
-/// they take too long or the user wants no more.
+/// Starts participants by `start`, each with a [`Running`] to hold, and waits until all of them have ended. Kicks the vCPUs
+/// if they take too long or the stop flag is set.
 ///
 /// # Errors
-/// What `start` answers, [`LabError::Stuck`] or [`LabError::Stopped`]; players have to be joined all the same.
+/// Those of `start`, [`LabError::Stuck`] or [`LabError::Stopped`]; participants have to be joined all the same.
 pub(super) fn watch<T>(
     kickers: &[Kicker],
     stop: &AtomicBool,
-    start: impl FnOnce(Playing) -> Result<T, LabError>,
+    start: impl FnOnce(Running) -> Result<T, LabError>,
 ) -> Result<T, LabError> {
-    /// A block takes half a second; beyond this something is lost.
+    /// A block takes half a second; beyond this an interrupt was lost.
     const LONGEST: Duration = Duration::from_secs(5);
-    /// How often to look whether the user wants no more.
+    /// How often the stop flag is read.
     const LOOK: Duration = Duration::from_millis(50);
-    let (playing, ended) = channel::<Infallible>();
-    let started = start(playing)?;
+    let (running, ended) = channel::<Infallible>();
+    let started = start(running)?;
     let began = Instant::now();
-    let mut told = Ok(());
+    let mut outcome = Ok(());
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(LOOK) {
         if began.elapsed() > LONGEST {
-            told = Err(LabError::Stuck);
+            outcome = Err(LabError::Stuck);
         }
-        if told.is_err() || stop.load(Ordering::Relaxed) {
+        if outcome.is_err() || stop.load(Ordering::Relaxed) {
             kickers.iter().for_each(Kicker::kick);
         }
     }
     // It may have been too late to be seen.
-    if stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { told.map(|()| started) }
+    if stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { outcome.map(|()| started) }
 }
 
-/// Starts a thread that plays.
-pub(super) fn player<'s, T: Send + 's>(
+/// Starts the thread of a participant.
+pub(super) fn spawn<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     name: String,
-    playing: Playing,
-    play: impl FnOnce() -> Result<T, LabError> + Send + 's,
+    running: Running,
+    run: impl FnOnce() -> Result<T, LabError> + Send + 's,
 ) -> Result<ScopedJoinHandle<'s, Result<T, LabError>>, LabError> {
     let thread = std::thread::Builder::new().name(name);
-    let play = move || {
-        let _playing = playing;
-        play()
+    let body = move || {
+        let _running = running;
+        run()
     };
-    thread.spawn_scoped(scope, play).map_err(LabError::Thread)
+    thread.spawn_scoped(scope, body).map_err(LabError::Thread)
 }
 
-/// The end of a player's work.
-pub(super) fn join<T>(player: ScopedJoinHandle<'_, Result<T, LabError>>) -> Result<T, LabError> {
-    player.join().map_err(|_| LabError::Panicked)?
+/// Waits for a participant.
+pub(super) fn join<T>(participant: ScopedJoinHandle<'_, Result<T, LabError>>) -> Result<T, LabError> {
+    participant.join().map_err(|_| LabError::Panicked)?
 }
