@@ -1,18 +1,6 @@
-//! A table of any bytes: an error, or a recording that reads back with as many episodes as were counted.
+//! The target `csv` of `dwell-fuzzing` under libFuzzer.
 #![no_main]
 
-use dwell_trace::import::{Input, csv};
-use dwell_recording::summary::Summary;
-use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
-    let packing = Packing { rows_per_group: 3, zstd_level: 1 };
-    let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();
-    let Ok(input) = Input::new("fuzz", data) else { return };
-    let Ok(summary) = csv::import(input, &csv::CsvOptions::for_layer(Layer::Guest), &mut writer) else { return };
-    let reader = Reader::from_bytes("fuzz", writer.close().unwrap().1).unwrap();
-    assert_eq!(reader.episodes(), summary.episodes);
-    let read = Summary::of(&reader).unwrap();
-    assert_eq!((read.all.episodes, read.out_of_order), (summary.episodes, 0));
-});
+fuzz_target!(|data: &[u8]| dwell_fuzzing::csv::run(data));

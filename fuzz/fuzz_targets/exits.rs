@@ -1,14 +1,6 @@
-//! A trace of any bytes: an error, or a table whose rows add up and print.
+//! The target `exits` of `dwell-fuzzing` under libFuzzer.
 #![no_main]
 
-use dwell_trace::exits::{ExitTable, NARROW};
-use dwell_trace::import::Input;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
-    let Ok(input) = Input::new("fuzz", data) else { return };
-    let Ok(table) = ExitTable::read(input) else { return };
-    assert_eq!(table.rows.iter().map(|row| row.samples).sum::<u64>(), table.total_samples);
-    assert!(table.rows.iter().all(|row| row.samples > 0 && row.min_ns <= row.max_ns));
-    assert!(!table.render(NARROW).is_empty());
-});
+fuzz_target!(|data: &[u8]| dwell_fuzzing::exits::run(data));

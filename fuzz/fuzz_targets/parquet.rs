@@ -1,23 +1,11 @@
-//! Any bytes opened and read as a recording: an error, or as many rows as were claimed.
-//!
-//! The Parquet library may panic on damaged files; the reader turns that into an error. libFuzzer's hook would abort
-//! before it could, so it is taken out: what is not caught still unwinds into the harness, which aborts.
+//! The target `parquet` of `dwell-fuzzing` under libFuzzer.
+//! libFuzzer's panic hook would abort before the reader can turn a panic of the Parquet library into an error, so it
+//! is replaced: what is not caught still unwinds into the harness, which aborts.
 #![no_main]
 
-use dwell_recording::{Chunk, Columns, Reader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
     init: std::panic::set_hook(Box::new(|_| ())),
-    |data: &[u8]| {
-        let Ok(reader) = Reader::from_bytes("fuzz", data.to_vec()) else { return };
-        let mut chunk = Chunk::default();
-        for row_group in 0..reader.row_groups() {
-            if reader.read(row_group, Columns::ALL, &mut chunk).is_ok() {
-                assert_eq!(chunk.idle_ns.len(), chunk.rows);
-                assert_eq!(chunk.ready.len(), chunk.rows);
-                assert_eq!(chunk.idler.len(), chunk.rows);
-            }
-        }
-    }
+    |data: &[u8]| dwell_fuzzing::parquet::run(data)
 );

@@ -1,0 +1,13 @@
+//! A trace of any bytes: an error, or a table whose rows add up and print.
+
+use dwell_trace::exits::{ExitTable, NARROW};
+use dwell_trace::import::Input;
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let Ok(input) = Input::new("fuzz", data) else { return };
+    let Ok(table) = ExitTable::read(input) else { return };
+    assert_eq!(table.rows.iter().map(|row| row.samples).sum::<u64>(), table.total_samples);
+    assert!(table.rows.iter().all(|row| row.samples > 0 && row.min_ns <= row.max_ns));
+    assert!(!table.render(NARROW).is_empty());
+}

@@ -1,0 +1,43 @@
+//! Fuzz targets for everything that reads untrusted input, and seeds for them.
+//!
+//! A target is a function of bytes that panics when a promise is broken. It runs in two ways: `cargo +nightly fuzz run TARGET`
+//! in the directory `fuzz` (libFuzzer, guided by coverage), and `cargo test --test targets`, which changes the seeds at
+//! random for some seconds with the stable compiler.
+#![forbid(unsafe_code)]
+// A panic is how a target reports what it finds.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+
+pub mod csv;
+pub mod doctor;
+pub mod exits;
+pub mod journal;
+pub mod kvm_stats;
+pub mod libvirt;
+pub mod measured;
+pub mod parquet;
+pub mod perf;
+pub mod plan;
+pub mod qemu;
+pub mod qmp;
+pub mod ring;
+pub mod seeds;
+
+/// A target: its name, and what runs it.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 13] = [
+    ("csv", csv::run),
+    ("perf", perf::run),
+    ("qemu", qemu::run),
+    ("exits", exits::run),
+    ("ring", ring::run),
+    ("parquet", parquet::run),
+    ("plan", plan::run),
+    ("journal", journal::run),
+    ("qmp", qmp::run),
+    ("libvirt", libvirt::run),
+    ("measured", measured::run),
+    ("kvm_stats", kvm_stats::run),
+    ("doctor", doctor::run),
+];

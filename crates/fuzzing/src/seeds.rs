@@ -1,0 +1,287 @@
+//! Seeds: well-formed inputs of every target, from which both fuzzers start.
+//!
+//! The texts in `seeds/` are parts of real traces: `host.perf.txt` and `threads.perf.txt` of `perf script --ns --header
+//! --show-task-events -F +pid`, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
+//! other seeds are made here, by the writers of dwell itself where it has one.
+
+#[path = "../../knobs/tests/change/fixture.rs"]
+#[allow(unreachable_pub, unused_imports)]
+mod fixture;
+
+use dwell_knobs::change::{self, Permission};
+use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
+use dwell_recording::{Episode, Layer, Metadata, Packing, SettingValue, SettingsChange, WakeCause, Writer};
+use fixture::{Fixture, guest_plan, host_plan, trap_plan};
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write;
+
+const HOST: &[u8] = include_bytes!("../seeds/host.perf.txt");
+const THREADS: &[u8] = include_bytes!("../seeds/threads.perf.txt");
+const QEMU: &[u8] = include_bytes!("../seeds/qemu-7.2.log");
+
+/// The seeds of a target; none for a name that is no target's.
+pub fn of(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "csv" => csv(),
+        "perf" => [HOST, THREADS].iter().flat_map(|text| chosen(0..16, text)).collect(),
+        "qemu" => chosen(0..16, QEMU).collect(),
+        "exits" => exits(),
+        "ring" => ring(),
+        "parquet" => parquet(),
+        "plan" => [guest_plan(), host_plan("6.18"), trap_plan()]
+            .iter()
+            .map(|plan| plan.to_toml().unwrap().into_bytes())
+            .collect(),
+        "journal" => journal(),
+        "qmp" => qmp(),
+        "libvirt" => libvirt(),
+        "measured" => measured(),
+        "kvm_stats" => kvm_stats(),
+        "doctor" => doctor(),
+        _ => vec![],
+    }
+}
+
+/// A text behind each value of the byte that chooses options.
+fn chosen(choices: std::ops::Range<u8>, text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    choices.map(move |choice| [&[choice], text].concat())
+}
+
+fn csv() -> Vec<Vec<u8>> {
+    let all = "idler,start_ns,idle_ns,window_ns,halted,wake,wake_latency_ns,alone_ns,ready\n\
+        cpu0,0,1000,,,timer,,250,\n\
+        cpu1,0,18446744073709551615,0,true,,12,18446744073709551615,\n\
+        cpu0,2000,0,200000,false,ipi,0,,\"a,b\"\n";
+    let two = "\u{feff}start_ns,idle_ns\r\n0,5\r\n5,7\r\n100,9223372036854775807\r\n";
+    let mut gzip = GzEncoder::new(vec![], Compression::fast());
+    gzip.write_all(all.as_bytes()).unwrap();
+    vec![all.into(), two.into(), gzip.finish().unwrap()]
+}
+
+fn exits() -> Vec<Vec<u8>> {
+    let pair = |at: u32, reason: &str| {
+        format!(
+            "       CPU 0/KVM  1234/1236  [003]   100.{at:09}: kvm:kvm_exit: vcpu 0 reason {reason} rip 0x1 info1 0x0\n       \
+             CPU 0/KVM  1234/1236  [003]   100.{:09}: kvm:kvm_entry: vcpu 0, rip 0x1\n",
+            at + 4_321
+        )
+    };
+    let text: String = ["HLT", "MSR_WRITE", "IO_INSTRUCTION", "HLT"]
+        .iter()
+        .zip(1..)
+        .map(|(reason, at)| pair(at * 10_000, reason))
+        .collect();
+    vec![text.into_bytes()]
+}
+
+/// `struct perf_event_header` and what follows it.
+fn record(kind: u32, misc: u16, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let size = u16::try_from(8 + body.len()).unwrap();
+    [&kind.to_ne_bytes()[..], &misc.to_ne_bytes(), &size.to_ne_bytes(), &body].concat()
+}
+
+/// A tracepoint: `choice` is what [`ring`](crate::ring) takes it for.
+fn sample(time_ns: u64, ids: (i32, i32), choice: u8, fields: &[&[u8]]) -> Vec<u8> {
+    let fields = [&[&[choice][..]], fields].concat().concat();
+    let size = u32::try_from(fields.len()).unwrap();
+    let (pid, tid) = ids;
+    let parts: [&[u8]; 5] =
+        [&pid.to_ne_bytes(), &tid.to_ne_bytes(), &time_ns.to_ne_bytes(), &size.to_ne_bytes(), &fields];
+    record(9, 0, &parts)
+}
+
+fn lost(time_ns: u64, count: u64) -> Vec<u8> {
+    record(2, 0, &[&7u64.to_ne_bytes(), &count.to_ne_bytes(), &[0; 8], &time_ns.to_ne_bytes()])
+}
+
+fn switch(time_ns: u64, out: bool, other: i32, own: i32) -> Vec<u8> {
+    let misc = if out { 1 << 13 } else { 0 };
+    let [other, own] = [other, own].map(i32::to_ne_bytes);
+    record(15, misc, &[&other, &other, &own, &own, &time_ns.to_ne_bytes(), &[0; 8]])
+}
+
+fn ring() -> Vec<Vec<u8>> {
+    let wakeup = |at: u64, ns: u64, waited: u8| sample(at, (40, 41), 0, &[&ns.to_ne_bytes(), &[waited, 1]]);
+    let poll = |at: u64, grow: u8, new: u32, old: u32| {
+        sample(at, (40, 41), 1, &[&0u32.to_ne_bytes(), &[grow], &new.to_ne_bytes(), &old.to_ne_bytes()])
+    };
+    let host = [
+        wakeup(100_000, 90_000, 1),
+        poll(100_010, 1, 10_000, 0),
+        wakeup(150_000, 9_000, 0),
+        lost(150_001, 3),
+        wakeup(250_000, 70_000, 1),
+        poll(250_010, 0, 0, 10_000),
+    ]
+    .concat();
+    let idle = |at: u64, state: u32| sample(at, (0, 0), 3, &[&state.to_ne_bytes(), &0u32.to_ne_bytes()]);
+    let guest = [
+        idle(1_000, 1),
+        idle(51_000, u32::MAX),
+        sample(51_500, (0, 0), 4, &[&[0; 4], &[1], &200_000u32.to_ne_bytes(), &0u32.to_ne_bytes()]),
+        switch(52_000, false, 0, 41),
+        switch(60_000, true, 0, 41),
+        idle(60_100, 0),
+        sample(70_000, (0, 0), 9, &[]),
+        idle(70_100, u32::MAX),
+        lost(70_200, 1),
+        switch(70_300, false, 0, 42),
+    ]
+    .concat();
+    let enter = |at: u64, call: u64, timeout: i64| {
+        let arguments = [3u64, 4, 5, timeout.cast_unsigned(), 0, 0].map(u64::to_ne_bytes).concat();
+        sample(at, (50, 51), 12, &[&call.to_ne_bytes(), &arguments])
+    };
+    let leave = |at: u64, call: u64, result: i64| {
+        sample(at, (50, 51), 13, &[&call.to_ne_bytes(), &result.to_ne_bytes()])
+    };
+    let threads = [
+        enter(1_000, 232, -1),
+        leave(9_000, 232, 1),
+        enter(9_100, 232, 0),
+        leave(9_200, 232, 0),
+        enter(9_300, 7, -1),
+        lost(10_000, 2),
+        leave(20_000, 7, 1),
+    ]
+    .concat();
+    [host, guest, threads].iter().flat_map(|events| chosen(0..8, events)).collect()
+}
+
+fn parquet() -> Vec<Vec<u8>> {
+    let write = |layer: Layer, rows: u64, full: bool| {
+        let mut metadata = Metadata::new(layer);
+        if full {
+            metadata.kernel = Some("6.18.44".to_owned());
+            metadata.settings.push(SettingsChange {
+                at_ns: None,
+                layer,
+                values: [("halt_poll_ns".to_owned(), SettingValue::Number(200_000))].into(),
+            });
+        }
+        let packing = Packing { rows_per_group: 7, zstd_level: 1 };
+        let mut writer = Writer::new(Vec::new(), metadata, packing).unwrap();
+        for row in 0..rows {
+            let mut episode = Episode::new(if row % 3 == 0 { "a" } else { "b" }, row * 1_000, row * 37 % 900);
+            if full {
+                episode.window_ns = (row % 2 == 0).then_some(row);
+                episode.halted = Some(row % 4 == 0);
+                episode.wake = [None, Some(WakeCause::Io), Some(WakeCause::Timer)][(row % 3) as usize];
+                episode.wake_latency_ns = Some(row);
+                episode.alone_ns = Some(row * 9);
+                episode.ready = Some(&["x", "y"]);
+            }
+            writer.push(&episode).unwrap();
+        }
+        writer.close().unwrap().1
+    };
+    vec![write(Layer::Guest, 3, false), write(Layer::Host, 20, true), write(Layer::Iothread, 1, true)]
+}
+
+/// Files of the journal without their first line, which the target writes, and one with it.
+fn journal() -> Vec<Vec<u8>> {
+    let mut seeds = vec![];
+    for keep in [false, true] {
+        let fixture = Fixture::guest();
+        let mut journal = Journal::open(&fixture.machine, STATE_DIRECTORY).unwrap();
+        let ready =
+            change::check(&fixture.machine, &guest_plan(), keep, Permission::default(), journal.changes())
+                .unwrap();
+        let bytes = encode(&change::apply(&mut journal, &ready, &mut |_| ()).unwrap());
+        let text = bytes.iter().position(|byte| *byte == b'\n').map_or(&bytes[..], |end| &bytes[end + 1..]);
+        seeds.extend([text.to_vec(), bytes]);
+    }
+    seeds
+}
+
+fn qmp() -> Vec<Vec<u8>> {
+    let threads = "{\"return\":[{\"id\":\"io0\",\"thread-id\":4242,\"poll-max-ns\":32768,\"poll-grow\":0,\"poll-shrink\":0,\
+        \"aio-max-batch\":0}],\"id\":2}\n";
+    let event = "{\"event\":\"X\",\"data\":{},\"timestamp\":{\"seconds\":1,\"microseconds\":1}}\n";
+    let error = "{\"error\":{\"class\":\"GenericError\",\"desc\":\"no\"},\"id\":3}\n";
+    let value = "{\"return\":5,\"id\":4}\n";
+    let texts = [
+        threads.to_owned(),
+        format!("{event}{threads}{event}{error}{value}"),
+        format!("{threads}{threads}{value}"),
+    ];
+    texts.iter().flat_map(|text| chosen(0..4, text.as_bytes())).collect()
+}
+
+fn libvirt() -> Vec<Vec<u8>> {
+    let domain = |threads: &str| {
+        format!("<domain type='kvm'>\n  <name>vm</name>\n{threads}\n  <devices/>\n</domain>\n")
+    };
+    [
+        "  <iothreads>1</iothreads>\n  <iothreadids><iothread id='1'/></iothreadids>",
+        "  <iothreads>2</iothreads>\n  <iothreadids>\n    <iothread id='1'/>\n    <iothread id='2' thread_pool_min='0'>\n      \
+         <poll max='32768' grow='2' shrink='0'/>\n    </iothread>\n  </iothreadids>",
+        "  <iothreadids><iothread id=\"1\"><!-- a --><poll max='0'/></iothread></iothreadids>",
+    ]
+    .into_iter()
+    .map(|threads| domain(threads).into_bytes())
+    .collect()
+}
+
+fn measured() -> Vec<Vec<u8>> {
+    [
+        r#"{"recorded_under": "host:1ms", "distributions": [{"gaps": "exponential:100us", "rounds": 9, "verdicts": [{"arm":
+        "host:50us", "figure": "halts", "predicted": 0.6, "measured": 0.5, "error": {"low": null, "value": 0.2, "high":
+        0.25}}]}]}"#,
+        r#"{"qemu": "11.1", "iothread": "io0", "arms": [{"name": "A"}, {"name": "B", "predicted": {"sleeps": 0.3,
+        "polled_ns": 9.0}}], "findings": {"rows": [{"arm": "B", "figure": "sleeps_per_request", "value": {"low": 0.25,
+        "value": 0.3, "high": 0.4}}]}}"#,
+        r#"{"change": 3, "verdict": "came_in_part", "rounds": 8, "figures": [{"figure": "halts_per_s", "predicted_before":
+        100.0, "predicted_after": 300.0, "before": {"low_95": 90.0, "value": 100.0, "high_95": null}, "after": null,
+        "difference": null}]}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+fn kvm_stats() -> Vec<Vec<u8>> {
+    vec![dwell_testing::kvm_stats::file(&[
+        ("halt_exits", 0, 0, &[7]),
+        ("halt_attempted_poll", 0, 0, &[5]),
+        ("halt_successful_poll", 0, 0, &[3]),
+        ("halt_poll_fail_ns", 0x20, -9, &[40_000]),
+        ("halt_wait_ns", 0x20, -9, &[123_456]),
+        ("halt_wait_hist", 0x24, -9, &[0, 1, 2, 3, 0, 9]),
+    ])]
+}
+
+fn doctor() -> Vec<Vec<u8>> {
+    let guest = [
+        "6.18.44\n",
+        "root=/dev/vda idle=poll quiet\n",
+        "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R)\nflags\t\t: fpu hypervisor mwait\n\n",
+        "tracefs /sys/kernel/tracing tracefs rw,nosuid 0 0\n",
+        "24 30 0:22 / /sys/kernel/tracing rw,nosuid shared:7 - tracefs tracefs rw\n",
+        "Name:\tdwell\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nNSpid:\t7\n",
+        "/usr/bin/qemu-system-x86_64\0-name\0guest=vm,debug-threads=on\0-object\0iothread,id=io0\0-cpu\0host\0",
+        "qemu-system-x86\n",
+        "Name:\tqemu\nUid:\t0\t0\t0\t0\nThreads:\t2\n",
+        "7 (qemu) S 1 7 7 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 2 0 100 1 1\n",
+        "CPU 0/KVM\n",
+        "IO io0\n",
+        "2\n",
+        "8a0d4b7c-0000-4000-8000-000000000000\n",
+        "200000\n",
+        "2\n",
+        "0\n",
+        "10000\n",
+        "-1\n",
+        "200000\n",
+        "50000\n",
+        "haltpoll\n",
+        "haltpoll\n",
+        "0-3\n",
+        "POLL\n",
+        "0\n",
+        "[none] integrity confidentiality\n",
+    ];
+    let format = "name: kvm_halt_poll_ns\nID: 7\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
+        \tfield:bool grow;\toffset:8;\tsize:1;\tsigned:0;\n\nprint fmt: \"x\"\n";
+    vec![guest.map(str::as_bytes).join(&0xff), format.into()]
+}
