@@ -1,4 +1,4 @@
-//! What a halt costs on this host, as `dwell lab calibrate` has measured and stored it.
+//! The cost of a halt on this host, as `dwell lab calibrate` measured and stored it.
 
 use anyhow::{Context, bail};
 use dwell_lab::experiment::calibrate::{Calibration, FORMAT};
@@ -13,11 +13,13 @@ use std::path::{Path, PathBuf};
 pub(crate) fn path() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let state = state.context("neither XDG_STATE_HOME nor HOME says where to keep the calibration")?;
+    let state = state.context(
+        "cannot find the stored calibration: neither XDG_STATE_HOME nor HOME is set to an absolute path",
+    )?;
     Ok(state.join("dwell/halt-cost.json"))
 }
 
-/// Stores it: written beside and moved there, so that it is there whole or not at all.
+/// Stores the calibration: written to a temporary file and renamed, so that it is complete or absent.
 pub(crate) fn store(calibration: &Calibration, path: &Path) -> anyhow::Result<()> {
     let write = || -> anyhow::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
@@ -27,13 +29,13 @@ pub(crate) fn store(calibration: &Calibration, path: &Path) -> anyhow::Result<()
     write().with_context(|| format!("cannot store the calibration in {}", path.display()))
 }
 
-/// The longest calibration that is read \[bytes\]; one has some kilobytes.
+/// The largest calibration file that is read \[bytes\]; one has a few kilobytes.
 const LONGEST: u64 = 1 << 20;
 
 /// The calibration, if there is one.
 ///
 /// # Errors
-/// If it is there and cannot be read.
+/// If it exists and cannot be read.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Calibration>> {
     let text = match regular::read_text(path, LONGEST) {
         Ok(text) => text,
@@ -41,11 +43,11 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Calibration>> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
     let calibration: Calibration = serde_json::from_str(&text).with_context(|| {
-        format!("{} is no calibration; measure again with `dwell lab calibrate`", path.display())
+        format!("cannot read {}: not a calibration; measure again with `dwell lab calibrate`", path.display())
     })?;
     if calibration.format != FORMAT {
         bail!(
-            "{} has format {}, known is {FORMAT}; measure again with `dwell lab calibrate`",
+            "cannot read {}: format {} is not supported, only {FORMAT}; measure again with `dwell lab calibrate`",
             path.display(),
             calibration.format
         );
@@ -56,10 +58,10 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Calibration>> {
 /// The calibration, if it was made on a machine like that of a recording: of the same CPU model and kernel release.
 ///
 /// # Errors
-/// If it is there and cannot be read.
+/// If it exists and cannot be read.
 pub(crate) fn of_machine(metadata: &Metadata) -> anyhow::Result<Option<Calibration>> {
     let (Some(cpu_model), Some(kernel)) = (&metadata.cpu_model, &metadata.kernel) else { return Ok(None) };
-    // Without a home there is no place where one could be.
+    // Without a home directory there is no stored calibration.
     let Ok(path) = path() else { return Ok(None) };
     Ok(load(&path)?.filter(|stored| stored.cpu_model == *cpu_model && stored.kernel == *kernel))
 }
@@ -91,6 +93,6 @@ mod tests {
         store(&Calibration { format: FORMAT + 1, ..calibration }, &path).unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("measure again"));
         fs::write(&path, "{").unwrap();
-        assert!(load(&path).unwrap_err().to_string().contains("no calibration"));
+        assert!(load(&path).unwrap_err().to_string().contains("not a calibration"));
     }
 }

@@ -1,22 +1,22 @@
-//! The self-check in front of everything that predicts from a recording.
+//! The self-check that precedes every prediction from a recording.
 
 use anyhow::bail;
 use dwell_replay::RecordingSource;
 use dwell_replay::check::{CONTRADICTS, SelfCheck, Verdict, self_check};
 
-/// Whether to believe a recording that contradicts itself.
+/// Whether to give advice although the self-check fails.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct CheckArgs {
-    /// Advise even if replaying the setting in force differs by more than 20 % from what was recorded
+    /// Give advice even if the self-check differs by more than 20 %
     ///
-    /// The replay is compared with the polls, successful polls, halts and polled time of the recording. Where they differ,
-    /// predictions of other settings are wrong as well, by as much or more.
+    /// The self-check replays the setting in force and compares polls, successful polls, halts and polled time with
+    /// those recorded. Where they differ, predictions for other settings are off by as much or more.
     #[arg(long)]
     despite_self_check: bool,
 }
 
 impl CheckArgs {
-    /// Refuses to advise on a recording that contradicts itself.
+    /// Refuses to give advice on a recording that fails the self-check.
     pub(crate) fn refuse(self, file: &str, check: &SelfCheck) -> anyhow::Result<()> {
         if check.contradicts() && !self.despite_self_check {
             let limit = 100.0 * CONTRADICTS;

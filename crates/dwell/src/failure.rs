@@ -4,19 +4,19 @@ use crate::output;
 use std::io;
 use std::process::ExitCode;
 
-/// What a command answers: whether the answer is yes, or trouble.
+/// The outcome of a command: a positive or negative result, or an error.
 pub(crate) type Outcome = anyhow::Result<Answer>;
 
-/// The answer of a command that went well.
+/// The result of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Done, or yes.
+    /// Success, or a positive result.
     Yes,
-    /// A negative answer, where the user asked to have it in the exit code.
+    /// A negative result, if --exit-code was given.
     No,
 }
 
-/// 0 for yes, 1 for no, 2 for trouble, which is printed as one line. A reader that has closed the pipe is no trouble.
+/// 0, 1 for a negative result, 2 for an error, which is printed as one line. A closed pipe is not an error.
 pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
@@ -35,7 +35,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 
-/// The whole chain of causes, each said once.
+/// The whole chain of causes, each one once.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,9 +1,10 @@
-//! dwell: how long should an idle CPU poll before it halts?
+//! dwell: how long should an idle CPU or I/O thread poll before it halts?
 
 mod calibration;
 mod check;
 mod command;
 mod failure;
+mod input;
 mod model;
 mod output;
 mod paint;
@@ -14,26 +15,24 @@ mod settings;
 mod state;
 mod stop;
 mod suggest;
-mod whence;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// How long should an idle CPU or I/O thread poll before it halts?
+/// Tune how long idle CPUs and I/O threads poll before they halt
 ///
-/// Polling burns CPU; halting costs a VM exit, a wake-up interrupt and microseconds of latency. dwell replays a
-/// recording of how a machine really idles through exact models of the rules that make this choice in Linux, KVM and
-/// QEMU, tells what the present setting costs, what any other would have cost and what is possible at all, and what to
-/// set.
+/// An idle CPU, vCPU or I/O thread can poll for a while or halt at once. Polling costs CPU time; halting costs a VM
+/// exit, a wakeup interrupt and microseconds of latency. dwell records how a machine idles and replays the recording
+/// through exact models of the polling rules of Linux, KVM and QEMU. It reports what the present setting costs, what
+/// any other setting would have cost and what the offline optimum is. It recommends a setting, applies it, measures
+/// its effect and reverts it.
 ///
-/// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `iothread` is QEMU's
-/// adaptive polling.
+/// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `timer` is KVM's local
+/// APIC timer, `iothread` is QEMU's adaptive polling.
 #[derive(Parser)]
 #[command(name = "dwell", version, max_term_width = 100)]
-#[command(
-    after_help = "Exit codes: 0 done; 1 a negative answer that was asked for with --exit-code; 2 trouble.\n\
-                        Durations take ns, us, ms or s, as in 200us; a bare number is nanoseconds."
-)]
+#[command(after_help = "Exit codes: 0 success; 1 negative result, only with --exit-code; 2 error.\n\
+                        Durations take ns, us, ms or s, as in 200us; a bare number is nanoseconds.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

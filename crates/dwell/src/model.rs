@@ -1,5 +1,4 @@
-//! Whose rule is replayed over a recording, in which version, and at what price: what `replay` and `tune` have in
-//! common.
+//! The rule to replay over a recording, its version and the halt cost: options that `replay` and `tune` share.
 
 use crate::calibration;
 use crate::quantity;
@@ -11,6 +10,7 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
+use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{Versions, WakeupLatency};
 use dwell_trace::import::qemu::LEAST_LENGTHS;
 use std::path::Path;
@@ -20,29 +20,30 @@ use std::path::Path;
 pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, guest+host a guest
-    /// above a host that may poll as well. Any recording can go through any layer's rule.
+    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, and guest+host a
+    /// polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
+    /// another.
     #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
     pub(crate) versions: VersionArgs,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// Exit, wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0; bare numbers are
-    /// nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested or busy hosts;
-    /// 50us and more put a value on latency. 0 makes halts free, so that never polling is best.
-    /// [default: measured by `dwell lab calibrate` on the machine of the recording, else 20us]
+    /// Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you.
+    /// From 0; a bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt
+    /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
+    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else 20us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us
     ///
-    /// Only the columns of added latency depend on it. From 0; 0: halting adds none.
-    /// [default: the wakeup latencies of the recording; without any, measured with the halt cost; else the halt cost]
+    /// Only the columns of added latency depend on it. From 0; with 0, halting adds no latency. [default: the wakeup
+    /// latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) wakeup_latency: Option<Nanos>,
 }
 
-/// Whose rule is replayed.
+/// The layers whose rules are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// The rule of one layer.
@@ -79,7 +80,7 @@ impl Whose {
     }
 }
 
-/// What is replayed.
+/// The rule, version and costs of a replay.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) whose: Whose,
@@ -88,7 +89,7 @@ pub(crate) struct Model {
     pub(crate) halt_cost_origin: Origin,
     pub(crate) wakeup_latency: WakeupLatency,
     pub(crate) wakeup_latency_origin: Origin,
-    /// Whether the version was asked for.
+    /// Whether the version was given as an option.
     version_asked: bool,
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct Model {
 const HALT_COST: Nanos = Nanos::from_micros(20);
 
 impl Model {
-    /// What the options ask for, over what the recording says.
+    /// The model that the options select; the recording gives what they leave open.
     pub(crate) fn of(args: &ModelArgs, reader: &Reader) -> anyhow::Result<Model> {
         let metadata = reader.metadata();
         let recorded = match metadata.layer {
@@ -150,7 +151,7 @@ impl Model {
         self.whose.layers().iter().map(|&layer| Setting::defaults(layer, self.version)).collect()
     }
 
-    /// The settings that were in force, where the recording tells, else the defaults; and whether it told.
+    /// The settings in force while recording if the recording has them, else the defaults; and whether it has them.
     pub(crate) fn present(&self, metadata: &Metadata) -> (Vec<Setting>, bool) {
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {
@@ -161,19 +162,19 @@ impl Model {
         (settings.collect(), told)
     }
 
-    /// What somebody who reads the figures has to know about how they came to be.
+    /// Notes on how the figures were computed.
     pub(crate) fn notes(&self, metadata: &Metadata) -> Vec<String> {
         let mut notes = vec![];
         let here = self.whose.layers()[0];
         match self.wakeup_latency_origin {
             Origin::Recorded => notes.push(format!(
-                "added latency is that of {} recorded wakeups, {} on average",
+                "added latency is from {} recorded wakeups, {} on average",
                 dwell_report::count(self.wakeup_latency.recorded_halts().into()),
                 dwell_report::duration(self.wakeup_latency.mean_ns())
             )),
             Origin::Default if self.halt_cost > Nanos::ZERO => notes.push(
-                "the recording has no wakeup latencies: added latency takes each halt to add its halt cost; \
-                 --wakeup-latency takes another value"
+                "the recording has no wakeup latencies: each halt is assumed to add its halt cost to the latency; \
+                 --wakeup-latency gives another value"
                     .to_owned(),
             ),
             Origin::Default | Origin::Given | Origin::Measured => {}
@@ -181,14 +182,14 @@ impl Model {
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
             notes.push(format!(
-                "the rule of the recorded release {} is not known; that of {} is taken",
+                "the rule of the recorded release {} is not known; that of {} is used",
                 recorded.escape_default(),
                 self.version
             ));
         }
         if metadata.layer != here {
             notes.push(format!(
-                "recorded at the {} layer, replayed through the rule of the {} layer: its idler does not idle exactly so",
+                "recorded at the {} layer, replayed through the rule of the {} layer: idle times of the two layers differ",
                 metadata.layer.name(),
                 self.whose.name()
             ));
@@ -205,7 +206,7 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
         Origin::Given => cost,
         Origin::Measured => format!("{cost}, measured on this machine by `dwell lab calibrate`"),
         Origin::Recorded | Origin::Default => format!(
-            "{cost}, a default that was not measured; `dwell lab calibrate` measures it, --halt-cost sets it"
+            "{cost}, the default, not measured; `dwell lab calibrate` measures it, --halt-cost sets it"
         ),
     }
 }
@@ -213,16 +214,41 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
 /// Opens a recording.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
     let reader = Reader::open(path)?;
-    (reader.episodes() > 0).then_some(()).with_context(|| format!("{}: holds no episode", path.display()))?;
+    (reader.episodes() > 0)
+        .then_some(())
+        .with_context(|| format!("cannot use recording {}: it has no episodes", path.display()))?;
     Ok(reader)
 }
 
-/// What somebody who reads figures of a recording has to know of it.
+/// Episodes and their number, as in `1 episode`.
+pub(crate) fn episodes(number: u64) -> String {
+    format!("{} episode{}", dwell_report::count(number.into()), if number == 1 { "" } else { "s" })
+}
+
+/// A note on a recording with too few episodes to compare settings.
+pub(crate) fn note_of_few(number: u64) -> Option<String> {
+    (number < MIN_EPISODES).then(|| {
+        format!(
+            "the recording has {}, too few to compare settings: at least {MIN_EPISODES} are needed",
+            episodes(number)
+        )
+    })
+}
+
+/// A note on rates, for a recording without the time recorded.
+pub(crate) fn note_of_time(metadata: &Metadata) -> Option<String> {
+    metadata.recorded.is_none().then(|| {
+        "the recording does not contain the time recorded: rates are over the time from the first episode to the last"
+            .to_owned()
+    })
+}
+
+/// Notes on limits of a recording, for readers of its figures.
 pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     let mut notes = vec![];
     if metadata.idle_includes == IdleIncludes::Wake {
         notes.push(
-            "idle times include the wake-up latency: windows close to a typical idle time would do a little better \
+            "idle times include the wakeup latency: windows close to a typical idle time would do slightly better \
              than shown"
                 .to_owned(),
         );
@@ -233,7 +259,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     }
     if has_least_lengths(metadata) {
         notes.push(
-            "the log had no times: idle times are the least that QEMU's decisions allow, and costs are no more than that"
+            "the log had no times: idle times and costs are lower bounds that follow from QEMU's decisions"
                 .to_owned(),
         );
     }
@@ -244,9 +270,9 @@ fn has_least_lengths(metadata: &Metadata) -> bool {
     metadata.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
 }
 
-/// Advice must not rest on idle times that nobody measured.
+/// Refuses advice on idle times that were not measured.
 pub(crate) fn refuse_least_lengths(metadata: &Metadata) -> anyhow::Result<()> {
-    let refused = "the recording has no idle times, only the least that QEMU's decisions allow; trace QEMU with \
-                   `-msg timestamp=on` and import that";
+    let refused = "cannot advise: the recording has only lower bounds of idle times; trace QEMU with \
+                   `-msg timestamp=on` and import that log";
     (!has_least_lengths(metadata)).then_some(()).context(refused)
 }

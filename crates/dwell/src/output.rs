@@ -1,4 +1,4 @@
-//! The three forms in which results are printed.
+//! The three formats in which results are printed.
 
 use crate::paint;
 use clap::{ArgMatches, ValueEnum};
@@ -7,27 +7,27 @@ use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-/// Form of the output.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Aligned columns, rounded, for people.
+    /// Aligned columns, rounded values.
     Table,
-    /// One JSON object, exact, times in ns.
+    /// One JSON object, values not rounded, times in ns.
     Json,
-    /// Comma-separated columns, exact, times in ns.
+    /// Comma-separated values, not rounded, times in ns.
     Csv,
 }
 
 /// `--format`, the same for every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FormatArg {
-    /// Form of the output on stdout; words beside the data go to stderr
+    /// Output format on stdout; messages go to stderr
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(crate) format: Format,
-    /// Print every column of a table, also those that do not fit the terminal
+    /// Print all columns of a table, even if it is wider than the terminal
     ///
-    /// Without it the columns of least interest are left out where the terminal, or the variable COLUMNS, is narrower
-    /// than the table. A table that goes to a file or a pipe has all of them.
+    /// By default the least important columns are left out of a table that is wider than the terminal, or than the
+    /// variable COLUMNS if that is set. A table written to a file or a pipe has all columns, unless COLUMNS is set.
     #[arg(long)]
     wide: bool,
 }
@@ -35,10 +35,10 @@ pub(crate) struct FormatArg {
 /// How wide a line may be; `None` has no limit.
 static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
 
-/// A terminal that reports less is taken for one of this width: nothing can be shown in it.
+/// A terminal that reports less is treated as this wide.
 const NARROWEST: usize = 40;
 
-/// Finds out how wide lines may be: as wide as the variable COLUMNS or the terminal, unless --wide is given.
+/// Sets the width of lines to the variable COLUMNS, else to the width of the terminal; --wide removes the limit.
 pub(crate) fn measure(matches: &ArgMatches) {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     let terminal = || {
@@ -66,6 +66,14 @@ pub(crate) fn fitted(table: &Table) -> String {
 /// A paragraph in lines that fit, at most 120 characters long.
 pub(crate) fn wrapped(text: &str) -> String {
     dwell_report::wrap(text, width().unwrap_or(LONGEST_LINE).min(LONGEST_LINE))
+}
+
+/// A paragraph after `first`, in lines that fit; further lines begin with `rest`, which is as wide as `first`.
+pub(crate) fn hanging(first: &str, rest: &str, text: &str) -> String {
+    let limit = width().unwrap_or(LONGEST_LINE).min(LONGEST_LINE);
+    let wrapped = dwell_report::wrap(text, limit.saturating_sub(rest.chars().count()));
+    let lines = wrapped.lines().enumerate();
+    lines.map(|(number, line)| format!("{}{line}\n", if number == 0 { first } else { rest })).collect()
 }
 
 /// Longer lines are hard to read.

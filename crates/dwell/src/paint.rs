@@ -44,17 +44,17 @@ impl Paint {
         self.code("1", text)
     }
 
-    /// All is well.
+    /// Good.
     pub(crate) fn good(self, text: &str) -> String {
         self.code("32", text)
     }
 
-    /// To be looked at.
+    /// A warning.
     pub(crate) fn warning(self, text: &str) -> String {
         self.code("33", text)
     }
 
-    /// To be changed.
+    /// A danger.
     pub(crate) fn danger(self, text: &str) -> String {
         self.code("31", text)
     }

@@ -1,12 +1,13 @@
 //! Capabilities that are no longer needed once the ring buffers are open.
 //!
-//! A recorder reads names of processes and writes one file. Of what root may do it keeps:
+//! A recorder reads names of processes and writes one file, or none. Of root's capabilities it keeps:
 //!
 //! | capability | for |
 //! |---|---|
-//! | `CAP_PERFMON`, or `CAP_SYS_ADMIN` where the kernel has no such (before 5.8) | events of threads that begin later |
-//! | `CAP_SYS_PTRACE`, `CAP_DAC_READ_SEARCH` | the descriptors of VMs of other users, which tell the numbers of vCPUs |
-//! | `CAP_SYS_NICE` | to run first, so that less is lost |
+//! | `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8 | events of threads that start later |
+//! | `CAP_BPF` | to attach BPF programs, and to read how often they did not run |
+//! | `CAP_SYS_PTRACE`, `CAP_DAC_READ_SEARCH` | the descriptors of VMs of other users, which give the IDs of vCPUs |
+//! | `CAP_SYS_NICE` | real-time priority, so that fewer events are lost |
 //! | `CAP_DAC_OVERRIDE`, `CAP_FOWNER` | the recording, where its directory belongs to another user |
 
 use rustix::process::geteuid;
@@ -15,11 +16,20 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Gives up the capabilities that recording into `output` does not need, of this thread and of those that it starts. Where
-/// they cannot be given up, the recording is none the worse.
+/// Drops the capabilities that recording into `output` does not need, for this thread and those it starts. If they
+/// cannot be dropped, recording goes on.
 pub(crate) fn keep_those_for_recording(output: &Path) {
+    keep(is_own_directory(output));
+}
+
+/// As [`keep_those_for_recording`], where nothing is written.
+pub(crate) fn keep_those_for_watching() {
+    keep(true);
+}
+
+fn keep(own_directory: bool) {
     let Ok(now) = capabilities(None) else { return };
-    let keep = now.permitted & needed(now.effective, is_own_directory(output));
+    let keep = now.permitted & needed(now.effective, own_directory);
     let _ = set_capabilities(
         None,
         CapabilitySets {
@@ -32,6 +42,7 @@ pub(crate) fn keep_those_for_recording(output: &Path) {
 
 fn needed(effective: CapabilitySet, own_directory: bool) -> CapabilitySet {
     let mut needed = CapabilitySet::PERFMON
+        | CapabilitySet::BPF
         | CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::SYS_NICE;

@@ -1,13 +1,14 @@
-//! Progress of long work, on stderr: a bar or a live line on a terminal; a recording also tells itself elsewhere, in plain lines.
+//! Progress of long work on stderr: a bar or a live line on a terminal, plain lines elsewhere for some commands.
 
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
 use dwell_policy::Nanos;
+use dwell_recording::regular;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
 use dwell_stats::Progress;
 use dwell_trace::import::Input;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use std::fs::File;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,13 +30,18 @@ pub(crate) fn replay(source: &dyn Source, rules: &[Rule], halt_cost: Nanos) -> R
     replayed
 }
 
-/// A bar over the bytes of a text; - is stdin, of which the length is not known.
+/// A bar over the bytes of a text; - is stdin, whose length is not known.
 pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     if path == Path::new("-") {
         return Ok(Input::new("stdin", io::stdin())?);
     }
     let name = path.display().to_string();
-    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+    let file = regular::open(path).with_context(|| match fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => {
+            format!("cannot read {name}; pipe it to stdin and give - as the file")
+        }
+        _ => format!("cannot open {name}"),
+    })?;
     let total = file.metadata().map_or(0, |metadata| metadata.len());
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     bar.set_style(style("{msg} {wide_bar} {bytes} of {total_bytes}, {eta} left"));
@@ -45,10 +51,10 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     Ok(Input::new(&name, bar.wrap_read(file))?)
 }
 
-/// How something goes on: a live line on a terminal, elsewhere a plain line every few seconds.
+/// Progress as a live line on a terminal, elsewhere as a plain line every few seconds.
 pub(crate) struct Live {
     line: Option<ProgressBar>,
-    told: Option<Instant>,
+    shown_at: Option<Instant>,
 }
 
 impl Live {
@@ -58,21 +64,21 @@ impl Live {
             line.set_style(style("{spinner} {msg}"));
             line
         });
-        Live { line, told: None }
+        Live { line, shown_at: None }
     }
 
-    /// How long to keep quiet after something was told.
+    /// Time between two lines.
     fn every(&self) -> Duration {
         if self.line.is_some() { Duration::from_millis(500) } else { Duration::from_secs(5) }
     }
 
-    /// Whether it is time to tell something.
+    /// Whether the next line is due.
     pub(crate) fn due(&self) -> bool {
-        self.told.is_none_or(|told| told.elapsed() >= self.every())
+        self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= self.every())
     }
 
-    /// Tells it.
-    pub(crate) fn tell(&mut self, words: &str) {
+    /// Shows a line.
+    pub(crate) fn show(&mut self, words: &str) {
         match &self.line {
             Some(line) => {
                 line.set_message(words.to_owned());
@@ -80,10 +86,10 @@ impl Live {
             }
             None => eprintln!("{words}"),
         }
-        self.told = Some(Instant::now());
+        self.shown_at = Some(Instant::now());
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub(crate) fn clear(&self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();
@@ -103,7 +109,7 @@ impl Recording {
         Recording { live: Live::new(), duration, before: Status::default() }
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub(crate) fn clear(&self) {
         self.live.clear();
     }
@@ -132,12 +138,12 @@ impl Observer for Recording {
             return;
         }
         let words = self.words(now);
-        self.live.tell(&words);
+        self.live.show(&words);
         self.before = *now;
     }
 }
 
-/// How far a campaign is; `what` it is about, where there are several.
+/// Progress of a campaign; `what` names it if there are several.
 pub(crate) fn of_campaign(what: &str, progress: &Progress<'_>) -> String {
     let Progress { arm, round, block, blocks, elapsed, budget, gating, widest } = progress;
     let seconds = |time: &Duration| dwell_report::duration(time.as_nanos() as f64);

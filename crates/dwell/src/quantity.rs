@@ -2,7 +2,7 @@
 
 use dwell_policy::Nanos;
 
-/// A duration, as [`Nanos`] parses it; the message says the text.
+/// A duration, as [`Nanos`] parses it; the error quotes the text.
 pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
     text.parse().map_err(|error| format!("`{text}` {error}"))
 }
@@ -16,7 +16,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// CPU time of other programs by time: more than one CPU on a machine that has more. `50%` and `0.5` are half a CPU.
+/// A number of CPUs; may be more than one. `50%` and `0.5` are half a CPU.
 pub(crate) fn cpus(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
@@ -32,7 +32,7 @@ pub(crate) fn cpus(text: &str) -> Result<f64, String> {
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err(format!("`{text}` is no rate; write a number of events per second, such as 5000")),
+        _ => Err(format!("`{text}` is not a rate; write a number of events per second, such as 5000")),
     }
 }
 

@@ -8,18 +8,18 @@ use dwell_policy::version::Version;
 use dwell_recording::Metadata;
 use dwell_replay::{Catalogue, Rule, Versions};
 
-/// Which releases decide the rules and their defaults.
+/// Releases that decide the rules and their defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct VersionArgs {
-    /// Kernel whose rules and defaults to take, 5.4 to 7.3
+    /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     ///
-    /// [default: the recording's, else 7.3, the newest known] For the layers guest, host and timer. `5.4` is the
-    /// maintained series, `5.4.0` its first release.
+    /// [default: that of the recording, else 7.3, the newest known] For the layers guest, host and timer. `5.4` is
+    /// the maintained stable series, `5.4.0` its first release.
     #[arg(long, value_name = "VERSION", value_parser = suggest::kernels(kernel), hide_possible_values = true)]
     pub(crate) kernel: Option<Version>,
-    /// QEMU whose rule and defaults to take, 2.9 to 11.1
+    /// QEMU release whose rule and defaults to use, 2.9 to 11.1
     ///
-    /// [default: the recording's, else 11.1, the newest known] For the layer iothread.
+    /// [default: that of the recording, else 11.1, the newest known] For the layer iothread.
     #[arg(long, value_name = "VERSION", value_parser = suggest::qemus(qemu), hide_possible_values = true)]
     pub(crate) qemu: Option<Version>,
 }
@@ -38,7 +38,10 @@ impl VersionArgs {
         let iothread = layers.contains(&Layer::Iothread);
         let kernel = layers.iter().any(|layer| *layer != Layer::Iothread);
         ensure!(kernel || self.kernel.is_none(), "--kernel has no effect on layer iothread; use --qemu");
-        ensure!(iothread || self.qemu.is_none(), "--qemu has an effect on layer iothread only; use --kernel");
+        ensure!(
+            iothread || self.qemu.is_none(),
+            "--qemu has no effect on layers other than iothread; use --kernel"
+        );
         Ok(())
     }
 }
@@ -57,7 +60,7 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
     let unknown = |version| param::known_version(layer, version).map_err(|unknown| unknown.to_string());
     match Version::parse(text) {
         Some(version) => unknown(version).map(|()| version),
-        // The error for something that is no version names the known ones, too.
+        // The error for a malformed version names the known ones, too.
         None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
     }
 }
@@ -65,7 +68,7 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
 /// A layer by its name.
 pub(crate) fn layer(text: &str) -> Result<Layer, String> {
     Layer::from_name(text)
-        .ok_or_else(|| format!("no such layer; there are {}", Layer::ALL.map(Layer::name).join(", ")))
+        .ok_or_else(|| format!("no such layer; known are {}", Layer::ALL.map(Layer::name).join(", ")))
 }
 
 /// A policy with its parameters.
@@ -76,14 +79,13 @@ pub(crate) fn policy(text: &str) -> Result<Rule, String> {
 /// Long help of `--policy`: every policy of the catalogue.
 pub(crate) fn policy_help() -> String {
     let mut help =
-        "Policy to replay beside the settings, such as leader@20us\n\nCan be given several times.\n"
-            .to_owned();
+        "Policy to replay in addition to the settings, such as leader@20us\n\nCan be repeated.\n".to_owned();
     let catalogue = Catalogue::default();
     for entry in catalogue.entries() {
         help += &format!("\n  {}\n          {}", entry.grammar(), entry.about);
     }
-    help + "\n\nThe first TIME is the halt cost (of `fixed`, the window); late=TIME is a wakeup latency that is in the \
-            measured idle times, and has no effect on a replay. A NAME=VALUE is a parameter of `dwell params`."
+    help + "\n\nThe first TIME is the halt cost (of `fixed`, the window). late=TIME is a wakeup latency that is part of the \
+            measured idle times; it has no effect on a replay. NAME=VALUE is a parameter that `dwell params` lists."
 }
 
 /// One `name=value`, the value still as typed.
@@ -94,7 +96,7 @@ struct Assignment<'a> {
 }
 
 /// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the
-/// word `default`. Several pairs may stand in one `--set`, with commas.
+/// word `default`. One `--set` may have several pairs, separated by commas.
 pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<Vec<Setting>>> {
     let mut groups: Vec<Vec<Assignment<'_>>> = vec![];
     let mut open = false;
@@ -131,7 +133,7 @@ pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(
     let owner = settings.iter_mut().find(|setting| param::index_of(setting.layer(), name).is_some());
     let Some(setting) = owner else {
         let known: Vec<&str> = settings.iter().flat_map(Setting::iter).map(|(param, _)| param.name).collect();
-        return Err(format!("no such parameter here; there are {}", known.join(", ")));
+        return Err(format!("no such parameter here; known are {}", known.join(", ")));
     };
     let index = param::index_of(setting.layer(), name);
     let number = index.map(|index| param::table(setting.layer())[index].parse(value)).transpose();
@@ -139,8 +141,8 @@ pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(
     setting.set(name, number.unwrap_or(0)).map_err(|why| why.to_string())
 }
 
-/// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording says
-/// nothing of this layer. Values that this version does not have are passed over.
+/// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording has
+/// none of this layer. Values that this version does not have are ignored.
 pub(crate) fn recorded(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
     dwell_replay::check::setting_of(layer, version, &metadata.settings)
 }
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn errors_name_what_is_valid() {
         let error = |asked: &str| texts(&[asked], &host()).unwrap_err();
-        assert!(error("halt_poll=5").contains("there are halt_poll_ns, halt_poll_ns_grow"));
+        assert!(error("halt_poll=5").contains("known are halt_poll_ns, halt_poll_ns_grow"));
         assert!(error("halt_poll_ns").contains("NAME=VALUE"));
         assert!(error("halt_poll_ns=5m").contains("200us"));
         assert!(error("halt_poll_ns=5s").contains("0 to 4294967295 ns"));

@@ -1,4 +1,4 @@
-//! Which machine is changed, and where its journal is: what all commands that change one have in common.
+//! Options of all commands that change a machine: which machine, and where its journal is.
 
 use anyhow::ensure;
 use dwell_knobs::journal::{Change, STATE_DIRECTORY};
@@ -7,13 +7,13 @@ use dwell_report::{count, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Options that say which machine is meant.
+/// Options that select the machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StateArgs {
-    /// Take this directory for `/`: another machine's files, or those of a test
+    /// Use this directory as `/`, such as a copy of another machine's files
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
-    /// Where the journal is, below the sysroot
+    /// Directory of the journal, below --sysroot
     #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY)]
     pub(crate) state_dir: String,
 }
@@ -22,7 +22,7 @@ impl StateArgs {
     /// The machine.
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
         ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
-        ensure!(self.state_dir.starts_with('/'), "--state-dir {}: write it from the root on", self.state_dir);
+        ensure!(self.state_dir.starts_with('/'), "--state-dir {}: not an absolute path", self.state_dir);
         Ok(Sysroot::at(&self.sysroot))
     }
 
@@ -32,9 +32,9 @@ impl StateArgs {
     }
 }
 
-/// Waits between two writes, and says so.
+/// Waits between two writes, and reports it.
 pub(crate) fn wait(time: Duration) {
-    eprintln!("waiting {} for windows to come down", duration(time.as_nanos() as f64));
+    eprintln!("waiting {} for windows to shrink", duration(time.as_nanos() as f64));
     std::thread::sleep(time);
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn ago(unix_s: u64) -> String {
     }
 }
 
-/// What a change is called.
+/// The name of a change: its values.
 pub(crate) fn title(change: &Change) -> String {
     let setting: Vec<String> = change
         .entries

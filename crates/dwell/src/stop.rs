@@ -1,10 +1,10 @@
-//! The user's wish to end.
+//! Ctrl-C and signals that end programs.
 
 use anyhow::Context;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by the first Ctrl-C; the second ends the program as usual, so that nobody is kept waiting.
+/// A flag that the first Ctrl-C sets; the second ends the program at once.
 pub(crate) fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
@@ -13,14 +13,14 @@ pub(crate) fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
             std::process::exit(130);
         }
     })
-    .context("cannot prepare for Ctrl-C")?;
+    .context("cannot handle Ctrl-C")?;
     Ok(stop)
 }
 
-/// Set by Ctrl-C and by the signals that end programs. However often: what was there has to be put back first.
+/// A flag that Ctrl-C and the signals that end programs set, however often: original values are restored first.
 pub(crate) fn patiently() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot prepare for Ctrl-C")?;
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("cannot handle Ctrl-C")?;
     Ok(stop)
 }

@@ -1,4 +1,4 @@
-//! Values that a shell completes, of options that are parsed by a function and may take other values as well.
+//! Shell completions for options that are parsed by a function and may accept other values as well.
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
@@ -34,6 +34,11 @@ pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Sugges
 /// With all layers.
 pub(crate) fn layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || Layer::ALL.map(|layer| layer.name().to_owned()).into() }
+}
+
+/// With the layers whose idling is recorded.
+pub(crate) fn idling_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || ["host", "guest", "iothread"].map(str::to_owned).into() }
 }
 
 /// With the long-term kernels and the newest one.

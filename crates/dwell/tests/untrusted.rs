@@ -112,17 +112,28 @@ fn what_does_not_end_is_not_read_to_its_end() {
     let recording = hostile(dir.path());
     let (fifo, sysroot) = (fifo.to_str().unwrap(), dir.path().to_str().unwrap());
     let good = recording.to_str().unwrap();
+    let out = dir.path().join("out.parquet");
+    let out = out.to_str().unwrap();
     for (file, why) in [(fifo, "a FIFO"), ("/dev/zero", "a device"), (sysroot, "a directory")] {
         for words in [
             &["apply", file, "--sysroot", sysroot][..],
             &["info", file],
             &["tune", file],
+            &["report", file],
             &["report", good, "--measured", file, "--format", "json"],
+            &["replay", file],
+            &["compare", file],
+            &["exits", file],
+            &["import", "csv", file, "--layer", "guest", "-o", out],
+            &["import", "perf", file, "-o", out],
+            &["import", "qemu", file, "-o", out],
+            &["import", "qemu", good, "--sleeps", file, "-o", out],
         ] {
             let output = dwell(words);
             let told = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
             assert!(told.contains(why) && told.lines().count() == 1, "{words:?}: {told}");
+            assert!(!Path::new(out).exists(), "{words:?}");
         }
     }
     let long = dir.path().join("long.toml");
@@ -168,24 +179,31 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.parquet");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(["record", "guest", "--duration", "3s", "-o", out.to_str().unwrap()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut least = u64::MAX;
-    while child.try_wait().unwrap().is_none() {
-        // While a process starts it has none.
-        if let Some(bits) = capabilities(child.id()).filter(|bits| *bits != 0) {
-            least &= bits;
+    let record = ["record", "guest", "--duration", "3s", "-o", out.to_str().unwrap()];
+    let top = ["top", "guest", "--once", "--interval", "3s"];
+    for words in [&record[..], &top] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut least = u64::MAX;
+        while child.try_wait().unwrap().is_none() {
+            // While a process starts it has none.
+            if let Some(bits) = capabilities(child.id()).filter(|bits| *bits != 0) {
+                least &= bits;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        let output = child.wait_with_output().unwrap();
+        if !output.status.success() {
+            eprintln!("SKIP {}: {TEST}, dwell {}", String::from_utf8_lossy(&output.stderr).trim(), words[0]);
+            continue;
+        }
+        assert_eq!(least & (SYS_ADMIN | SYS_MODULE), 0, "{words:?}: {least:#x}");
     }
-    let output = child.wait_with_output().unwrap();
-    if !output.status.success() {
-        return eprintln!("SKIP {}: {TEST}", String::from_utf8_lossy(&output.stderr).trim());
+    if out.exists() {
+        assert_eq!(fs::metadata(&out).unwrap().mode() & 0o777, 0o600);
     }
-    assert_eq!(least & (SYS_ADMIN | SYS_MODULE), 0, "{least:#x}");
-    assert_eq!(fs::metadata(&out).unwrap().mode() & 0o777, 0o600);
 }

@@ -1,8 +1,9 @@
-//! What people read: the first line of every command's help, and snapshots of what commands print at 80 and 120 columns,
-//! so that a change of words is seen in review. The whole help is the book's command reference, which `docs.rs` checks.
+//! What people read: the short help of every command, and what commands print at 80 and 120 columns, as snapshots, so that a
+//! change of words is seen in review. The long help is the book's command reference, which `docs.rs` checks.
 //!
-//! `DWELL_UPDATE_SNAPSHOTS=1 cargo test -p dwell --test words` writes the new ones.
+//! `DWELL_UPDATE_SNAPSHOTS=1 cargo test --workspace --test words` writes new snapshots.
 
+use dwell_machine::fake::Fake;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -29,9 +30,10 @@ fn printed(args: &[&str], columns: usize) -> String {
     String::from_utf8(output.stdout).expect("stdout is UTF-8").replace(env!("CARGO_PKG_VERSION"), "VERSION")
 }
 
-/// Compares a text with the one that is kept under this name, or keeps it.
-fn assert_kept(name: &str, text: &str) {
+/// Compares a text with the snapshot of this name, or writes the snapshot. Times since a change are replaced.
+fn assert_snapshot(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(format!("{name}.txt"));
+    let text = text.split_inclusive('\n').map(without_age).collect::<String>();
     if std::env::var_os("DWELL_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, text).expect("the snapshot can be written");
         return;
@@ -39,6 +41,12 @@ fn assert_kept(name: &str, text: &str) {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     let how = "it has changed: read the difference, then run with DWELL_UPDATE_SNAPSHOTS=1";
     assert!(kept == text, "{}: {how}\n---- kept ----\n{kept}\n---- printed ----\n{text}", path.display());
+}
+
+/// A line with `0 s ago` for any number of seconds.
+fn without_age(line: &str) -> String {
+    let Some((before, after)) = line.split_once(" s ago") else { return line.to_owned() };
+    format!("{}0 s ago{after}", before.trim_end_matches(|c: char| c.is_ascii_digit()))
 }
 
 /// Every command, sub-commands of sub-commands too.
@@ -63,6 +71,8 @@ fn help_begins_with_a_verb_phrase_of_at_most_80_characters() {
     for command in &all {
         let args: Vec<&str> = command.iter().map(String::as_str).chain(["-h"]).collect();
         let short = printed(&args, 100);
+        let name = [&["dwell".to_owned()], command.as_slice()].concat().join("-");
+        assert_snapshot(&format!("help-{name}"), &short);
         let first = short.lines().next().unwrap_or_default();
         let verb = first.chars().next().is_some_and(char::is_uppercase) && !first.ends_with('.');
         assert!(first.chars().count() <= 80 && verb, "{command:?}: {first}");
@@ -72,30 +82,76 @@ fn help_begins_with_a_verb_phrase_of_at_most_80_characters() {
 const GUEST: &str = "recordings/guest-mix.parquet";
 const EVENT: &str = "recordings/event-pgbench_sel1.parquet";
 
+/// Prints at both widths, keeps what is printed as a snapshot, and checks that tables fit. Paths of `folder` are replaced.
+fn assert_kept(name: &str, args: &[&str], folder: &Path) {
+    for columns in [80, 120] {
+        let folder = folder.to_str().expect("the path is UTF-8");
+        let text = printed(args, columns).replace(folder, "FOLDER");
+        assert_fits(args, columns, &text);
+        assert_snapshot(&format!("{name}-{columns}"), &text);
+    }
+}
+
+#[test]
+fn parameters_policies_and_explanations() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("params", &["params", "--layer", "host", "--kernel", "6.18"]),
+        ("params-iothread", &["params", "--layer", "iothread", "--qemu", "11.1"]),
+        ("policies", &["params", "--policies"]),
+        ("explain", &["explain", "halt_poll_ns=0", "halt_poll_ns_shrink=2", "--kernel", "5.15"]),
+    ];
+    for (name, args) in cases {
+        assert_kept(name, args, Path::new("/nowhere"));
+    }
+}
+
+/// Figures of learning policies change with the policies; these tables are only measured.
 #[test]
 fn tables_fit_80_and_120_columns() {
     let cases: [&[&str]; 5] = [
+        &["info", GUEST],
         &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--halt-cost", "20us"],
         &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--max-cpu", "2%", "--front"],
         &["replay", GUEST, "--layer", "host", "--kernel", "6.18", "--policy", "leader@20us"],
         &["replay", GUEST, "--layer", "guest+host", "--kernel", "6.18"],
-        &["params", "--layer", "host", "--kernel", "6.18"],
     ];
     for args in cases {
         for columns in [80, 120] {
-            let text = printed(args, columns);
-            for line in text.lines().filter(|line| is_of_a_table(line)) {
-                assert!(line.chars().count() <= columns, "{args:?} at {columns}: {line}");
-            }
+            assert_fits(args, columns, &printed(args, columns));
         }
     }
 }
 
-/// Lines to type are as long as they are, and so are paths.
-fn is_of_a_table(line: &str) -> bool {
-    !["echo ", "options ", "kvm.", "haltpoll.", "KVM_", "#", "made with"]
-        .iter()
-        .any(|begin| line.starts_with(begin))
+#[test]
+fn study_fits_80_and_120_columns() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    for name in ["event-pgbench_sel1.parquet", "guest-idle.parquet"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name);
+        std::fs::copy(from, folder.path().join(name)).expect("a recording can be copied");
+    }
+    let path = folder.path().to_str().expect("the path is UTF-8");
+    let args = ["study", path, "--halt-cost", "20us", "--kernel", "6.18"];
+    for columns in [80, 120] {
+        assert_fits(&args, columns, &printed(&args, columns));
+    }
+}
+
+/// A host with KVM, as files in a folder, with these values of parameters.
+fn machine(values: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let fake = Fake::quiet("6.18.44");
+    values.iter().for_each(|(parameter, value)| fake.set(&format!("/sys/module/{parameter}"), value));
+    fake.write_below(folder.path()).expect("the files can be written");
+    folder
+}
+
+#[test]
+fn doctor_on_a_machine_of_files() {
+    let grow_start = ("kvm/parameters/halt_poll_ns_grow_start", "0");
+    let folder = machine(&[grow_start, ("haltpoll/parameters/guest_halt_poll_shrink", "1")]);
+    let path = folder.path().to_str().expect("the path is UTF-8");
+    let text = printed(&["doctor", "--sysroot", path], 120);
+    assert_snapshot("doctor", &text.replace(path, "FOLDER"));
 }
 
 #[test]
@@ -104,7 +160,7 @@ fn without_a_change_status_and_history_say_so() {
     let root = folder.path().to_str().expect("the path is UTF-8");
     for command in ["status", "history"] {
         let text = printed(&[command, "--sysroot", root], 80);
-        assert_kept(&format!("{command}-empty"), &text);
+        assert_snapshot(&format!("{command}-empty"), &text);
     }
 }
 
@@ -154,4 +210,18 @@ fn manual_pages_are_clean_and_there_is_one_for_each_command() {
         let found: Vec<&str> = found.lines().filter(|line| !line.contains("missing date")).collect();
         assert!(found.is_empty(), "{command:?}: {found:#?}");
     }
+}
+
+/// No line is wider than the terminal, except those to type.
+fn assert_fits(args: &[&str], columns: usize, text: &str) {
+    for line in text.lines().filter(|line| is_of_a_table(line)) {
+        assert!(line.chars().count() <= columns, "{args:?} at {columns}: {line}");
+    }
+}
+
+/// Lines to type are as long as they are, and so are paths.
+fn is_of_a_table(line: &str) -> bool {
+    !["echo ", "options ", "kvm.", "haltpoll.", "KVM_", "#", "made with"]
+        .iter()
+        .any(|begin| line.starts_with(begin))
 }

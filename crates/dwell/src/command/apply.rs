@@ -4,7 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow};
-use dwell_knobs::change::{self, Obstacle, Past, Permission, Ready};
+use dwell_knobs::change::{self, Obstacle, Override, Permission, Ready};
 use dwell_knobs::journal::{self, Id, Journal};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::{Plan, Write};
@@ -14,35 +14,36 @@ use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Apply a plan, with a journal of the values before it
+/// Apply a plan and journal the original values
 ///
-/// Original values go to the journal first, each value is read back, and everything is put back if one write fails.
-/// The plan is compared with the machine before anything is written: another version, other values than it leads
-/// from, a knob that is read-only or that nothing reads here are refused, all of them at once. What was set works at
-/// once and until the next boot (of QEMU: until it ends); --persist keeps it. `dwell revert` takes it back at any
-/// time, also after this program or the machine has crashed.
+/// Writes the original values to the journal first, reads each value back after it is written, and restores all of
+/// them if one write fails. Before anything is written, the plan is compared with this machine: it is refused, with
+/// all reasons at once, if the version or the present values differ from those of the plan, or if a parameter is
+/// read-only or has no effect here. The values take effect at once and last until the next boot (those of QEMU: until
+/// it exits); --persist keeps them. `dwell revert` restores the original values at any time, also after dwell or the
+/// machine has crashed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell tune --plan plan.toml; dwell apply plan.toml --dry-run; dwell apply plan.toml"
 )]
 pub(crate) struct Args {
-    /// The plan, as `dwell tune --plan` writes it
+    /// Plan, written by `dwell tune --plan`
     plan: PathBuf,
-    /// Check everything, print what would be written, and write nothing
+    /// Check everything and print what would be written, but write nothing
     #[arg(long)]
     dry_run: bool,
     /// Also keep the values over a reboot
     ///
-    /// By modprobe.d, tmpfiles.d, a oneshot unit of systemd, or libvirt's configuration. `dwell revert` removes that
-    /// again.
+    /// Uses modprobe.d, tmpfiles.d, a oneshot unit of systemd, or libvirt's configuration. `dwell revert` removes
+    /// what was added.
     #[arg(long)]
     persist: bool,
-    /// Apply although the version or present values differ, or nothing reads the knob
+    /// Apply even if the version or present values differ, or a parameter has no effect
     ///
-    /// What differs is printed all the same.
+    /// The differences are printed all the same.
     #[arg(long)]
     force: bool,
-    /// Carry it out although nothing reads the knob here
+    /// Apply even if a parameter has no effect here
     #[arg(long)]
     allow_no_effect: bool,
     #[command(flatten)]
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Applied<'a> {
-    /// The number that takes it back; null if nothing was written.
+    /// Number of the change, for `dwell revert`; null if nothing was written.
     change: Option<Id>,
     /// Whether anything was written, or with `--dry-run` would be.
     changed: bool,
@@ -72,18 +73,14 @@ struct Kept<'a> {
 pub(crate) fn run(args: Args) -> Outcome {
     let plan = read(&args.plan)?;
     let machine = args.state.machine()?;
-    let (ready, change) = match args.dry_run {
-        true => {
-            let changes = journal::read_all(&machine, &args.state.state_dir)?;
-            (check(&machine, &plan, &args, &changes)?, None)
-        }
-        false => carry_out(&machine, &plan, &args)?,
-    };
+    let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
+    let how = How { persist: args.persist, permission, dry_run: args.dry_run };
+    let (ready, change) = carry_out(&machine, &plan, &args.state, how)?;
     report(&args, &ready, change)?;
     Ok(Answer::Yes)
 }
 
-/// The longest plan that is read \[bytes\]; `dwell tune --plan` writes some kilobytes.
+/// The largest plan that is read \[bytes\]; `dwell tune --plan` writes a few kilobytes.
 const LONGEST_PLAN: u64 = 1 << 20;
 
 /// Reads a plan.
@@ -93,13 +90,33 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
     Plan::from_toml(&text).with_context(|| path.display().to_string())
 }
 
-fn carry_out(machine: &dyn Writable, plan: &Plan, args: &Args) -> anyhow::Result<(Ready, Option<Id>)> {
-    if !machine.exists(&args.state.state_dir) {
-        // What is refused anyway makes no journal.
-        check(machine, plan, args, &[])?;
+/// How a plan is carried out.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    /// Whether values are kept over a reboot.
+    pub(crate) persist: bool,
+    pub(crate) permission: Permission,
+    /// Whether nothing is written.
+    pub(crate) dry_run: bool,
+}
+
+/// Checks a plan and, unless nothing is to be written, carries it out. Returns the number of the change, if one was made.
+pub(crate) fn carry_out(
+    machine: &dyn Writable,
+    plan: &Plan,
+    state: &StateArgs,
+    how: How,
+) -> anyhow::Result<(Ready, Option<Id>)> {
+    if how.dry_run {
+        let changes = journal::read_all(machine, &state.state_dir)?;
+        return Ok((check(machine, plan, how, &changes)?, None));
     }
-    let mut journal = Journal::open(machine, &args.state.state_dir).context("nothing was changed")?;
-    let ready = check(machine, plan, args, journal.changes())?;
+    if !machine.exists(&state.state_dir) {
+        // A plan that is refused leaves no journal.
+        check(machine, plan, how, &[])?;
+    }
+    let mut journal = Journal::open(machine, &state.state_dir).context("nothing was changed")?;
+    let ready = check(machine, plan, how, journal.changes())?;
     if ready.is_nothing() {
         return Ok((ready, None));
     }
@@ -110,23 +127,23 @@ fn carry_out(machine: &dyn Writable, plan: &Plan, args: &Args) -> anyhow::Result
 fn check(
     machine: &dyn Writable,
     plan: &Plan,
-    args: &Args,
+    how: How,
     changes: &[journal::Change],
 ) -> anyhow::Result<Ready> {
-    let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
-    change::check(machine, plan, args.persist, permission, changes).map_err(|obstacles| refusal(&obstacles))
+    change::check(machine, plan, how.persist, how.permission, changes)
+        .map_err(|obstacles| refusal(&obstacles))
 }
 
-/// All that is in the way, and what gets past it.
+/// All reasons to refuse the plan, and the option that overrides them.
 fn refusal(obstacles: &[Obstacle]) -> anyhow::Error {
     let told: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
     let needs = |past| obstacles.iter().any(|obstacle| obstacle.past() == past);
-    let way = match (needs(Past::Nothing), needs(Past::Force), needs(Past::AllowNoEffect)) {
+    let way = match (needs(Override::Nothing), needs(Override::Force), needs(Override::AllowNoEffect)) {
         (true, ..) => "",
-        (_, true, _) => "; --force carries it out nevertheless",
-        _ => "; --allow-no-effect carries it out nevertheless",
+        (_, true, _) => "; --force applies it anyway",
+        _ => "; --allow-no-effect applies it anyway",
     };
-    anyhow!("refused, nothing was changed: {}{way}", told.join("; "))
+    anyhow!("cannot apply the plan, nothing was changed: {}{way}", told.join("; "))
 }
 
 fn report(args: &Args, ready: &Ready, change: Option<Id>) -> anyhow::Result<()> {
@@ -152,7 +169,7 @@ fn table(applied: &Applied<'_>) -> Table {
         Column::text("knob", "knob"),
         Column::number("from", "from"),
         Column::number("to", "to"),
-        Column::number("then wait, ms", "then_wait_ms").rank(2),
+        Column::number("wait, ms", "then_wait_ms").rank(2),
         Column::text("place", "place").rank(1),
     ]);
     for write in applied.writes {
@@ -174,7 +191,7 @@ fn table(applied: &Applied<'_>) -> Table {
 fn words(applied: &Applied<'_>) -> String {
     let head = match (applied.dry_run, applied.change) {
         (true, _) if applied.writes.is_empty() && applied.kept.is_empty() => {
-            "nothing would be written: the values of the plan are in force already\n"
+            "nothing to write: the values of the plan are in force already\n"
         }
         (true, _) => "would be written, in this order:\n\n",
         (false, None) => "nothing was written: the values of the plan are in force already\n",
@@ -188,10 +205,10 @@ fn words(applied: &Applied<'_>) -> String {
         text += &format!("\n# {}\n{}\n", kept.place, kept.text.trim_end());
     }
     for note in applied.notes {
-        text += &format!("note: {note}\n");
+        text += &output::wrapped(&format!("note: {note}"));
     }
     if let Some(id) = applied.change {
-        text += &format!("change {id}; take it back with: dwell revert {id}\n");
+        text += &format!("change {id}; revert it with: dwell revert {id}\n");
     }
     text
 }

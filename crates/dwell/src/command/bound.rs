@@ -11,28 +11,32 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Print what halt polling costs now, and the most that any setting could gain
+/// Print what halt polling costs now and an upper bound of any gain
 ///
-/// Nothing is traced and nothing is changed: KVM counts every poll and every sleep anyway. The gain is an upper bound
-/// for every policy, one that knows the future included; what a real one would gain, `dwell record host` and `dwell
-/// tune` tell.
+/// Reads the counters that KVM keeps of polls and halts; nothing is traced and nothing is changed. The gain is an
+/// upper bound for every policy, the offline optimum included. `dwell record host` and `dwell tune` report what a
+/// setting would really gain.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Needs a running VM, and root. Where the VMM keeps KVM's statistics files open (QEMU 8.1 and later),\n\
-                        the number of sleeps and their lengths are exact; else they come from debugfs and are bounds,\n\
+    after_help = "Needs a running VM and root. Where the VMM keeps KVM's statistics files open (QEMU 8.1 and later),\n\
+                        the number of halts and their lengths are exact. Otherwise they come from debugfs and are bounds,\n\
                         marked <=."
 )]
 pub(crate) struct Args {
-    /// One line for each interval of this length, instead of one for all of --duration
+    /// Print one line for each interval of this length, instead of one for all of --duration
+    ///
+    /// At least 10ms.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     interval: Option<Nanos>,
-    /// So many intervals, instead of as many as fit into --duration
+    /// Number of intervals, instead of as many as fit into --duration
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// How long to look
+    /// How long to measure
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
     duration: Nanos,
-    /// What one halt and wake is worth in CPU time: what a setting may poll to save one
+    /// Cost of one halt and wakeup in CPU time, such as 20us
+    ///
+    /// From 0; a bare number is nanoseconds. With 0, halts are free.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "20us")]
     halt_cost: Nanos,
     /// Only the VMs of this process
@@ -42,14 +46,14 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
-/// When to look at the counters.
+/// When to read the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     interval: Duration,
     count: u64,
 }
 
-/// Counters that are read more often tell about the reading.
+/// The shortest interval: reading the counters more often would disturb what they count.
 const SHORTEST: Nanos = Nanos(10_000_000);
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
@@ -65,7 +69,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     Ok(Plan { interval: Duration::from_nanos(interval.get()), count })
 }
 
-/// What is said of one interval.
+/// The figures of one interval.
 #[derive(Serialize)]
 struct Interval {
     /// Since the first reading, at the end of the interval \[ns\].
@@ -88,7 +92,7 @@ struct OfVm {
     figures: Figures,
 }
 
-/// A [`Bound`] with the rates that people look at.
+/// A [`Bound`] with its rates.
 #[derive(Clone, Copy, Serialize)]
 struct Figures {
     #[serde(flatten)]
@@ -96,7 +100,7 @@ struct Figures {
     polled_ns_per_s: f64,
     /// Of one CPU.
     polled_share: f64,
-    /// Of the time polled; nothing if nothing was.
+    /// Share of the time polled; `None` if none was.
     wasted_share: Option<f64>,
     success_share: Option<f64>,
     halts_per_s: f64,
@@ -131,7 +135,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let (begin, mut last) = (Instant::now(), first.clone());
     let mut all = vec![];
     for number in 1..=plan.count {
-        // Counted from the beginning, so that intervals do not drift.
+        // Counted from the start, so that intervals do not drift.
         let due = plan.interval.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
         let (now, sources) = reader.snapshot();
@@ -209,7 +213,7 @@ fn line(interval: &Interval, heading: bool) -> String {
 }
 
 fn whole(number: f64) -> String {
-    // Saturates, which is what is wanted of a rate beyond all meaning.
+    // Saturates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     count(number.round() as u128)
 }
@@ -222,13 +226,13 @@ fn page(interval: &Interval) -> String {
     let halt_cost = duration(interval.halt_cost_ns as f64);
     let share_of = |part: Option<f64>| part.map_or_else(|| "none".to_owned(), percent);
     let mut text = format!(
-        "{} VM{} over {}, one halt worth {halt_cost}\n\n\
-         polling costs now    {}/s, {} of a CPU\n\
-         of that failed       {}/s, {}\n\
-         polls that succeed   {} of {} polls/s\n\
-         halts that slept     {exactly}{}/s, worth {}/s\n\
-         no policy pays less  than {}/s\n\
-         any setting gains    at most {}/s, {} of a CPU\n",
+        "{} VM{} over {}, halt cost {halt_cost}\n\n\
+         polling CPU        {}/s, {} of a CPU\n\
+         \x20 in failed polls  {}/s, {}\n\
+         successful polls   {} of {} polls/s\n\
+         halts              {exactly}{}/s, costing {}/s\n\
+         least cost         {}/s, a lower bound for any policy\n\
+         gain               at most {}/s, {} of a CPU, for any setting\n",
         interval.vms.len(),
         if interval.vms.len() == 1 { "" } else { "s" },
         duration(interval.span_ns as f64),
@@ -249,13 +253,13 @@ fn page(interval: &Interval) -> String {
     }
     if !bound.halts_exact {
         text.push_str(
-            "\nnote: lengths of sleeps are not known from debugfs, so the gain is a loose bound; dwell record host and \
-             dwell tune tell more\n",
+            "\nnote: debugfs has no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
+             and `dwell tune`\n",
         );
     }
     if interval.ended > 0 {
         text.push_str(&format!(
-            "\nnote: {} VMs ended meanwhile; what they counted is lost\n",
+            "\nnote: {} VMs ended during the measurement; their counts are lost\n",
             interval.ended
         ));
     }
@@ -300,7 +304,7 @@ fn table(interval: &Interval) -> Table {
     table
 }
 
-/// The rows of an interval as CSV, the heading only before the first.
+/// The rows of an interval as CSV, with a heading before the first.
 fn csv_lines(interval: &Interval, heading: bool) -> anyhow::Result<String> {
     let mut bytes = vec![];
     table(interval).write_csv(&mut bytes)?;
@@ -377,11 +381,14 @@ mod tests {
     #[test]
     fn page_explains_one_interval() {
         let page = page(&example(true));
-        assert!(page.contains("polling costs now    200 ms/s, 20.0 % of a CPU\n"), "{page}");
-        assert!(page.contains("of that failed       150 ms/s, 75.0 %\n"), "{page}");
-        assert!(page.contains("any setting gains    at most 180 ms/s, 18.0 % of a CPU\n"), "{page}");
+        assert!(page.contains("polling CPU        200 ms/s, 20.0 % of a CPU\n"), "{page}");
+        assert!(page.contains("  in failed polls  150 ms/s, 75.0 %\n"), "{page}");
+        assert!(
+            page.contains("gain               at most 180 ms/s, 18.0 % of a CPU, for any setting\n"),
+            "{page}"
+        );
         assert!(!page.contains("note"));
-        assert!(super::page(&example(false)).contains("loose bound"));
+        assert!(super::page(&example(false)).contains("the bound is loose"));
     }
 
     #[test]

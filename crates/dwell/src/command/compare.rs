@@ -13,30 +13,30 @@ use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid};
-use dwell_report::{Cell, Column, Table, count, duration, percent, priced};
+use dwell_report::{Cell, Column, Table, duration, percent, priced};
 use serde::Serialize;
 use std::path::PathBuf;
 
 /// Compare QEMU's three generations of adaptive polling on a recording
 ///
-/// Replays the recording through the rule of 7.2 (one polling time for the thread), 10.0 (one for each handler) and 11.1
-/// (smoothed by weight), each with its defaults and with the setting in force or asked for, and prints what a smoothed
-/// block time would be in 11.1 by weight. CPU is what polling burns; a halt is a sleep, that is a system call that waits.
+/// Replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0 (one per handler) and 11.1
+/// (block times smoothed by poll-weight), each with its defaults and with the setting in force or given by --set. For
+/// 11.1, also prints the smoothed block time for each poll-weight. Polling CPU is the time polled; a halt is a system
+/// call that sleeps.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
                         dwell compare iothread.parquet --set poll-max-ns=300us --best")]
 pub(crate) struct Args {
-    /// Recording in Parquet, as `dwell import qemu` and `dwell record thread` write it
+    /// Recording in Parquet, written by `dwell import qemu` or `dwell record thread`
     file: PathBuf,
-    /// Setting to compare beside the defaults, such as poll-max-ns=300us
+    /// Setting to compare with the defaults, such as poll-max-ns=300us
     ///
-    /// Can be given again for more parameters. [default: the setting in force while recording, where the recording
-    /// has it]
+    /// Can be repeated for more parameters. [default: the setting in force while recording, if the recording has it]
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; bare numbers are nanoseconds. 0 makes halts free.
+    /// From 0; a bare number is nanoseconds. With 0, halts are free.
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
     /// Latency that one halt adds to its wakeup, such as 8us
@@ -44,9 +44,9 @@ pub(crate) struct Args {
     /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else the halt cost]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     wakeup_latency: Option<Nanos>,
-    /// Also tune each generation
+    /// Also find the best setting of each generation
     ///
-    /// The setting is chosen on the first half of the recording, its figures are from the second.
+    /// The setting is chosen on the first half of the recording; its figures are from the second.
     #[arg(long)]
     best: bool,
     #[command(flatten)]
@@ -107,13 +107,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// The setting to compare beside the defaults, in each generation; nothing where none is known.
+/// The setting to compare with the defaults, in each generation; `None` where none is known.
 fn chosen(args: &Args, metadata: &Metadata) -> anyhow::Result<Vec<Option<Setting>>> {
     let of = |version: Version| -> anyhow::Result<Option<Setting>> {
         if args.set.is_empty() {
             return Ok(settings::recorded(Layer::Iothread, version, metadata));
         }
-        // A weight is taken where there is one.
+        // poll-weight is used only by generations that have it.
         let weight = Property::PollWeight.name();
         let known =
             |item: &str| version.at_least(11, 1) || !item.replace('_', "-").trim().starts_with(weight);
@@ -251,11 +251,11 @@ fn upgrade(results: &[Result], metadata: &Metadata) -> String {
         return String::new();
     };
     if revision == Revision::Weighted {
-        return format!("the recorded QEMU has the rule of {} already", new.qemu);
+        return format!("the recorded QEMU already has the rule of {}", new.qemu);
     }
     let change = |old: f64, new: f64| match old {
         _ if old == new => "the same".to_owned(),
-        0.0 => "more, from none".to_owned(),
+        0.0 => "more than none".to_owned(),
         _ => format!("{}{}", if new > old { "+" } else { "-" }, percent((new - old).abs() / old)),
     };
     format!(
@@ -270,9 +270,11 @@ fn upgrade(results: &[Result], metadata: &Metadata) -> String {
 
 fn notes(metadata: &Metadata, source: &RecordingSource) -> Vec<String> {
     let mut notes = model::notes_of_recording(metadata);
+    notes.extend(model::note_of_few(source.episodes()));
+    notes.extend(model::note_of_time(metadata));
     if source.handlers() < 2 {
         notes.push(
-            "the recording does not tell handlers apart: 10.0 and 11.1 are replayed as if one handler did everything"
+            "the recording has no handlers: 10.0 and 11.1 are replayed as if one handler did everything"
                 .to_owned(),
         );
     }
@@ -286,7 +288,7 @@ fn table(results: &[Result]) -> Table {
         Column::text("setting", "which"),
     ];
     columns.extend(priced::columns(false));
-    columns.push(Column::text("values", "values"));
+    columns.push(Column::text("values", "values").below());
     let mut table = Table::new(columns);
     for Result { qemu, rule, which, row } in results {
         let mut cells =
@@ -301,7 +303,7 @@ fn table(results: &[Result]) -> Table {
 fn weights_table(smoothed: &[Weight]) -> Table {
     let mut table = Table::new([
         Column::number("weight", "weight"),
-        Column::number("smoothed handler time", "mean_handler_ns"),
+        Column::number("smoothed block time", "mean_handler_ns"),
         Column::number("forgotten", "forgotten_share"),
         Column::number("polling time", "mean_window_ns"),
     ]);
@@ -317,28 +319,28 @@ fn weights_table(smoothed: &[Weight]) -> Table {
 }
 
 fn print(compared: &Compared) -> anyhow::Result<()> {
-    output::text(&format!(
-        "{}: {} episodes of {} idler{} over {}, one sleep worth {}\n\
-         the optimum, which no policy can beat, costs {}\n\n",
+    output::text(&output::wrapped(&format!(
+        "{}: {} of {} idler{} over {}; halt cost {}",
         compared.file,
-        count(compared.episodes.into()),
+        model::episodes(compared.episodes),
         compared.idlers,
         if compared.idlers == 1 { "" } else { "s" },
         duration(compared.span_ns as f64),
         duration(compared.halt_cost_ns as f64),
-        duration(compared.optimum_cost_ns as f64),
-    ))?;
+    )))?;
+    let optimum = duration(compared.optimum_cost_ns as f64);
+    output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
     output::text(&output::fitted(&table(&compared.results)))?;
     if let Some(span_ns) = compared.best_span_ns {
         let span = duration(span_ns as f64);
-        output::text(&format!(
-            "\nBest setting of each, chosen on the first half, on the second ({span}):\n\n"
-        ))?;
+        let heading =
+            format!("Best setting of each, chosen on the first half, measured on the second ({span}):");
+        output::text(&format!("\n{}\n", output::wrapped(&heading)))?;
         output::text(&output::fitted(&table(&compared.best)))?;
     }
-    output::text(
-        "\nIn 11.1, by poll-weight (a new block time counts for 1/2^weight), means over all episodes:\n\n",
-    )?;
+    let heading =
+        "Rule of 11.1 by poll-weight (a new block time counts for 1/2^weight), means over all episodes:";
+    output::text(&format!("\n{}\n", output::wrapped(heading)))?;
     output::text(&output::fitted(&weights_table(&compared.smoothed)))?;
     output::text(&format!("\n{}", output::wrapped(&format!("Upgrade: {}", compared.upgrade))))?;
     for note in &compared.notes {

@@ -5,12 +5,12 @@ use clap::Command;
 use clap_complete::Shell;
 use std::io;
 
-/// Print completions for a shell
+/// Print shell completions
 ///
 /// For example: dwell completions bash > /etc/bash_completion.d/dwell
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The shell to complete for
+    /// Shell to print completions for
     shell: Shell,
 }
 

@@ -16,28 +16,28 @@ use std::path::PathBuf;
 
 /// Report how this machine idles and which settings have no effect
 ///
-/// Prints what decides how long CPUs, vCPUs and I/O threads poll here, what can be recorded, and which settings do not do
-/// what they seem to. Reads only. Everything is shown that this user may see; as root that is everything. Times are in the
-/// unit of the parameter.
+/// Prints what decides how long CPUs, vCPUs and I/O threads poll on this machine, what dwell can record, and which
+/// settings do not do what they seem to do. Changes nothing. Prints what this user may read; run it as root to see
+/// everything. Times are in the unit of the parameter.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Severities: note, a value does not mean what it seems to; warning, a setting does not do what it\n\
-                        was set for; danger, a CPU polls without end or a window does not shrink again."
+    after_help = "Severities: note: a value does not mean what it seems to mean; warning: a setting does not do what\n\
+                        it was set for; danger: a CPU polls without end, or a window does not shrink again."
 )]
 pub(crate) struct Args {
-    /// Read the files of another machine, copied below this directory
+    /// Inspect the files of another machine, copied below this directory
     ///
-    /// What only system calls report is left out then.
+    /// Facts that only system calls report are left out.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
-    /// Exit with 1 if there is a warning or worse
+    /// Exit with 1 if there is a finding of severity warning or danger
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
     format: FormatArg,
 }
 
-/// How a machine idles, what can be recorded on it, and what is worth knowing.
+/// How a machine idles, what can be recorded on it, and the findings.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -101,16 +101,18 @@ impl Page {
     }
 
     fn line(&mut self, label: &str, value: &str) {
-        // Names of processes and files come from the machine: nothing of them may steer the terminal.
+        // Names of processes and files come from the machine: no control character of them may reach the terminal.
         let value: String = value.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        self.text.push_str(format!("  {label:<LABEL$} {value}").trim_end());
-        self.text.push('\n');
+        let label = format!("  {label:<LABEL$} ");
+        let lines = output::hanging(&label, &" ".repeat(label.chars().count()), &value);
+        self.text.extend(lines.lines().flat_map(|line| [line.trim_end(), "\n"]));
     }
 
     fn values(&mut self, values: &[Parameter]) {
         for value in values {
-            let now =
-                value.value.map_or_else(|| "no number".to_owned(), |now| parameter::shown(value.param, now));
+            let now = value
+                .value
+                .map_or_else(|| "not a number".to_owned(), |now| parameter::shown(value.param, now));
             let from = match value.default {
                 Some(_) if !value.changed() => "the default".to_owned(),
                 Some(default) => {
@@ -191,7 +193,7 @@ fn host(page: &mut Page, host: &Host) {
         page.line("VMs", "none that this user can see");
     }
     if !host.vms.is_empty() {
-        page.line("overrides of VMs", "not visible from outside: KVM_CAP_HALT_POLL can be set, not read");
+        page.line("overrides of VMs", "not visible: KVM_CAP_HALT_POLL can be set but not read");
     }
 }
 
@@ -246,13 +248,13 @@ fn timer(page: &mut Page, timer: &Timer) {
     page.values(&timer.parameters);
     page.line(
         "APICv or AVIC",
-        timer.apicv.map_or("this flavour of KVM has none", |switch| yes_no(switch.on)),
+        timer.apicv.map_or("this vendor module has no such parameter", |switch| yes_no(switch.on)),
     );
     if let Some(on) = timer.preemption_timer {
         page.line("preemption timer", yes_no(on));
     }
     if let Some(needs) = timer.posting_needs_words() {
-        page.line("posting a timer needs", needs);
+        page.line("a posted timer needs", needs);
     }
     let cpus = |list: &str| if list.is_empty() { "none".to_owned() } else { list.to_owned() };
     page.line("CPUs without a tick", &cpus(&timer.nohz_full));
@@ -292,23 +294,23 @@ fn facilities(page: &mut Page, facilities: &Facilities) {
         let state = match mounted {
             Mounted::Unknown => "not in this kernel".to_owned(),
             Mounted::No if facilities.may_mount() => {
-                "not mounted; dwell mounts it for itself alone".to_owned()
+                "not mounted; dwell mounts it in its own namespace".to_owned()
             }
             Mounted::No => "not mounted".to_owned(),
-            Mounted::Denied { at } => format!("{at}, closed to this user"),
+            Mounted::Denied { at } => format!("{at}, not readable by this user"),
             Mounted::At { at } => at.clone(),
         };
         page.line(name, &state);
     }
     let perf = match facilities.perf {
-        Perf::Allowed => "may watch all tasks",
-        Perf::Denied => "may not watch all tasks",
+        Perf::Allowed => "all tasks may be traced",
+        Perf::Denied => "not permitted for all tasks",
         Perf::Missing => "not in this kernel, or hidden",
         Perf::NotAsked => "not asked",
     };
     let paranoid = facilities.perf_event_paranoid.map_or_else(|| "-".to_owned(), |level| level.to_string());
     page.line("perf", &format!("{perf} (kernel.perf_event_paranoid = {paranoid})"));
-    page.line("types of the kernel (BTF)", yes_no(facilities.btf));
+    page.line("kernel type information (BTF)", yes_no(facilities.btf));
 }
 
 fn recorders(page: &mut Page, recorders: &[Recorder]) {
@@ -319,11 +321,8 @@ fn recorders(page: &mut Page, recorders: &[Recorder]) {
             Verdict::Partly => page.paint.warning("partly"),
             Verdict::No => page.paint.danger("no"),
         };
-        page.text.push_str(&format!(
-            "  {:<LABEL$} {verdict}: {}\n",
-            format!("dwell {}", recorder.name),
-            recorder.about
-        ));
+        let label = format!("  {:<LABEL$} {verdict}: ", format!("dwell {}", recorder.name));
+        page.text.push_str(&output::hanging(&label, &" ".repeat(LABEL + 3), recorder.about));
         for obstacle in &recorder.obstacles {
             page.line("", &obstacle.what());
             page.line("", &format!("-> {}", obstacle.remedy()));
@@ -343,8 +342,11 @@ fn findings(page: &mut Page, findings: &[Finding]) {
             Severity::Warning => page.paint.warning(&name),
             Severity::Danger => page.paint.danger(&name),
         };
-        page.text.push_str(&format!("  {name} {}\n", finding.what));
-        page.text.push_str(&format!("           why: {}\n           do:  {}\n", finding.why, finding.remedy));
+        let indent = " ".repeat(11);
+        page.text.push_str(&output::hanging(&format!("  {name} "), &indent, &finding.what));
+        let further = format!("{indent}     ");
+        page.text.push_str(&output::hanging(&format!("{indent}why: "), &further, &finding.why));
+        page.text.push_str(&output::hanging(&format!("{indent}do:  "), &further, &finding.remedy));
     }
 }
 

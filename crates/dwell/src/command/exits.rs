@@ -10,15 +10,15 @@ use std::path::PathBuf;
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
-/// Reads text of `perf script`, plain or gzip, with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry
-/// of the same thread, so that HLT includes the sleep or poll of the vCPU.
+/// Reads text of `perf script`, plain or gzip, with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next
+/// entry of the same thread, so the time of HLT includes the poll or sleep of the vCPU.
 #[derive(clap::Args)]
 #[command(after_help = "Example: perf record -a -e kvm:kvm_exit,kvm:kvm_entry -- sleep 10\n         \
                         perf script --ns > exits.txt\n         dwell exits exits.txt")]
 pub(crate) struct Args {
-    /// Text of perf script; - is stdin
+    /// Text of `perf script`; - reads stdin
     file: PathBuf,
-    /// Width of the column of reasons: 20 as in older perf, 40 as in newer
+    /// Width of the column of exit reasons: 20 as in older perf, 40 as in newer perf
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
     width: u16,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let exits = ExitTable::read(progress::text(&args.file)?)?;
     if exits.total_samples == 0 {
         bail!(
-            "{}: no kvm_exit is followed by a kvm_entry of the same thread; \
+            "cannot make a table of {}: no kvm_exit is followed by a kvm_entry of the same thread; \
              record with `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`",
             args.file.display()
         );

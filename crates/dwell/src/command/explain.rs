@@ -17,9 +17,9 @@ use std::path::PathBuf;
 
 /// Explain what a value does, what reads it, and which values do the same
 ///
-/// Whether two values act the same is decided by the models of the kernel's and QEMU's rules, for every sequence of halts.
-/// Other parameters are as on this machine, or as you name them; a name that is given again begins another setting, which is
-/// compared with the first. Nothing is written.
+/// Whether two values act the same is decided by the models of the kernel's and QEMU's rules, for every sequence of
+/// halts. Parameters that are not given have the values of this machine, or the defaults of --kernel. A name that is
+/// given again begins another setting, which is compared with the first. Nothing is changed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell explain guest_halt_poll_ns=2400us guest_halt_poll_grow_start=24ms \
@@ -29,21 +29,21 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Parameter, or parameter and value, such as halt_poll_ns=200us
     ///
-    /// With --layer the end of a name is enough: grow_start.
+    /// With --layer the end of a name is enough, such as grow_start.
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
-    /// The layer of names that are not whole: guest, host, timer or iothread
+    /// Layer of abbreviated names: guest, host, timer or iothread
     #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
-    /// Kernel whose rules and defaults to take, 5.4 to 7.3
+    /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     ///
-    /// [default: the running kernel, with what is set on this machine]
+    /// [default: the running kernel, with the values of this machine]
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel))]
     kernel: Option<Version>,
-    /// The QEMU whose rules to take for I/O threads
+    /// QEMU release whose rules to use for I/O threads, 2.9 to 11.1
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
-    /// Take this directory for `/`: another machine's files, or those of a test
+    /// Use this directory as `/`, such as a copy of another machine's files
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Told {
-    /// What the values that were not named are.
+    /// Which values the parameters have that were not named.
     base: String,
     explained: Vec<Explained>,
     comparisons: Vec<Comparison>,
@@ -115,17 +115,17 @@ fn told_of_capability(asked: &str) -> anyhow::Result<Capability> {
     Ok(Capability {
         name: capability::NAME,
         number: capability::NUMBER,
-        only: "only the VMM can set it, on the VM that it has made; it cannot be read, and not taken back",
+        only: "only the VMM can set it, on its own VM; it can be neither read nor reset",
         call: call.map(|ns| capability::call(ns.into())),
         vmms: capability::VMMS.to_vec(),
     })
 }
 
-/// The settings that nobody has named, of every layer.
+/// The settings of every layer before the named values.
 struct Base {
     settings: Vec<Setting>,
     told: String,
-    /// Whether the machine's own state counts.
+    /// Whether the state of this machine is used.
     is_here: bool,
 }
 
@@ -149,8 +149,9 @@ impl Base {
             };
             settings.iter_mut().for_each(|setting| *setting = here(setting));
         }
-        let values = if is_here { "what is set here where it can be read" } else { "its defaults" };
-        let told = format!("Linux {kernel}, QEMU {qemu}; not named: {values}");
+        let values =
+            if is_here { "the values of this machine where they can be read" } else { "the defaults" };
+        let told = format!("Linux {kernel}, QEMU {qemu}; other parameters: {values}");
         Ok(Base { settings, told, is_here })
     }
 }
@@ -163,7 +164,7 @@ fn groups(asked: &[&String], args: &Args, base: &[Setting]) -> anyhow::Result<Ve
         let param = resolve(name, args.layer)?;
         exists(param, base)?;
         if groups.last().is_some_and(|group| group.named.contains(&param)) {
-            // It differs from the setting before in this only.
+            // It differs from the setting before in this parameter only.
             let settings = groups.last().map_or_else(Vec::new, |group| group.settings.clone());
             groups.push(Group { settings, named: vec![] });
         }
@@ -190,11 +191,11 @@ fn resolve(name: &str, layer: Option<Layer>) -> anyhow::Result<&'static Param> {
         all.iter().copied().filter(|param| plain(param.name).ends_with(&ending)).collect();
     match fits.as_slice() {
         [param] => Ok(param),
-        [] => bail!("{name}: no such knob; `dwell params` lists them"),
+        [] => bail!("{name}: no such parameter; `dwell params` lists all"),
         several => {
             let told: Vec<String> =
                 several.iter().map(|param| format!("{} ({})", param.name, param.layer.name())).collect();
-            bail!("{name} may be {}; write the whole name, or say which with --layer", told.join(" or "))
+            bail!("{name} may be {}; write the whole name or give --layer", told.join(" or "))
         }
     }
 }
@@ -218,7 +219,7 @@ fn explain_all<'a>(
     })
 }
 
-/// Each further setting beside the first.
+/// Each further setting compared with the first.
 fn comparisons(groups: &[Group]) -> Vec<Comparison> {
     let Some((first, rest)) = groups.split_first() else { return vec![] };
     let pair = |other: &Group| {
@@ -241,67 +242,76 @@ fn differing(a: &Setting, b: &Setting) -> String {
 }
 
 fn words(told: &Told) -> String {
-    let mut text = format!("{}\n", told.base);
+    let mut text = output::wrapped(&told.base);
     for explained in &told.explained {
-        text += &format!("\n{}\n", in_words(explained));
+        text += &format!("\n{}", in_words(explained));
     }
     for comparison in &told.comparisons {
         let Comparison { first, second, sameness, .. } = comparison;
-        text += &match sameness {
+        let words = match sameness {
             Sameness::Same { states } => format!(
-                "\n{first} and {second} are equivalent: the same window after every sequence of halts \
-                 ({states} pairs of states, all visited)\n"
+                "{first} and {second} are equivalent: the same window after every sequence of halts ({states} pairs of \
+                 states, all visited)"
             ),
-            _ => format!("\n{first} and {second}: {}\n", apart(sameness)),
+            _ => format!("{first} and {second}: {}", apart(sameness)),
         };
+        text += &format!("\n{}", output::wrapped(&words));
     }
     if let Some(capability) = &told.capability {
-        text += &format!("\n{} ({}): {}\n", capability.name, capability.number, capability.only);
+        let head = format!("{} ({}): {}", capability.name, capability.number, capability.only);
+        text += &format!("\n{}", output::wrapped(&head));
         if let Some(call) = &capability.call {
             text += &format!("  {call}\n");
         }
         for (vmm, how) in &capability.vmms {
-            text += &format!("  {vmm} {how}\n");
+            text += &indented(&format!("{vmm} {how}"));
         }
     }
     text
+}
+
+/// A paragraph below a heading.
+fn indented(words: &str) -> String {
+    output::hanging("  ", "    ", words)
 }
 
 fn in_words(explained: &Explained) -> String {
     let Explained { knob, layer, value, about, zero, scope_words, kept_by, .. } = explained;
     let effect = match &explained.effect {
         Effect::NoEffect { why } => format!("no effect: {why}"),
-        Effect::NotModelled => "effective, as far as a machine tells".to_owned(),
+        Effect::NotModelled => "effective as far as known; not modelled".to_owned(),
         Effect::Effective => "effective".to_owned(),
     };
-    let mut text = format!("{knob} = {value} ({layer}): {effect}\n  what it does: {about}; 0: {zero}\n");
-    // A value without effect acts as all others do.
+    let mut text = output::wrapped(&format!("{knob} = {value} ({layer}): {effect}"));
+    text += &indented(&format!("what it does: {about}; 0: {zero}"));
+    // A value without effect acts like all others.
     if !explained.same_as.is_empty() && explained.effect == Effect::Effective {
         let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
-        text += &format!("  acts exactly as {}\n", same.join(", "));
+        text += &indented(&format!("equivalent values: {}", same.join(", ")));
     }
     match (&explained.against_default, explained.default) {
         (Some(sameness), Some(default)) => {
-            text += &format!("  beside the default {default}: {}\n", apart(sameness))
+            text += &indented(&format!("compared with the default {default}: {}", apart(sameness)))
         }
         (_, Some(default)) if default == *value => text += "  it is the default\n",
         _ => {}
     }
-    text += &format!("  scope: {scope_words}\n  kept by {kept_by}\n");
-    explained.notes.iter().for_each(|note| text += &format!("  note: {note}\n"));
-    text.trim_end().to_owned()
+    text += &indented(&format!("scope: {scope_words}"));
+    text += &indented(&format!("kept by {kept_by}"));
+    explained.notes.iter().for_each(|note| text += &indented(&format!("note: {note}")));
+    text
 }
 
 /// How two settings differ.
 fn apart(sameness: &Sameness) -> String {
     let time = |ns: u64| duration(ns as f64);
     match sameness {
-        Sameness::Same { .. } => "no difference, whatever the halts".to_owned(),
-        Sameness::Undecided { .. } => "whether they differ could not be decided".to_owned(),
+        Sameness::Same { .. } => "equivalent for every sequence of halts".to_owned(),
+        Sameness::Undecided { .. } => "not decided whether they differ".to_owned(),
         Sameness::Differ { halts_ns, first_ns, second_ns } => {
             let halts: Vec<String> = halts_ns.iter().map(|ns| time(*ns)).collect();
             format!(
-                "they differ, for example after halts of {}: the window is {} and {}",
+                "they differ: for example, after halts of {} the windows are {} and {}",
                 halts.join(", "),
                 time(*first_ns),
                 time(*second_ns)

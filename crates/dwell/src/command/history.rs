@@ -6,9 +6,10 @@ use crate::state::{StateArgs, ago, title};
 use dwell_knobs::journal::{self, Change};
 use dwell_report::{Cell, Column, Table};
 
-/// List every change that dwell made here, the oldest first
+/// List every change that dwell made on this machine, oldest first
 ///
-/// Reads only. As JSON each with its plan, its originals and what verifying it has shown.
+/// Changes nothing. With --format json, each change has its plan, the original values and the result of `dwell
+/// verify`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -23,7 +24,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     match args.format.format {
         Format::Json => output::json(&changes)?,
         Format::Csv => output::csv(&table(&changes))?,
-        Format::Table if changes.is_empty() => output::text("dwell has not changed anything here\n")?,
+        Format::Table if changes.is_empty() => output::text("dwell has made no changes here\n")?,
         Format::Table => output::text(&output::fitted(&table(&changes)))?,
     }
     Ok(Answer::Yes)

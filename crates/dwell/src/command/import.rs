@@ -1,6 +1,5 @@
 //! `dwell import`
 
-use crate::command::record::Source;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, settings};
@@ -12,6 +11,7 @@ use dwell_policy::param::Setting;
 use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
+use dwell_trace::guest::GuestSource;
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
 use dwell_trace::import::qemu::{Decisions, QemuOptions, Sleeps};
@@ -20,7 +20,7 @@ use dwell_trace::write::Overlaps;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Make a recording out of what other tools wrote
+/// Convert the traces and tables of other tools to a recording
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,36 +29,42 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum From {
-    /// A table of episodes, plain or gzip, with columns start_ns and idle_ns
+    /// Import a table of episodes (CSV, plain or gzip)
     ///
-    /// Optional columns: idler, window_ns, halted, wake (irq, ipi, timer, io, task, unknown), wake_latency_ns, ready
-    /// (names of handlers with a comma between them), alone_ns (until another task was runnable on the same CPU; KVM ends
-    /// a poll then). The first line names the columns, in any order; an empty field is not known. Times are whole nanoseconds; the rows of one idler are in order of start_ns.
+    /// The first line names the columns, in any order. Required: start_ns and idle_ns. Optional: idler, window_ns,
+    /// halted, wake (irq, ipi, timer, io, task, unknown), wake_latency_ns, ready (names of ready handlers, separated
+    /// by commas) and alone_ns (time until another task was runnable on the same CPU; KVM ends a poll then). An empty
+    /// field is not known. Times are whole nanoseconds. The rows of one idler are in order of start_ns.
     #[command(after_help = "Example: dwell import csv idle.csv.gz --layer guest -o idle.parquet")]
     Csv(Csv),
-    /// Text of `perf script`, plain or gzip
+    /// Import text of `perf script`, plain or gzip
     ///
-    /// The same trace gives the same recording as `dwell record`. Host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns.
-    /// Guest: power:cpu_idle, or sched:sched_switch, or the switches of `perf record --switch-events`. With
-    /// sched:sched_waking, irq_vectors:local_timer_entry, irq_vectors:reschedule_entry and irq:irq_handler_entry an idle
-    /// time ends at the event, without them it includes the wakeup latency; power:guest_halt_poll_ns has the windows.
-    /// Threads: syscalls:sys_enter_* and sys_exit_* of the calls that wait. Other events are counted and ignored.
+    /// The same trace gives the same recording as `dwell record`.
     ///
-    /// With `perf script --ns --header --show-task-events -F +pid` times are exact, windows follow the rule of the
-    /// kernel, and vCPUs are named after their process.
+    /// Host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns.
+    ///
+    /// Guest: power:cpu_idle, or sched:sched_switch, or the context switches of `perf record --switch-events`. With
+    /// sched:sched_waking, irq_vectors:local_timer_entry, irq_vectors:reschedule_entry and irq:irq_handler_entry, an
+    /// idle time ends at the wakeup event; without them it includes the wakeup latency. power:guest_halt_poll_ns has
+    /// the windows.
+    ///
+    /// Threads: syscalls:sys_enter_* and sys_exit_* of the calls that wait.
+    ///
+    /// Other events are counted and ignored. With `perf script --ns --header --show-task-events -F +pid`, times are
+    /// exact, windows follow the kernel's rule, and vCPUs are named after their process.
     #[command(
         after_help = "Example: perf record -a -k CLOCK_MONOTONIC -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns -- sleep 10\n         \
                             perf script --ns --header --show-task-events -F +pid > host.txt\n         \
                             dwell import perf host.txt -o host.parquet"
     )]
     Perf(Perf),
-    /// Log of QEMU's own trace of its event loops, plain or gzip
+    /// Import QEMU's trace log of its event loops, plain or gzip
     ///
-    /// Reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of every
-    /// QEMU from 7.0 to 11.1. Times stand in the log only with -msg timestamp=on; without them an idle time is the least
-    /// that it can have been, and tune will not take the recording. A sleep that no polling precedes is not in the log:
-    /// record the threads beside it and give that as --sleeps. With --qemu every decision in the log is held against the
-    /// rule of that version.
+    /// Reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of QEMU
+    /// 7.0 to 11.1. The log has times only with `-msg timestamp=on`; without them an idle time is a lower bound, and
+    /// `dwell tune` refuses the recording. A sleep that no polling precedes is not in the log: record the same
+    /// threads with `dwell record thread` at the same time and give that recording as --sleeps. With --qemu, every
+    /// decision in the log is checked against the rule of that version.
     #[command(
         after_help = "Example: qemu-system-x86_64 … -trace 'run_poll_handlers_*' -trace 'poll_*' -msg timestamp=on -D qemu.log\n         \
                             dwell record thread --pid $(pidof qemu-system-x86_64) --duration 10s -o sleeps.parquet\n         \
@@ -69,9 +75,9 @@ enum From {
 
 #[derive(clap::Args)]
 struct Common {
-    /// Input; - is stdin
+    /// Input file; - reads stdin
     file: PathBuf,
-    /// Recording to write; an existing file is replaced once the new one is complete
+    /// Recording to write; an existing file is replaced when the new one is complete
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Kernel release of the machine that idled, as `uname -r` prints it
@@ -82,10 +88,10 @@ struct Common {
     qemu: Option<String>,
     /// Setting in force while recording, such as halt_poll_ns=200us
     ///
-    /// Can be given again.
+    /// Can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     in_force: Vec<String>,
-    /// Anything a reader should know: load, machine, purpose
+    /// Free text to store in the recording: load, machine, purpose
     #[arg(long, value_name = "TEXT")]
     provenance: Option<String>,
     #[command(flatten)]
@@ -96,15 +102,15 @@ struct Common {
 struct Csv {
     #[command(flatten)]
     common: Common,
-    /// Whose idling it is: guest, host or iothread
-    #[arg(long, value_parser = crate::suggest::layers(layer))]
+    /// Layer of the episodes: guest, host or iothread
+    #[arg(long, value_parser = crate::suggest::idling_layers(layer))]
     layer: Layer,
-    /// Name of the idler, where the table has no column for it
+    /// Name of the idler, if the table has no column `idler`
     ///
     /// [default: cpu0, vcpu0 or iothread0]
     #[arg(long, value_name = "NAME")]
     idler: Option<String>,
-    /// Where an idle time ends
+    /// What an idle time includes
     #[arg(long, value_enum, default_value_t = Includes::Unknown)]
     idle_includes: Includes,
 }
@@ -113,15 +119,15 @@ struct Csv {
 struct Perf {
     #[command(flatten)]
     common: Common,
-    /// Layer whose events to use, where there are several: host, guest or iothread
-    #[arg(long, value_parser = crate::suggest::layers(layer))]
+    /// Layer whose events to use, if the trace has several: host, guest or iothread
+    #[arg(long, value_parser = crate::suggest::idling_layers(layer))]
     layer: Option<Layer>,
-    /// What shows that a CPU of a guest idles, where both are there
+    /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
-    /// Count lines that cannot be parsed, instead of stopping at the first
+    /// Count lines that cannot be parsed, instead of stopping at the first one
     ///
-    /// Only lines that name an event are meant; others are skipped anyway.
+    /// This concerns lines that name an event; other lines are always skipped.
     #[arg(long)]
     skip_unparsable: bool,
 }
@@ -130,27 +136,27 @@ struct Perf {
 struct Qemu {
     #[command(flatten)]
     common: Common,
-    /// Recording of the same threads by `dwell record thread`: when they slept
+    /// Recording of the same threads by `dwell record thread`, which has their sleeps
     #[arg(long, value_name = "FILE")]
     sleeps: Option<PathBuf>,
-    /// Only the context of this address, as the log has it after `ctx`
+    /// Only the AioContext with this address, as the log prints it after `ctx`
     #[arg(long, value_name = "0x…", value_parser = address)]
     context: Option<u64>,
-    /// Count lines that cannot be parsed, instead of stopping at the first
+    /// Count lines that cannot be parsed, instead of stopping at the first one
     #[arg(long)]
     skip_unparsable: bool,
 }
 
 fn address(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").ok_or("an address begins with 0x")?;
+    let digits = text.strip_prefix("0x").ok_or("an address starts with 0x")?;
     u64::from_str_radix(digits, 16).map_err(|_| "an address is 0x and up to 16 hexadecimal digits".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Includes {
-    /// At the event; the wake-up latency is not included
+    /// Ends at the wakeup event; the wakeup latency is not included
     Event,
-    /// When the idler ran again; the wake-up latency is included
+    /// Ends when the idler runs again; the wakeup latency is included
     Wake,
     /// Not known
     Unknown,
@@ -171,6 +177,28 @@ struct Imported<'a> {
     summary: &'a ImportSummary,
     idlers: usize,
     span_ns: u64,
+}
+
+/// What shows in a text that a CPU idles.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Source {
+    /// cpu_idle if every CPU emits it, else switch
+    Auto,
+    /// power:cpu_idle
+    CpuIdle,
+    /// Context switches to and from the idle task, as perf records them
+    Switch,
+}
+
+impl std::convert::From<Source> for GuestSource {
+    fn from(source: Source) -> GuestSource {
+        match source {
+            Source::Auto => GuestSource::Auto,
+            Source::CpuIdle => GuestSource::CpuIdle,
+            Source::Switch => GuestSource::Switch,
+        }
+    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -286,9 +314,9 @@ impl Common {
 
     fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = format!(
-            "{}: {} episodes of {} idler{} over {}, from {} lines of {}\n",
+            "{}: {} of {} idler{} over {}, from {} lines of {}\n",
             self.output.display(),
-            count(contents.episodes.into()),
+            crate::model::episodes(contents.episodes),
             contents.idlers.len(),
             if contents.idlers.len() == 1 { "" } else { "s" },
             duration(contents.span_ns() as f64),
@@ -304,12 +332,12 @@ impl Common {
             note(*number, &format!("{event} used"));
         }
         for (event, number) in &summary.ignored {
-            note(*number, &format!("{event} of no use here, ignored"));
+            note(*number, &format!("{event} ignored"));
         }
         note(summary.lost.events.unwrap_or(0), "events lost by the recorder");
-        note(summary.incomplete_episodes, "episodes left out whose beginning or end is not in the text");
-        note(summary.unparsable, "lines that should be events but could not be parsed");
-        note(summary.out_of_order, "events too late to be put in order, not used");
+        note(summary.incomplete_episodes, "incomplete episodes left out (start or end not in the text)");
+        note(summary.unparsable, "lines with events that could not be parsed");
+        note(summary.out_of_order, "events too far out of order, not used");
         if let Some(overlaps) = &summary.overlaps {
             text.push_str(&overlapping(overlaps));
         }
@@ -320,26 +348,26 @@ impl Common {
     }
 }
 
-/// That idlers idle twice at one time, which they cannot.
+/// A warning that episodes of one idler overlap.
 fn overlapping(overlaps: &Overlaps) -> String {
     let place = overlaps.line.map_or_else(
         || format!("at {} ns", overlaps.start_ns),
         |line| format!("in line {}", count(line.into())),
     );
     format!(
-        "  {} episodes begin before the one before them of the same idler has ended, the first of {} {place}; its times \
-         and rates are not to be trusted: is this one trace, and are the idlers named apart?\n",
+        "  {} episodes start before the previous one of the same idler has ended, the first of {} {place}; times \
+         and rates cannot be trusted: is this one trace, and do the idlers have different names?\n",
         count(overlaps.episodes.into()),
         overlaps.idler.escape_debug(),
     )
 }
 
-/// The decisions in a trace, compared with the rule.
+/// Compares the decisions in a trace with the rule.
 fn judged(decisions: &Decisions) -> String {
     let share =
         if decisions.traced > 0 { decisions.determined as f64 / decisions.traced as f64 } else { 0.0 };
     let mut text = format!(
-        "  {} decisions held against the rule: {} contradict it; for {} ({}) the times known leave no other decision\n",
+        "  {} decisions checked against the rule: {} contradict it; for {} ({}) the known times allow only this decision\n",
         count(decisions.traced.into()),
         count(decisions.contradicted.into()),
         count(decisions.determined.into()),
@@ -347,7 +375,7 @@ fn judged(decisions: &Decisions) -> String {
     );
     if let Some(line) = decisions.first_contradicted_line {
         text.push_str(&format!(
-            "  the first that contradicts is in line {line}; were other parameters in force (--in-force), or set meanwhile?\n"
+            "  the first contradiction is in line {line}; were other parameters in force (--in-force), or changed meanwhile?\n"
         ));
     }
     text

@@ -1,16 +1,19 @@
 //! `dwell info`
 
 use crate::failure::{Answer, Outcome};
+use crate::model;
 use crate::output::{self, Format, FormatArg};
 use dwell_recording::summary::{Stats, Summary};
 use dwell_recording::{Clock, IdleIncludes, Metadata, Reader, SettingValue};
 use dwell_report::{Cell, Column, Table, count, duration, histogram};
 use std::path::PathBuf;
 
-/// Print what a recording has: idlers, idle times, settings, losses
+/// Print the contents of a recording: idlers, idle times, settings, losses
+///
+/// Quantiles of idle times (p5 to p99) are within 0.1 %; all other figures are exact.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Recording in Parquet, as `dwell import` writes it
+    /// Recording in Parquet, written by `dwell record` or `dwell import`
     file: PathBuf,
     #[command(flatten)]
     format: FormatArg,
@@ -27,8 +30,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// All of it for people.
+/// The whole text.
 pub(crate) fn words(file: &str, summary: &Summary) -> String {
+    if summary.all.episodes == 0 {
+        return head(file, summary);
+    }
     format!(
         "{}\n{}\n{:>10}  {:>12}  {:>7}  {:>7}\n{}",
         head(file, summary),
@@ -43,49 +49,66 @@ pub(crate) fn words(file: &str, summary: &Summary) -> String {
 
 fn head(file: &str, summary: &Summary) -> String {
     let metadata = &summary.metadata;
-    let mut lines = vec![
-        format!(
-            "{file}: {} episodes of {} idler{} over {}, {} layer",
-            count(summary.all.episodes.into()),
-            summary.idlers.len(),
-            if summary.idlers.len() == 1 { "" } else { "s" },
-            duration(summary.span_ns as f64),
-            metadata.layer.name()
-        ),
-        format!("idle times: {}", includes(metadata.idle_includes)),
-        format!("clock:      {}", clock(metadata.clock)),
-        format!("source:     {}", source(metadata)),
-    ];
-    let mut known = |name: &str, value: &Option<String>| {
-        if let Some(value) = value {
-            lines.push(format!("{name:<11} {}", value.escape_debug()));
-        }
+    let mut text = output::wrapped(&format!(
+        "{file}: {} of {} idler{} over {}, {} layer",
+        model::episodes(summary.all.episodes),
+        summary.idlers.len(),
+        if summary.idlers.len() == 1 { "" } else { "s" },
+        duration(summary.span_ns as f64),
+        metadata.layer.name()
+    ));
+    let mut line = |label: &str, value: &str| {
+        text += &output::hanging(&format!("{label:<LABEL$}"), &" ".repeat(LABEL), value);
     };
-    known("kernel:", &metadata.kernel);
-    known("QEMU:", &metadata.qemu);
-    known("CPU:", &metadata.cpu_model);
-    known("command:", &metadata.source.command);
-    known("provenance:", &metadata.provenance);
-    lines.extend(settings(metadata));
-    lines.push(format!("losses:     {}", losses(metadata)));
+    line("idle times:", includes(metadata.idle_includes));
+    line("clock:", clock(metadata.clock));
+    line("source:", &source(metadata));
+    let known = [
+        ("kernel:", &metadata.kernel),
+        ("QEMU:", &metadata.qemu),
+        ("CPU:", &metadata.cpu_model),
+        ("command:", &metadata.source.command),
+        ("provenance:", &metadata.provenance),
+    ];
+    for (label, value) in known {
+        if let Some(value) = value {
+            line(label, &value.escape_debug().to_string());
+        }
+    }
+    settings(metadata).iter().for_each(|setting| line("settings:", setting));
+    line("losses:", &losses(metadata));
+    notes(summary).iter().for_each(|note| line("note:", note));
     if summary.out_of_order > 0 {
-        lines.push(format!("warning:    {} episodes start before the one before them", summary.out_of_order));
+        line("warning:", &format!("{} episodes start before the previous one", summary.out_of_order));
     }
     if summary.overlapping > 0 {
-        lines.push(format!(
-            "warning:    {} episodes start before the one before them of the same idler has ended",
-            count(summary.overlapping.into())
-        ));
+        let number = count(summary.overlapping.into());
+        line(
+            "warning:",
+            &format!("{number} episodes start before the previous one of the same idler has ended"),
+        );
     }
-    lines.extend(summary.contradictions.iter().map(|what| format!("warning:    {}", what.escape_debug())));
-    lines.join("\n") + "\n"
+    summary.contradictions.iter().for_each(|what| line("warning:", &what.escape_debug().to_string()));
+    text
 }
+
+/// What the recording is too short for, or does not contain.
+fn notes(summary: &Summary) -> Vec<String> {
+    if summary.all.episodes == 0 {
+        return vec!["the recording has no episodes: nothing idled, or nothing that was recorded".to_owned()];
+    }
+    let few = model::note_of_few(summary.all.episodes);
+    few.into_iter().chain(model::note_of_time(&summary.metadata)).collect()
+}
+
+/// Width of the labels.
+const LABEL: usize = 12;
 
 fn includes(includes: IdleIncludes) -> &'static str {
     match includes {
-        IdleIncludes::Event => "up to the wake event; the wake-up latency is not included",
-        IdleIncludes::Wake => "until the idler ran again; the wake-up latency is included",
-        IdleIncludes::Unknown => "not known whether the wake-up latency is included",
+        IdleIncludes::Event => "up to the wakeup event; the wakeup latency is not included",
+        IdleIncludes::Wake => "until the idler runs again; the wakeup latency is included",
+        IdleIncludes::Unknown => "not known whether the wakeup latency is included",
     }
 }
 
@@ -94,7 +117,7 @@ fn clock(clock: Clock) -> &'static str {
         Clock::Monotonic => "CLOCK_MONOTONIC",
         Clock::RecorderStart => "CLOCK_MONOTONIC since the recorder started",
         Clock::Perf => "perf's clock, since boot",
-        Clock::Unknown => "not known; only differences have a meaning",
+        Clock::Unknown => "not known; only differences are meaningful",
     }
 }
 
@@ -108,7 +131,7 @@ fn source(metadata: &Metadata) -> String {
 
 fn settings(metadata: &Metadata) -> Vec<String> {
     if metadata.settings.is_empty() {
-        return vec!["settings:   not known".to_owned()];
+        return vec!["not known".to_owned()];
     }
     let value = |value: &SettingValue| match value {
         SettingValue::Flag(flag) => flag.to_string(),
@@ -120,7 +143,7 @@ fn settings(metadata: &Metadata) -> Vec<String> {
         let values: Vec<String> =
             change.values.iter().map(|(name, v)| format!("{}={}", name.escape_debug(), value(v))).collect();
         let when = change.at_ns.map_or("from the start".to_owned(), |at| format!("from {at} ns on"));
-        format!("settings:   {} {when}: {}", change.layer.name(), values.join(" "))
+        format!("{} {when}: {}", change.layer.name(), values.join(" "))
     };
     metadata.settings.iter().map(line).collect()
 }
@@ -128,7 +151,7 @@ fn settings(metadata: &Metadata) -> Vec<String> {
 fn losses(metadata: &Metadata) -> String {
     let lost = &metadata.lost;
     let events = match lost.events {
-        None => "events: nobody counted".to_owned(),
+        None => "events: not counted".to_owned(),
         Some(events) if lost.at_least => format!("at least {} events", count(events.into())),
         Some(0) => "no events".to_owned(),
         Some(events) => format!("{} events", count(events.into())),
@@ -138,7 +161,7 @@ fn losses(metadata: &Metadata) -> String {
     let by_cpu = if by_cpu.is_empty() { String::new() } else { format!(" ({})", by_cpu.join(", ")) };
     let incomplete = match lost.incomplete_episodes {
         0 => String::new(),
-        episodes => format!("; {} episodes without beginning or end left out", count(episodes.into())),
+        episodes => format!("; {} incomplete episodes left out", count(episodes.into())),
     };
     format!("{events}{by_cpu}{incomplete}")
 }
@@ -159,7 +182,7 @@ pub(crate) fn table(summary: &Summary) -> Table {
         Column::number("max", "max_ns").rank(7),
         Column::number("mean", "mean_ns").rank(4),
         Column::number("halted", "halted_share").rank(2),
-        Column::number("mean wake latency", "mean_wake_latency_ns").rank(3),
+        Column::number("wakeup latency", "mean_wake_latency_ns").rank(3),
     ]);
     if summary.idlers.len() != 1 {
         table.push(row("all", &summary.all, None, None));
@@ -170,11 +193,12 @@ pub(crate) fn table(summary: &Summary) -> Table {
     table
 }
 
-/// Of all idlers together the share of time spent idle has no meaning, so neither it nor `span_ns` is given for them.
+/// For all idlers together the share of idle time has no meaning, so neither it nor `span_ns` is given.
 fn row(name: &str, stats: &Stats, span_ns: Option<u64>, idle_share: Option<f64>) -> Vec<Cell> {
+    let nanos = |ns: f64| if stats.episodes > 0 { Cell::Nanos(ns) } else { Cell::Missing };
     let quantile = |wanted: f64| {
         let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9);
-        found.map_or(Cell::Missing, |q| Cell::Nanos(q.idle_ns as f64))
+        found.map_or(Cell::Missing, |q| nanos(q.idle_ns as f64))
     };
     let known = stats.halted + stats.polled;
     let span = span_ns.filter(|&ns| ns > 0).map(|ns| ns as f64);
@@ -183,15 +207,15 @@ fn row(name: &str, stats: &Stats, span_ns: Option<u64>, idle_share: Option<f64>)
         Cell::Count(stats.episodes.into()),
         span.map_or(Cell::Missing, |ns| Cell::Rounded(stats.episodes as f64 / ns * 1e9)),
         Cell::share(idle_share),
-        Cell::Nanos(stats.min_ns as f64),
+        nanos(stats.min_ns as f64),
         quantile(0.05),
         quantile(0.25),
         quantile(0.5),
         quantile(0.75),
         quantile(0.95),
         quantile(0.99),
-        Cell::Nanos(stats.max_ns as f64),
-        Cell::Nanos(stats.mean_ns),
+        nanos(stats.max_ns as f64),
+        nanos(stats.mean_ns),
         Cell::share((known > 0).then(|| stats.halted as f64 / known as f64)),
         if stats.latencies > 0 {
             Cell::Nanos(stats.total_latency_ns as f64 / stats.latencies as f64)

@@ -19,8 +19,9 @@ use std::path::PathBuf;
 
 /// List, set and measure the I/O threads of a running QEMU
 ///
-/// The monitor is a UNIX socket, `-qmp unix:PATH,server=on,wait=off`, of QEMU or qemu-storage-daemon; it serves one client
-/// at a time. Nothing is written but by `set` and `bench`, and `bench` puts back what was there.
+/// Needs the QMP monitor of QEMU or qemu-storage-daemon as a UNIX socket (`-qmp unix:PATH,server=on,wait=off`), which
+/// serves one client at a time. Two commands change values: `set`, which `dwell revert` undoes, and `bench`, which
+/// restores them at the end.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,22 +30,26 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// I/O threads with their polling properties
+    /// List I/O threads with their polling properties
     List(List),
-    /// Set properties of an I/O thread of a running QEMU, and read them back
     Set(set::Args),
-    /// Measure settings on a running QEMU, then restore the present one
     Bench(bench::Args),
 }
 
 #[derive(clap::Args)]
 struct MonitorArgs {
-    /// UNIX socket of QEMU's monitor
+    /// UNIX socket of QEMU's monitor (QMP)
     #[arg(long, value_name = "SOCKET")]
     qmp: PathBuf,
 }
 
 impl MonitorArgs {
+    /// The socket, from the root on.
+    fn socket(&self) -> anyhow::Result<String> {
+        let path = std::path::absolute(&self.qmp).with_context(|| format!("--qmp {}", self.qmp.display()))?;
+        Ok(path.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned())
+    }
+
     fn connect(&self) -> anyhow::Result<Monitor> {
         Ok(Monitor::connect(&self.qmp, Limits::default())?)
     }
@@ -84,7 +89,7 @@ fn list(args: &List) -> Outcome {
         Format::Table => {
             output::text(&format!("QEMU {} {}\n", listed.qemu, listed.package))?;
             if listed.iothreads.is_empty() {
-                output::text("no iothread object; -object iothread,id=io0 makes one\n")?;
+                output::text("this QEMU has no I/O thread; -object iothread,id=io0 adds one\n")?;
             } else {
                 output::text(&output::fitted(&table(&listed.iothreads)))?;
             }
@@ -108,9 +113,9 @@ fn table(iothreads: &[IoThread]) -> Table {
     table
 }
 
-/// What an I/O thread has used so far.
+/// The CPU time and switches of an I/O thread so far.
 pub(crate) fn usage(thread: Thread) -> anyhow::Result<Usage> {
-    Usage::of(thread).context("the I/O thread is gone; did QEMU end?")
+    Usage::of(thread).context("the I/O thread no longer exists; did QEMU exit?")
 }
 
 /// Process and thread, by the kernel's numbers.
@@ -130,10 +135,10 @@ pub(crate) fn kernel_thread(
         })
     };
     let tid = asked.or(thread.thread_id).or_else(named);
-    let tid = tid.context("QEMU does not tell the thread of this object; give it with --thread TID")?;
+    let tid = tid.context("QEMU does not report the TID of this thread; give it with --thread TID")?;
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).with_context(|| {
-        format!("there is no thread {tid} here; is QEMU in another PID namespace? give --thread TID")
+        format!("no thread {tid} here; if QEMU is in another PID namespace, give --thread TID")
     })?;
     let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    Ok((pid.context("/proc tells no process of the thread")?, tid))
+    Ok((pid.context("/proc has no process of this thread")?, tid))
 }

@@ -15,12 +15,13 @@ use crate::failure::Outcome;
 
 /// Measure polling and halting on the KVM of this machine
 ///
-/// Compares predictions with measurements, too. A small VMM runs guests. Each experiment measures several settings
-/// ("arms") in alternation, with the same stimulus for each, repeats blocks during which other programs used CPU
-/// time, and prints figures with 95 % intervals. Nothing on the machine is changed.
+/// A small VMM runs the guests. Each experiment measures several settings ("arms") in alternation with the same
+/// stimulus, repeats blocks during which other programs used CPU time, and prints figures with 95 % intervals.
+/// `validate` compares predictions with measurements. Nothing on the machine is changed.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Needs /dev/kvm and two CPUs. Run it as root if possible: real-time threads are disturbed less."
+    after_help = "Needs /dev/kvm and two CPUs. Run it as root if possible, so that its threads get real-time priority and are\n\
+        disturbed less."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

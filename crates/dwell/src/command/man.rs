@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 /// For example: dwell man | man -l -
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder for dwell.1 and one page for each sub-command
+    /// Folder for dwell.1 and one page per sub-command
     ///
-    /// Without it dwell.1 goes to stdout.
+    /// Without --out, dwell.1 is printed on stdout.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

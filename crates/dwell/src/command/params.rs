@@ -13,19 +13,19 @@ use serde::Serialize;
 
 /// List the parameters of every rule, with units, ranges and defaults
 ///
-/// Also prints what 0 means and where each is set.
+/// Also prints what 0 means and where each parameter is set.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this layer: guest, host, timer or iothread
+    /// Only parameters of this layer: guest, host, timer or iothread
     #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
-    /// Kernel whose parameters and defaults to list for guest, host and timer
+    /// Kernel release whose parameters and defaults to list, for guest, host and timer
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
-    /// QEMU whose parameters and defaults to list for iothread
+    /// QEMU release whose parameters and defaults to list, for iothread
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
-    /// List the policies of --policy instead: how each is written, and what it does
+    /// List the policies that --policy accepts instead, with their syntax
     #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu"])]
     policies: bool,
     #[command(flatten)]
@@ -120,7 +120,7 @@ fn table(described: &[Described], all_columns: bool) -> Table {
         Column::text("version", "version").rank(4),
         Column::text("what it does", "about").rank(1),
         Column::text("0 means", "zero").rank(5),
-        Column::text("where it lives", "home").rank(6),
+        Column::text("where it is set", "home").rank(6),
     ];
     if all_columns {
         columns.push(Column::text("source", "source"));

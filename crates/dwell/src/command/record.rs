@@ -12,10 +12,11 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Record how this machine idles, into a file that tune and replay read
+/// Record how CPUs, vCPUs or I/O threads idle
 ///
-/// Tracepoints are read through perf ring buffers; nothing on the machine is changed. Needs root, or CAP_PERFMON and a
-/// readable tracefs. Ctrl-C ends the recording and keeps what was recorded; what was lost is counted and told.
+/// Reads tracepoints through perf ring buffers or BPF programs and changes nothing on the machine. Needs root, or
+/// CAP_PERFMON and a readable tracefs, and CAP_BPF for BPF. Ctrl-C ends the recording and keeps it. Lost events are
+/// counted and reported.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell record host --duration 10s\n  \
                         dwell record guest --duration 60s -o redis.parquet\n  \
@@ -27,16 +28,18 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Whom {
-    /// The vCPUs of this host: kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns
+    /// Record the vCPUs of this host (kvm:kvm_vcpu_wakeup and kvm:kvm_halt_poll_ns)
     Host(Host),
-    /// The CPUs of this machine, which may be a guest
+    /// Record the CPUs of this machine, which may be a guest
     ///
-    /// From power:cpu_idle, or from context switches where that records nothing. With sched:sched_waking and
-    /// interrupts, so that an idle time ends at the event and the wake-up latency is known apart from it.
+    /// Uses power:cpu_idle, or context switches to and from the idle task where power:cpu_idle cannot be had from
+    /// every CPU. On some kernels perf receives nothing from the idle task of some CPUs; BPF programs on the same
+    /// tracepoints receive every CPU's events (Linux 5.8 or later, CAP_BPF). With sched:sched_waking and the interrupt
+    /// tracepoints, an idle time ends at the wakeup event, and the wakeup latency is recorded separately.
     Guest(Guest),
-    /// Threads that wait for file descriptors
+    /// Record threads that wait for file descriptors, such as event loops
     ///
-    /// In poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect or io_uring_enter.
+    /// A wait is a call of poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect or io_uring_enter.
     Thread(Thread),
 }
 
@@ -47,7 +50,7 @@ struct Common {
     duration: Option<Nanos>,
     /// Recording to write [default: dwell-LAYER.parquet]
     ///
-    /// An existing file is replaced once the new one is complete.
+    /// An existing file is replaced when the recording is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -56,20 +59,20 @@ struct Common {
 
 #[derive(clap::Args)]
 struct Host {
-    /// Only the VM of this process
+    /// Record only the VM of this process
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
-    /// Also record kvm:kvm_exit of HLT, to number the vCPUs for certain
+    /// Also record kvm:kvm_exit for HLT, which identifies the vCPUs reliably
     ///
-    /// Costs a little at every VM exit.
+    /// Adds a small cost to every VM exit.
     #[arg(long)]
     exits: bool,
-    /// Leave out the scheduler's tracepoints
+    /// Do not record the scheduler's tracepoints
     ///
-    /// sched_switch, sched_wakeup, sched_wakeup_new and sched_migrate_task. They show how long no other task was
-    /// runnable on a vCPU's CPU; KVM ends a poll when there is one. Recorded are those of the CPUs that the vCPUs may
-    /// run on, filtered in the kernel; on CPUs with many context switches they cost more than the tracepoints of KVM.
-    /// Without them predictions for vCPUs that share CPUs with other tasks are wrong.
+    /// By default sched_switch, sched_wakeup, sched_wakeup_new and sched_migrate_task are recorded on the CPUs that
+    /// the vCPUs may run on, filtered in the kernel. They show for how long no other task was runnable on the CPU of
+    /// a vCPU; KVM ends a poll when there is one. On CPUs with many context switches they cost more than the
+    /// tracepoints of KVM. Without them, predictions for vCPUs that share CPUs with other tasks are wrong.
     #[arg(long)]
     without_contention: bool,
     #[command(flatten)]
@@ -78,7 +81,7 @@ struct Host {
 
 #[derive(clap::Args)]
 struct Guest {
-    /// What tells that a CPU idles
+    /// Source of idle periods
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
     #[command(flatten)]
@@ -88,10 +91,12 @@ struct Guest {
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true).args(["pid", "comm"])))]
 struct Thread {
-    /// All threads of this process, or, if it is the number of a thread, that one
+    /// Process ID (all threads of the process) or thread ID (that thread only)
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
-    /// Threads of this name (15 characters count); new ones are noticed
+    /// Threads with this name, including those that start later
+    ///
+    /// The kernel keeps 15 characters of a thread's name; longer names are compared up to that length.
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     #[command(flatten)]
@@ -100,10 +105,14 @@ struct Thread {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(crate) enum Source {
-    /// cpu_idle if every CPU emits it, else switch
+enum Source {
+    /// cpu_idle if every CPU emits it, else bpf where it can be had, else switch
     Auto,
-    /// power:cpu_idle
+    /// power:cpu_idle and the other tracepoints, read by BPF programs
+    Bpf,
+    /// cpu_idle if every CPU emits it, else switch
+    Perf,
+    /// power:cpu_idle, as perf records it
     CpuIdle,
     /// Context switches to and from the idle task, as perf records them
     Switch,
@@ -159,7 +168,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// As it was typed, for the files that are written.
+/// The command line, to store in the recording.
 pub(crate) fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("dwell".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
@@ -182,15 +191,15 @@ fn describe(output: String, layer: &'static str, summary: &Summary) -> Recorded 
     }
 }
 
-/// So many idlers are told by name.
-const TOLD: usize = 10;
+/// At most this many idlers are listed.
+const LISTED: usize = 10;
 
 fn words(recorded: &Recorded) -> String {
     let seconds = recorded.elapsed_ns as f64 / 1e9;
     let mut text = format!(
-        "{}: {} episodes of {} idler{} in {}, {} a second; {} events, {}{} lost\n",
+        "{}: {} of {} idler{} in {}, {} per second; {} events, {}{} lost\n",
         recorded.output,
-        count(recorded.episodes.into()),
+        crate::model::episodes(recorded.episodes),
         recorded.idlers.len(),
         if recorded.idlers.len() == 1 { "" } else { "s" },
         duration(recorded.elapsed_ns as f64),
@@ -201,18 +210,18 @@ fn words(recorded: &Recorded) -> String {
     );
     let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
     by_rate.sort_by_key(|idler| std::cmp::Reverse(idler.episodes));
-    for idler in by_rate.iter().take(TOLD) {
-        text += &format!("  {}: {} episodes\n", idler.name, count(idler.episodes.into()));
+    for idler in by_rate.iter().take(LISTED) {
+        text += &format!("  {}: {}\n", idler.name, crate::model::episodes(idler.episodes));
     }
-    if by_rate.len() > TOLD {
-        text += &format!("  and {} more\n", by_rate.len() - TOLD);
+    if by_rate.len() > LISTED {
+        text += &format!("  and {} more\n", by_rate.len() - LISTED);
     }
     for loss in &recorded.lost_by_cpu {
         text += &format!("  {} events lost on CPU {}\n", count(loss.events.into()), loss.cpu);
     }
     if recorded.incomplete_episodes > 0 {
         let number = count(recorded.incomplete_episodes.into());
-        text += &format!("  {number} episodes left out whose beginning or end was not seen\n");
+        text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
     }
     text += &match recorded.episodes {
         0 => nothing(recorded.layer).to_owned(),
@@ -221,7 +230,7 @@ fn words(recorded: &Recorded) -> String {
     text
 }
 
-/// A row for each idler; what is of the recording as a whole is in each.
+/// One row per idler; figures of the whole recording are repeated in each.
 fn table(recorded: &Recorded) -> Table {
     let mut table = Table::new([
         Column::text("output", "output"),
@@ -251,10 +260,10 @@ fn table(recorded: &Recorded) -> Table {
 fn nothing(layer: &str) -> &'static str {
     match layer {
         "host" => {
-            "nothing idled: no vCPU halted. Is a VM running? Its CPUs may all be busy, or halt in the guest\n"
+            "nothing was recorded: no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits\n"
         }
-        "guest" => "nothing idled: every CPU was busy all the time\n",
-        _ => "nothing idled: no such thread waited in poll, ppoll, epoll, select or io_uring_enter\n",
+        "guest" => "nothing was recorded: every CPU was busy\n",
+        _ => "nothing was recorded: no such thread waited in poll, ppoll, epoll, select or io_uring_enter\n",
     }
 }
 
@@ -262,6 +271,8 @@ impl From<Source> for GuestSource {
     fn from(source: Source) -> GuestSource {
         match source {
             Source::Auto => GuestSource::Auto,
+            Source::Bpf => GuestSource::Bpf,
+            Source::Perf => GuestSource::Perf,
             Source::CpuIdle => GuestSource::CpuIdle,
             Source::Switch => GuestSource::Switch,
         }

@@ -15,27 +15,27 @@ use dwell_report::{Cell, Column, Table, priced};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Replay a recording through settings: what each would have cost
+/// Replay a recording through settings and print what each would have cost
 ///
-/// Prints, for never polling, always polling and each setting asked for: CPU burnt polling, halts, and their cost.
-/// An episode of length d under a window w polls min(d, w) and succeeds if d <= w, else the idler halts;
-/// cost = time polled + halts x halt cost. The state starts as on a fresh vCPU or CPU.
+/// Prints polling CPU, halts and their cost for never polling, always polling and each setting given. An episode of
+/// length d under a window w polls for min(d, w) and succeeds if d <= w; otherwise the idler halts. The cost is the
+/// time polled + halts x halt cost. A replay starts in the state of a new vCPU or CPU.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
                         --set halt_poll_ns=160us --set halt_poll_ns_shrink=2 --set halt_poll_ns=50us"
 )]
 pub(crate) struct Args {
-    /// Recording in Parquet, as `dwell import` writes it
+    /// Recording in Parquet, written by `dwell record` or `dwell import`
     file: PathBuf,
     #[command(flatten)]
     model: ModelArgs,
     /// Parameter to set, over the defaults of the version
     ///
-    /// Can be given again for more parameters. A name that the setting already has begins another setting, to be
-    /// shown beside it; so does the word `default`, which stands for the defaults. Times take ns, us, ms or s. `dwell
-    /// params` lists names, ranges and defaults. Without any, the settings in force while recording are replayed,
-    /// else the defaults. With --layer guest+host the names of both layers are taken.
+    /// Can be repeated for more parameters. A name that the setting already has begins another setting, which is
+    /// replayed as well; so does the word `default`, which is the setting of all defaults. Times take ns, us, ms or
+    /// s. `dwell params` lists names, ranges and defaults. Without --set, the settings in force while recording are
+    /// replayed, else the defaults. With --layer guest+host, the names of both layers are accepted.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Policy to replay beside the settings, such as leader@20us
@@ -45,14 +45,15 @@ pub(crate) struct Args {
     policy: Vec<Rule>,
     /// With --layer guest+host: the host polls as well
     ///
-    /// As where the host has no poll control; otherwise the guest's haltpoll driver has switched host polling off.
+    /// Use it for hosts without poll control. With poll control, the guest's haltpoll driver switches host polling
+    /// off.
     #[arg(long)]
     host_polls_too: bool,
     #[command(flatten)]
     format: FormatArg,
 }
 
-/// Policies and what each would have cost, as it is printed.
+/// Policies and their costs, as printed.
 #[derive(Serialize)]
 struct Costs {
     file: String,
@@ -82,9 +83,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut notes = model.notes(&metadata);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);
-        let which =
-            if recorded { "in force while recording" } else { "the defaults; the recording has none" };
-        notes.push(format!("without --set the settings shown are those {which}"));
+        let which = if recorded {
+            "those in force while recording"
+        } else {
+            "the defaults, since the recording has none"
+        };
+        notes.push(format!("without --set, the settings shown are {which}"));
         vec![present]
     } else {
         settings::groups(&args.set, &model.defaults())?
@@ -96,6 +100,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
     let (source, self_check) = check::check(source)?;
     notes.extend(check::note(&self_check));
+    notes.extend(model::note_of_few(source.episodes()));
+    notes.extend(model::note_of_time(&metadata));
     let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
     let pricing = Pricing {
         halt_cost: model.halt_cost,
@@ -139,7 +145,7 @@ fn rule(settings: &[Setting], poll_control: bool) -> Rule {
 fn table(costs: &Costs, stacked: bool) -> Table {
     let mut columns = vec![Column::text("policy", "policy")];
     columns.extend(priced::columns(stacked));
-    columns.push(Column::text("setting", "setting"));
+    columns.push(Column::text("setting", "setting").below());
     let mut table = Table::new(columns);
     for Row { policy, setting, figures } in &costs.results {
         let mut cells = vec![Cell::Text(policy.clone())];
@@ -151,22 +157,23 @@ fn table(costs: &Costs, stacked: bool) -> Table {
 }
 
 fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
-    use dwell_report::{count, duration};
+    use dwell_report::duration;
     output::text(&output::wrapped(&format!(
-        "{}: {} episodes of {} idler{} over {}, {} layer, rule of {}",
+        "{}: {} of {} idler{} over {}, {} layer, rule of {} {}",
         costs.file,
-        count(costs.episodes.into()),
+        model::episodes(costs.episodes),
         costs.idlers,
         if costs.idlers == 1 { "" } else { "s" },
         duration(costs.span_ns as f64),
         costs.layer,
+        if costs.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },
         costs.version,
     )))?;
     let halt_cost = model::halt_cost_words(costs.halt_cost_ns, costs.halt_cost_origin);
     output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
     let optimum = duration(costs.optimum_cost_ns as f64);
-    output::text(&format!("optimum, which no policy can go below: {optimum}\n\n"))?;
-    output::text(&output::fitted(&table(costs, stacked)))?;
+    output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
+    output::text(&(output::fitted(&table(costs, stacked)) + "\n"))?;
     for note in &costs.notes {
         output::text(&output::wrapped(&format!("note: {note}")))?;
     }

@@ -16,11 +16,12 @@ use gather::{Asked, Report, Role};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Make a page of how a machine idles, what that costs and what could be gained
+/// Write a page about how a machine idles, what it costs and what could be gained
 ///
-/// One HTML file with everything in it: charts that can be zoomed, a table of the numbers behind each, the recordings'
-/// provenance, and all figures as JSON to download. It needs no network. The same figures come as text, JSON and CSV with
-/// --format. Long recordings are summarised: the page stays small, whatever the number of episodes.
+/// Writes one self-contained HTML file: charts that can be zoomed, a table of the numbers behind each chart, the
+/// provenance of the recordings, and all figures as JSON to download. The page needs no network. --format text, json
+/// and csv give the same figures. Long recordings are summarised, so the page stays small whatever the number of
+/// episodes.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
         dwell report recordings/guest-mix.parquet -o report.html\n  \
@@ -28,67 +29,67 @@ use std::path::{Path, PathBuf};
         dwell report host.parquet --plan plan.toml -o plan.html\n  \
         dwell report host.parquet guest.parquet --exits exits.txt --measured validate.json -o report.html")]
 pub(crate) struct Args {
-    /// Recordings in Parquet, as `dwell record` and `dwell import` write them
+    /// Recordings in Parquet, written by `dwell record` or `dwell import`
     ///
-    /// Those that tell the time of day, as `dwell record` writes them, and overlap are drawn on one axis of time: a guest
-    /// and its host. Others are drawn each from its own start.
+    /// Recordings with the time of day, as `dwell record` writes them, that overlap are drawn on one time axis: a
+    /// guest and its host, for example. Others each start at zero.
     #[arg(value_name = "FILE", required_unless_present = "before")]
     files: Vec<PathBuf>,
-    /// The recording before a change; it is laid beside that of --after, with intervals
+    /// Recording from before a change, to compare with --after
     #[arg(long, value_name = "A", requires = "after")]
     before: Option<PathBuf>,
-    /// The recording after the change
+    /// Recording from after the change
     #[arg(long, value_name = "B", requires = "before")]
     after: Option<PathBuf>,
-    /// Plan to show, as `dwell tune --plan` writes it
+    /// Plan to show, written by `dwell tune --plan`
     ///
-    /// Its setting is drawn in place of the recommended one; its writes and its predictions are shown.
+    /// Its setting is drawn in place of the recommended one, and its writes and predictions are shown.
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
     /// Text of `perf script` with kvm:kvm_exit and kvm:kvm_entry
     ///
-    /// For the table of exits; can be given several times, as for before and after.
+    /// For the table of VM exits. Can be repeated, for example for before and after.
     #[arg(long, value_name = "TEXT")]
     exits: Vec<PathBuf>,
     /// Predictions and measurements to show, as JSON
     ///
-    /// What `dwell verify`, `dwell lab validate` and `dwell iothread bench --predict` print with --format json. Can
-    /// be given several times.
+    /// The output of `dwell verify`, `dwell lab validate` or `dwell iothread bench --predict` with --format json. Can
+    /// be repeated.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
-    /// Form of the output
+    /// Output format
     ///
-    /// Times in text are rounded; in JSON and CSV they are exact, in ns. CSV is one long table, one figure a row.
+    /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one figure per row.
     #[arg(long, value_enum, default_value_t = Form::Html)]
     format: Form,
-    /// File to write [default: stdout, which for a page must not be a terminal]
+    /// File to write [default: stdout; required for a page if stdout is a terminal]
     ///
-    /// An existing file is replaced once the new one is complete.
+    /// An existing file is replaced when the new one is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Form of the report.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// One self-contained page.
     Html,
-    /// Words and tables for a terminal.
+    /// Text and tables for a terminal.
     #[value(alias = "table")]
     Text,
-    /// One JSON object, exact, times in ns.
+    /// One JSON object, values not rounded, times in ns.
     Json,
-    /// Long: one figure a row, exact, times in ns.
+    /// One figure per row, values not rounded, times in ns.
     Csv,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
     if args.format == Form::Html && args.output.is_none() && io::stdout().is_terminal() {
-        bail!("a page is nothing for a terminal: name a file with -o report.html, or ask for --format text");
+        bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format text");
     }
     let mut files: Vec<(Role, &Path)> =
         args.files.iter().map(|file| (Role::Recording, file.as_path())).collect();
@@ -132,7 +133,7 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     Ok(file.keep()?)
 }
 
-/// The one line of JSON that the page holds and offers as a download, byte for byte.
+/// The one line of JSON that the page contains and offers as a download, byte for byte.
 fn json(report: &Report) -> anyhow::Result<String> {
     Ok(page::embeddable(&serde_json::to_string(report)?) + "\n")
 }

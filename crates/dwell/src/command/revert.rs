@@ -11,21 +11,22 @@ use dwell_knobs::value::shown;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
-/// Take changes back: the originals in reverse order, and what kept the values
+/// Restore the values from before a change
 ///
-/// Works in any later process, after a crash and after a reboot too. A value that is neither the original nor what dwell
-/// wrote is somebody else's: it is left alone and named. Exits with 2 if anything is not as it was before.
+/// Restores the original values in reverse order and removes what --persist added. Works in any later process, also
+/// after a crash or a reboot. A value that is neither the original nor the one that dwell wrote was changed outside
+/// dwell: it is left alone and reported. Exits with 2 if any value is not as it was before.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the change, as in `dwell history`
+    /// Number of the change, as `dwell history` prints it
     ///
-    /// [default: the latest that is not reverted]
+    /// [default: the latest change that is not reverted]
     #[arg(conflicts_with = "all")]
     id: Option<Id>,
-    /// All changes that are not taken back, the latest first
+    /// Revert all changes, the latest first
     #[arg(long)]
     all: bool,
-    /// Put the originals back over what somebody else has set since, too
+    /// Also overwrite values that were changed outside dwell
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -46,7 +47,7 @@ struct Row<'a> {
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
     if args.id.is_none() && journal::read_all(&machine, &args.state.state_dir)?.is_empty() {
-        // Without a journal none is made.
+        // A missing journal is not created.
         report(&args, &[])?;
         return Ok(Answer::Yes);
     }
@@ -89,7 +90,7 @@ fn rows(done: &[Reverted]) -> Vec<Row<'_>> {
         .collect()
 }
 
-/// What is not as it was, as one line.
+/// The values that were not restored, as one line.
 fn told(done: &[Reverted]) -> String {
     let mut told = vec![];
     for row in rows(done) {
@@ -100,13 +101,13 @@ fn told(done: &[Reverted]) -> String {
                 shown(found.as_deref())
             )),
             Of::LeftAlone { found, by: None } => told.push(format!(
-                "{} was left alone: somebody else has set it to {} since (it was {} before change {}); --force overwrites it",
+                "{} was left alone: it was changed outside dwell to {} (it was {} before change {}); --force overwrites it",
                 row.place,
                 shown(found.as_deref()),
                 shown(row.original.as_deref()),
                 row.change
             )),
-            Of::Failed { why } => told.push(format!("{} could not be put back: {why}", row.place)),
+            Of::Failed { why } => told.push(format!("cannot restore {}: {why}", row.place)),
             _ => {}
         }
     }
@@ -118,23 +119,23 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
     match args.format.format {
         Format::Json => output::json(&rows),
         Format::Csv => output::csv(&table(&rows)),
-        Format::Table if done.is_empty() => output::text("nothing to take back\n"),
+        Format::Table if done.is_empty() => output::text("nothing to revert\n"),
         Format::Table => {
             if !rows.is_empty() {
                 output::text(&output::fitted(&table(&rows)))?;
             }
             for reverted in done {
                 let state = match (reverted.complete, reverted.places.is_empty()) {
-                    (true, true) => "was taken back before",
-                    (true, false) => "is taken back",
-                    _ => "is taken back in part",
+                    (true, true) => "was reverted before",
+                    (true, false) => "is reverted",
+                    _ => "is reverted in part",
                 };
                 output::text(&format!("change {} {state}\n", reverted.id))?;
             }
             Ok(())
         }
     }
-    .context("the values are put back, but it cannot be printed")
+    .context("cannot print the result; the values are restored")
 }
 
 fn table(rows: &[Row<'_>]) -> Table {
@@ -148,8 +149,8 @@ fn table(rows: &[Row<'_>]) -> Table {
     for row in rows {
         let (outcome, found) = match row.outcome {
             Of::Restored => ("restored", None),
-            Of::AlreadyBack => ("was back already", None),
-            Of::Gone => ("gone with what it was set in", None),
+            Of::AlreadyBack => ("was restored already", None),
+            Of::Gone => ("no longer exists", None),
             Of::Overwritten { found } => ("overwritten", Some(shown(found.as_deref()))),
             Of::LeftAlone { found, .. } => ("left alone", Some(shown(found.as_deref()))),
             Of::Failed { why } => ("failed", Some(why.clone())),

@@ -11,12 +11,13 @@ use dwell_machine::{Writable, identity};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
-/// What of dwell's changes is in force, and what became of it
+/// Print which of dwell's changes are in force
 ///
-/// Reads only. Shown are the changes that are not taken back, with what was there before, what was set and what is there now.
+/// Lists the changes that are not reverted, with the value before, the value that was set and the present value.
+/// Changes nothing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Exit with 1 if anything that was set is not in force
+    /// Exit with 1 if any value that was set is not in force
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
@@ -30,9 +31,9 @@ struct Open<'a> {
     change: Id,
     state: State,
     since_unix_s: u64,
-    /// Whether the values are put back over a reboot.
+    /// Whether the values are kept over a reboot.
     kept: bool,
-    /// Whether the machine was started anew since; null if that cannot be told.
+    /// Whether the machine has been rebooted since; null if not known.
     rebooted: Option<bool>,
     verifying: bool,
     places: Vec<Row<'a>>,
@@ -103,21 +104,21 @@ fn examine<'a>(machine: &dyn Writable, change: &'a Change, now: Option<&str>) ->
     }
 }
 
-/// What there is to be done about a change.
+/// What to do about a change.
 fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option<String> {
     let id = change.id;
     let live = |row: &&Row<'_>| row.place.is_live();
     let original = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::Original | Standing::Gone));
     if change.state == State::Unfinished {
-        return Some(format!("it was interrupted half-way; take it back: dwell revert {id}"));
+        return Some(format!("it was interrupted half-way; revert it: dwell revert {id}"));
     }
     if change.verifying {
         return Some(format!(
-            "`dwell verify {id}` was interrupted, and values of before may be in force; verify again, or: dwell revert {id}"
+            "`dwell verify {id}` was interrupted, and values from before the change may be in force; verify again, or: dwell revert {id}"
         ));
     }
     if rebooted == Some(true) && !change.kept && places.iter().filter(live).all(original) {
-        return Some("the reboot since has undone it; apply the plan again, or with --persist".to_owned());
+        return Some("a reboot has undone it; apply the plan again, or with --persist".to_owned());
     }
     None
 }
@@ -136,7 +137,7 @@ fn words(open: &[Open<'_>]) -> String {
             ago(change.since_unix_s)
         );
         if let Some(remark) = &change.remark {
-            text += &format!("note: change {}: {remark}\n", change.change);
+            text += &output::wrapped(&format!("note: change {}: {remark}", change.change));
         }
     }
     text
@@ -154,7 +155,7 @@ fn table(open: &[Open<'_>]) -> Table {
     for (change, row) in open.iter().flat_map(|change| change.places.iter().map(move |row| (change, row))) {
         table.push([
             Cell::Count(change.change.into()),
-            Cell::Text(row.knob.unwrap_or("(keeps it)").to_owned()),
+            Cell::Text(row.knob.unwrap_or("(kept in)").to_owned()),
             Cell::Text(brief(row, row.original)),
             Cell::Text(brief(row, row.applied)),
             Cell::Text(row.standing.words()),
@@ -164,7 +165,7 @@ fn table(open: &[Open<'_>]) -> Table {
     table
 }
 
-/// Texts of files are long.
+/// The text of a file is shown as its length.
 fn brief(row: &Row<'_>, value: Option<&str>) -> String {
     match (row.knob, value) {
         (None, Some(text)) => format!("{} bytes", text.len()),
@@ -180,7 +181,7 @@ impl Seen {
             Seen::Known(Standing::Gone) => "gone".to_owned(),
             Seen::Known(Standing::OnTheWay { found }) => format!("{}, on the way", shown(found.as_deref())),
             Seen::Known(Standing::Foreign { found }) => {
-                format!("{}, set by somebody else", shown(found.as_deref()))
+                format!("{}, changed outside dwell", shown(found.as_deref()))
             }
             Seen::Unreadable { why, .. } => format!("unreadable: {why}"),
         }

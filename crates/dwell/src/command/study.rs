@@ -10,38 +10,39 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
 use dwell_replay::check::SelfCheck;
 use dwell_replay::study::{FITTED, Priced, Subject, Summary, kept, study};
+use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Source};
-use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Compare policies over all recordings of a folder
+/// Compare policies over all recordings in a folder
 ///
-/// Prints for each price of a halt what every policy costs on every recording over the optimum, who knows the future
-/// and is 1, with the geometric mean and the worst. `best fixed` is the fixed window and `best kvm` the setting of KVM's
-/// rule that was best for the recording, chosen in hindsight. The leader's parameters were found on some of the bundled
-/// recordings, which are marked with a star; means are given for these and the others apart.
+/// For each halt cost, prints what every policy costs on every recording, divided by the cost of the offline optimum,
+/// with the geometric mean and the worst recording. `best fixed` and `best kvm` are the fixed window and the setting
+/// of KVM's rule that are best for a recording in hindsight. The parameters of `leader` were chosen on some of the
+/// bundled recordings, which are marked with a star; means are also given for these and for the others separately.
 #[derive(clap::Args)]
 #[command(after_help = "Example: dwell study recordings --halt-cost 5us,20us,50us")]
 pub(crate) struct Args {
-    /// Folder of recordings, *.parquet
+    /// Folder with recordings (*.parquet)
     ///
-    /// Other files are skipped, and recordings that cannot be read are named.
+    /// Other files are skipped. Recordings that cannot be read are listed.
     folder: PathBuf,
-    /// Costs of one halt and wakeup in CPU time, with commas between them
+    /// Costs of one halt and wakeup in CPU time, separated by commas
     ///
-    /// From 0; bare numbers are nanoseconds.
+    /// From 0; a bare number is nanoseconds. With 0, halts are free.
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::duration)]
     halt_cost: Vec<Nanos>,
-    /// Wakeup latency to take out of recorded idle times that include it
+    /// Wakeup latency to subtract from idle times that include it
     ///
-    /// From 0; 0 takes idle times as they were recorded.
+    /// From 0; with 0, idle times are used as recorded.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
     recorded_latency: Nanos,
-    /// Kernel whose rules and defaults to take, 5.4 to 7.3
+    /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
     #[command(flatten)]
@@ -85,7 +86,7 @@ struct RecordingJson {
     self_check: SelfCheck,
     optimum_cost_ns: u128,
     cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
-    /// What the outer controller, every second, keeps of the leader's gain over KVM's default.
+    /// The share of the leader's gain over KVM's default that the outer controller keeps, with one decision per second.
     outer_keeps: Option<f64>,
 }
 
@@ -100,8 +101,9 @@ struct SummaryJson {
     worst_recording: Option<String>,
 }
 
-/// A recording with what was found.
+/// A recording with its figures.
 struct Found {
+    has_time: bool,
     name: String,
     layer: Layer,
     fitted: bool,
@@ -126,7 +128,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         output::note(&format!("left out: {file}: {why}"));
     }
     if found.is_empty() {
-        bail!("{}: holds no recording that can be read (*.parquet)", args.folder.display());
+        bail!("cannot study {}: it has no readable recording (*.parquet)", args.folder.display());
     }
     let studied = Studied {
         folder: args.folder.display().to_string(),
@@ -161,39 +163,63 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     model::refuse_least_lengths(reader.metadata())?;
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
+    let has_time = reader.time_recorded().is_some();
     let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
     let source = source.without_latency(args.recorded_latency);
     let bar = progress::episodes(source.episodes(), "replaying");
     let priced = study(&source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
     bar.finish_and_clear();
     let fitted = FITTED.contains(&name.as_str());
-    Ok(Found { name, layer, fitted, idle_includes, episodes: source.episodes(), self_check, priced: priced? })
+    Ok(Found {
+        has_time,
+        name,
+        layer,
+        fitted,
+        idle_includes,
+        episodes: source.episodes(),
+        self_check,
+        priced: priced?,
+    })
 }
 
 fn split(found: &[Found]) -> String {
     let fitted = found.iter().filter(|one| one.fitted).count();
     format!(
-        "the leader's parameters were chosen on the bundled recordings of odd number in the order of their names, {fitted} of \
-         the {} here (*); the other {} had no part in it",
-        found.len(),
-        found.len() - fitted
+        "*: the parameters of leader were chosen on these, {fitted} of the {} recordings: every other bundled recording, \
+         in the order of their names",
+        found.len()
     )
 }
 
 fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
     let late = found.iter().filter(|one| one.idle_includes == IdleIncludes::Wake).count();
     let said = if recorded_latency > Nanos::ZERO {
-        format!("{} of it was taken out", duration(recorded_latency.get() as f64))
+        format!("{} of it was subtracted", duration(recorded_latency.get() as f64))
     } else {
-        "they are taken as they are, the same for every policy and the optimum; --recorded-latency takes it out".to_owned()
+        "they are used as recorded, the same for every policy and the optimum; --recorded-latency subtracts it".to_owned()
     };
     let of_late = format!(
-        "the idle times of {late} recordings (†) include the wake-up latency of the halts recorded: {said}"
+        "idle times of recordings with † ({late}) include the wakeup latency of the recorded halts: {said}"
     );
-    let short = "KVM's rule under the controller begins at its default: the time to the first decision is in the figures, and is \
-                 much of a recording of a few seconds";
+    let short = "KVM's rule under the controller starts at its default: the time to the first decision is in the figures, and is \
+                 a large part of a recording of a few seconds";
     let mut notes = if late > 0 { vec![of_late] } else { vec![] };
     notes.push(short.to_owned());
+    let names = |wanted: &dyn Fn(&Found) -> bool| {
+        found.iter().filter(|one| wanted(one)).map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let few = names(&|one| one.episodes < MIN_EPISODES);
+    if !few.is_empty() {
+        notes.push(format!(
+            "recordings with fewer than {MIN_EPISODES} episodes, too few to compare policies: {few}"
+        ));
+    }
+    let timeless = names(&|one| !one.has_time);
+    if !timeless.is_empty() {
+        notes.push(format!(
+            "recordings that do not contain the time recorded, replayed from the first episode to the last: {timeless}"
+        ));
+    }
     let compared = |one: &Found| check::note(&one.self_check).map(|note| format!("{}: {note}", one.name));
     notes.extend(found.iter().filter_map(compared));
     notes
@@ -250,7 +276,7 @@ const MEAN: &str = "geometric mean";
 /// Recordings by policies, and below them the means and the worst.
 fn table(at: &AtPrice) -> Table {
     let subjects = Subject::all();
-    // Rules of today, what learns and the best in hindsight are of most interest.
+    // Today's rules, the leader and the best in hindsight are the most important columns.
     let rank = |name: &str| match name {
         "kvm" | "haltpoll" | "leader" | "best fixed" => 0,
         "best kvm" | "savings" => 1,
@@ -276,7 +302,7 @@ fn table(at: &AtPrice) -> Table {
         let first = [Cell::Text(name.to_owned()), Cell::Text(String::new())];
         table.push(first.into_iter().chain(cells).chain([last]));
     };
-    // Means are told apart by their fourth digit.
+    // Means differ in their fourth digit.
     let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
     row(MEAN, &|of| fine(of.geometric_mean));
     row("  of those with *", &|of| fine(of.geometric_mean_fitted));
@@ -316,17 +342,18 @@ fn long(studied: &Studied) -> Table {
 
 fn print(studied: &Studied) -> anyhow::Result<()> {
     let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
-    output::text(&format!(
-        "{}: {} episodes of {} recordings through the rules of Linux {}; cost over the optimum\n{}\n",
+    let head = format!(
+        "{}: {} of {} recording{}, rules of Linux {}; cost / optimum",
         studied.folder,
-        count(episodes.into()),
+        model::episodes(episodes),
         studied.prices[0].recordings.len(),
+        if studied.prices[0].recordings.len() == 1 { "" } else { "s" },
         studied.kernel,
-        studied.split,
-    ))?;
+    );
+    output::text(&(output::wrapped(&head) + &output::wrapped(&studied.split)))?;
     for at in &studied.prices {
         let price = duration(at.halt_cost_ns as f64);
-        output::text(&format!("\nA halt worth {price}:\n\n{}", output::fitted(&table(at))))?;
+        output::text(&format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at))))?;
     }
     for note in &studied.notes {
         output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;

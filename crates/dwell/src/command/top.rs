@@ -1,4 +1,4 @@
-//! `dwell top`: what is where.
+//! `dwell top`: its parts.
 //!
 //! A [`feed`](mod@feed) gives episodes as they end; [`state`](mod@state) keeps the last seconds of each idler and what
 //! the user looks at; [`action`](mod@action) is the one table of keys; [`draw`](mod@draw) turns the state into a screen,
@@ -27,31 +27,33 @@ use theme::Theme;
 
 /// Watch idlers live: wakeups, idle times, windows, polls, polling CPU
 ///
-/// Shows the last ten seconds of every idler that has woken in them, and a histogram of the idle times of the selected
-/// one. Keys: `?` lists them.
+/// Shows every idler that woke up in the last ten seconds, and a histogram of the idle times of the selected one.
+/// Press `?` for the keys.
 #[derive(clap::Args)]
-#[command(after_help = "CPU burnt is the time polled, where windows are known; it is a share of one CPU.\n\
-                        Without a terminal, or with --once, one screen is printed as text after one interval.")]
+#[command(after_help = "Polling CPU is the time polled as a share of one CPU, where windows are known.\n\
+                        Without a terminal, or with --once, one table is printed after one interval.")]
 pub(crate) struct Args {
     /// What to watch: host (vCPUs), guest (this machine's CPUs) or thread (event loops)
     #[arg(default_value = "host")]
     target: Target,
-    /// Only the VM, or the threads, of this process
+    /// Only the VM or the threads of this process
     #[arg(long)]
     pid: Option<u32>,
-    /// Only threads of this name; for thread
+    /// Only threads with this name; for the target `thread`
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
-    /// How often to look
+    /// Time between updates
+    ///
+    /// At least 50ms.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "1s")]
     interval: Nanos,
-    /// Sort by this column
-    #[arg(long, value_enum, default_value_t = Sort::Wakes)]
+    /// Column to sort by
+    #[arg(long, value_enum, default_value_t = Sort::Wakeups)]
     sort: Sort,
-    /// Show only idlers whose name contains this
+    /// Show only idlers whose name contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// Print one screen as text, after one interval
+    /// Print one table after one interval, then exit
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -73,7 +75,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         state.take(feed.next()?);
         match args.format.format {
             Format::Json => output::json(&once::rows(&state))?,
-            Format::Csv => output::csv(&once::table(&state))?,
+            Format::Csv => {
+                output::csv(&once::table(&state))?;
+                if let Some(losses) = state.losses() {
+                    output::note(&format!("{losses}; counts are lower bounds"));
+                }
+            }
             Format::Table => output::text(&once::text(&state))?,
         }
     } else {

@@ -4,15 +4,16 @@ mod plan;
 
 use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
+use crate::input::{Input, InputArgs};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
-use crate::whence::{Whence, WhenceArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_knobs::plan::RecordedOn;
 use dwell_machine::{Sysroot, Writable};
 use dwell_policy::Layer;
+use dwell_recording::Reader;
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::tune::{Task, tune};
@@ -22,10 +23,11 @@ use serde::Serialize;
 
 /// Recommend a setting, or advise to leave the present one
 ///
-/// Prints what could be gained at all, then what the present setting, the recommended one and the bounds cost. Settings are
-/// chosen on the first half of the recording and judged on the second. If the gain does not hold there, cannot be told
-/// from noise or is not worth a change, the advice is to leave the present setting as it is, and no setting is called
-/// recommended. Nothing on the machine is changed; --plan writes what is recommended into a plan for `dwell apply`.
+/// Prints the largest possible gain, then the costs of the present setting, of the recommended one and of the bounds.
+/// Settings are chosen on the first half of the recording and judged on the second. If the gain does not hold there,
+/// cannot be distinguished from noise or is not worth a change, the advice is to leave the present setting as it is,
+/// and no setting is called recommended. Nothing on the machine is changed; --plan writes the recommended setting to
+/// a plan for `dwell apply`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell tune recordings/guest-memcached_poisson10k.parquet --layer host --halt-cost 20us\n  \
@@ -33,15 +35,15 @@ use serde::Serialize;
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    whence: WhenceArgs,
+    input: InputArgs,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
     /// Also print the Pareto front of polling CPU and halts
     ///
-    /// The settings that no other beats in both. Of the settings tried, on the second half of the recording. Each of
-    /// them is the best one for some halt cost or limit.
+    /// These are the tried settings that no other beats in both, on the second half of the recording. Each of them is
+    /// the best for some halt cost or limit.
     #[arg(long)]
     front: bool,
     #[command(flatten)]
@@ -53,23 +55,23 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
-/// What a good setting is; without any, the one of least cost.
+/// The goal of the search; without any, the least cost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GoalArgs {
-    /// Goal: fewest halts with at most this much polling, such as 2%
+    /// Goal: fewest halts with at most this much polling CPU, such as 2%
     ///
-    /// As a share of one CPU. From 0 to 1 (100%). 0 allows no polling at all.
+    /// A share of one CPU, from 0 to 1 (100%). 0 allows no polling at all.
     #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "max_halts_per_s")]
     max_cpu: Option<f64>,
     /// Goal: least polling CPU with at most this many halts per second
     ///
-    /// 0 allows no halt at all.
+    /// From 0; 0 allows no halt at all.
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     max_halts_per_s: Option<f64>,
-    /// Least gain that is worth a change, as a share of one CPU such as 0.5% or 0.005
+    /// Smallest gain that is worth a change, as a share of one CPU, such as 0.5% or 0.005
     ///
-    /// From 0 to 1 (100%), of all idlers together. A smaller gain is not recommended, however certain it is; neither is one
-    /// below 1 % of what the present setting costs. 0 takes the second limit alone.
+    /// From 0 to 1 (100%), for all idlers together. A smaller gain is not recommended, however certain it is, nor is
+    /// a gain below 1 % of what the present setting costs. With 0, only the second limit applies.
     #[arg(long, value_name = "SHARE", value_parser = quantity::share, default_value = "0.5%")]
     min_gain: f64,
     #[command(flatten)]
@@ -110,14 +112,14 @@ pub(crate) struct Tuned {
     pub(crate) advice: Advice,
     self_check: SelfCheck,
     notes: Vec<String>,
-    /// Whether the first note is where the recording comes from, which is printed before anything else.
+    /// Whether the first note is the origin of the recording, which is printed first.
     #[serde(skip)]
     begins_with_source: bool,
     lines: Vec<Lines>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let Whence { reader, file, note: first_note, is_bundled } = args.whence.open()?;
+    let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
         args.plan.refuse_bundled()?;
     }
@@ -151,7 +153,7 @@ pub(crate) fn one_layer(model: &Model) -> anyhow::Result<Layer> {
     match model.whose {
         Whose::One(layer) => Ok(layer),
         Whose::Stacked => {
-            bail!("cannot tune two layers at once; --layer takes host, guest or iothread here")
+            bail!("cannot tune two layers at once; give --layer host, guest or iothread")
         }
     }
 }
@@ -189,6 +191,19 @@ pub(crate) fn advise(
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }
     notes.extend(model.notes(metadata));
+    if source.time_recorded().is_none() {
+        notes.push(
+            "the recording does not contain the time recorded: its halves have equally many episodes, and rates are over the \
+             time from the first episode to the last"
+                .to_owned(),
+        );
+    }
+    let others_threads = layer == Layer::Iothread && is_of_others_threads(source.reader());
+    if others_threads {
+        notes.push(
+            "the recorded threads are not QEMU's, as far as their names show: dwell has no lines that set them".to_owned(),
+        );
+    }
     notes.extend(advice.row(Role::Present).and_then(halves_differ));
     Ok(Tuned {
         file: file.to_owned(),
@@ -199,12 +214,25 @@ pub(crate) fn advise(
         halt_cost_origin: model.halt_cost_origin,
         wakeup_latency_origin: model.wakeup_latency_origin,
         words: advice.words(),
-        lines: advice.recommended().map_or_else(Vec::new, |setting| lines_for(&setting, &present, metadata)),
+        lines: match advice.recommended() {
+            Some(setting) if !others_threads => lines_for(&setting, &present, metadata),
+            _ => vec![],
+        },
         advice,
         self_check,
         notes,
         begins_with_source: false,
     })
+}
+
+/// Whether threads were recorded, and none of them is QEMU's by its name: an I/O thread is called `IO` and its id, others by
+/// the program.
+fn is_of_others_threads(reader: &Reader) -> bool {
+    let metadata = reader.metadata();
+    let is_qemus = |name: &str| name.starts_with("IO ") || name.starts_with("qemu");
+    let named = || reader.contents().idlers.iter().any(|idler| is_qemus(&idler.name));
+    let from_qemu = metadata.qemu.is_some() || metadata.source.tool.starts_with("qemu");
+    metadata.layer == Layer::Iothread && !from_qemu && !named()
 }
 
 /// The lines that set it: those that can work on this machine, if it is the one that was recorded.
@@ -233,7 +261,7 @@ fn halves_differ(present: &AdviceRow) -> Option<String> {
 /// The Pareto front.
 fn front_table(advice: &Advice) -> Table {
     let mut table =
-        Table::new(priced::columns(false).into_iter().chain([Column::text("setting", "setting")]));
+        Table::new(priced::columns(false).into_iter().chain([Column::text("setting", "setting").below()]));
     for row in &advice.front {
         let setting = Cell::Text(row.setting.to_string());
         table.push(priced::cells(&row.figures, false).into_iter().chain([setting]));
@@ -246,7 +274,7 @@ fn table(advice: &Advice) -> Table {
     let mut columns = vec![Column::text("policy", "role")];
     columns.extend(priced::columns(false));
     columns.push(Column::number("(1st half)", "fitted_cost_over_optimum").rank(4));
-    columns.push(Column::text("setting", "setting"));
+    columns.push(Column::text("setting", "setting").below());
     let mut table = Table::new(columns);
     let present = advice.row(Role::Present).map(|row| row.row.setting.clone()).unwrap_or_default();
     for AdviceRow { role, row, fitted } in &advice.rows {
@@ -264,35 +292,50 @@ fn setting_words(role: Role, setting: &Values, present: &Values) -> String {
     let differing = setting.differing_from(present);
     match role {
         Role::Present => setting.to_string(),
-        // What they have to be told is the halt cost, which is printed above.
+        // Their parameter is the halt cost, which is printed above.
         Role::Learner(_) => String::new(),
         _ if differing.is_empty() && !setting.is_empty() => "as present".to_owned(),
         _ => differing.to_string(),
     }
 }
 
-/// What rules that no kernel has yet would have got.
-fn better_rules(advice: &Advice) -> String {
-    let over = |role: Role| advice.figures(role).cost_over_optimum.map_or_else(|| "-".to_owned(), ratio);
+/// The costs of learning policies, which no kernel has, and how to get one.
+fn better_rules(tuned: &Tuned) -> String {
+    let advice = &tuned.advice;
+    let cost = |role: Role| advice.figures(role).cost_over_optimum;
+    let over = |role: Role| cost(role).map_or_else(|| "-".to_owned(), ratio);
+    // By one part in a hundred: less does not show in what is printed.
+    let learner_is_better = cost(Role::LEADER)
+        .zip(cost(Role::BestInHindsight))
+        .is_some_and(|(leader, best)| leader < 0.99 * best);
+    let offer = if tuned.layer == Layer::Guest.name() && learner_is_better {
+        format!(
+            "\nFor guests of KVM the idle driver dwell_idle (kernel/dwell_idle) has leader: modprobe dwell_idle \
+             halt_cost_ns={}",
+            advice.halt_cost_ns
+        )
+    } else {
+        String::new()
+    };
     format!(
-        "A better rule would cost {} times the optimum (leader) or {} (savings); the best setting of today's rule\n\
-         in hindsight costs {}. The crate dwell-policy has both rules; no kernel does.",
+        "A learning policy would cost {} times the optimum (leader) or {} (savings); the best setting of today's rule\n\
+         in hindsight costs {}. The crate dwell-policy has both policies; no kernel does.{offer}",
         over(Role::LEADER),
         over(Role::SAVINGS),
         over(Role::BestInHindsight)
     )
 }
 
-/// What could be gained, what each policy costs, and the advice, for people.
+/// The possible gain, the cost of each policy, and the advice, as text.
 pub(crate) fn opening(tuned: &Tuned) -> String {
     let advice = &tuned.advice;
     let share = |ns_per_s: f64| percent(ns_per_s / 1e9);
     let first = if tuned.begins_with_source { tuned.notes.first().map(String::as_str) } else { None };
     let first = first.map_or_else(String::new, output::wrapped);
     let head = format!(
-        "{}: {} episodes of {} idler{}, {} layer, rule of {} {}",
+        "{}: {} of {} idler{}, {} layer, rule of {} {}",
         tuned.file,
-        count(tuned.episodes.into()),
+        model::episodes(tuned.episodes),
         tuned.idlers,
         if tuned.idlers == 1 { "" } else { "s" },
         tuned.layer,
@@ -301,14 +344,14 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
     );
     let costs = format!("halt cost: {}", model::halt_cost_words(advice.halt_cost_ns, tuned.halt_cost_origin));
     let bound = format!(
-        "Any policy could gain at most {} of a CPU: the present setting costs {}, and the optimum, which no policy can go \
-         below, {}.",
+        "Any policy could gain at most {} of a CPU: the present setting costs {}, and the optimum, a lower bound for any \
+         policy, {}.",
         share(advice.upper_bound.gain_ns_per_s.max(0.0)),
         share(advice.upper_bound.present_cost_ns_per_s),
         share(advice.upper_bound.optimum_cost_ns_per_s),
     );
     let halves = format!(
-        "{} settings were tried on the first half of the recording ({}). On the second half ({}), which had no part in \
+        "{} settings were tried on the first half of the recording ({}). On the second half ({}), which was not used for \
          the choice:",
         count(advice.settings_tried as u128),
         duration(advice.fitted_span_ns as f64),
@@ -328,12 +371,12 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
         "\n".to_owned(),
         output::wrapped(&format!("Advice: {}", tuned.words)),
         "\n".to_owned(),
-        output::wrapped(&better_rules(advice).replace('\n', " ")),
+        output::wrapped(&better_rules(tuned).replace('\n', " ")),
     ]
     .concat()
 }
 
-/// The Pareto front for people; nothing where none is wanted.
+/// The Pareto front as text; empty if it was not asked for.
 fn front_words(advice: &Advice) -> String {
     if advice.front.is_empty() {
         return String::new();
@@ -345,7 +388,7 @@ fn front_words(advice: &Advice) -> String {
     format!("\n{}\n{}", output::wrapped(&words), output::fitted(&front_table(advice)))
 }
 
-/// The lines that would set what is advised, and the notes, for people.
+/// The lines that set the advised values, and the notes, as text.
 pub(crate) fn ending(tuned: &Tuned) -> String {
     let mut text = String::new();
     for Lines { about, lines } in &tuned.lines {

@@ -23,16 +23,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Measure whether an applied change has the effect that its plan predicts
 ///
-/// Switches between the values from before and after the change every fraction of a second, under the load that is there,
-/// in the order before, after, before, and then in reverse. The values from before are measured twice: the difference
-/// between the two is the error of the method. A verdict needs at least six such rounds. Guests and hosts are recorded
-/// (needs root); of an I/O thread, CPU time and sleeps are read. At the end, and after Ctrl-C, the values from after are in
-/// force. If dwell is killed meanwhile, `dwell revert` reverts the change. The result is kept in the journal.
+/// Switches between the values from before and after the change every fraction of a second, under the present load,
+/// in the order before, after, before, and then in reverse. The values from before are measured twice; the difference
+/// between the two is the error of the method. A verdict needs at least six such rounds. Guests and hosts are
+/// recorded, which needs root; for an I/O thread, CPU time and sleeps are read. At the end, and after Ctrl-C, the
+/// values from after the change are in force. If dwell is killed meanwhile, `dwell revert` reverts the change. The
+/// result is kept in the journal.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the change, as in `dwell history`
+    /// Number of the change, as `dwell history` prints it
     ///
-    /// [default: the latest that is applied]
+    /// [default: the latest change that is applied]
     id: Option<Id>,
     /// Revert the change unless a gain was measured
     #[arg(long)]
@@ -153,7 +154,7 @@ fn measure(
         stop,
         &mut |now| {
             if live.due() {
-                live.tell(&progress::of_campaign("", now));
+                live.show(&progress::of_campaign("", now));
             }
         },
         |turn| {
@@ -205,11 +206,11 @@ fn conclude(
         .iter()
         .find(|compared| compared.figure == promised)
         .map_or(Verdict::NotMeasured, |compared| judge(compared, results.rounds));
-    let wakes_per_s = results.row(BEFORE, WAKEUPS).and_then(|row| Some(row.value?.value));
+    let wakeups_per_s = results.row(BEFORE, WAKEUPS).and_then(|row| Some(row.value?.value));
     let span_s = plan.recording.span_ns as f64 / 1e9;
-    let planned_wakes_per_s = (span_s > 0.0).then(|| plan.recording.episodes as f64 / span_s);
+    let planned_wakeups_per_s = (span_s > 0.0).then(|| plan.recording.episodes as f64 / span_s);
     let mut notes: Vec<String> = no_effect.iter().cloned().chain(sides.notes()).collect();
-    notes.extend(other_load(wakes_per_s, planned_wakes_per_s));
+    notes.extend(other_load(wakeups_per_s, planned_wakeups_per_s));
     notes.extend(results.warnings.iter().filter(|_| no_effect.is_none()).map(ToString::to_string));
     Verification {
         at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
@@ -218,8 +219,8 @@ fn conclude(
         figures,
         rounds: results.rounds,
         elapsed_s: results.elapsed_s,
-        wakes_per_s,
-        planned_wakes_per_s,
+        wakeups_per_s,
+        planned_wakeups_per_s,
         reverted: false,
         notes,
     }
@@ -264,7 +265,7 @@ fn report(args: &Args, change: &Change, verification: &Verification) -> anyhow::
             output::text(&output::fitted(&table(verification)))?;
             output::text(&format!("\nVerdict: {}\n", verdict(verification)))?;
             for note in &verification.notes {
-                output::text(&format!("note: {note}\n"))?;
+                output::text(&output::wrapped(&format!("note: {note}")))?;
             }
             output::text(match verification.reverted {
                 true => "the change was reverted automatically\n",

@@ -2,8 +2,10 @@
 //! on the haltpoll parameters of this machine.
 
 mod explained;
+mod fake_qemu;
 #[path = "../../../knobs/tests/change/fixture.rs"]
 mod fixture;
+mod iothread;
 mod killed;
 mod qemu;
 mod real;
@@ -113,7 +115,7 @@ fn a_plan_is_shown_carried_out_and_taken_back() {
     assert!(scene.stdout(&["status"]).contains("nothing that dwell has changed is in force"));
     assert_eq!(scene.json(&["history"])[0]["state"], "reverted");
     assert!(scene.stdout(&["history"]).contains("guest_halt_poll_ns=50000"));
-    assert_eq!(scene.stdout(&["revert"]), "nothing to take back\n");
+    assert_eq!(scene.stdout(&["revert"]), "nothing to revert\n");
     assert!(scene.refused(&["revert", "7"]).contains("there is no change 7"));
 }
 
@@ -124,8 +126,8 @@ fn another_kernel_or_another_value_is_refused_with_the_difference() {
     scene.machine.set("guest_halt_poll_ns", "100000\n");
     let before = scene.machine.snapshot();
     let told = scene.refused(&["apply", "PLAN"]);
-    assert!(told.contains("made for Linux 6.18, here runs 6.6.30"), "{told}");
-    assert!(told.contains("guest_halt_poll_ns is 100000, and the plan leads from 200000"), "{told}");
+    assert!(told.contains("made for Linux 6.18, but this is 6.6.30"), "{told}");
+    assert!(told.contains("guest_halt_poll_ns is 100000, but the plan expects 200000"), "{told}");
     assert!(told.contains("--force"), "{told}");
     assert_eq!(scene.machine.snapshot(), before);
     let applied = scene.stdout(&["apply", "PLAN", "--force"]);
@@ -141,11 +143,11 @@ fn what_somebody_else_set_is_named_and_only_force_overwrites_it() {
     scene.stdout(&["apply", "PLAN"]);
     scene.machine.set("guest_halt_poll_ns", "77\n");
     assert_eq!(scene.run(&["status", "--exit-code"]).status.code(), Some(1));
-    assert!(scene.stdout(&["status"]).contains("77, set by somebody else"));
+    assert!(scene.stdout(&["status"]).contains("77, changed outside dwell"));
     let output = scene.run(&["revert"]);
     assert_eq!(output.status.code(), Some(2));
     let told = stderr(&output);
-    assert!(told.contains("guest_halt_poll_ns was left alone: somebody else has set it to 77"), "{told}");
+    assert!(told.contains("guest_halt_poll_ns was left alone: it was changed outside dwell to 77"), "{told}");
     assert!(told.contains("it was 200000 before change 1") && told.contains("--force"), "{told}");
     assert_eq!(scene.machine.value("guest_halt_poll_ns"), "77");
     scene.stdout(&["revert", "1", "--force"]);
@@ -180,7 +182,7 @@ fn a_reboot_that_has_undone_a_change_is_told() {
     scene.machine.set("guest_halt_poll_ns", "200000\n");
     scene.machine.set("guest_halt_poll_grow_start", "50000\n");
     scene.machine.write("/proc/sys/kernel/random/boot_id", "another\n");
-    assert!(scene.stdout(&["status"]).contains("the reboot since has undone it"));
+    assert!(scene.stdout(&["status"]).contains("a reboot has undone it"));
     let reverted = scene.json(&["revert"]);
     assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "already_back"), "{reverted}");
     scene.machine.write("/proc/sys/kernel/random/boot_id", "8a0d4b7c\n");
@@ -284,7 +286,7 @@ fn a_plan_that_is_none_is_refused_in_one_line() {
     std::fs::write(&scene.plan, format!("format = {FORMAT}\nlayer = \"guest\"\n")).unwrap();
     let output = scene.run(&["apply", "PLAN"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("it is no plan"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it is not a plan"), "{}", stderr(&output));
     assert!(!Path::new(&scene.machine.path("/var/lib/dwell")).exists());
     assert!(scene.machine.path(HALTPOLL).exists());
 }

@@ -10,6 +10,12 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The tests here change the same values.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What is there, and is put back at the end whatever happens.
 struct Originals(BTreeMap<&'static str, String>);
@@ -59,6 +65,7 @@ fn present(originals: &Originals, version: Version) -> Setting {
 #[test]
 fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     const NAME: &str = "the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back";
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(originals) = Originals::read().filter(|_| writable()) else {
         say!("SKIP haltpoll parameters are not writable: {NAME}");
         return;
@@ -125,4 +132,106 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     say!(
         "haltpoll parameters of this machine: applied, read back, verified (verdict: {verdict}), reverted{how}; the originals are there"
     );
+}
+
+/// How often the CPUs of this machine entered the polling state, by the kernel's own count.
+fn polls_counted() -> Option<u64> {
+    let cpus = fs::read_dir("/sys/devices/system/cpu").ok()?.flatten();
+    let counts = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("cpuidle/state0/usage")).ok());
+    let counts: Vec<u64> = counts.filter_map(|text| text.trim().parse().ok()).collect();
+    (!counts.is_empty()).then(|| counts.iter().sum())
+}
+
+fn haltpoll_is_asked() -> bool {
+    let is = |name: &str| {
+        fs::read_to_string(format!("/sys/devices/system/cpu/cpuidle/{name}"))
+            .is_ok_and(|text| text.trim() == "haltpoll")
+    };
+    is("current_driver") && is("current_governor")
+}
+
+/// Threads that sleep for times of up to half a millisecond: where every poll succeeds, no window ever shrinks, not even at
+/// a maximum of 0.
+fn with_sleepers<T>(count: u32, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..count {
+            let done = &done;
+            scope.spawn(move || {
+                let mut time = u64::from(number);
+                while !done.load(Ordering::Relaxed) {
+                    time = (time * 7_919 + 104_729) % 500;
+                    std::thread::sleep(Duration::from_micros(time));
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn polling_that_is_switched_on_is_seen_and_switched_off_again() {
+    const NAME: &str = "polling_that_is_switched_on_is_seen_and_switched_off_again";
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(originals) = Originals::read().filter(|_| writable() && haltpoll_is_asked()) else {
+        return say!("SKIP haltpoll is not in force on this machine, or may not be set: {NAME}");
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let Some(version) = Version::parse(&release).filter(|v| param::known_version(Layer::Guest, *v).is_ok())
+    else {
+        return say!("SKIP the rule of this kernel is not known: {NAME}");
+    };
+    let before = present(&originals, version);
+    if before.get("guest_halt_poll_ns") != Some(0) {
+        return say!("SKIP this machine polls already: {NAME}");
+    }
+    let plan = fixture::plan(before, &[("guest_halt_poll_ns", 200_000)]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.toml");
+    fs::write(&file, plan.to_toml().unwrap()).unwrap();
+    let (file, state) = (file.to_str().unwrap(), folder.path().join("state"));
+    let dwell = |words: &[&str]| -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let output = output(command.args(words).args(["--format", "json"]).arg("--state-dir").arg(&state));
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (verified, polls) = with_sleepers(3, || {
+        dwell(&["apply", file]);
+        let begun = polls_counted().unwrap_or(0);
+        let verified = dwell(&["verify", "1", "--budget", "8s", "--turn", "50ms", "--settle", "10ms"]);
+        let polls = polls_counted().unwrap_or(0) - begun;
+        dwell(&["revert"]);
+        (verified, polls)
+    });
+    assert!(originals.are_back());
+    let figures = verified["figures"].as_array().unwrap();
+    let polling = figures.iter().find(|figure| figure["figure"] == "polling_ns_per_s").unwrap();
+    let value = |side: &str| polling[side]["value"].as_f64().unwrap_or(0.0);
+    say!(
+        "the kernel counted {polls} polls while it was verified; polling CPU {:.2} % before and {:.2} % after, verdict: {}",
+        value("before") / 1e7,
+        value("after") / 1e7,
+        verified["verdict"]
+    );
+    // A second of polls at least: less comes from CPUs that are never idle.
+    if polls < 10_000 {
+        return say!("SKIP other work kept the CPUs busy: {NAME}");
+    }
+    // Each block opens the recorder anew, which takes long where the CPUs are busy.
+    let rounds = verified["rounds"].as_u64().unwrap();
+    if rounds < 6 {
+        return say!("SKIP only {rounds} rounds: {NAME}");
+    }
+    let low = polling["difference"]["low_95"].as_f64();
+    assert!(low.is_some_and(|low| low > 0.0), "{verified}");
+    assert!(value("before") < value("after") / 5.0, "{verified}");
+    // A window that is there still shrinks to 0 within a few halts.
+    std::thread::sleep(Duration::from_millis(200));
+    let settled = polls_counted().unwrap();
+    with_sleepers(3, || std::thread::sleep(Duration::from_millis(500)));
+    let later = polls_counted().unwrap() - settled;
+    assert!(later < 100, "{later} polls after the change was reverted");
 }

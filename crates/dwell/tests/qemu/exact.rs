@@ -1,6 +1,6 @@
 //! Every `poll_grow` and `poll_shrink` of a real QEMU, out of the times that it read itself.
 
-use crate::guest::{Options, Qemu, Release, TRACE, shim};
+use crate::guest::{Options, Qemu, Release, TRACE, revision, shim};
 use dwell_policy::iothread::{Change, ChangeKind, Params, Revision, adjust, classic, weighted};
 use dwell_testing::say;
 use std::collections::{BTreeMap, BTreeSet};
@@ -304,7 +304,7 @@ fn replay(revision: Revision, turns: &[Turn], params: &Params) -> Tally {
 
 fn reproduces(release: Release, test: &str) {
     let _alone = crate::alone();
-    let revision = match release.revision() {
+    let revision = match revision(release) {
         Ok(revision) => revision,
         Err(cause) => return say!("SKIP {cause}: {test}"),
     };

@@ -5,6 +5,8 @@
 
 use dwell_policy::iothread::{Release as Rules, Revision};
 use dwell_policy::version::Version;
+pub(crate) use dwell_testing::qemu::Release;
+use dwell_testing::qemu::folder;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,58 +18,13 @@ const BOOT: Duration = Duration::from_secs(90);
 /// The disk: longer than a guest reads in a test.
 const DISK_BYTES: u64 = 1 << 30;
 
-/// A QEMU that can be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// The one that is installed.
-    Installed,
-    /// One unpacked by `.ci/qemu`.
-    Unpacked(&'static str),
-}
-
-impl Release {
-    pub(crate) const ALL: [Release; 3] =
-        [Release::Installed, Release::Unpacked("10.0"), Release::Unpacked("11.1")];
-
-    /// The command without options, or why there is none.
-    fn command(self) -> Result<Command, String> {
-        let Release::Unpacked(version) = self else {
-            let there = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
-            return there
-                .then(|| Command::new("qemu-system-x86_64"))
-                .ok_or_else(|| "no qemu-system-x86_64".to_owned());
-        };
-        let root = folder().join(version);
-        let library = |place: &str| root.join(place).join("x86_64-linux-gnu");
-        let loader = ["lib64", "usr/lib64"].map(|place| root.join(place).join("ld-linux-x86-64.so.2"));
-        let loader = loader.into_iter().find(|loader| loader.exists());
-        let loader = loader.ok_or_else(|| format!("no QEMU {version} in {}", folder().display()))?;
-        let mut command = Command::new(loader);
-        command
-            .env("QEMU_MODULE_DIR", library("usr/lib").join("qemu"))
-            .arg("--library-path")
-            .arg(format!("{}:{}", library("lib").display(), library("usr/lib").display()))
-            .arg(root.join("usr/bin/qemu-system-x86_64"))
-            .args(["-L".into(), root.join("usr/share/qemu")])
-            .args(["-L".into(), root.join("usr/share/seabios")]);
-        Ok(command)
-    }
-}
-
-impl Release {
-    /// The rule of this QEMU, by what it says of its version; or why it cannot be started.
-    pub(crate) fn revision(self) -> Result<Revision, String> {
-        let output = self.command()?.arg("--version").output().map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
-        let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
-        Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
-    }
-}
-
-fn folder() -> PathBuf {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/qemu");
-    std::env::var_os("DWELL_QEMU").map_or(default, PathBuf::from)
+/// The rule of this QEMU, by what it says of its version; or why it cannot be started.
+pub(crate) fn revision(release: Release) -> Result<Revision, String> {
+    let output = release.command()?.arg("--version").output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
+    let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
+    Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
 }
 
 /// A running QEMU. It ends when this is dropped.

@@ -138,7 +138,7 @@ impl Tab<'_> {
         self.value(expression).as_str().unwrap_or_default().to_owned()
     }
 
-    /// Opens a file and waits until all charts are drawn; answers how long that took.
+    /// Opens a file and waits until all charts are drawn; returns how long that took.
     pub(crate) fn open(&mut self, page: &Path) -> Duration {
         let began = Instant::now();
         self.ask("Page.navigate", &json!({ "url": format!("file://{}", page.display()) }));

@@ -22,11 +22,12 @@ use std::time::{Duration, Instant};
 
 /// Measure settings on a running QEMU, then restore the present one
 ///
-/// Paired measurements with intervals, under your own load. The settings take turns of a fraction of a second in the
-/// order A B C A', then backwards; A is the setting that is there and A' the same once more, so that the error of the
-/// method shows. Measured are the thread's CPU time, its sleeps and its requests (of all block devices of this QEMU).
-/// Turns that other programs disturb are repeated. The values that were there are put back at the end, after an error
-/// and after Ctrl-C; one that somebody else has set meanwhile is left alone and told.
+/// Paired measurements with intervals, under your own load. The settings are measured in turns of a fraction of a
+/// second, in the order A B C A', then in reverse; A is the present setting and A' the same setting once more, which
+/// shows the error of the method. Measured are the thread's CPU time, its sleeps and the requests of all block
+/// devices of this QEMU. Turns during which other programs used CPU time are repeated. The present values are
+/// restored at the end, after an error and after Ctrl-C; a value that was changed outside dwell meanwhile is left
+/// alone and reported.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell iothread bench --qmp /run/vm.qmp io0 --set poll-max-ns=0 --set poll-max-ns=300us"
@@ -34,14 +35,14 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     #[command(flatten)]
     monitor: MonitorArgs,
-    /// The thread's id [default: the only one]
+    /// ID of the thread [default: the only one]
     id: Option<String>,
     /// Setting to compare with the present one, such as poll-max-ns=300us
     ///
-    /// A name that the setting already has begins another setting.
+    /// Can be repeated for more parameters. A name that the setting already has begins another setting.
     #[arg(long, required = true, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// How long to measure at most
+    /// Longest time to measure
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     budget: Nanos,
     /// Length of one turn of a setting
@@ -62,7 +63,7 @@ pub(super) struct Args {
     /// Prints what a replay predicts beside what is measured. Needs root.
     #[arg(long)]
     predict: bool,
-    /// The thread's number, where QEMU does not tell (qemu-storage-daemon)
+    /// Thread ID (TID), where QEMU does not report it (qemu-storage-daemon)
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
     #[command(flatten)]
@@ -113,9 +114,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let restored = live.restore();
     let (findings, waits) = match (measured, restored) {
         (Ok(measured), Ok(())) => measured,
-        (Err(error), Ok(())) => return Err(error.context("what was there is in force again")),
+        (Err(error), Ok(())) => return Err(error.context("the present values are in force again")),
         (Ok(_), Err(error)) => return Err(error),
-        (Err(error), Err(also)) => return Err(also.context(format!("{error:#}; and then"))),
+        (Err(error), Err(also)) => return Err(also.context(format!("{error:#}; then"))),
     };
     report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())?;
     Ok(Answer::Yes)
@@ -129,15 +130,15 @@ fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {
     let ids: Vec<&str> = all.iter().map(|thread| thread.id.as_str()).collect();
     ensure!(
         all.len() == 1,
-        "say which I/O thread is meant; there are {}",
+        "cannot choose an I/O thread; give its ID, one of: {}",
         if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
     );
-    all.pop().context("there is no I/O thread")
+    all.pop().context("this QEMU has no I/O thread")
 }
 
-/// The setting that is there, and those to compare with it.
+/// The present setting, and those to compare with it.
 fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Result<Vec<Setting>> {
-    let version = Version::parse(qemu).with_context(|| format!("`{qemu}` is no version of QEMU"))?;
+    let version = Version::parse(qemu).with_context(|| format!("`{qemu}` is not a version of QEMU"))?;
     let mut present = Setting::defaults(Layer::Iothread, version);
     for (name, value) in &thread.properties {
         present.set(name, *value).map_err(|error| anyhow!("the present {name} = {value}: {error}"))?;
@@ -147,7 +148,7 @@ fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Resul
     for setting in groups.into_iter().map(|group| group[0]) {
         ensure!(
             !all.contains(&setting),
-            "--set: `{}` is there twice, or is what is in force",
+            "--set: `{}` is given twice, or is the setting in force",
             name_of(&setting, &present)
         );
         all.push(setting);
@@ -155,7 +156,7 @@ fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Resul
     Ok(all)
 }
 
-/// What tells a setting from the present one.
+/// The values in which a setting differs from the present one.
 fn name_of(setting: &Setting, present: &Setting) -> String {
     let pairs = setting.iter().zip(present.iter());
     let differing: Vec<String> = pairs
@@ -173,7 +174,7 @@ fn values_of(setting: &Setting) -> Vec<(String, i64)> {
 struct Live {
     monitor: Monitor,
     before: IoThread,
-    /// As it was set last.
+    /// The values that were set last.
     now: IoThread,
     observed: Thread,
     restored: bool,
@@ -199,14 +200,14 @@ impl Live {
         Ok(applied?)
     }
 
-    /// Whether the thread still has what was set last.
+    /// Whether the thread still has the values that were set last.
     fn nobody_else(&mut self) -> anyhow::Result<()> {
         let there = iothread::find(&mut self.monitor, &self.now.id)?;
         for (name, value) in &self.now.properties {
             let found = there.properties.get(name);
             if found != Some(value) {
                 bail!(
-                    "somebody else has set {name} of `{}` to {} meanwhile; it is left alone",
+                    "{name} of `{}` was changed outside dwell to {}; it is left alone",
                     self.now.id,
                     found.map_or("nothing".to_owned(), ToString::to_string)
                 );
@@ -223,14 +224,14 @@ impl Live {
         let restored = self.set(&values);
         restored.with_context(|| {
             let was: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            format!("cannot put back what iothread `{}` had ({})", self.before.id, was.join(" "))
+            format!("cannot restore iothread `{}` ({})", self.before.id, was.join(" "))
         })
     }
 
     /// Requests served so far by all block devices.
     fn requests(&mut self) -> anyhow::Result<u64> {
         let answer = self.monitor.execute("query-blockstats", None)?;
-        let devices = answer.as_array().context("query-blockstats answers no list")?;
+        let devices = answer.as_array().context("query-blockstats did not return a list")?;
         let count = |device: &serde_json::Value, name: &str| device["stats"][name].as_u64().unwrap_or(0);
         let kinds = ["rd_operations", "wr_operations", "flush_operations", "unmap_operations"];
         Ok(devices.iter().flat_map(|device| kinds.map(|name| count(device, name))).sum())
@@ -260,7 +261,7 @@ impl Live {
             .figure(CPU_SHARE, cpu_ns / 1e9 / seconds)
             .figure(SLEEPS_PER_S, sleeps / seconds)
             .figure(REQUESTS_PER_S, requests / seconds);
-        // Not finite without requests, which is "not known".
+        // Without requests this is not finite, which means not known.
         Ok(block.figure(CPU_PER_REQUEST, cpu_ns / requests).figure(SLEEPS_PER_REQUEST, sleeps / requests))
     }
 }
@@ -302,7 +303,7 @@ fn measure(
     let plan = CampaignOptions {
         budget: Duration::from_nanos(args.budget.get()),
         foreign_limit: args.max_foreign,
-        // A host with guests is never quiet: better another round than waiting for it.
+        // A host with guests is never quiet: another round is better than waiting.
         repeats: 1,
         quiet_wait: Duration::from_millis(300),
         ..CampaignOptions::default()
@@ -312,13 +313,13 @@ fn measure(
     load.add_own(pid);
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
     let mut line = progress::Live::new();
-    let mut tell = |now: &Progress<'_>| {
+    let mut show = |now: &Progress<'_>| {
         if line.due() {
-            line.tell(&progress::of_campaign("", now));
+            line.show(&progress::of_campaign("", now));
         }
     };
     let record =
-        campaign.run(&mut load, stop, &mut tell, |trial| live.turn(trial, settle, length).map_err(TurnError));
+        campaign.run(&mut load, stop, &mut show, |trial| live.turn(trial, settle, length).map_err(TurnError));
     line.clear();
     Ok((record?.results(), waits))
 }
@@ -365,13 +366,13 @@ fn report(
             output::text(&output::fitted(&table(&benched)))?;
             if let Some(waits) = waits {
                 output::text(&format!(
-                    "\npredicted: {} waits of {} requests, recorded without polling, replayed through each setting; \
-                     CPU is what polling adds\n",
+                    "\npredicted from {} waits of {} requests, recorded without polling and replayed through each setting; \
+                     CPU is the polling CPU\n",
                     dwell_report::count(waits.episodes().into()),
                     dwell_report::count(waits.requests().into())
                 ))?;
             }
-            output::text("what was there is in force again\n")?;
+            output::text("the present values are in force again\n")?;
             for warning in &findings.warnings {
                 output::text(&format!("warning: {warning}\n"))?;
             }
@@ -387,7 +388,7 @@ fn table(benched: &Benched<'_>) -> Table {
         Column::text("setting", "arm"),
         Column::number("measured", "value"),
         Column::text("95 % interval", "interval"),
-        Column::text("against present", "ratio"),
+        Column::text("change", "ratio"),
     ];
     if predicts {
         columns.push(Column::number("predicted", "predicted"));
@@ -406,7 +407,7 @@ fn table(benched: &Benched<'_>) -> Table {
             Unit::Count => dwell_report::ratio(value),
             Unit::PerSecond => format!("{value:.0}"),
         };
-        // Of too few rounds nothing is known but the value.
+        // Too few rounds give a value without an interval.
         let limits = row.value.and_then(|value| value.limits());
         let interval = limits.map(|[low, high]| format!("{} to {}", text(low), text(high)));
         let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);

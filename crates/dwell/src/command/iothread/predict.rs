@@ -1,4 +1,4 @@
-//! What a setting should do, out of a recording of the same thread under the same load without polling.
+//! Predicts a setting from a recording of the same thread under the same load without polling.
 
 use anyhow::Context;
 use dwell_capture::{Recorder, Target, Until};
@@ -16,7 +16,7 @@ pub(super) struct Waits {
     requests: u64,
 }
 
-/// What a setting should do for one request.
+/// The predicted cost of one request under a setting.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Predicted {
     pub(super) sleeps: f64,
@@ -25,20 +25,20 @@ pub(super) struct Predicted {
 }
 
 impl Waits {
-    /// Records a thread that does not poll; `requests` tells how many were served so far.
+    /// Records a thread that does not poll; `requests` returns how many were served so far.
     pub(super) fn record(
         tid: u32,
         length: Duration,
         stop: &AtomicBool,
         mut requests: impl FnMut() -> anyhow::Result<u64>,
     ) -> anyhow::Result<Waits> {
-        let pid = i32::try_from(tid).context("the thread's number is no number of a thread")?;
+        let pid = i32::try_from(tid).context("not a thread ID")?;
         let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: None }, None)?;
         let before = requests()?;
         let (summary, bytes) = recorder.to_memory(&Until { duration: Some(length), stop }, &mut ())?;
         let requests = requests()?.saturating_sub(before);
         anyhow::ensure!(summary.status.lost == 0, "{} events were lost while recording", summary.status.lost);
-        anyhow::ensure!(summary.contents.episodes > 0, "the thread did not wait once in {length:?}");
+        anyhow::ensure!(summary.contents.episodes > 0, "the thread did not wait in {length:?}");
         anyhow::ensure!(requests > 0, "no request was served in {length:?}");
         let source = RecordingSource::new(Reader::from_bytes("the thread's waits", bytes)?, true);
         Ok(Waits { source, requests })

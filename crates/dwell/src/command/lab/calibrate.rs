@@ -14,15 +14,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Measure the cost of a halt on this host, in CPU time and latency, and store it
 ///
-/// The same vCPU is woken after the same gaps, once always halting and once polling until the wakeup. `replay` and `tune`
-/// use the stored cost as the default of --halt-cost for recordings from the same CPU model and kernel release.
+/// The same vCPU is woken after the same gaps, once always halting and once polling until the wakeup. `replay` and
+/// `tune` use the stored cost as the default of --halt-cost for recordings from the same CPU model and kernel
+/// release.
 #[derive(clap::Args)]
 #[command(
     after_help = "Stored in $XDG_STATE_HOME/dwell/halt-cost.json, else ~/.local/state/dwell/halt-cost.json;\n\
                         remove the file to use the default again."
 )]
 pub(crate) struct CalibrateArgs {
-    /// Measure and print, but store nothing
+    /// Measure and print, but do not store the result
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -44,7 +45,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         Format::Csv => output::csv(&table(&calibration))?,
         Format::Table => {
             output::text(
-                "Cost of a halt after a gap, beyond that of polling until the wakeup, with 95 % intervals\n\n",
+                "Cost of a halt, in addition to that of polling until the wakeup, by gap, with 95 % intervals\n\n",
             )?;
             output::text(&output::fitted(&people(&calibration)))?;
         }
@@ -90,7 +91,8 @@ pub(crate) fn calibrate(
     for gap in GAPS_US.map(Nanos::from_micros) {
         session.about(format!("calibrating, gap {}", dwell_report::duration(gap.get() as f64)));
         let options = campaign.options(share);
-        let measured = session.run(|load, stop, tell| measure(rig, gap, options, load, stop, tell))?;
+        let measured =
+            session.run(|load, stop, progress| measure(rig, gap, options, load, stop, progress))?;
         let Some(measurements) = measured.filter(|_| !session.stopped()) else {
             bail!("stopped before all halt costs were measured; nothing was stored");
         };
@@ -115,7 +117,7 @@ fn people(calibration: &Calibration) -> Table {
         Column::number("gap", "gap_ns"),
         Column::number("CPU", "cpu_ns"),
         Column::number("latency", "latency_ns"),
-        Column::number("recorded idle time too long by", "idle_excess_ns"),
+        Column::number("excess of recorded idle time", "idle_excess_ns"),
     ]);
     let spread = |Interval { value, low, high }: Interval| {
         let [value, low, high] = [value, low, high].map(dwell_report::duration);

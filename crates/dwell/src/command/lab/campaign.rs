@@ -1,4 +1,4 @@
-//! What all experiments share: options, progress, and stopping.
+//! Options, progress and Ctrl-C of all experiments.
 
 use crate::command::record::command_line;
 use crate::{progress, quantity, stop};
@@ -18,27 +18,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Options of every experiment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CampaignArgs {
-    /// The most time; a round that would end later is not started
+    /// Longest time to measure; a round that would end later is not started
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = budget)]
     budget: Duration,
-    /// Most rounds; a round measures each arm twice [default: no limit]
+    /// Largest number of rounds [default: no limit]
     ///
-    /// The second time is in reverse order.
+    /// A round measures each arm twice, the second time in reverse order.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Seed of the gaps and of the intervals' resamples
+    /// Seed of the gaps and of the bootstrap intervals
     ///
     /// The same seed gives the same gaps.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Repeat a block during which other programs used more than this much CPU
+    /// Repeat a block during which other programs used more than this much CPU time
     ///
-    /// `4%` is a share of one CPU, `1.5` one and a half CPUs; 0 repeats every block in which another program ran.
+    /// `4%` is a share of one CPU, `1.5` one and a half CPUs. With 0, every block in which another program ran is
+    /// repeated.
     #[arg(long, value_name = "CPUS", default_value = "4%", value_parser = quantity::cpus)]
     foreign_limit: f64,
     /// Also write every sample and every block to this Parquet file
     ///
-    /// Several campaigns write FILE, FILE-2 and so on.
+    /// An experiment with several campaigns writes FILE, FILE-2 and so on.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
 }
@@ -115,7 +116,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// # Errors
-    /// Poller the load of the machine cannot be read.
+    /// The load of the machine cannot be read.
     pub(crate) fn open() -> anyhow::Result<Session> {
         let stop = stop::on_ctrl_c()?;
         Ok(Session { load: Load::open()?, stop, line: progress::Live::new(), what: String::new() })
@@ -141,12 +142,12 @@ impl Session {
         ) -> Result<Measurements, CampaignError<LabError>>,
     ) -> anyhow::Result<Option<Measurements>> {
         let Session { load, stop, line, what } = self;
-        let mut tell = |now: &Progress<'_>| {
+        let mut show = |now: &Progress<'_>| {
             if line.due() {
-                line.tell(&progress::of_campaign(what, now));
+                line.show(&progress::of_campaign(what, now));
             }
         };
-        let done = campaign(load, stop, &mut tell);
+        let done = campaign(load, stop, &mut show);
         line.clear();
         match done {
             Ok(measurements) => Ok(with_a_round(measurements)),
@@ -194,7 +195,7 @@ where
     S: Clone + Display + FromStr<Err: std::error::Error + Send + Sync + 'static>,
 {
     let settings = given_or(given, default)?;
-    let (first, rest) = settings.split_first().context("no arm to measure")?;
+    let (first, rest) = settings.split_first().context("cannot measure: no arm is given")?;
     let arms = Arms::new(&first.to_string(), first.clone());
     Ok(rest.iter().fold(arms, |arms, setting| arms.arm(&setting.to_string(), setting.clone())))
 }

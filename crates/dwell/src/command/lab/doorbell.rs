@@ -13,22 +13,26 @@ use dwell_policy::Nanos;
 use dwell_stats::Campaign;
 use serde::Serialize;
 
-/// Measure I/O threads that block, poll or are busy, on a guest's requests
+/// Measure how an I/O thread waits for a guest's requests: blocking, polling, busy
 ///
 /// Reports round trips, CPU time and sleeps. The guest thinks, writes a request to memory, rings a doorbell
-/// (ioeventfd) and waits. The I/O thread works on it for the service time, posts the answer and interrupts the guest
-/// by an irqfd, unless the guest watches. What is tried is how the I/O thread waits for the next request.
+/// (ioeventfd) and waits. The I/O thread works on the request for the service time, writes the response and
+/// interrupts the guest by an irqfd, unless the guest polls. The arms differ in how the I/O thread waits for the next
+/// request.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Loops: blocking (sleeps until the doorbell rings), busy, adaptive:POLICY (watches memory for the policy's\n\
-                  window first, as QEMU's event loop does). Then, joined by + : suppress (the guest saves the doorbell while\n\
-                  the I/O thread watches), guest:POLICY, host:NS, no-poll-control (how the guest waits).\n\
-                  POLICY: never, always, fixed=NS, ski-rental=NS, kvm, haltpoll or aio, the last three with\n\
-                  @VERSION and ,NAME=VALUE.\n\n\
-                  Example:\n  dwell lab doorbell --serve blocking --serve adaptive:aio@11.1,poll_max_ns=100us+suppress"
-)]
+#[command(after_help = "LOOP is one of these:\n  \
+                  blocking         sleep until the doorbell rings\n  \
+                  busy             poll without end\n  \
+                  adaptive:POLICY  poll for the policy's window first, as QEMU's event loop does\n\
+                  followed by any of these, joined by +:\n  \
+                  suppress         the guest rings no doorbell while the I/O thread polls\n  \
+                  guest:POLICY     the guest polls before it halts\n  \
+                  host:TIME        the kernel polls for up to TIME when the guest halts\n  \
+                  no-poll-control  the guest disables host polling (MSR_KVM_POLL_CONTROL = 0)\n\
+                  `dwell params --policies` lists the policies.\n\n\
+                  Example:\n  dwell lab doorbell --serve blocking --serve adaptive:aio@11.1,poll_max_ns=100us+suppress")]
 pub(crate) struct DoorbellArgs {
-    /// Loop of the I/O thread; can be given several times, the first is the baseline
+    /// Loop of the I/O thread; can be repeated; the first is the baseline
     ///
     /// [default: blocking, adaptive:aio of 7.2, 10.0 and 11.1, the last with poll_max_ns=200us, busy, busy+suppress,
     /// busy+suppress+guest:fixed=200us]
@@ -36,7 +40,7 @@ pub(crate) struct DoorbellArgs {
     serve: Vec<IoThreadSetting>,
     /// Time between requests, such as exponential:100us
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "exponential:50us")]
     think: GapSpec,
     /// How long the I/O thread works on each request
@@ -71,7 +75,7 @@ const SHOWN: [Shown; 13] = [
     Shown::value("polls_per_request", "polls"),
     Shown::value("polls_succeeded_per_request", "succeeded"),
     Shown::value("doorbells_per_request", "doorbells"),
-    Shown::value("doorbells_suppressed_per_request", "saved"),
+    Shown::value("doorbells_suppressed_per_request", "suppressed"),
     Shown::value("interrupts_per_request", "interrupts"),
 ];
 
@@ -90,14 +94,14 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
     let rig = Rig::open(1)?;
     let mut session = Session::open()?;
     let seed = args.campaign.seed();
-    // What a request takes besides, roughly; it only decides how long a block is.
+    // A rough estimate of the overhead of a request; it only decides the length of a block.
     let besides = Nanos(args.service.get() + 40_000);
     let requests = rounds_of_a_block(mean(&think, seed), besides, BLOCK, WARM_UP);
     let work = Work { think, seed, requests, service: args.service };
     let campaign = Campaign::new("doorbell", arms, figures(), args.campaign.options(1))?;
     let mut kept = KvmCountsByArm::default();
-    let measurements = session.run_only(|load, stop, tell| {
-        campaign.run(load, stop, tell, |turn| block(&rig, &work, turn, &mut kept, stop))
+    let measurements = session.run_only(|load, stop, progress| {
+        campaign.run(load, stop, progress, |turn| block(&rig, &work, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
     args.campaign.keep(&measurements, 0, &work.think.spec().to_string(), &notes)?;
@@ -110,7 +114,7 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
         kvm_statistics_per_request: kvm_counts::of(&measurements, &kept),
     };
     let title = format!(
-        "Round trip of a guest's request, thinking time {}, service time {} ns, {requests} requests a block",
+        "Round trip of a guest's request, thinking time {}, service time {} ns, {requests} requests per block",
         about.think, about.service_ns
     );
     let more = kvm_counts::text(&about.kvm_statistics_per_request, "request");

@@ -1,4 +1,4 @@
-//! KVM's own numbers of each arm, for each round of the experiment.
+//! KVM's statistics of each arm, per round of the experiment.
 
 use dwell_lab::experiment::KvmCountsByArm;
 use dwell_report::{Cell, Column, Table};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Serialize)]
 pub(crate) struct ArmCounts {
     arm: String,
-    /// By KVM's names; those that are zero are left out.
+    /// By KVM's names; zeros are left out.
     per_round: BTreeMap<String, f64>,
 }
 
@@ -24,10 +24,10 @@ pub(crate) fn of(record: &Measurements, kept: &KvmCountsByArm) -> Vec<ArmCounts>
     .collect()
 }
 
-/// Fewer than this many for each round would be shown as none.
+/// Fewer than this many per round would be printed as 0.
 const SHOWN_AS_NONE: f64 = 0.005;
 
-/// As people see it, under a heading; a round is called `round`.
+/// As a table under a heading; a round is called `round`.
 pub(crate) fn text(arms: &[ArmCounts], round: &str) -> String {
     let shown = arms.iter().flat_map(|arm| arm.per_round.iter().filter(|(_, n)| **n >= SHOWN_AS_NONE));
     let names: BTreeSet<&String> = shown.map(|(name, _)| name).collect();
@@ -40,7 +40,7 @@ pub(crate) fn text(arms: &[ArmCounts], round: &str) -> String {
         table.push([Cell::Text(name.clone())].into_iter().chain(cells));
     }
     format!(
-        "\nMeasured: KVM's statistics of the vCPU for each {round}; those that are zero are left out:\n\n{}",
+        "\nMeasured: KVM's statistics of the vCPU per {round}; zeros are left out:\n\n{}",
         crate::output::fitted(&table)
     )
 }

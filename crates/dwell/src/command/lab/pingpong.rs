@@ -15,22 +15,26 @@ use serde::Serialize;
 
 /// Measure two vCPUs that wait for each other
 ///
-/// Reports round trips, CPU time, HLT exits, IPIs sent and avoided. One thinks, sends a message and waits; the other
-/// answers at once. The rows: two threads of the host (sleeping on a futex, and spinning), and two vCPUs without
-/// polling, with host polling, with guest polling (haltpoll governor), with both, and with both where the guest
-/// switches host polling off (MSR_KVM_POLL_CONTROL), as the governor does.
+/// Reports round trips, CPU time, HLT exits, IPIs sent and IPIs avoided. One vCPU thinks, sends a message and waits;
+/// the other replies at once. The arms: two threads of the host (sleeping on a futex, and spinning), and two vCPUs
+/// without polling, with host polling, with guest polling (haltpoll governor), with both, and with both where the
+/// guest disables host polling (MSR_KVM_POLL_CONTROL), as the governor does.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  dwell lab pingpong --think exponential:100us --guest fixed=300us")]
 pub(crate) struct PingpongArgs {
     /// Time between messages, such as exponential:100us
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "constant:20us")]
     think: GapSpec,
-    /// The host's maximum of halt polling in the rows with host polling
+    /// Longest window of the host (halt_poll_ns) in the arms with host polling
+    ///
+    /// From 0; 0 disables host polling.
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = crate::quantity::duration)]
     host: Nanos,
-    /// The guest's policy in the rows with guest polling
+    /// Policy of the guest in the arms with guest polling
+    ///
+    /// `dwell params --policies` lists the policies.
     #[arg(long, value_name = "POLICY", default_value = "haltpoll")]
     guest: String,
     #[command(flatten)]
@@ -48,7 +52,7 @@ const SHOWN: [Shown; 9] = [
     Shown::value("hlt_exits_per_exchange", "HLT exits"),
     Shown::value("host_polls_per_exchange", "host polls"),
     Shown::value("ipis_sent_per_exchange", "IPIs sent"),
-    Shown::value("ipis_avoided_per_exchange", "avoided"),
+    Shown::value("ipis_avoided_per_exchange", "IPIs avoided"),
 ];
 
 #[derive(Serialize)]
@@ -79,11 +83,11 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
     let arms = others
         .fold(Arms::new(first.0, first.1.clone()), |arms, (name, players)| arms.arm(name, players.clone()));
     let seed = args.campaign.seed();
-    // What an exchange takes where nobody polls, roughly; it only decides how long a block is.
+    // A rough estimate of an exchange without polling; it only decides the length of a block.
     let exchanges = exchanges_of_a_block(mean(&think, seed), Nanos::from_micros(80), BLOCK);
     let campaign = Campaign::new("pingpong", arms, figures(), args.campaign.options(1))?;
-    let measurements = session.run_only(|load, stop, tell| {
-        campaign.run(load, stop, tell, |turn| block(&rig, &think, seed, exchanges, turn, stop))
+    let measurements = session.run_only(|load, stop, progress| {
+        campaign.run(load, stop, progress, |turn| block(&rig, &think, seed, exchanges, turn, stop))
     })?;
     let notes = rig.notes();
     args.campaign.keep(&measurements, 0, &think.spec().to_string(), &notes)?;
@@ -94,8 +98,10 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
         seed,
         ways_to_idle: vcpus.to_vec(),
     };
-    let title =
-        format!("Round trip between two vCPUs, thinking time {}, {exchanges} exchanges a block", about.think);
+    let title = format!(
+        "Round trip between two vCPUs, thinking time {}, {exchanges} exchanges per block",
+        about.think
+    );
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, "", args.format.format)?;
     Ok(Answer::Yes)

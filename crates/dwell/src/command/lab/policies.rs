@@ -18,22 +18,24 @@ use dwell_report::{Cell, Column, Table, duration};
 use dwell_stats::{Campaign, ResultRow, Results};
 use serde::Serialize;
 
-/// Measure the policies that learn against the kernel's rules
+/// Measure learning policies against the kernel's rules
 ///
-/// Reports cost, CPU time, halts and latency at one halt cost. Savings and leader decide about the halts of a real
-/// vCPU, once in the VMM's thread and once in the guest, by turns with the rule of today's kernels in the same place,
-/// ski rental, never polling, and the kernel itself. Cost is the time polled plus the halts at their price, both as
-/// measured, and is compared with that of today's rule. How late a sleeper learns of its wake, which the policies
-/// have to know, is measured first. Every row is printed.
+/// Reports cost, CPU time, halts and latency at one halt cost. The policies `savings` and `leader` decide about the
+/// halts of a real vCPU, once in the VMM's thread and once in the guest. They alternate with the rule of today's
+/// kernels in the same place, ski rental, never polling, and the kernel's own polling. The cost is the time polled
+/// plus halts x halt cost, both as measured, and is compared with that of today's rule. The wakeup latency of a halt,
+/// which the policies need to know, is measured first. Every row is printed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  dwell lab policies --halt-cost 20us --budget 3min")]
 pub(crate) struct PoliciesArgs {
-    /// What one halt and wake is worth, in CPU time
+    /// Cost of one halt and wakeup in CPU time, such as 20us
+    ///
+    /// From 0; a bare number is nanoseconds.
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
-    /// Time between wakeups, such as exponential:100us; can be given several times
+    /// Time between wakeups, such as exponential:100us; can be repeated
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. [default:
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER. [default:
     /// exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,
@@ -52,7 +54,7 @@ struct Compared {
     campaigns: Vec<GapsResult>,
 }
 
-/// How late who polls here learns of a wake through which it slept.
+/// The wakeup latency of a halt, by the place of the policy.
 #[derive(Serialize)]
 struct Late {
     place: &'static str,
@@ -100,9 +102,9 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
             let wakes = wakes_of_a_block(mean(gaps, seed), BLOCK);
             let arms = place.arms(NEWEST_KERNEL, terms);
             let campaign = Campaign::new("policies", arms, figures(), args.campaign.options(share))?;
-            let measured = session.run(|load, stop, tell| {
+            let measured = session.run(|load, stop, progress| {
                 let cost = args.halt_cost;
-                campaign.run(load, stop, tell, |trial| block(&rig, gaps, seed, wakes, cost, trial, stop))
+                campaign.run(load, stop, progress, |trial| block(&rig, gaps, seed, wakes, cost, trial, stop))
             })?;
             let Some(measurements) = measured else { break };
             args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
@@ -129,14 +131,14 @@ fn table(compared: &Compared) -> Table {
     let mut table = Table::new([
         Column::text("gaps", "gaps"),
         Column::text("arm", "arm"),
-        Column::number("cost/wake", "cost_ns_per_wakeup"),
-        Column::text("by today's rule, 95 %", "cost_ratio"),
+        Column::number("cost/wakeup", "cost_ns_per_wakeup"),
+        Column::text("/ today's rule, 95 %", "cost_ratio"),
         Column::number("polled", "polled_ns_per_wakeup"),
         Column::number("halts", "halts_per_wakeup"),
-        Column::number("CPU/wake", "cpu_ns_per_wakeup"),
-        Column::text("by today's rule", "cpu_ratio"),
+        Column::number("CPU/wakeup", "cpu_ns_per_wakeup"),
+        Column::text("/ today's rule", "cpu_ratio"),
         Column::number("p50", "p50_ns"),
-        Column::text("by today's rule", "p50_ratio"),
+        Column::text("/ today's rule", "p50_ratio"),
         Column::number("p99", "p99_ns"),
     ]);
     for GapsResult { gaps, results, .. } in &compared.campaigns {
@@ -173,7 +175,7 @@ fn verdict(compared: &Compared, place: Poller) -> String {
         row.and_then(ResultRow::ratio).is_some_and(|ratio| ratio.high < 1.0)
     });
     format!(
-        "{}: leader costs less than today's rule, with the whole interval, on {} of {} distributions of gaps",
+        "{}: leader costs less than today's rule (whole 95 % interval below 1) on {} of {} distributions of gaps",
         name(place),
         wins.count(),
         here.len()
@@ -183,8 +185,8 @@ fn verdict(compared: &Compared, place: Poller) -> String {
 fn print(compared: &Compared) -> anyhow::Result<()> {
     let price = duration(compared.halt_cost_ns as f64);
     let mut text = format!(
-        "Live policies, per wake; cost is the time polled and {price} for each halt; the last arm of each is today's rule \
-         once more\n\n{}\n",
+        "Policies measured live, per wakeup; cost is the time polled plus {price} per halt; the last arm is today's rule \
+         measured again\n\n{}\n",
         output::fitted(&table(compared))
     );
     for place in Poller::ALL {
@@ -193,13 +195,13 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
     output::text(&text)?;
     for Late { place, late_ns } in &compared.late_ns {
         eprintln!(
-            "{place}: a sleeper learns of its wake {} late, which is taken out",
+            "{place}: the wakeup latency of a halt is {}; it is subtracted from idle times",
             duration(*late_ns as f64)
         );
     }
     for GapsResult { gaps, place, results, .. } in &compared.campaigns {
         eprintln!(
-            "{place}, {gaps}: {} rounds, {} blocks repeated because others took CPU time",
+            "{place}, {gaps}: {} rounds, {} blocks repeated because other programs used CPU time",
             results.rounds, results.gating.rejected
         );
         for warning in &results.warnings {

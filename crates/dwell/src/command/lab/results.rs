@@ -52,7 +52,7 @@ pub(crate) fn print<T: Serialize>(
             let results = report.results;
             let mut text = format!("{title}\n\n{}\n", output::fitted(&values(results, shown)));
             text += &format!(
-                "Ratio to the baseline, with {} % intervals; the last arm is the baseline once more:\n\n{}",
+                "Ratio to the baseline, with {} % intervals; the last arm is the baseline measured again:\n\n{}",
                 (results.confidence * 100.0).round(),
                 output::fitted(&compared(results, shown))
             );

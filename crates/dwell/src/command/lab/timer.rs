@@ -14,30 +14,33 @@ use dwell_report::{Cell, Column, Table};
 use dwell_stats::Campaign;
 use serde::Serialize;
 
-/// Measure a guest's timer, kept by the kernel or by a thread
+/// Measure a guest's timer that the kernel or a thread keeps
 ///
-/// Reports lateness, CPU time of both, and exits. The guest sets a deadline, halts, and notes how late its next
-/// instruction is. Its timer is kept by the local APIC in the kernel (TSC-deadline mode), or by a housekeeping thread
-/// on another core, which injects an interrupt. Beside it stands what the model of KVM's timer predicts for this host
-/// and for others: which mechanism carries a timer, and its exits.
+/// Reports lateness, CPU time and exits. The guest sets a deadline, halts, and records how late its next instruction
+/// runs. Its timer is kept by the local APIC in the kernel (TSC-deadline mode), or by a housekeeping thread on
+/// another core, which injects an interrupt. A second table has what the model of KVM's timer predicts for this host
+/// and for others: the mechanism that carries a timer, and its exits.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Timers: in-kernel; spin (a thread spins until the deadline); spin-early=TIME (it injects so long before,\n\
-                  and the guest polls for the rest); timerfd (it sleeps on an absolute timerfd, told by a doorbell).\n\
-                  Then, joined by + : msi (inject by KVM_SIGNAL_MSI, not by irqfd), host:NS (the kernel polls halts for up\n\
-                  to NS), no-poll-control.\n\n\
-                  Example:\n  dwell lab timer --timer in-kernel --timer spin-early=20us+msi --ahead constant:500us"
-)]
+#[command(after_help = "TIMER is one of these:\n  \
+                  in-kernel        KVM's local APIC timer\n  \
+                  spin             a thread spins until the deadline\n  \
+                  spin-early=TIME  a thread injects TIME early, and the guest polls for the rest\n  \
+                  timerfd          a thread sleeps on an absolute timerfd; a doorbell passes the deadline\n\
+                  followed by any of these, joined by +:\n  \
+                  msi              inject by KVM_SIGNAL_MSI instead of irqfd\n  \
+                  host:TIME        the kernel polls for up to TIME when the guest halts\n  \
+                  no-poll-control  the guest disables host polling (MSR_KVM_POLL_CONTROL = 0)\n\n\
+                  Example:\n  dwell lab timer --timer in-kernel --timer spin-early=20us+msi --ahead constant:500us")]
 pub(crate) struct TimerArgs {
-    /// What keeps the timer; can be given several times, the first is the baseline
+    /// What keeps the timer; can be repeated; the first is the baseline
     ///
     /// [default: in-kernel, in-kernel+host:200us, spin, spin+msi, spin-early=30us, timerfd]
     #[arg(long, value_name = "TIMER")]
     timer: Vec<Timer>,
     /// How far ahead each timer is set, such as exponential:100us
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. What is nearer than
-    /// setting a timer takes has passed when it is set.
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER. A
+    /// deadline nearer than the time it takes to set a timer has passed when the timer is set.
     #[arg(long, value_name = "GAPS", default_value = "constant:100us")]
     ahead: GapSpec,
     #[command(flatten)]
@@ -79,16 +82,16 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
     let rig = Rig::open(1)?;
     let mut session = Session::open()?;
     let seed = args.campaign.seed();
-    // What a timer takes besides, roughly; it only decides how long a block is.
+    // A rough estimate of the overhead of a timer; it only decides the length of a block.
     let timers = rounds_of_a_block(mean(&ahead, seed), Nanos::from_micros(40), BLOCK, WARM_UP);
     let campaign = Campaign::new("timer", arms, figures(), args.campaign.options(1))?;
     let mut kept = KvmCountsByArm::default();
-    let measurements = session.run_only(|load, stop, tell| {
-        campaign.run(load, stop, tell, |turn| block(&rig, &ahead, seed, timers, turn, &mut kept, stop))
+    let measurements = session.run_only(|load, stop, progress| {
+        campaign.run(load, stop, progress, |turn| block(&rig, &ahead, seed, timers, turn, &mut kept, stop))
     })?;
     let mut notes = rig.notes();
     let predicted = predicted(&rig).unwrap_or_else(|error| {
-        notes.push(format!("nothing is predicted: {error}"));
+        notes.push(format!("cannot predict the timer: {error}"));
         vec![]
     });
     args.campaign.keep(&measurements, 0, &ahead.spec().to_string(), &notes)?;
@@ -100,7 +103,7 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
         kvm_statistics_per_timer: kvm_counts::of(&measurements, &kept),
         predicted,
     };
-    let title = format!("Measured: lateness of timers set {} ahead, {timers} timers a block", about.ahead);
+    let title = format!("Measured: lateness of timers set {} ahead, {timers} timers per block", about.ahead);
     let more = kvm_counts::text(&about.kvm_statistics_per_timer, "timer") + &prediction(&about.predicted);
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, &more, args.format.format)?;
@@ -119,7 +122,7 @@ fn prediction(rows: &[Predicted]) -> String {
         Column::text("set + fire", "running_exits"),
         Column::text("guest halted", "halted_path"),
         Column::text("set + fire", "halted_exits"),
-        Column::text("how a running guest is told", "running_fire"),
+        Column::text("interrupt of a running guest", "running_fire"),
     ]);
     let words = |yes: bool| Cell::Text(if yes { "yes" } else { "no" }.to_owned());
     let exits = |bill: &ExitCounts| Cell::Text(format!("{} + {}", bill.arming, bill.firing));
@@ -136,10 +139,10 @@ fn prediction(rows: &[Predicted]) -> String {
         ]);
     }
     format!(
-        "\nThe exits above are all of the vCPU's, with those of coming to CPL0 to set the timer and to halt.\n\n\
-         Predicted, not measured: what carries a timer of the guest's local APIC and how many exits it costs to set it and \
-         to let it\nfire (HLT exits apart), by the model of KVM's timer; hosts other than this one run the same kernel. A \
-         timer is set early by:\n{}\n\n{}",
+        "\nThe exits above are all of the vCPU's, including those for entering CPL0 to set the timer and to halt.\n\n\
+         Predicted, not measured, by the model of KVM's timer: the mechanism that carries a timer of the guest's local\n\
+         APIC, and the exits to set it and to let it fire (HLT exits excluded). Hosts other than this one run the same\n\
+         kernel. A timer is set early by:\n{}\n\n{}",
         rows[0].advance,
         crate::output::fitted(&table)
     )

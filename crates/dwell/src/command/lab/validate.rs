@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{
-    FIGURES, Others, RARE, Verdict, block, figures, median_error, verdicts,
+    FIGURES, Others, Prediction, RARE, block, figures, median_error, predictions,
 };
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::gaps::{GapSpec, Gaps};
@@ -22,39 +22,38 @@ use serde::Serialize;
 
 /// Compare predictions for host polling with measurements
 ///
-/// A vCPU is recorded by `record host` under one setting. From that recording and the calibrated cost of a halt, polls,
-/// polls that succeed, time polled, halts and CPU time are predicted for the other settings; then these are run with the
-/// same gaps. Every row is printed.
+/// A vCPU is recorded, as by `record host`, under one setting. From that recording and the calibrated cost of a halt,
+/// polls, successful polls, time polled, halts and CPU time are predicted for the other settings. Then these settings
+/// are run with the same gaps. Every row is printed.
 #[derive(clap::Args)]
 #[command(after_help = "Needs root, for the recorder. Examples:\n  dwell lab validate\n  \
                         dwell lab validate --gaps recording:recordings/guest-mix.parquet --idle host:50us --idle host:200us")]
 pub(crate) struct ValidateArgs {
-    /// Lengths of idle periods, such as exponential:100us; can be given several times
+    /// Lengths of idle periods, such as exponential:100us; can be repeated
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER. [default:
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER. [default:
     /// exponential:100us, bimodal:30us,300us,0.7, exponential:40us]
     #[arg(long, value_name = "GAPS")]
     gaps: Vec<GapSpec>,
-    /// The setting that is recorded, host:TIME
+    /// Setting under which the vCPU is recorded, host:TIME
     ///
-    /// A long one sees nearly every wake itself. Under a short one many idle periods end in a halt, and their lengths have to
-    /// be corrected by what a halt takes to wake.
+    /// Under a long window nearly every idle period ends while the vCPU polls. Under a short window many end in a
+    /// halt, and their lengths have to be corrected by the time that a halt takes to wake up.
     #[arg(long, value_name = "IDLE", default_value = "host:1ms")]
     under: Idle,
-    /// Setting to predict and run, host:TIME; can be given several times
+    /// Setting to predict and run, host:TIME; can be repeated
     ///
     /// [default: 0, 20us, 50us, 100us, 200us and 400us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
-    /// Put this many CPU-bound tasks on the vCPU's core, usually 1 or 2
+    /// Number of CPU-bound tasks on the vCPU's core, usually 1 or 2
     ///
-    /// KVM ends a poll when another task wants the core. From 0 to 16.
-    ///
-    /// The tasks have ordinary priority. Before the first block the cost of a halt is measured without them.
+    /// KVM ends a poll when another task is runnable on the core. From 0 to 16; without a number, 1. The tasks have
+    /// ordinary priority. The cost of a halt is measured without them, before the first block.
     #[arg(long, value_name = "TASKS", num_args = 0..=1, default_value_t = 0, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=16))]
     contended: u8,
-    /// Measure the cost of a halt again, instead of taking the stored one
+    /// Measure the cost of a halt again, instead of using the stored one
     #[arg(long)]
     calibrate: bool,
     #[command(flatten)]
@@ -81,7 +80,8 @@ struct GapsResult {
     blocks_repeated: u64,
     wakes_per_block: usize,
     warnings: Vec<Warning>,
-    verdicts: Vec<Verdict>,
+    #[serde(rename = "verdicts")]
+    predictions: Vec<Prediction>,
 }
 
 #[derive(Serialize)]
@@ -121,8 +121,8 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             arms.arm(name, idle.clone())
         });
         let campaign = Campaign::new("validate", arms, figures(), args.campaign.options(share))?;
-        let measured = session.run(|load, stop, tell| {
-            campaign.run(load, stop, tell, |turn| {
+        let measured = session.run(|load, stop, progress| {
+            campaign.run(load, stop, progress, |turn| {
                 let all =
                     Others { settings: &others, calibration: &calibration, contended: args.contended > 0 };
                 let predict = (turn.arm == 0).then_some(all);
@@ -137,18 +137,18 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             blocks_repeated: record.gating.rejected,
             wakes_per_block: wakes,
             warnings: record.results().warnings,
-            verdicts: verdicts(&record, &others),
+            predictions: predictions(&record, &others),
         });
         if session.stopped() {
             break;
         }
     }
     ensure!(!distributions.is_empty(), STOPPED_EARLY);
-    let all: Vec<Verdict> = distributions.iter().flat_map(|of| of.verdicts.clone()).collect();
+    let all: Vec<Prediction> = distributions.iter().flat_map(|of| of.predictions.clone()).collect();
     let medians = FIGURES.map(|figure| MedianError {
         figure,
         error: median_error(&all, figure),
-        rows: all.iter().filter(|verdict| verdict.figure == figure).count(),
+        rows: all.iter().filter(|prediction| prediction.figure == figure).count(),
     });
     let validated = Validated {
         recorded_under: args.under.to_string(),
@@ -178,7 +178,7 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
         Format::Table => {}
     }
     let mut text = format!(
-        "Predicted from a recording under {} beside measured, per wake{}\n\n{}\nMedian absolute error over all rows:\n",
+        "Predicted from a recording under {}, and measured, per wakeup{}\n\n{}\nMedian absolute error over all rows:\n",
         validated.recorded_under,
         match validated.contending_tasks {
             0 => String::new(),
@@ -194,7 +194,7 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
     output::text(&text)?;
     for of in &validated.distributions {
         eprintln!(
-            "{}: {} rounds of {} wakes a block, {} blocks repeated because others took CPU time",
+            "{}: {} rounds of {} wakeups per block, {} blocks repeated because other programs used CPU time",
             of.gaps, of.rounds, of.wakes_per_block, of.blocks_repeated
         );
         for warning in &of.warnings {
@@ -202,7 +202,7 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
         }
     }
     eprintln!(
-        "note: of counts below {} of the wakes, the error is the difference as a share of all wakes",
+        "note: for counts below {} of the wakeups, the error is the difference as a share of all wakeups",
         dwell_report::percent(RARE)
     );
     for note in &validated.notes {
@@ -225,15 +225,16 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
     } else {
         columns.extend([Column::number("low", "error_low"), Column::number("high", "error_high")]);
     }
+    columns.push(Column::number("median block", "median_error").rank(1));
     let mut table = Table::new(columns);
-    for GapsResult { gaps, verdicts, .. } in &validated.distributions {
-        for Verdict { arm, figure, predicted, measured, error } in verdicts {
+    for GapsResult { gaps, predictions, .. } in &validated.distributions {
+        for Prediction { arm, figure, predicted, measured, error, median_error } in predictions {
             let value =
                 |value: f64| if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) };
             let text = |text: &str| Cell::Text(text.to_owned());
             let cells = [text(gaps), text(arm), text(figure), value(*predicted), value(*measured)];
+            let percent = |share: f64| format!("{:+.1} %", share * 100.0);
             let spread = if for_people {
-                let percent = |share: f64| format!("{:+.1} %", share * 100.0);
                 vec![
                     Cell::Text(percent(error.value)),
                     error.limits().map_or(Cell::Missing, |limits| {
@@ -244,7 +245,11 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
             } else {
                 [error.value, error.low, error.high].map(Cell::Ratio).into()
             };
-            table.push(cells.into_iter().chain(spread));
+            let median = match for_people {
+                true => median_error.map_or(Cell::Missing, |error| Cell::Text(percent(error))),
+                false => median_error.map_or(Cell::Missing, Cell::Ratio),
+            };
+            table.push(cells.into_iter().chain(spread).chain([median]));
         }
     }
     table

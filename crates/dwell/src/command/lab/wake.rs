@@ -16,29 +16,29 @@ use std::fmt::Write;
 
 /// Measure wakeups of a vCPU under several ways to idle
 ///
-/// Reports latency, CPU time, switches, polls and halts. The stimulus waits for a gap after the guest has seen the
-/// last event, then wakes it through an irqfd (or through memory, where the idler watches). Latency is from the write
-/// to the first instruction of the guest's program after its halt.
+/// Reports latency, CPU time, context switches, polls and halts. After the guest has seen an event, the stimulus
+/// thread waits for a gap and wakes the guest through an irqfd, or through memory where the guest polls memory.
+/// Latency is measured from the write to the first instruction of the guest's program after its halt.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Ways to idle: host:NS (halts in the kernel, which polls up to NS first), guest:POLICY, user:POLICY\n\
-                        (halts handled by the VMM's thread), joined by + ; no-poll-control forbids the host to poll.\n\
-                        POLICY: never, always, fixed=NS, ski-rental=NS, savings@PRICE or leader@PRICE (what a halt is\n\
-                        worth; ,late=TIME), kvm, haltpoll or aio, the last three with @VERSION and ,NAME=VALUE.\n\n\
-                        Example:\n  dwell lab wake --gaps exponential:50us --idle host:0 --idle host:200us --idle guest:haltpoll"
-)]
+#[command(after_help = "IDLE is one or more of these, joined by +:\n  \
+                  host:TIME        halts in the kernel, which polls for up to TIME first\n  \
+                  user:POLICY      halts exit to the VMM's thread, which polls\n  \
+                  guest:POLICY     the guest polls before it halts\n  \
+                  no-poll-control  the guest disables host polling (MSR_KVM_POLL_CONTROL = 0)\n\
+                  `dwell params --policies` lists the policies.\n\n\
+                        Example:\n  dwell lab wake --gaps exponential:50us --idle host:0 --idle host:200us --idle guest:haltpoll")]
 pub(crate) struct WakeArgs {
-    /// Way to idle; can be given several times, the first is the baseline
+    /// Way to idle; can be repeated; the first is the baseline
     ///
     /// [default: host:0, host:50us, host:200us, guest:haltpoll, user:fixed=200us]
     #[arg(long, value_name = "IDLE")]
     idle: Vec<Idle>,
     /// Time between wakeups, such as exponential:100us
     ///
-    /// constant:T, exponential:MEAN, bimodal:T,T,SHARE, recording:FILE or recording:FILE@IDLER.
+    /// constant:TIME, exponential:MEAN, bimodal:TIME,TIME,SHARE, recording:FILE or recording:FILE@IDLER.
     #[arg(long, value_name = "GAPS", default_value = "exponential:100us")]
     gaps: GapSpec,
-    /// Print KVM's own histograms of each arm as well: how long it polled, and slept
+    /// Also print KVM's histograms of polls and sleeps for each arm
     #[arg(long)]
     histograms: bool,
     #[command(flatten)]
@@ -52,7 +52,7 @@ const SHOWN: [Shown; 12] = [
     Shown::value("p90", "p90"),
     Shown::compared("p99", "p99"),
     Shown::value("worst 1 %", "worst 1 %"),
-    Shown::compared("cpu_ns_per_wakeup", "CPU/wake"),
+    Shown::compared("cpu_ns_per_wakeup", "CPU/wakeup"),
     Shown::value("cpu_share", "CPU"),
     Shown::value("switches_per_wakeup", "switches"),
     Shown::value("polls_per_wakeup", "polls"),
@@ -76,7 +76,7 @@ struct ArmCounts {
     counters: Counters,
 }
 
-/// Longer gaps are cut to this, or a block would never end.
+/// Longer gaps are shortened to this, so that a block ends.
 pub(crate) const LONGEST_GAP: Nanos = Nanos::from_micros(20_000);
 
 pub(crate) fn run(args: WakeArgs) -> Outcome {
@@ -90,8 +90,8 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
     let wakes = wakes_of_a_block(mean(&gaps, seed), BLOCK);
     let campaign = Campaign::new("wake", arms, figures(), args.campaign.options(1))?;
     let mut kept = CountersByArm::default();
-    let measurements = session.run_only(|load, stop, tell| {
-        campaign.run(load, stop, tell, |turn| block(&rig, &gaps, seed, wakes, turn, &mut kept, stop))
+    let measurements = session.run_only(|load, stop, progress| {
+        campaign.run(load, stop, progress, |turn| block(&rig, &gaps, seed, wakes, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
     args.campaign.keep(&measurements, 0, &gaps.spec().to_string(), &notes)?;
@@ -106,7 +106,7 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
         seed,
         kvm_counters: counters.collect(),
     };
-    let title = format!("WakeupBlock one vCPU after gaps of {}, {wakes} wakes a block", about.gaps);
+    let title = format!("Wakeups of one vCPU after gaps of {}, {wakes} wakeups per block", about.gaps);
     let histograms = if args.histograms { histograms(&about.kvm_counters) } else { String::new() };
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, &histograms, args.format.format)?;
@@ -124,7 +124,7 @@ fn histograms(arms: &[ArmCounts]) -> String {
     let mut text = String::new();
     for ArmCounts { arm, counters } in arms {
         let kinds = [
-            ("polled with success", &counters.halt_poll_success_hist),
+            ("successful polls", &counters.halt_poll_success_hist),
             ("failed polls", &counters.halt_poll_fail_hist),
             ("slept", &counters.halt_wait_hist),
         ];

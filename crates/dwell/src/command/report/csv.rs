@@ -1,11 +1,11 @@
-//! The report as one long table: one figure a row.
+//! The report as one long table: one figure per row.
 
 use super::gather::{Recording, Report};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use serde_json::Value;
 
-/// All figures of the JSON, each with the place it has there: whatever is a number or a word is a row.
+/// All figures of the JSON, one row for each number or string, with its path.
 pub(super) fn table(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut table = Table::new([
         Column::text("recording", "recording"),
@@ -26,7 +26,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// By way of the text: sums of time may have more bits than a value made directly can hold.
+/// Through text: sums of time may have more bits than a directly made value can hold.
 fn value(figures: &impl Serialize) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&serde_json::to_string(figures)?)?)
 }

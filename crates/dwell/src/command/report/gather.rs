@@ -14,8 +14,8 @@ use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::advice::Advice;
 use dwell_replay::check::SelfCheck;
+use dwell_replay::figures::{Compared, Figures, Policy, compare};
 use dwell_replay::{RecordingSource, Rule, Source};
-use dwell_report::figures::{Compared, Figures, Policy, compare};
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use serde::Serialize;
@@ -27,7 +27,7 @@ const FORMAT: u32 = 1;
 /// Idlers whose summaries are kept, those with most episodes: a recording may hold thousands of threads.
 const SUMMARISED: usize = 64;
 
-/// What the report is to be about.
+/// The inputs of a report.
 pub(super) struct Asked<'a> {
     pub(super) files: &'a [(Role, &'a Path)],
     pub(super) plan: Option<&'a Path>,
@@ -43,7 +43,7 @@ pub(super) struct Report {
     pub(super) format: u32,
     /// Name and version of the program.
     pub(super) dwell: &'static str,
-    /// What makes this report again, less the form and the file it goes to.
+    /// The command that makes this report again, without output format and file.
     pub(super) command: String,
     /// Where zero is on the axis of time.
     pub(super) time_axis: TimeAxis,
@@ -55,7 +55,7 @@ pub(super) struct Report {
     pub(super) measured: Vec<Measured>,
 }
 
-/// What a recording is here for.
+/// The role of a recording in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Role {
@@ -68,7 +68,7 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TimeAxis {
-    /// The time of day tells how the recordings lie to each other; zero is the start of the first.
+    /// Recordings are aligned by the time of day; zero is the start of the first.
     Common,
     /// Each recording has its own.
     OwnStart,
@@ -79,12 +79,12 @@ pub(super) enum TimeAxis {
 pub(super) struct Recording {
     pub(super) role: Role,
     pub(super) file: String,
-    /// When it begins on the axis of time \[ns\].
+    /// Its start on the time axis \[ns\].
     pub(super) axis_start_ns: u64,
-    /// What it holds, as `dwell info` tells, of the idlers with most episodes.
+    /// Its contents, as `dwell info` prints them, for the idlers with most episodes.
     pub(super) info: Summary,
     pub(super) summaries_left_out: usize,
-    /// What could be gained and how, as `dwell tune --front` tells.
+    /// The advice, as `dwell tune --front` prints it.
     pub(super) tune: Option<Tuned>,
     /// Why there is no advice.
     pub(super) no_advice: Option<String>,
@@ -93,14 +93,14 @@ pub(super) struct Recording {
     pub(super) figures: Figures,
 }
 
-/// A plan and where it is.
+/// A plan and its path.
 #[derive(Serialize)]
 pub(super) struct PlanFile {
     pub(super) file: String,
     pub(super) plan: Plan,
 }
 
-/// Why guests left their CPUs.
+/// A table of VM exits.
 #[derive(Serialize)]
 pub(super) struct Exits {
     pub(super) file: String,
@@ -110,7 +110,7 @@ pub(super) struct Exits {
 
 impl Report {
     pub(super) fn gather(asked: &Asked<'_>) -> anyhow::Result<Report> {
-        // Small inputs first: a mistake in them is told before the long work.
+        // Small inputs first, so that an error in them is reported before the long work.
         let exits = asked.exits.iter().map(|path| exits(path)).collect::<anyhow::Result<_>>()?;
         let measured =
             asked.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
@@ -159,7 +159,7 @@ impl Recording {
             refuse_other_layer(setting, layer).with_context(|| file.clone())?;
         }
         let (source, self_check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
-        // A recording that is too short for advice still has something to show.
+        // A recording that is too short for advice still has figures to show.
         let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal, self_check.clone()) {
             Ok(tuned) => (Some(tuned), None),
             Err(why) => (None, Some(format!("{why:#}"))),
@@ -203,13 +203,13 @@ fn policies(model: &Model, metadata: &Metadata, advice: Option<&Advice>) -> Vec<
         .collect()
 }
 
-/// The setting of a plan says nothing of another layer's rule.
+/// A plan of another layer than the replayed one is shown with a note.
 fn refuse_other_layer(setting: &Setting, layer: Layer) -> anyhow::Result<()> {
     let (planned, replayed) = (setting.layer().name(), layer.name());
     anyhow::ensure!(
         setting.layer() == layer,
-        "the plan sets the {planned} layer and this is replayed through the rule of the {replayed} layer; \
-         --layer {planned} takes the other rule"
+        "the plan sets the {planned} layer, but the recording is replayed through the rule of the {replayed} layer; \
+         use --layer {planned}"
     );
     Ok(())
 }
@@ -218,7 +218,7 @@ fn plan(path: &Path) -> anyhow::Result<PlanFile> {
     Ok(PlanFile { file: path.display().to_string(), plan: apply::read(path)? })
 }
 
-/// Leaves the idlers with most episodes, in their order; answers how many went.
+/// Keeps the idlers with most episodes, in their order; returns how many were removed.
 fn keep_busiest(info: &mut Summary) -> usize {
     let mut episodes: Vec<u64> = info.idlers.iter().map(|idler| idler.stats.episodes).collect();
     episodes.sort_unstable_by(|a, b| b.cmp(a));
@@ -234,7 +234,7 @@ fn exits(path: &Path) -> anyhow::Result<Exits> {
     Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
 }
 
-/// When a recording began and ended by the time of day \[ns since 1970\], where it tells.
+/// Start and end of a recording by the time of day \[ns since 1970\], if it has them.
 fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> {
     let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
     let at = |ns: u64| i128::from(ns) + i128::from(offset);
@@ -242,7 +242,7 @@ fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> 
     (metadata.clock == Clock::Monotonic).then(|| (at(first), at(last)))
 }
 
-/// Lays recordings that took place at the same time on one axis; all others begin at zero.
+/// Aligns recordings that overlap in time on one axis; all others start at zero.
 fn lay_on_axis(recordings: &mut [Recording], spans: &[Option<(i128, i128)>]) -> TimeAxis {
     let Some(starts) = starts_on_axis(spans) else { return TimeAxis::OwnStart };
     for (recording, start) in recordings.iter_mut().zip(starts) {
@@ -251,7 +251,7 @@ fn lay_on_axis(recordings: &mut [Recording], spans: &[Option<(i128, i128)>]) -> 
     TimeAxis::Common
 }
 
-/// How long after the first each begins \[ns\]; `None` unless there are several, and one moment is within all of them.
+/// Start of each after the first \[ns\]; `None` unless there are several and all overlap.
 fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
     let spans: Vec<(i128, i128)> = spans.iter().copied().collect::<Option<_>>()?;
     let first = spans.iter().map(|span| span.0).min()?;
@@ -261,7 +261,7 @@ fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
     common.then(|| spans.iter().map(|span| u64::try_from(span.0 - first).unwrap_or(0)).collect())
 }
 
-/// The command line less what only says in which form the figures come and to where, so that every form holds the same.
+/// The command line without output format and file, so that it is the same in every format.
 fn command(words: impl Iterator<Item = String>) -> String {
     let mut kept = vec!["dwell".to_owned()];
     let mut words = words;

@@ -1,14 +1,14 @@
-//! What was predicted beside what was measured, out of the JSON of the commands that did both.
+//! Predictions and measurements, from the JSON of the commands that print both.
 
 use anyhow::{Context, bail};
 use dwell_knobs::verification::{self, Compared};
-use dwell_lab::experiment::validate::Verdict;
+use dwell_lab::experiment::validate::Prediction;
 use dwell_recording::regular;
 use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The longest JSON that is read \[bytes\]; those that dwell writes have some kilobytes.
+/// The largest JSON file that is read \[bytes\]; those that dwell writes have a few kilobytes.
 const LONGEST: u64 = 64 << 20;
 
 /// One file.
@@ -17,7 +17,7 @@ pub(super) struct Measured {
     pub(super) file: String,
     /// The command that wrote it.
     pub(super) source: &'static str,
-    /// What that command concluded, in its words.
+    /// The verdict of that command.
     pub(super) verdict: Option<String>,
     pub(super) rows: Vec<Row>,
 }
@@ -25,17 +25,17 @@ pub(super) struct Measured {
 /// One figure.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Row {
-    /// Under which load and setting.
+    /// Load and setting.
     pub(super) subject: String,
-    /// Which, with its unit in the name.
+    /// Name, with its unit.
     pub(super) figure: String,
     pub(super) predicted: f64,
     pub(super) measured: f64,
-    /// Predicted by measured, less 1.
+    /// Predicted / measured - 1.
     pub(super) error: Interval,
 }
 
-/// What the commands write, as far as it is of use here.
+/// The fields of the commands' output that are used here.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Told {
@@ -47,7 +47,7 @@ enum Told {
 #[derive(Deserialize)]
 struct OfGaps {
     gaps: String,
-    verdicts: Vec<Verdict>,
+    verdicts: Vec<Prediction>,
 }
 
 #[derive(Deserialize)]
@@ -73,18 +73,18 @@ struct Found {
     value: Option<Interval>,
 }
 
-/// Reads what a command wrote.
+/// Reads the output of a command.
 pub(super) fn read(path: &Path) -> anyhow::Result<Measured> {
     let file = path.display().to_string();
     let text = regular::read_text(path, LONGEST).with_context(|| format!("cannot read {file}"))?;
     parse(file, &text)
 }
 
-/// What is in the text of such a file.
+/// Parses the text of such a file.
 pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
     let told = serde_json::from_str(text).with_context(|| {
         format!(
-            "{file}: none of `dwell verify`, `dwell lab validate` and `dwell iothread bench --predict` writes this with \
+            "cannot read {file}: not the output of `dwell verify`, `dwell lab validate` or `dwell iothread bench --predict` with \
              --format json"
         )
     })?;
@@ -102,7 +102,7 @@ pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
     let measured = Measured { file, source, verdict, rows };
     if measured.rows.is_empty() {
         bail!(
-            "{}: nothing was predicted in it; `dwell iothread bench` predicts with --predict",
+            "cannot use {}: it has no predictions; run `dwell iothread bench` with --predict",
             measured.file
         );
     }
@@ -110,7 +110,7 @@ pub(super) fn parse(file: String, text: &str) -> anyhow::Result<Measured> {
 }
 
 fn validated(OfGaps { gaps, verdicts }: OfGaps) -> impl Iterator<Item = Row> {
-    verdicts.into_iter().map(move |Verdict { arm, figure, predicted, measured, error }| Row {
+    verdicts.into_iter().map(move |Prediction { arm, figure, predicted, measured, error, .. }| Row {
         subject: format!("{gaps}, {arm}"),
         figure: figure.into_owned(),
         predicted,
@@ -119,7 +119,7 @@ fn validated(OfGaps { gaps, verdicts }: OfGaps) -> impl Iterator<Item = Row> {
     })
 }
 
-/// Of the CPU time only what polling adds is predicted, which nobody measured apart; of the sleeps all.
+/// Only the sleeps can be compared: the prediction of CPU time is polling CPU, which is not measured separately.
 fn benched(iothread: &str, arms: &[Arm], findings: &Findings) -> Vec<Row> {
     let row = |arm: &Arm| {
         let predicted = arm.predicted.as_ref()?.sleeps;
@@ -136,7 +136,7 @@ fn benched(iothread: &str, arms: &[Arm], findings: &Findings) -> Vec<Row> {
     arms.iter().filter_map(row).collect()
 }
 
-/// Each figure with the values of before, and with those of after.
+/// Each figure before and after the change.
 fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
     let rows = |of: Compared| {
         let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
@@ -159,7 +159,7 @@ fn verified(change: &serde_json::Value, figures: Vec<Compared>) -> Vec<Row> {
     figures.into_iter().flat_map(rows).flatten().collect()
 }
 
-/// Predicted by measured, less 1: the more was measured, the less too much was predicted.
+/// The error of a prediction; limits of the measurement swap places.
 fn error(predicted: f64, measured: Interval) -> Interval {
     let by = |measured: f64| (measured > 0.0 && measured.is_finite()).then(|| predicted / measured - 1.0);
     Interval {

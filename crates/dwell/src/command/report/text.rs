@@ -5,18 +5,18 @@ use super::measured::Measured;
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
 use dwell_knobs::plan::Effect;
-use dwell_report::figures::{Compared, PolicyFigures};
+use dwell_replay::figures::{Compared, PolicyFigures};
 use dwell_report::{Cell, Column, Table, percent, priced};
 use dwell_trace::exits::NARROW;
 
-/// All of it.
+/// The whole text.
 pub(super) fn words(report: &Report) -> String {
     let mut text = String::new();
     for recording in &report.recordings {
         text += &of_recording(recording);
     }
     if let Some(comparison) = &report.comparison {
-        text += &format!("== after by before\n\n{}\n", crate::output::fitted(&compared(comparison)));
+        text += &format!("== after / before\n\n{}\n", crate::output::fitted(&compared(comparison)));
     }
     if let Some(PlanFile { file, plan }) = &report.plan {
         let advice = plan.advice.escape_debug();
@@ -66,17 +66,17 @@ fn of_recording(recording: &Recording) -> String {
     )
 }
 
-/// What the power meters counted.
+/// Energy, from RAPL's counters.
 fn energy(recording: &Recording) -> String {
     let zones = recording.info.metadata.other.get(ENERGY).and_then(|zones| zones.as_object());
-    let Some(zones) = zones else { return "absent: no power meter was read while recording".to_owned() };
+    let Some(zones) = zones else { return "not recorded".to_owned() };
     let zone = |(name, uj): (&String, &serde_json::Value)| {
         format!("{} {:.1} J", name.escape_debug(), uj.as_f64().unwrap_or(f64::NAN) / 1e6)
     };
     zones.iter().map(zone).collect::<Vec<_>>().join(", ")
 }
 
-/// Polls and what came of them, by policy.
+/// Polls and their results, by policy.
 fn polls(recording: &Recording) -> Table {
     let mut table = Table::new([
         Column::text("policy", "policy"),
@@ -134,7 +134,7 @@ fn polls(recording: &Recording) -> Table {
     table
 }
 
-/// What a plan predicts.
+/// The predictions of a plan.
 fn promised(effect: &Effect) -> Table {
     let mut columns = vec![Column::text("policy", "policy")];
     columns.extend(priced::columns(false));
@@ -161,7 +161,7 @@ fn compared(comparison: &[Compared]) -> Table {
             Some(value) => Cell::Rounded(value),
             None => Cell::Missing,
         };
-        let interval = |ratio: &dwell_report::figures::Ratio| {
+        let interval = |ratio: &dwell_replay::figures::Ratio| {
             format!("[{}, {}]", dwell_report::ratio(ratio.low_95), dwell_report::ratio(ratio.high_95))
         };
         table.push([

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What the user wants.
+/// An action of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Quit,
@@ -40,6 +40,7 @@ const fn key(code: KeyCode, action: Action, name: &'static str, about: &'static 
 pub(crate) const KEYS: [Key; 19] = [
     key(KeyCode::Char('q'), Action::Quit, "q", "quit"),
     key(KeyCode::Esc, Action::Quit, "", ""),
+    key(KeyCode::Char('?'), Action::Help, "?", "help"),
     key(KeyCode::Up, Action::Up, "up down", "select an idler"),
     key(KeyCode::Char('k'), Action::Up, "", ""),
     key(KeyCode::Down, Action::Down, "", ""),
@@ -53,10 +54,9 @@ pub(crate) const KEYS: [Key; 19] = [
     key(KeyCode::Left, Action::PreviousColumn, "", ""),
     key(KeyCode::Char('r'), Action::Reverse, "r", "reverse the order"),
     key(KeyCode::Char('/'), Action::Filter, "/", "show only names that contain"),
-    key(KeyCode::Char('p'), Action::Pause, "p", "pause, go on"),
+    key(KeyCode::Char('p'), Action::Pause, "p", "pause, continue"),
     key(KeyCode::Char(' '), Action::Pause, "", ""),
-    key(KeyCode::Char('c'), Action::Clear, "c", "forget what was seen"),
-    key(KeyCode::Char('?'), Action::Help, "?", "this help"),
+    key(KeyCode::Char('c'), Action::Clear, "c", "clear the figures"),
 ];
 
 /// What a key does, while the filter is being typed or not.

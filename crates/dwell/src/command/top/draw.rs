@@ -9,7 +9,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row as Drawn, Table, TableState};
 
-/// Draws everything; knows nothing that is not in the state.
+/// Draws everything from the state.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
     let rows = state.rows();
     let selected = state.selected(&rows);
@@ -23,63 +23,73 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(about(state, &rows, theme), title);
+    frame.render_widget(about(state, &rows, theme, title.width), title);
     idlers(frame, table, state, &rows, selected, theme);
     if let Some(at) = selected {
         frame.render_widget(idle_times(&rows[at], &lines, theme), chart);
     }
-    frame.render_widget(bottom(state, theme), keys);
+    frame.render_widget(bottom(state, theme, keys.width), keys);
     if state.shows_help() {
         help(frame, theme);
     }
 }
 
-/// Names come from the machine: what would steer the terminal is shown, not sent.
+/// Names come from the machine: control characters are replaced.
 pub(crate) fn printable(name: &str) -> String {
     name.chars().map(|c| if dwell_report::harmless::is_harmful(c) { '?' } else { c }).collect()
 }
 
 fn whole(number: f64) -> String {
-    // Saturates, which is what is wanted of a rate beyond all meaning.
+    // Saturates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     count(number.round() as u128)
 }
 
-/// What a column says of an idler.
+/// The cell of a column and an idler.
 pub(crate) fn cell(row: &Row, column: Sort) -> String {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
     match column {
         Sort::Name => printable(&row.idler),
-        Sort::Wakes => whole(row.wakes_per_s),
+        Sort::Wakeups => whole(row.wakeups_per_s),
         Sort::P50 => duration(row.p50_ns as f64),
         Sort::P99 => duration(row.p99_ns as f64),
         Sort::Window => row.window_ns.map_or_else(|| "-".to_owned(), |ns| duration(ns as f64)),
         Sort::Success => share(row.success),
-        Sort::Cpu => share(row.burnt),
+        Sort::Cpu => share(row.polling),
     }
 }
 
-fn about<'a>(state: &State, rows: &[Row], theme: &Theme) -> Line<'a> {
-    let wakes: f64 = rows.iter().map(|row| row.wakes_per_s).sum();
-    let burnt: f64 = rows.iter().filter_map(|row| row.burnt).sum();
+/// What concerns all idlers: alarms first, then as much as fits.
+fn about<'a>(state: &State, rows: &[Row], theme: &Theme, width: u16) -> Line<'a> {
+    let wakeups: f64 = rows.iter().map(|row| row.wakeups_per_s).sum();
+    let polling: f64 = rows.iter().filter_map(|row| row.polling).sum();
     let plural = if rows.len() == 1 { "" } else { "s" };
-    let mut spans = vec![
-        Span::styled(format!("dwell top  {}", state.target()), theme.title),
-        Span::raw(format!(
-            "   {} idler{plural}   {} wakes/s   {} of a CPU burnt polling   last {}",
-            rows.len(),
-            whole(wakes),
-            percent(burnt),
-            duration(state.span().as_nanos() as f64),
-        )),
-    ];
-    if state.lost() > 0 {
-        spans.push(Span::styled(format!("   {} events lost", count(state.lost().into())), theme.alarm));
+    let alarm = |text: String| Span::styled(text, theme.alarm);
+    let mut parts = vec![Span::styled(format!("dwell top  {}", state.target()), theme.title)];
+    parts.extend(state.is_paused().then(|| alarm("paused".to_owned())));
+    parts.extend(state.losses().map(alarm));
+    parts.extend([
+        Span::raw(format!("{} idler{plural}", rows.len())),
+        Span::raw(format!("{}{} wakeups/s", state.at_least(), whole(wakeups))),
+        Span::raw(format!("polling {}", percent(polling))),
+        Span::raw(format!("last {}", duration(state.span().as_nanos() as f64))),
+    ]);
+    Line::from(fitting(parts, width))
+}
+
+/// The first parts, as many as fit, with blanks between them.
+fn fitting<'a>(parts: Vec<Span<'a>>, width: u16) -> Vec<Span<'a>> {
+    let mut line: Vec<Span<'a>> = vec![];
+    let mut used = 0;
+    for part in parts {
+        let gap = if line.is_empty() { "" } else { "   " };
+        used += gap.len() + part.width();
+        if used > usize::from(width) {
+            break;
+        }
+        line.extend([Span::raw(gap), part]);
     }
-    if state.is_paused() {
-        spans.push(Span::styled("   paused", theme.alarm));
-    }
-    Line::from(spans)
+    line
 }
 
 fn idlers(
@@ -97,8 +107,12 @@ fn idlers(
         aligned(column, text).style(if sorted { theme.sorted } else { theme.heading })
     });
     let drawn = rows.iter().map(|row| Drawn::new(Sort::ALL.map(|column| aligned(column, cell(row, column)))));
-    let widths = Sort::ALL
-        .map(|column| if column == Sort::Name { Constraint::Min(16) } else { Constraint::Length(10) });
+    let widths = Sort::ALL.map(|column| match column {
+        Sort::Name => Constraint::Min(16),
+        // The heading has an arrow beside it.
+        Sort::Wakeups => Constraint::Length(10),
+        _ => Constraint::Length(9),
+    });
     let table = Table::new(drawn, widths).header(Drawn::new(heading)).row_highlight_style(theme.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
@@ -120,22 +134,18 @@ fn idle_times<'a>(row: &Row, lines: &str, theme: &Theme) -> Paragraph<'a> {
     Paragraph::new(text)
 }
 
-fn bottom<'a>(state: &State, theme: &Theme) -> Line<'a> {
+fn bottom<'a>(state: &State, theme: &Theme, width: u16) -> Line<'a> {
     if state.is_editing() {
         return Line::from(format!(
-            "show only names that contain: {}_   (enter keeps it, esc does not)",
+            "show only names that contain: {}_   (enter: keep, esc: cancel)",
             state.filter()
         ));
     }
-    let mut words: Vec<String> = KEYS
-        .iter()
-        .filter(|key| !key.name.is_empty())
-        .map(|key| format!("{} {}", key.name, key.about))
-        .collect();
-    if !state.filter().is_empty() {
-        words.insert(0, format!("[names with {}]", printable(state.filter())));
-    }
-    Line::from(Span::styled(words.join("   "), theme.quiet))
+    let quiet = |text: String| Span::styled(text, theme.quiet);
+    let filter = (!state.filter().is_empty()).then(|| format!("[names with {}]", printable(state.filter())));
+    let keys = KEYS.iter().filter(|key| !key.name.is_empty());
+    let keys = keys.map(|key| format!("{} {}", key.name, key.about));
+    Line::from(fitting(filter.into_iter().chain(keys).map(quiet).collect(), width))
 }
 
 fn help(frame: &mut Frame<'_>, theme: &Theme) {
@@ -171,18 +181,18 @@ mod tests {
     #[test]
     fn screen_with_idlers_and_the_histogram_of_the_first() {
         let expected = "\
-dwell top  host   3 idlers   1,110 wakes/s   5.10 % of a CPU burnt polling   last 1.00 s   3 events lost
-idler                                        wakes/sv   idle p50   idle p99     window    success  CPU burnt
-web/0                                           1,000    49.2 us    49.2 us     200 us      100 %     5.00 %
-web/1                                             100     983 us     983 us    10.0 us     0.00 %     0.10 %
-redis                                              10       8 ns       8 ns          -          -          -
+dwell top  host   at least 3 events lost   3 idlers   at least 1,110 wakeups/s
+idler               wakeups/sv  idle p50  idle p99    window   success   polling
+web/0                    1,000   49.2 us   49.2 us    200 us     100 %    5.00 %
+web/1                      100    983 us    983 us   10.0 us    0.00 %    0.10 %
+redis                       10      8 ns      8 ns         -         -         -
 
 idle times of web/0
       from      episodes    share    up to
-   32.8 us         1,000    100 %    100 %  ████████████████████████████████████████
-q quit   up down select an idler   home end the first, the last   left right sort by another column   r reve
+   32.8 us         1,000    100 %    100 %  ████████████████████████████████████
+q quit   ? help   up down select an idler   home end the first, the last
 ";
-        let drawn = screen(&example(), 108, 10);
+        let drawn = screen(&example(), 80, 10);
         assert_eq!(drawn, expected, "\n{drawn}");
     }
 
@@ -194,7 +204,10 @@ q quit   up down select an idler   home end the first, the last   left right sor
         state.apply(Action::Filter);
         state.apply(Action::Letter('1'));
         let drawn = screen(&state, 120, 12);
-        assert!(drawn.contains("wakes/s^") && drawn.contains("   paused"), "{drawn}");
+        assert!(
+            drawn.contains("wakeups/s^") && drawn.contains("host   paused   at least 3 events lost"),
+            "{drawn}"
+        );
         assert!(drawn.contains("show only names that contain: 1_"), "{drawn}");
         assert!(drawn.contains("idle times of web/1") && !drawn.contains("web/0"), "{drawn}");
         state.apply(Action::Accept);
@@ -212,7 +225,7 @@ q quit   up down select an idler   home end the first, the last   left right sor
     #[test]
     fn nothing_to_show_and_hardly_any_room_are_no_trouble() {
         let empty = State::new("guest", Sort::Cpu, "");
-        assert!(screen(&empty, 80, 10).contains("0 idlers   0 wakes/s"));
+        assert!(screen(&empty, 80, 10).contains("0 idlers   0 wakeups/s"));
         for (width, height) in [(1, 1), (5, 2), (20, 3), (200, 4)] {
             let mut state = example();
             screen(&state, width, height);
@@ -223,9 +236,9 @@ q quit   up down select an idler   home end the first, the last   left right sor
 
     #[test]
     fn names_do_not_steer_the_terminal() {
-        let mut state = State::new("thread", Sort::Wakes, "");
+        let mut state = State::new("thread", Sort::Wakeups, "");
         let span = std::time::Duration::from_secs(1);
-        state.take(Batch { span, episodes: vec![seen("evil\u{1b}[2J", 1, None)], lost: 0 });
+        state.take(Batch { span, episodes: vec![seen("evil\u{1b}[2J", 1, None)], ..Batch::default() });
         assert!(screen(&state, 80, 10).contains("evil?[2J"));
     }
 }

@@ -1,5 +1,6 @@
-//! Where episodes come from while they happen.
+//! Sources of live episodes.
 
+use crate::privileges;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use dwell_capture::{GuestSource, Observer, RecordError, Recorder, Status, Until};
@@ -33,33 +34,36 @@ impl Target {
 /// An episode that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// Who idled.
+    /// The idler.
     pub(crate) idler: Arc<str>,
     /// How long \[ns\].
     pub(crate) idle_ns: u64,
-    /// How long it would have polled before halting \[ns\]; 0: it did not poll; `None`: not known.
+    /// The window \[ns\]; 0: it did not poll; `None`: not known.
     pub(crate) window_ns: Option<u64>,
     /// Whether it halted; `None`: not known.
     pub(crate) halted: Option<bool>,
 }
 
-/// The episodes of some time.
+/// The episodes of one interval.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
-    /// The time they are of.
+    /// Length of the interval.
     pub(crate) span: Duration,
     /// The episodes, in any order.
     pub(crate) episodes: Vec<Seen>,
-    /// Events that were lost meanwhile.
+    /// Events that are known to have been lost in it. There may be more: the kernel reports a loss when there is room
+    /// again.
     pub(crate) lost: u64,
+    /// Whether the kernel does not count losses (before Linux 6.0), so that none known does not mean none.
+    pub(crate) losses_unknown: bool,
 }
 
-/// Gives episodes as they end.
+/// A source of episodes.
 pub(crate) trait Feed {
-    /// Those that have ended since the last call, or since the feed began. Does not wait.
+    /// Episodes that ended since the last call, or since the feed started. Does not wait.
     ///
     /// # Errors
-    /// Why there will be no more.
+    /// The recorder failed or has ended.
     fn next(&mut self) -> anyhow::Result<Batch>;
 }
 
@@ -71,17 +75,21 @@ pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyh
         Target::Guest => dwell_capture::Target::Guest { source: GuestSource::Auto },
         Target::Thread => dwell_capture::Target::Thread { pid, comm: comm.map(str::to_owned) },
     };
-    Ok(Box::new(Live::start(Recorder::open(target, None)?)))
+    let recorder = Recorder::open(target, None)?;
+    // Before any other thread is started: capabilities are those of a thread, and inherited.
+    privileges::keep_those_for_watching();
+    Ok(Box::new(Live::start(recorder)))
 }
 
-/// The most episodes that are kept for a screen that does not come to take them.
+/// The most episodes that are kept between two calls.
 const MOST_WAITING: usize = 1 << 20;
 
-/// A recorder that writes nothing, in a thread of its own.
+/// A recorder without a file, in its own thread.
 struct Live {
     waiting: Arc<Mutex<Batch>>,
     stop: Arc<AtomicBool>,
     recorder: Option<JoinHandle<Result<Status, RecordError>>>,
+    losses_unknown: bool,
     taken: Instant,
 }
 
@@ -91,10 +99,11 @@ impl Live {
         let stop = Arc::<AtomicBool>::default();
         let mut watcher = Watcher { waiting: Arc::clone(&waiting), names: vec![], lost: 0 };
         let stopped = Arc::clone(&stop);
+        let losses_unknown = recorder.metadata().lost.at_least;
         let thread = std::thread::spawn(move || {
             recorder.watch(&Until { duration: None, stop: &stopped }, &mut watcher)
         });
-        Live { waiting, stop, recorder: Some(thread), taken: Instant::now() }
+        Live { waiting, stop, recorder: Some(thread), losses_unknown, taken: Instant::now() }
     }
 }
 
@@ -109,7 +118,11 @@ impl Feed for Live {
         }
         let now = Instant::now();
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = Batch { span: now.duration_since(self.taken), ..std::mem::take(&mut *waiting) };
+        let batch = Batch {
+            span: now.duration_since(self.taken),
+            losses_unknown: self.losses_unknown,
+            ..std::mem::take(&mut *waiting)
+        };
         self.taken = now;
         Ok(batch)
     }
@@ -124,7 +137,7 @@ impl Drop for Live {
     }
 }
 
-/// Hands the recorder's episodes over.
+/// Passes the recorder's episodes on.
 struct Watcher {
     waiting: Arc<Mutex<Batch>>,
     names: Vec<Arc<str>>,

@@ -2,14 +2,16 @@
 
 use super::draw::printable;
 use super::state::State;
-use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 
 /// An idler, exact.
 #[derive(Serialize)]
 pub(crate) struct Exact {
     idler: String,
-    wakes_per_s: f64,
+    wakeups_per_s: f64,
+    /// Whether events were lost or may have been, so that there may have been more wakeups.
+    at_least: bool,
     idle_p50_ns: u64,
     idle_p99_ns: u64,
     window_ns: Option<u64>,
@@ -24,12 +26,13 @@ pub(crate) fn rows(state: &State) -> Vec<Exact> {
     let exact = |row: super::state::Row| Exact {
         idle_histogram: state.octaves(&row.idler),
         idler: row.idler.to_string(),
-        wakes_per_s: row.wakes_per_s,
+        wakeups_per_s: row.wakeups_per_s,
+        at_least: !state.at_least().is_empty(),
         idle_p50_ns: row.p50_ns,
         idle_p99_ns: row.p99_ns,
         window_ns: row.window_ns,
         success_share: row.success,
-        polling_share: row.burnt,
+        polling_share: row.polling,
     };
     state.rows().into_iter().map(exact).collect()
 }
@@ -38,7 +41,7 @@ pub(crate) fn rows(state: &State) -> Vec<Exact> {
 pub(crate) fn table(state: &State) -> Table {
     let mut table = Table::new([
         Column::text("idler", "idler"),
-        Column::number("wakes/s", "wakes_per_s"),
+        Column::number("wakeups/s", "wakeups_per_s"),
         Column::number("idle p50", "idle_p50_ns"),
         Column::number("idle p99", "idle_p99_ns").rank(2),
         Column::number("window", "window_ns"),
@@ -48,12 +51,12 @@ pub(crate) fn table(state: &State) -> Table {
     for row in state.rows() {
         table.push([
             Cell::Text(row.idler.to_string()),
-            Cell::Rounded(row.wakes_per_s),
+            Cell::Rounded(row.wakeups_per_s),
             Cell::Nanos(row.p50_ns as f64),
             Cell::Nanos(row.p99_ns as f64),
             row.window_ns.map_or(Cell::Missing, |ns| Cell::Nanos(ns as f64)),
             Cell::share(row.success),
-            Cell::share(row.burnt),
+            Cell::share(row.polling),
         ]);
     }
     table
@@ -63,8 +66,8 @@ pub(crate) fn table(state: &State) -> Table {
 pub(crate) fn text(state: &State) -> String {
     let rows = state.rows();
     let mut text = format!("{}, last {}", state.target(), duration(state.span().as_nanos() as f64));
-    if state.lost() > 0 {
-        text.push_str(&format!(", {} events lost", count(state.lost().into())));
+    if let Some(losses) = state.losses() {
+        text.push_str(&format!(", {losses}; counts are lower bounds"));
     }
     text.push_str(&format!("\n\n{}", crate::output::fitted(&table(state))));
     match state.selected(&rows).map(|at| &rows[at].idler) {
@@ -72,7 +75,7 @@ pub(crate) fn text(state: &State) -> String {
             let histogram = dwell_report::histogram(&state.octaves(idler));
             text.push_str(&format!("\nidle times of {}\n{histogram}", printable(idler)));
         }
-        None => text.push_str("\nno idler has woken meanwhile\n"),
+        None => text.push_str("\nno idler woke up\n"),
     }
     text
 }
@@ -86,23 +89,24 @@ mod tests {
     #[test]
     fn text_has_table_and_histogram() {
         let text = text(&example());
-        assert!(text.starts_with("host, last 1.00 s, 3 events lost\n\nidler  wakes/s  idle p50"), "{text}");
+        assert!(text.starts_with("host, last 1.00 s, at least 3 events lost; counts are lower bounds\n\nidler  wakeups/s  idle p50"), "{text}");
         assert!(
-            text.contains("web/0    1,000   49.2 us   49.2 us   200 us    100 %       5.00 %\n"),
+            text.contains("web/0      1,000   49.2 us   49.2 us   200 us    100 %       5.00 %\n"),
             "{text}"
         );
         assert!(
             text.contains("\nidle times of web/0\n   32.8 us         1,000    100 %    100 %  █"),
             "{text}"
         );
-        let empty = State::new("guest", Sort::Wakes, "");
-        assert!(super::text(&empty).ends_with("no idler has woken meanwhile\n"));
+        let empty = State::new("guest", Sort::Wakeups, "");
+        assert!(super::text(&empty).ends_with("no idler woke up\n"));
     }
 
     #[test]
     fn json_is_exact() {
         let json = serde_json::to_value(rows(&example())).unwrap();
         assert_eq!(json[0]["window_ns"], 200_000);
+        assert_eq!(json[0]["at_least"], true);
         assert_eq!(json[2]["success_share"], serde_json::Value::Null);
     }
 }

@@ -1,32 +1,34 @@
-//! What is known of each idler, and what the user looks at.
+//! The figures of each idler, and the state of the user interface.
 
 use super::action::Action;
 use super::feed::{Batch, Seen};
 use clap::ValueEnum;
 use dwell_recording::accounting::{Account, Outcome};
+use dwell_report::count;
 use dwell_stats::{LogHistogram, Resolution};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is shown is of so much time at most; older batches are forgotten.
+/// Figures cover at most this time; older batches are dropped.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// A column to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
-    /// Wakes per second.
-    Wakes,
+    /// Wakeups per second.
+    #[value(alias = "wakes")]
+    Wakeups,
     /// Median idle time.
     P50,
-    /// Idle time that 99 of 100 stay within.
+    /// 99th percentile of the idle time.
     P99,
-    /// Window in force.
+    /// Polling window in force.
     Window,
     /// Share of polls that succeed.
     Success,
-    /// CPU time burnt polling.
+    /// Polling CPU.
     Cpu,
     /// Name.
     Name,
@@ -35,18 +37,18 @@ pub(crate) enum Sort {
 impl Sort {
     /// The columns, from left to right.
     pub(crate) const ALL: [Sort; 7] =
-        [Sort::Name, Sort::Wakes, Sort::P50, Sort::P99, Sort::Window, Sort::Success, Sort::Cpu];
+        [Sort::Name, Sort::Wakeups, Sort::P50, Sort::P99, Sort::Window, Sort::Success, Sort::Cpu];
 
     /// The heading of the column.
     pub(crate) fn heading(self) -> &'static str {
         match self {
             Sort::Name => "idler",
-            Sort::Wakes => "wakes/s",
+            Sort::Wakeups => "wakeups/s",
             Sort::P50 => "idle p50",
             Sort::P99 => "idle p99",
             Sort::Window => "window",
             Sort::Success => "success",
-            Sort::Cpu => "CPU burnt",
+            Sort::Cpu => "polling",
         }
     }
 
@@ -62,8 +64,8 @@ struct Slice {
     wakes: u64,
     polls: u64,
     successes: u64,
-    burnt_ns: u64,
-    /// Whether of any episode it was known for how long it was polled.
+    polled_ns: u64,
+    /// Whether the polled time of any episode is known.
     windows: bool,
     idle: LogHistogram,
 }
@@ -74,7 +76,7 @@ impl Slice {
             wakes: 0,
             polls: 0,
             successes: 0,
-            burnt_ns: 0,
+            polled_ns: 0,
             windows: false,
             idle: LogHistogram::new(Resolution::Eighth),
         }
@@ -88,15 +90,15 @@ impl Slice {
         self.windows |= account.polls_known > 0;
         self.polls += account.polls;
         self.successes += account.polls_succeeded;
-        self.burnt_ns = self.burnt_ns.saturating_add(u64::try_from(account.polled_ns).unwrap_or(u64::MAX));
+        self.polled_ns = self.polled_ns.saturating_add(u64::try_from(account.polled_ns).unwrap_or(u64::MAX));
     }
 }
 
-/// An idler over the time that is remembered.
+/// The figures of an idler over the time shown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) idler: Arc<str>,
-    pub(crate) wakes_per_s: f64,
+    pub(crate) wakeups_per_s: f64,
     /// Quantiles of the idle time \[ns\], to an eighth.
     pub(crate) p50_ns: u64,
     pub(crate) p99_ns: u64,
@@ -104,7 +106,7 @@ pub(crate) struct Row {
     pub(crate) window_ns: Option<u64>,
     pub(crate) success: Option<f64>,
     /// Time polled as a share of one CPU.
-    pub(crate) burnt: Option<f64>,
+    pub(crate) polling: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -117,17 +119,17 @@ impl Idler {
     fn row(&self, name: &Arc<str>, span: Duration) -> Row {
         let seconds = span.as_secs_f64().max(1e-9);
         let sum = |of: fn(&Slice) -> u64| self.slices.values().map(of).fold(0, u64::saturating_add);
-        let (wakes, polls, burnt) = (sum(|s| s.wakes), sum(|s| s.polls), sum(|s| s.burnt_ns));
+        let (wakes, polls, polling) = (sum(|s| s.wakes), sum(|s| s.polls), sum(|s| s.polled_ns));
         let idle = self.idle();
         let quantile = |q: f64| idle.quantile(q).map_or(0, |bucket| bucket.from_ns);
         Row {
             idler: Arc::clone(name),
-            wakes_per_s: wakes as f64 / seconds,
+            wakeups_per_s: wakes as f64 / seconds,
             p50_ns: quantile(0.5),
             p99_ns: quantile(0.99),
             window_ns: self.window_ns,
             success: (polls > 0).then(|| sum(|s| s.successes) as f64 / polls as f64),
-            burnt: self.slices.values().any(|s| s.windows).then(|| burnt as f64 / 1e9 / seconds),
+            polling: self.slices.values().any(|s| s.windows).then(|| polling as f64 / 1e9 / seconds),
         }
     }
 
@@ -138,15 +140,16 @@ impl Idler {
     }
 }
 
-/// Everything that is on the screen.
+/// The state of the screen.
 #[derive(Debug)]
 pub(crate) struct State {
     target: &'static str,
     idlers: BTreeMap<Arc<str>, Idler>,
-    /// Number and length of the batches that are remembered.
+    /// Number and length of the batches kept.
     spans: VecDeque<(u64, Duration)>,
     batches: u64,
     lost: u64,
+    losses_unknown: bool,
     sort: Sort,
     reversed: bool,
     filter: String,
@@ -165,6 +168,7 @@ impl State {
             spans: VecDeque::new(),
             batches: 0,
             lost: 0,
+            losses_unknown: false,
             sort,
             reversed: false,
             filter: filter.to_owned(),
@@ -175,9 +179,10 @@ impl State {
         }
     }
 
-    /// Takes in what has happened. While paused, what comes is passed over, but losses count.
+    /// Adds a batch. While paused, episodes are ignored but losses are counted.
     pub(crate) fn take(&mut self, batch: Batch) {
         self.lost = self.lost.saturating_add(batch.lost);
+        self.losses_unknown |= batch.losses_unknown;
         if self.paused {
             return;
         }
@@ -202,7 +207,7 @@ impl State {
         });
     }
 
-    /// The time that is remembered.
+    /// The time that the figures cover.
     pub(crate) fn span(&self) -> Duration {
         self.spans.iter().map(|(_, span)| *span).sum()
     }
@@ -271,8 +276,18 @@ impl State {
         self.target
     }
 
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
+    /// The losses in words; `None` without losses.
+    pub(crate) fn losses(&self) -> Option<String> {
+        match (self.lost, self.losses_unknown) {
+            (0, false) => None,
+            (0, true) => Some("losses not counted by this kernel".to_owned()),
+            (lost, _) => Some(format!("at least {} events lost", count(lost.into()))),
+        }
+    }
+
+    /// The words before a count: with losses, or where they are not known, there may have been more.
+    pub(crate) fn at_least(&self) -> &'static str {
+        if self.lost > 0 || self.losses_unknown { "at least " } else { "" }
     }
 
     pub(crate) fn sort(&self) -> Sort {
@@ -296,17 +311,17 @@ impl State {
     }
 }
 
-/// The most to the top, names from A to Z; what is not known comes last.
+/// Largest first, names from A to Z; unknown values last.
 fn compare(sort: Sort, a: &Row, b: &Row) -> Ordering {
     let known = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
     match sort {
         Sort::Name => a.idler.cmp(&b.idler),
-        Sort::Wakes => b.wakes_per_s.total_cmp(&a.wakes_per_s),
+        Sort::Wakeups => b.wakeups_per_s.total_cmp(&a.wakeups_per_s),
         Sort::P50 => b.p50_ns.cmp(&a.p50_ns),
         Sort::P99 => b.p99_ns.cmp(&a.p99_ns),
         Sort::Window => b.window_ns.cmp(&a.window_ns),
         Sort::Success => known(a.success, b.success),
-        Sort::Cpu => known(a.burnt, b.burnt),
+        Sort::Cpu => known(a.polling, b.polling),
     }
 }
 
@@ -319,12 +334,12 @@ pub(crate) mod tests {
     }
 
     fn batch(episodes: Vec<Seen>) -> Batch {
-        Batch { span: Duration::from_secs(1), episodes, lost: 0 }
+        Batch { span: Duration::from_secs(1), episodes, ..Batch::default() }
     }
 
     /// Two vCPUs that poll and one thread of which no window is known.
     pub(crate) fn example() -> State {
-        let mut state = State::new("host", Sort::Wakes, "");
+        let mut state = State::new("host", Sort::Wakeups, "");
         let mut episodes = vec![];
         episodes.extend((0..1_000).map(|_| seen("web/0", 50_000, Some(200_000))));
         episodes.extend((0..100).map(|_| seen("web/1", 1_000_000, Some(10_000))));
@@ -342,11 +357,11 @@ pub(crate) mod tests {
         let state = example();
         let rows = state.rows();
         assert_eq!(names(&state), ["web/0", "web/1", "redis"]);
-        assert_eq!((rows[0].wakes_per_s, rows[0].success), (1_000.0, Some(1.0)));
-        assert!((rows[0].burnt.unwrap() - 0.05).abs() < 1e-9);
+        assert_eq!((rows[0].wakeups_per_s, rows[0].success), (1_000.0, Some(1.0)));
+        assert!((rows[0].polling.unwrap() - 0.05).abs() < 1e-9);
         assert_eq!((rows[0].p50_ns, rows[0].window_ns), (49_152, Some(200_000)));
-        assert_eq!((rows[1].success, rows[1].burnt), (Some(0.0), Some(0.001)));
-        assert_eq!((rows[2].p99_ns, rows[2].success, rows[2].burnt), (8, None, None));
+        assert_eq!((rows[1].success, rows[1].polling), (Some(0.0), Some(0.001)));
+        assert_eq!((rows[2].p99_ns, rows[2].success, rows[2].polling), (8, None, None));
         assert_eq!(state.octaves("web/0")[16], 1_000);
     }
 
@@ -357,8 +372,8 @@ pub(crate) mod tests {
             state.take(batch(vec![seen("web/1", 100, None)]));
         }
         assert_eq!((names(&state), state.span()), (vec!["web/1".to_owned()], Duration::from_secs(10)));
-        assert!((state.rows()[0].wakes_per_s - 1.0).abs() < 1e-9);
-        assert_eq!(state.lost(), 3);
+        assert!((state.rows()[0].wakeups_per_s - 1.0).abs() < 1e-9);
+        assert_eq!(state.lost, 3);
     }
 
     #[test]
@@ -399,6 +414,26 @@ pub(crate) mod tests {
         let mut state = example();
         state.apply(Action::Pause);
         state.take(Batch { lost: 4, ..batch(vec![seen("new", 1, None)]) });
-        assert_eq!((names(&state).len(), state.lost()), (3, 7));
+        assert_eq!((names(&state).len(), state.lost), (3, 7));
+    }
+
+    #[test]
+    fn counts_are_at_least_where_losses_are_known_or_unknowable() {
+        let mut state = State::new("host", Sort::Wakeups, "");
+        state.take(batch(vec![seen("a", 1, None)]));
+        assert_eq!((state.at_least(), state.losses()), ("", None));
+        state.take(Batch { losses_unknown: true, ..Batch::default() });
+        assert_eq!(
+            (state.at_least(), &*state.losses().unwrap()),
+            ("at least ", "losses not counted by this kernel")
+        );
+        // It stays so, and is a matter of the kernel.
+        state.apply(Action::Clear);
+        state.take(Batch::default());
+        assert_eq!(state.at_least(), "at least ");
+        assert_eq!(example().losses().unwrap(), "at least 3 events lost");
+        let mut example = example();
+        example.apply(Action::Clear);
+        assert_eq!((example.at_least(), example.losses()), ("", None));
     }
 }

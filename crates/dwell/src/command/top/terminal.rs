@@ -1,12 +1,11 @@
-//! The terminal, taken and given back.
+//! Takes and restores the terminal.
 
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::{DefaultTerminal, Frame};
 use std::io;
 use std::time::Duration;
 
-/// The whole terminal. It is given back as it was when this is dropped, and also on a panic, before its message is
-/// printed.
+/// The terminal in raw mode. It is restored when this is dropped, and on a panic before the message is printed.
 pub(crate) struct Screen {
     terminal: DefaultTerminal,
 }

@@ -1,4 +1,4 @@
-//! `dwell tune --plan`: what is recommended, as a plan for `dwell apply`.
+//! `dwell tune --plan`: the recommended setting as a plan for `dwell apply`.
 
 use crate::model::Model;
 use anyhow::{Context, bail};
@@ -15,36 +15,38 @@ use std::path::PathBuf;
 /// Options of the plan.
 #[derive(Debug, clap::Args)]
 pub(super) struct PlanArgs {
-    /// Write what is recommended into this file, as a plan for `dwell apply`
+    /// Write the recommended setting to this file, as a plan for `dwell apply`
     ///
-    /// A plan has the exact writes, what they are expected to bring and on what that rests; `dwell revert` undoes it.
-    /// Where the advice is to leave the present setting as it is, no file is written.
+    /// A plan has the exact writes, their predicted effect and the basis of the prediction. `dwell revert` undoes it.
+    /// If the advice is to leave the present setting as it is, no file is written.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// For the plan of an I/O thread: UNIX socket of QEMU's monitor
+    /// UNIX socket of QEMU's monitor (QMP), for the plan of an I/O thread
     #[arg(long, value_name = "SOCKET", requires_all = ["plan", "iothread"])]
     qmp: Option<PathBuf>,
-    /// For the plan of an I/O thread: its id, as `dwell iothread list` prints it
+    /// ID of the I/O thread, as `dwell iothread list` prints it
     #[arg(long, value_name = "ID", requires = "qmp")]
     iothread: Option<String>,
-    /// For the plan of an I/O thread: name of its domain, if libvirt runs it
+    /// Name of the libvirt domain of the I/O thread, if libvirt runs it
     ///
-    /// Needed to keep values over a restart.
+    /// Needed to keep the values over a restart.
     #[arg(long, value_name = "NAME", requires = "qmp")]
     domain: Option<String>,
-    /// Write the plan although it does not fit this machine
+    /// Write the plan even if it does not fit this machine
     ///
-    /// The recording is of another machine, or present values and versions differ from it.
+    /// That is, if the recording is of another machine, or if present values or versions differ from it.
     #[arg(long, requires = "plan")]
     force: bool,
 }
 
 impl PlanArgs {
-    /// The I/O thread that is meant, which a plan for one has to say.
+    /// The I/O thread of the plan.
     pub(super) fn target(&self, layer: Layer) -> anyhow::Result<Option<IothreadTarget>> {
         let (Some(socket), Some(id)) = (&self.qmp, &self.iothread) else {
             if self.plan.is_some() && layer == Layer::Iothread {
-                bail!("cannot plan for an I/O thread without its name: give --qmp SOCKET --iothread ID");
+                bail!(
+                    "cannot write a plan for an I/O thread without its ID: give --qmp SOCKET --iothread ID"
+                );
             }
             return Ok(None);
         };
@@ -55,11 +57,11 @@ impl PlanArgs {
             );
         }
         let socket = std::path::absolute(socket).with_context(|| format!("--qmp {}", socket.display()))?;
-        let socket = socket.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned();
+        let socket = socket.to_str().context("--qmp: the path of the socket is not UTF-8")?.to_owned();
         Ok(Some(IothreadTarget { socket, id: id.clone(), domain: self.domain.clone() }))
     }
 
-    /// What a plan says of the recording; `None` if none is asked for.
+    /// The identity of the recording for the plan; `None` without --plan.
     pub(super) fn facts(&self, file: &str, reader: &Reader) -> anyhow::Result<Option<RecordingFacts>> {
         if self.plan.is_none() {
             return Ok(None);
@@ -86,7 +88,7 @@ impl PlanArgs {
         match RecordedOn::of(metadata, &Sysroot::of_this_machine()) {
             RecordedOn::OtherMachine { why } if !self.force => {
                 bail!(
-                    "cannot write the plan: the recording is of another machine ({why}); --force writes it nevertheless"
+                    "cannot write the plan: the recording is of another machine ({why}); --force writes it anyway"
                 )
             }
             _ => Ok(()),
@@ -110,7 +112,7 @@ impl PlanArgs {
         match self.force {
             true => eprintln!("note: the plan does not fit this machine: {}", found.join("; ")),
             false => bail!(
-                "cannot write the plan, since it does not fit this machine: {}; --force writes it nevertheless",
+                "cannot write the plan, since it does not fit this machine: {}; --force writes it anyway",
                 found.join("; ")
             ),
         }
@@ -129,7 +131,7 @@ impl PlanArgs {
         let Some(path) = &self.plan else { return Ok(()) };
         let (_, recorded) = model.present(metadata);
         let Some(plan) = Plan::of(advice, metadata, recorded, facts, target) else {
-            eprintln!("the advice is to leave it: there is no plan to write to {}", path.display());
+            eprintln!("the advice is to leave the present setting: no plan is written to {}", path.display());
             return Ok(());
         };
         self.check(&plan, metadata)?;

@@ -16,7 +16,7 @@ use dwell_stats::Block;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// What a change is measured with.
+/// The source of measurements.
 pub(super) struct Sides {
     measured: Source,
     halt_cost_ns: f64,
@@ -30,7 +30,7 @@ enum Source {
 }
 
 impl Sides {
-    /// Opens what the change is measured with.
+    /// Opens the source.
     pub(super) fn open(machine: &dyn Writable, change: &Change) -> anyhow::Result<Sides> {
         let measured = match (change.plan.layer, &change.plan.iothread) {
             (Layer::Iothread, Some(target)) => {
@@ -50,7 +50,7 @@ impl Sides {
         Ok(Sides { measured, halt_cost_ns, shows_polls: false })
     }
 
-    /// Measures for so long.
+    /// Measures for this time.
     pub(super) fn block(&mut self, length: Duration, stop: &AtomicBool) -> anyhow::Result<Block> {
         match &self.measured {
             Source::Thread(thread) => counted(thread, length, self.halt_cost_ns),
@@ -76,7 +76,7 @@ impl Sides {
             .figure(WAKEUPS, per_second(account.episodes as f64))
     }
 
-    /// What limits the figures.
+    /// A note on the limits of the figures.
     pub(super) fn notes(&self) -> Option<String> {
         match self.measured {
             Source::Thread(_) => Some(
@@ -96,12 +96,7 @@ impl Sides {
 fn with_source(target: Target) -> anyhow::Result<Target> {
     let recorder =
         Recorder::open(target.clone(), None).context("cannot verify the change; no value was switched")?;
-    let has_cpu_idle = recorder.metadata().source.events.iter().any(|event| event == "power:cpu_idle");
-    Ok(match target {
-        Target::Guest { .. } if has_cpu_idle => Target::Guest { source: GuestSource::CpuIdle },
-        Target::Guest { .. } => Target::Guest { source: GuestSource::Switch },
-        other => other,
-    })
+    Ok(recorder.target().clone())
 }
 
 /// All CPU time of a thread: polling and work cannot be separated from outside, and work cancels out in the difference.
@@ -119,7 +114,7 @@ fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Resu
         .figure(WAKEUPS, sleeps))
 }
 
-/// What was recorded in a block.
+/// The figures of a recorded block.
 fn account(reader: &Reader) -> anyhow::Result<Account> {
     let mut account = Account::default();
     let mut chunk = Chunk::default();

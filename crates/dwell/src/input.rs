@@ -1,4 +1,4 @@
-//! Where the recording to tune on comes from: a file, this machine, or the program itself.
+//! The recording to tune on: a file, this machine recorded now, or the bundled recording.
 
 use crate::{model, progress, quantity, stop};
 use dwell_policy::Nanos;
@@ -8,47 +8,47 @@ use dwell_report::duration;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A recording inside the program, so that it can show what it does anywhere.
+/// A recording inside the program, so that `dwell tune` works anywhere.
 const BUNDLED: &[u8] = include_bytes!("bundled.parquet");
 const BUNDLED_NAME: &str = "event-pgbench_sel1";
 
 /// Options that choose the recording.
 #[derive(Debug, clap::Args)]
-pub(crate) struct WhenceArgs {
-    /// Recording in Parquet [default: this machine, recorded now]
+pub(crate) struct InputArgs {
+    /// Recording in Parquet [default: record this machine now]
     ///
-    /// As `dwell record` and `dwell import` write it. Without it the vCPUs of this host are recorded if any VM runs,
-    /// else the CPUs of this machine; where nothing can be recorded, a bundled recording is taken and the first line
-    /// says why.
+    /// Written by `dwell record` or `dwell import`. Without FILE, the vCPUs of this host are recorded if a VM is
+    /// running, else the CPUs of this machine. Where nothing can be recorded, a bundled recording is used, and the
+    /// first line of the output gives the reason.
     file: Option<PathBuf>,
-    /// Without FILE: how long to record
+    /// How long to record this machine, if no FILE is given
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     #[arg(conflicts_with_all = ["file", "bundled"])]
     record_for: Nanos,
-    /// Without FILE: keep what was recorded in this file
+    /// Keep the recording of this machine in this file, if no FILE is given
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "bundled"])]
     keep: Option<PathBuf>,
-    /// Take the bundled recording, not this machine
+    /// Use the bundled recording instead of this machine
     #[arg(long, conflicts_with = "file")]
     bundled: bool,
 }
 
-/// A recording and what has to be said of it before anything else.
-pub(crate) struct Whence {
+/// A recording, opened, and where it comes from.
+pub(crate) struct Input {
     pub(crate) reader: Reader,
-    /// What to call it.
+    /// Its name in the output.
     pub(crate) file: String,
-    /// Where it comes from, unless the user named a file.
+    /// Where it comes from, unless a file was given; printed first.
     pub(crate) note: Option<String>,
-    /// Whether it is the bundled one, which is of no machine of the user's.
+    /// Whether it is the bundled recording, which was not made on this machine.
     pub(crate) is_bundled: bool,
 }
 
-impl WhenceArgs {
-    /// Opens the file, or records, or takes what is bundled.
-    pub(crate) fn open(&self) -> anyhow::Result<Whence> {
+impl InputArgs {
+    /// Opens the file, records this machine, or opens the bundled recording.
+    pub(crate) fn open(&self) -> anyhow::Result<Input> {
         if let Some(path) = &self.file {
-            return Ok(Whence {
+            return Ok(Input {
                 reader: model::open(path)?,
                 file: path.display().to_string(),
                 note: None,
@@ -59,7 +59,7 @@ impl WhenceArgs {
             return bundled("--bundled");
         }
         match self.record()? {
-            Recorded::Enough(whence) => Ok(*whence),
+            Recorded::Enough(input) => Ok(*input),
             Recorded::Nothing(why) => bundled(&format!("this machine cannot be recorded: {why}")),
         }
     }
@@ -89,7 +89,7 @@ impl WhenceArgs {
             "no FILE given: {name}, recorded for {}",
             duration(summary.status.elapsed.as_nanos() as f64)
         );
-        Ok(Recorded::Enough(Box::new(Whence {
+        Ok(Recorded::Enough(Box::new(Input {
             reader: Reader::from_bytes(name, bytes)?,
             file: name.to_owned(),
             note: Some(note),
@@ -98,14 +98,14 @@ impl WhenceArgs {
     }
 }
 
-/// What came of recording this machine.
+/// The result of recording this machine.
 enum Recorded {
-    Enough(Box<Whence>),
+    Enough(Box<Input>),
     Nothing(String),
 }
 
-fn bundled(why: &str) -> anyhow::Result<Whence> {
+fn bundled(why: &str) -> anyhow::Result<Input> {
     let reader = Reader::from_bytes(BUNDLED_NAME, BUNDLED.to_vec())?;
     let note = format!("{why}; this is the bundled recording {BUNDLED_NAME}, not your machine");
-    Ok(Whence { reader, file: format!("bundled:{BUNDLED_NAME}"), note: Some(note), is_bundled: true })
+    Ok(Input { reader, file: format!("bundled:{BUNDLED_NAME}"), note: Some(note), is_bundled: true })
 }

@@ -1,0 +1,72 @@
+//! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`.
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::time::{Duration, Instant};
+
+/// Does what the words of the command line ask for, if it is started as `inside`.
+pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (program, words) = words.split_first()?;
+    if !program.ends_with("inside") {
+        return None;
+    }
+    Some(match words {
+        ["nap", cpu, mean_us, count, shape] => nap(number(cpu), number(mean_us), number(count), shape),
+        _ => Err(format!("cannot do {words:?}")),
+    })
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|error| panic!("{word}: {error}"))
+}
+
+/// Sleeps and wakes on one CPU; prints how late it woke.
+fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
+    let mut set = CpuSet::new();
+    set.set(usize::try_from(cpu).unwrap());
+    sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))?;
+    let mut random = Numbers(0x9e37_79b9_7f4a_7c15 ^ cpu);
+    let mut late = vec![];
+    let begun = Instant::now();
+    for _ in 0..count {
+        let gap = gap_ns(mean_us, shape, &mut random);
+        let until = Instant::now() + Duration::from_secs_f64(gap / 1e9);
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        late.push(until.elapsed());
+    }
+    let elapsed = begun.elapsed().as_secs_f64();
+    late.sort();
+    let at = |share: usize| late.get(late.len() * share / 100).map_or(0, |late| late.as_micros());
+    println!(
+        "nap on CPU {cpu}: {count} wakeups, {:.0}/s, late by {} us, p99 {} us",
+        count as f64 / elapsed,
+        at(50),
+        at(99)
+    );
+    Ok(())
+}
+
+/// How long to wait \[ns\], about `mean_us` on average.
+fn gap_ns(mean_us: u64, shape: &str, random: &mut Numbers) -> f64 {
+    let mean = mean_us as f64 * 1e3;
+    match shape {
+        "constant" => mean,
+        "exponential" => -mean * random.unit().ln(),
+        // A quarter of the mean seven times of ten, else nearly three times as much.
+        "bimodal" => mean * if random.unit() < 0.7 { 0.25 } else { 2.75 },
+        _ => panic!("no shape {shape}"),
+    }
+}
+
+/// Numbers that look random and are the same every time (xorshift64).
+struct Numbers(u64);
+
+impl Numbers {
+    /// In (0, 1].
+    fn unit(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}

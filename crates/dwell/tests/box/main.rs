@@ -1,0 +1,62 @@
+//! Every layer on a whole Linux machine: what dwell records, applies, verifies and reverts has its effect there.
+//!
+//! # Running it
+//! ```text
+//! .ci/qemu && .ci/box            # once: QEMU 10.0, Debian's kernels, a disk with systemd; into target/qemu and target/box
+//! cargo test --test box          # all jobs; a name after it selects
+//! ```
+//! `DWELL_BOX` and `DWELL_QEMU` name other folders, `DWELL_BOX_KEEP` one in which the files of every job are left.
+//! What cannot run prints `SKIP cause: name`. Every QEMU is killed when its job takes too long, and when the test ends.
+//!
+//! # A job
+//! A machine ([`machine::Job`]) boots one of Debian's kernels under QEMU's emulator, with an initramfs of busybox, kernel
+//! modules, `dwell` and this program as `inside`, which is the load ([`inside`]). It runs a script for busybox's shell in
+//! which `keep NAME command…` runs a command and keeps what it prints, and `at words…` prints words with the uptime. What the
+//! script leaves in `/out` comes back ([`machine::Ran`]). To add one, write a function that makes a `Job`, runs it and looks
+//! at what is left, and name it in [`JOBS`]. Files that it needs, such as a kernel module, go into `Job::files`.
+//!
+//! # Virtual time
+//! With `-icount` ([`VIRTUAL_TIME`]) the guest's clock counts its instructions. That the emulator is not run for a while
+//! then does not show in the guest, and what is measured there does not depend on the load of the machine outside.
+
+mod cpio;
+mod guest;
+mod inside;
+mod machine;
+mod module;
+
+use dwell_testing::say;
+use libtest_mimic::{Arguments, Trial};
+
+/// The test's name is given, for what it prints; the error is the cause why it cannot run here.
+type Check = fn(&str) -> Result<(), String>;
+
+const JOBS: &[(&str, Check)] = &[
+    ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
+    ("the_idle_driver_learns", module::the_idle_driver_learns),
+    ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
+    ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
+    ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
+];
+
+/// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
+const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"];
+
+fn main() {
+    if let Some(result) = inside::run(&std::env::args().collect::<Vec<_>>()) {
+        result.unwrap_or_else(|error| panic!("{error}"));
+        return;
+    }
+    let trials = JOBS
+        .iter()
+        .map(|(name, check)| {
+            Trial::test(*name, move || {
+                if let Err(cause) = check(name) {
+                    say!("SKIP {cause}: {name}");
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

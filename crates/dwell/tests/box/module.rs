@@ -1,0 +1,208 @@
+//! The idle driver `kernel/dwell_idle`: it learns, follows its limits, and leaves no trace of itself.
+
+use crate::VIRTUAL_TIME;
+use crate::machine::{Job, Kernel, Ran, Signature};
+use dwell_recording::{Chunk, Columns, Reader};
+use dwell_testing::say;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The module as `.ci/module` has built it for this kernel.
+fn file(kernel: Kernel) -> Result<(PathBuf, String), String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../target/module")
+        .join(kernel.text("release")?)
+        .join("dwell_idle.ko");
+    if !path.exists() {
+        return Err("no module for this kernel; .ci/module builds it".to_owned());
+    }
+    Ok((path, "dwell_idle.ko".to_owned()))
+}
+
+/// What every script begins with: `counters NAME` keeps the driver's counters of CPU 0, by name.
+const BEGIN: &str = "
+    parameters=/sys/module/dwell_idle/parameters
+    counters() {
+        awk '$1 == \"cpu\" { for (i = 2; i <= NF; i++) name[i] = $i }
+             $1 == \"0\" { for (i = 2; i <= NF; i++) print name[i], $i }' /sys/kernel/debug/dwell_idle/cpus >/out/$1
+    }
+";
+
+fn counter(ran: &Ran, file: &str, name: &str) -> u64 {
+    let text = ran.text(file);
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {file}: {text}"))
+}
+
+/// How much a counter rose from one file to the next.
+fn rise(ran: &Ran, from: &str, to: &str, name: &str) -> u64 {
+    counter(ran, to, name) - counter(ran, from, name)
+}
+
+/// It polls through gaps that are shorter than a halt costs and not before longer ones, within its limits; dwell records
+/// and reports that; CPUs come and go; it can be removed.
+pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
+    let script = BEGIN.to_owned()
+        + "
+        # Right after the start of the machine naps on CPU 0 do not make it idle, with no idle driver either.
+        sleep 4
+        keep load insmod /dwell_idle.ko halt_cost_ns=100000 wake_latency_ns=20000
+        cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver
+        keep doctor.json dwell doctor --format json
+        counters a; inside nap 0 30 2000 constant; counters b
+        inside nap 0 1000 500 constant; inside nap 0 1000 500 constant; counters c
+        inside nap 0 30 100000 constant >/dev/null & load=$!
+        keep record dwell record guest --source cpu_idle --duration 1s -o /out/guest.parquet
+        kill $load
+        # A poll that is under way at the write goes on; the first naps end it before the counters are read.
+        echo never >$parameters/policy; inside nap 0 30 20 constant; counters d; inside nap 0 30 500 constant; counters e
+        echo leader >$parameters/policy
+        echo 1 >$parameters/cpus; inside nap 0 30 20 constant; counters f; inside nap 0 30 500 constant; counters g
+        echo 0-1 >$parameters/cpus
+        echo 5 >/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us
+        counters h; inside nap 0 1000 300 constant; counters i
+        echo 0 >/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us
+        echo 0 >/sys/devices/system/cpu/cpu1/online; inside nap 0 30 300 constant
+        echo 1 >/sys/devices/system/cpu/cpu1/online; inside nap 1 30 300 constant
+        echo 0 >$parameters/halt_cost_ns; cat $parameters/halt_cost_ns >/out/measured
+        keep unload rmmod dwell_idle
+        cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver_after
+        dmesg >/out/dmesg
+    ";
+    let kernel = Kernel::V6_12;
+    let job = Job {
+        kernel,
+        options: &VIRTUAL_TIME,
+        files: vec![file(kernel)?],
+        script: &script,
+        limit: Duration::from_secs(500),
+        ..Job::default()
+    };
+    let ran = job.run(test)?;
+    for name in ["load", "doctor.json", "record", "unload"] {
+        ran.succeeded(name);
+    }
+    assert_eq!((ran.text("driver").trim(), ran.text("driver_after").trim()), ("dwell_idle", "none"));
+    let doctor = ran.json("doctor.json");
+    let found = doctor["findings"].as_array().unwrap().iter().any(|finding| finding["code"] == "dwell-idle");
+    assert!(found, "{doctor}");
+
+    let (polled, halted) = (rise(&ran, "a", "b", "polls_successful"), rise(&ran, "a", "b", "halts"));
+    assert!(polled >= 1_800 && halted < 200, "gaps of 30 us: {polled} polled, {halted} halted");
+    // A look before a halt is a poll of 1 ns; what counts is the time.
+    let (long, failed_ns) = (rise(&ran, "b", "c", "halts"), rise(&ran, "b", "c", "poll_fail_ns"));
+    assert!(
+        long >= 900 && failed_ns < long * 20_000,
+        "gaps of 1 ms: {long} halts, {failed_ns} ns polled before"
+    );
+    say!(
+        "{test}: gaps of 30 us: {polled} polled, {halted} halted; of 1 ms: {long} halted, {} ns polled before each",
+        failed_ns / long
+    );
+    assert_eq!(rise(&ran, "d", "e", "polls_successful"), 0, "policy never");
+    assert_eq!(rise(&ran, "f", "g", "polls_successful"), 0, "CPU 0 is not among cpus");
+    let halts = rise(&ran, "h", "i", "halts");
+    assert!(halts < 10, "{halts} halts under a latency limit of 5 us");
+    assert!(ran.text("measured").trim().parse::<u64>().unwrap() >= 1_000);
+    let windows = recorded(&ran.path("guest.parquet"));
+    let Windows { known, polled, halted } = windows;
+    assert!(known > 1_000 && polled > known / 2, "{windows:?}");
+    say!("{test}: {known} windows recorded, {polled} polls that saw the wakeup, {halted} halts");
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Windows {
+    known: u64,
+    polled: u64,
+    halted: u64,
+}
+
+fn recorded(path: &Path) -> Windows {
+    let reader = Reader::open(path).unwrap();
+    let (mut windows, mut chunk) = (Windows::default(), Chunk::default());
+    for group in 0..reader.row_groups() {
+        reader.read(group, Columns::WINDOW_NS | Columns::HALTED, &mut chunk).unwrap();
+        for row in 0..chunk.rows {
+            windows.known += u64::from(chunk.window_ns[row].is_some());
+            windows.polled += u64::from(chunk.halted[row] == Some(false));
+            windows.halted += u64::from(chunk.halted[row] == Some(true));
+        }
+    }
+    windows
+}
+
+/// It is loaded and removed again and again while both CPUs wake up and one of them comes and goes: 30 times, or as often
+/// as `DWELL_MODULE_CYCLES` says.
+pub(crate) fn the_idle_driver_is_loaded_and_removed(test: &str) -> Result<(), String> {
+    let cycles: u64 = std::env::var("DWELL_MODULE_CYCLES").map_or(30, |text| text.parse().unwrap());
+    let mut cause = None;
+    for kernel in [Kernel::V6_1, Kernel::V6_12] {
+        let module = match file(kernel) {
+            Ok(module) => module,
+            Err(why) => {
+                cause = Some(why);
+                continue;
+            }
+        };
+        let script = format!(
+            "
+            inside nap 0 30 1000000000 exponential >/dev/null & inside nap 1 80 1000000000 bimodal >/dev/null &
+            cycle=0
+            while [ $cycle -lt {cycles} ]; do
+                insmod /dwell_idle.ko halt_cost_ns=20000 wake_latency_ns=10000 || break
+                [ $((cycle % 10)) = 3 ] && echo 0 >/sys/devices/system/cpu/cpu1/online
+                sleep 0.01
+                rmmod dwell_idle || break
+                echo 1 >/sys/devices/system/cpu/cpu1/online
+                cycle=$((cycle + 1))
+            done
+            echo $cycle >/out/cycles
+            dmesg >/out/dmesg
+        "
+        );
+        let job = Job {
+            kernel,
+            files: vec![module],
+            script: &script,
+            limit: Duration::from_secs(120 + cycles * 2),
+            ..Job::default()
+        };
+        let ran = job.run(test)?;
+        assert_eq!(ran.text("cycles").trim(), cycles.to_string(), "{}", ran.text("dmesg"));
+        let dmesg = ran.text("dmesg");
+        for word in ["WARNING", "BUG", "leaked IRQ", "Call Trace", "Oops"] {
+            assert!(!dmesg.contains(word), "{dmesg}");
+        }
+        say!("{test}: {cycles} times on {}", kernel.text("release")?);
+    }
+    cause.map_or(Ok(()), Err)
+}
+
+/// Where another driver is in force, and where the hypervisor is not KVM, it reports why it does not load.
+pub(crate) fn the_idle_driver_refuses_with_a_reason(test: &str) -> Result<(), String> {
+    let kernel = Kernel::V6_12;
+    let script = "
+        keep load insmod /dwell_idle.ko
+        keep forced insmod /dwell_idle.ko force=1 halt_cost_ns=1000 wake_latency_ns=1000
+        dmesg >/out/dmesg
+    ";
+    let machine = |signature, append| Job {
+        kernel,
+        signature,
+        append,
+        options: &VIRTUAL_TIME,
+        script,
+        ..Job::default()
+    };
+    let beside_haltpoll =
+        Job { files: vec![file(kernel)?], ..machine(Signature::Kvm, "cpuidle_haltpoll.force=1") };
+    let ran = beside_haltpoll.run(test)?;
+    assert!(ran.exit("load") != 0 && ran.exit("forced") != 0);
+    assert!(ran.text("dmesg").contains("dwell_idle: idle driver haltpoll is in force"));
+    let elsewhere = Job { files: vec![file(kernel)?], ..machine(Signature::Tcg, "") };
+    let ran = elsewhere.run(test)?;
+    assert!(ran.exit("load") != 0 && ran.exit("forced") == 0);
+    assert!(ran.text("dmesg").contains("dwell_idle: the hypervisor is not KVM"));
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! `dwell iothread set`: through the journal, as every other change; and what `tune` knows of I/O threads.
+
+use crate::fake_qemu::FakeQemu;
+use crate::fixture::{Fixture, guest_plan};
+use crate::{Scene, start};
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn scene() -> (Scene, FakeQemu) {
+    let machine = Fixture::guest();
+    let qemu = FakeQemu::start(&machine);
+    (Scene::new(machine, &guest_plan()), qemu)
+}
+
+const SET: [&str; 5] = ["iothread", "set", "--qmp", "/run/vm.qmp", "iothread1"];
+
+#[test]
+fn an_iothread_is_set_through_the_journal_listed_and_taken_back() {
+    let (scene, qemu) = scene();
+    let set = |more: &[&str]| scene.json(&[&SET, more].concat());
+    let values = ["poll-max-ns=300us", "poll-grow=4", "aio-max-batch=8"];
+    let shown = set(&[&values[..], &["--dry-run"]].concat());
+    assert_eq!((shown["change"].is_null(), shown["changes"].as_array().unwrap().len()), (true, 3));
+    assert!(qemu.writes().is_empty() && !scene.machine.path("/var/lib/dwell").exists());
+
+    assert_eq!(set(&values)["change"], 1);
+    assert_eq!(qemu.writes(), ["poll-max-ns=300000", "poll-grow=4", "aio-max-batch=8"]);
+    let status = scene.json(&["status", "--exit-code"]);
+    let places = status[0]["places"].as_array().unwrap();
+    assert_eq!(places.len(), 3);
+    assert!(places.iter().all(|place| place["standing"] == "in_force"), "{status}");
+    // What is there already is not written, for QEMU forgets what it has learnt with every write.
+    assert!(set(&values)["change"].is_null());
+    assert_eq!(qemu.writes().len(), 3);
+
+    let reverted = scene.json(&["revert"]);
+    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "restored"), "{reverted}");
+    let values = ["poll-max-ns", "poll-grow", "aio-max-batch"].map(|name| qemu.get(name));
+    assert_eq!(values, [32_768, 0, 0]);
+}
+
+#[test]
+fn a_value_out_of_range_or_changed_by_others_is_left() {
+    let (scene, qemu) = scene();
+    for (value, why) in [
+        ("poll-grow=-1", "cannot set poll-grow to -1"),
+        ("aio-max-batch=-1", "cannot set aio-max-batch to -1"),
+        ("poll-fast=1", "Property 'iothread.poll-fast' not found"),
+    ] {
+        let told = scene.refused(&[&SET[..], &["poll-max-ns=5us", value]].concat());
+        assert!(told.contains(why) && told.contains("nothing was changed"), "{told}");
+    }
+    assert!(qemu.writes().is_empty() && !scene.machine.path("/var/lib/dwell").exists());
+    scene.stdout(&[&SET[..], &["poll-max-ns=5us"]].concat());
+    qemu.set("poll-max-ns", 7_000);
+    let output = scene.run(&["revert"]);
+    assert!(!output.status.success());
+    assert_eq!(qemu.get("poll-max-ns"), 7_000);
+}
+
+/// Killed with SIGKILL before its first write is answered, and before its second.
+#[test]
+fn killed_in_the_middle_of_a_set_revert_restores_everything() {
+    for writes in [0, 1] {
+        let (scene, qemu) = scene();
+        qemu.fall_silent_after(Some(writes));
+        let words = scene.words(&[&SET[..], &["poll-max-ns=300us", "poll-grow=4"]].concat());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let command = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = start(command);
+        let begun = Instant::now();
+        while qemu.writes().len() <= writes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not write");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        qemu.fall_silent_after(None);
+        assert_eq!(qemu.get("poll-max-ns"), 300_000);
+        assert_eq!(scene.json(&["status"])[0]["state"], "unfinished");
+        scene.stdout(&["revert"]);
+        assert_eq!((qemu.get("poll-max-ns"), qemu.get("poll-grow")), (32_768, 0));
+    }
+}
+
+/// A recording of a thread of this name, with idle times that a window of 100 us would poll through and one of 32 us does not.
+fn recording(scene: &Scene, name: &str, thread: &str) -> String {
+    let mut csv = "idler,start_ns,idle_ns\n".to_owned();
+    let mut now = 1_000;
+    for episode in 0..4_000u64 {
+        let idle = 45_000 + episode * 7_919 % 10_000;
+        writeln!(csv, "{thread},{now},{idle}").unwrap();
+        now += idle + 5_000;
+    }
+    let (table, file) = (scene.plan.with_extension("csv"), scene.plan.with_file_name(name));
+    std::fs::write(&table, csv).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.args([
+        "import",
+        "csv",
+        table.to_str().unwrap(),
+        "--layer",
+        "iothread",
+        "--in-force",
+        "poll-max-ns=32768",
+    ]);
+    let output = crate::output(
+        command.args(["--in-force", "poll-grow=0", "--in-force", "poll-shrink=0", "-o"]).arg(&file),
+    );
+    assert!(output.status.success(), "{}", crate::stderr(&output));
+    file.to_str().unwrap().to_owned()
+}
+
+fn tune(words: &[&str]) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    crate::output(command.arg("tune").args(words).args(["--halt-cost", "100us"]))
+}
+
+#[test]
+fn a_thread_that_is_not_qemus_gets_no_lines_for_qemu() {
+    let (scene, _qemu) = scene();
+    for (thread, lines) in
+        [("redis-server/7/7", false), ("IO iothread1/5/9", true), ("qemu-system-x86/5/5", true)]
+    {
+        let file = recording(&scene, &format!("{}.parquet", thread.replace('/', "-")), thread);
+        let output = tune(&[&file]);
+        let shown = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(
+            output.status.success() && shown.contains("recommended"),
+            "{shown}{}",
+            crate::stderr(&output)
+        );
+        assert_eq!(shown.contains("qom-set"), lines, "{thread}: {shown}");
+        assert_eq!(shown.contains("are not QEMU's"), !lines, "{shown}");
+        assert!(shown.contains("its halves have equally many episodes"), "{shown}");
+    }
+}
+
+#[test]
+fn a_plan_is_compared_with_the_thread_that_it_is_for() {
+    let (scene, qemu) = scene();
+    let file = recording(&scene, "own.parquet", "IO iothread1/5/9");
+    let socket = scene.machine.path("/run/vm.qmp");
+    let socket = socket.to_str().unwrap();
+    let plan = scene.plan.with_file_name("tuned.toml");
+    let plan_of = |id: &str, version: &str| {
+        tune(&[&file, "--plan", plan.to_str().unwrap(), "--qmp", socket, "--iothread", id, "--qemu", version])
+    };
+    let refused = |id: &str, version: &str, why: &str| {
+        let output = plan_of(id, version);
+        let told = crate::stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(why) && !plan.exists(), "{told}");
+    };
+    refused("iothread9", "7.2", "there is no iothread `iothread9`; QEMU has iothread1");
+    refused("iothread1", "8.2", "made for QEMU 8.2, but this is 7.2.22");
+    qemu.set("poll-max-ns", 50_000);
+    refused("iothread1", "7.2", "poll-max-ns is 50000, but the plan expects 32768");
+    qemu.set("poll-max-ns", 32_768);
+    let output = plan_of("iothread1", "7.2");
+    assert!(output.status.success() && plan.exists(), "{}", crate::stderr(&output));
+    assert!(qemu.writes().is_empty(), "tune reads only");
+}
