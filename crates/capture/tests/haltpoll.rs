@@ -8,7 +8,7 @@ use dwell_policy::guest::{Params, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_testing::say;
-use dwell_trace::decisions::{Counts, Decisions};
+use dwell_trace::decisions::{Counts, Follower};
 use dwell_trace::event::Event;
 use std::collections::BTreeMap;
 use std::fs;
@@ -85,9 +85,9 @@ fn is_native(machine: &Sysroot) -> bool {
 
 /// The same events through three eyes: the governor's figures, the times of `power:cpu_idle`, and a policy that is wrong.
 struct Tap<'a> {
-    exact: Decisions,
-    by_clock: Decisions,
-    wrong: Decisions,
+    exact: Follower,
+    by_clock: Follower,
+    wrong: Follower,
     wanted: u64,
     enough: &'a AtomicBool,
 }
@@ -176,9 +176,9 @@ fn run(params: Params, revision: Revision, wanted: u64, cpus: &[u32]) -> Result<
     let enough = AtomicBool::new(false);
     let other = Params { guest_halt_poll_grow: params.guest_halt_poll_grow + 1, ..params };
     let mut tap = Tap {
-        exact: Decisions::new(revision, params, true),
-        by_clock: Decisions::new(revision, params, false),
-        wrong: Decisions::new(revision, other, true),
+        exact: Follower::new(revision, params, true),
+        by_clock: Follower::new(revision, params, false),
+        wrong: Follower::new(revision, other, true),
         wanted,
         enough: &enough,
     };

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use dwell_replay::RecordingSource;
-use dwell_replay::check::{CONTRADICTS, SelfCheck, Verdict, self_check};
+use dwell_replay::check::{Agreement, CONTRADICTS, SelfCheck, self_check};
 
 /// Whether to give advice although the self-check fails.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -40,8 +40,8 @@ pub(crate) fn check(source: RecordingSource) -> anyhow::Result<(RecordingSource,
 pub(crate) fn note(check: &SelfCheck) -> Option<String> {
     let checked = check.checked()?;
     Some(match checked.verdict {
-        Verdict::Agrees => format!("self-check: {checked}"),
-        Verdict::Differs => format!("self-check: {checked}. Predictions may be off by as much"),
-        Verdict::Contradicts => format!("self-check: {checked}. Predictions from this recording are wrong"),
+        Agreement::Agrees => format!("self-check: {checked}"),
+        Agreement::Differs => format!("self-check: {checked}. Predictions may be off by as much"),
+        Agreement::Contradicts => format!("self-check: {checked}. Predictions from this recording are wrong"),
     })
 }

@@ -80,7 +80,7 @@ pub struct Gain {
 /// What is advised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Conclusion {
     /// Set the recommended setting.
     Change,
     /// Leave it: the present setting is the best one.
@@ -97,10 +97,10 @@ pub enum Verdict {
     Unattainable,
 }
 
-impl Verdict {
+impl Conclusion {
     /// Whether to change anything.
     pub const fn is_change(self) -> bool {
-        matches!(self, Verdict::Change)
+        matches!(self, Conclusion::Change)
     }
 }
 
@@ -301,7 +301,7 @@ impl Worth {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
     /// What to do.
-    pub verdict: Verdict,
+    pub verdict: Conclusion,
     /// What was wanted.
     pub goal: Goal,
     /// What one halt and wakeup costs in CPU time \[ns\].
@@ -358,29 +358,29 @@ impl Advice {
         let chosen = self.chosen.unwrap_or(self.present);
         let differing = Values::from(&chosen).differing_from(&Values::from(&self.present));
         let words = match self.verdict {
-            Verdict::Change => format!("set {differing}: {}", self.change_words()),
-            Verdict::AlreadyBest => {
+            Conclusion::Change => format!("set {differing}: {}", self.change_words()),
+            Conclusion::AlreadyBest => {
                 "leave it: of all settings tried, the present one is best on the first half".to_owned()
             }
-            Verdict::WithinNoise => format!(
+            Conclusion::WithinNoise => format!(
                 "leave it: {differing} was best on the first half, but its gain cannot be told from noise: {}",
                 self.gain_words()
             ),
-            Verdict::Loss => format!(
+            Conclusion::Loss => format!(
                 "leave it: {differing} was best on the first half, but is a loss on the second: {}",
                 self.gain_words()
             ),
-            Verdict::TooSmall => format!(
+            Conclusion::TooSmall => format!(
                 "leave it: {differing} would be {}, which is not worth a change (less than {} of it, or {} of a CPU)",
                 self.gain_words(),
                 percent(self.worth_a_change.share),
                 percent(self.worth_a_change.cpu_share),
             ),
-            Verdict::MissedLimit => format!(
+            Conclusion::MissedLimit => format!(
                 "leave it: {differing} kept the limit on the first half and broke it on the second; \
                  this load changes too much for that limit, or the recording is too short"
             ),
-            Verdict::Unattainable => {
+            Conclusion::Unattainable => {
                 "leave it: none of the settings tried meets the limit on the first half; \
                  the rows `never` and `always` show how far the rule can go"
                     .to_owned()

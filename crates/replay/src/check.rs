@@ -91,7 +91,7 @@ pub struct Checked {
     /// The largest difference.
     pub worst: f64,
     /// What follows from it.
-    pub verdict: Verdict,
+    pub verdict: Agreement,
     /// One pass of KVM's polling loop \[ns\]; 0 where the recording does not show it.
     pub poll_pass_ns: u64,
     /// What the recording shows of the reasons for a difference.
@@ -130,7 +130,7 @@ impl Figure {
 /// What follows from the largest difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Agreement {
     /// At most [`AGREES`].
     Agrees,
     /// More than that: predictions are off by as much.
@@ -180,7 +180,7 @@ impl fmt::Display for Cause {
 impl SelfCheck {
     /// Whether predictions from the recording are wrong, as far as the recording shows.
     pub fn contradicts(&self) -> bool {
-        self.checked().is_some_and(|checked| checked.verdict == Verdict::Contradicts)
+        self.checked().is_some_and(|checked| checked.verdict == Agreement::Contradicts)
     }
 
     /// The comparison, if there is one.
@@ -211,7 +211,7 @@ impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut by_difference: Vec<&Figure> = self.figures.iter().collect();
         by_difference.sort_by(|a, b| b.difference.total_cmp(&a.difference));
-        if self.verdict == Verdict::Agrees {
+        if self.verdict == Agreement::Agrees {
             let names: Vec<&str> = self.figures.iter().map(Figure::words).collect();
             let (last, rest) = names.split_last().unwrap_or((&"", &[]));
             let names =
@@ -425,9 +425,9 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     }
     let worst = figures.iter().map(|figure| figure.difference).fold(0.0, f64::max);
     let verdict = match worst {
-        worst if worst <= AGREES => Verdict::Agrees,
-        worst if worst <= CONTRADICTS => Verdict::Differs,
-        _ => Verdict::Contradicts,
+        worst if worst <= AGREES => Agreement::Agrees,
+        worst if worst <= CONTRADICTS => Agreement::Differs,
+        _ => Agreement::Contradicts,
     };
     let mut causes = vec![];
     let never_polled = recorded.is_some_and(|(polls, ..)| polls == 0.0);
@@ -443,7 +443,7 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     if metadata.settings.iter().any(|change| change.layer == metadata.layer && change.at_ns.is_some()) {
         causes.push(Cause::SettingsChanged);
     }
-    if verdict == Verdict::Agrees {
+    if verdict == Agreement::Agrees {
         causes.clear();
     }
     let setting = setting.iter().map(|(param, value)| (param.name, value)).collect();
@@ -499,7 +499,7 @@ mod tests {
     fn a_recording_agrees_with_itself() {
         for contended in [false, true] {
             let check = checked(&recording(contended, true, |_| ()));
-            assert_eq!((check.worst, check.verdict), (0.0, Verdict::Agrees), "{check}");
+            assert_eq!((check.worst, check.verdict), (0.0, Agreement::Agrees), "{check}");
             let line = "replaying the setting in force gives the recorded polls, successful polls, halts and polled time \
                         within 0.0 %";
             assert_eq!(check.to_string(), line);
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn contention_that_is_not_recorded_is_found_and_named() {
         let check = checked(&recording(true, false, |_| ()));
-        assert_eq!(check.verdict, Verdict::Contradicts);
+        assert_eq!(check.verdict, Agreement::Contradicts);
         let [Cause::Contention { episodes }] = check.causes[..] else { panic!("{check:?}") };
         assert!(episodes > 500, "{episodes}");
         let line = check.to_string();
@@ -524,7 +524,7 @@ mod tests {
             let later = SettingsChange { at_ns: Some(5), ..metadata.settings[0].clone() };
             metadata.settings.push(later);
         }));
-        assert_eq!(check.verdict, Verdict::Contradicts);
+        assert_eq!(check.verdict, Agreement::Contradicts);
         assert_eq!(check.causes, [Cause::Losses { events: 7 }, Cause::SettingsChanged]);
         assert_eq!(check.setting["halt_poll_ns"], 20_000);
     }
@@ -572,13 +572,13 @@ mod tests {
             }))
         };
         let check = with(replayed.polls, replayed.polls_succeeded);
-        assert_eq!(check.verdict, Verdict::Agrees, "{check}");
+        assert_eq!(check.verdict, Agreement::Agrees, "{check}");
         let enough = 2 * replayed.ended_at_once >= replayed.polls;
         assert_eq!(check.poll_pass_ns, if enough { 210 } else { 0 });
         let off = with(0, 0);
         assert_eq!(
             (off.verdict, &off.causes[..]),
-            (Verdict::Contradicts, &[Cause::HostPollingOff][..]),
+            (Agreement::Contradicts, &[Cause::HostPollingOff][..]),
             "{off}"
         );
     }

@@ -8,7 +8,7 @@
 //! Advice is given only if the gain is beyond doubt: the second half is cut into blocks, the blocks are drawn again
 //! and again with replacement, and the whole 95 % interval of the gain has to lie above zero.
 
-use crate::advice::{Advice, AdviceRow, BreakEven, Gain, Goal, Role, UpperBound, Verdict, Worth};
+use crate::advice::{Advice, AdviceRow, BreakEven, Conclusion, Gain, Goal, Role, UpperBound, Worth};
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
@@ -141,9 +141,9 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let mut rows: Vec<AdviceRow> = vec![];
     for (number, (role, rule)) in finalists.iter().enumerate() {
         let role = match (role, verdict) {
-            (Role::Recommended, Verdict::Change) => Role::Recommended,
+            (Role::Recommended, Conclusion::Change) => Role::Recommended,
             // The present setting has its row, and where no candidate keeps the limit there is none to show.
-            (Role::Recommended, Verdict::AlreadyBest | Verdict::Unattainable) => continue,
+            (Role::Recommended, Conclusion::AlreadyBest | Conclusion::Unattainable) => continue,
             (Role::Recommended, _) => Role::Rejected,
             _ => *role,
         };
@@ -179,7 +179,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
             optimum_cost_ns_per_s: optimum_cost,
             gain_ns_per_s: present_cost - optimum_cost,
         },
-        gain: Some(gain).filter(|_| !matches!(verdict, Verdict::AlreadyBest | Verdict::Unattainable)),
+        gain: Some(gain).filter(|_| !matches!(verdict, Conclusion::AlreadyBest | Conclusion::Unattainable)),
         break_even,
         rows,
         front: front(task.candidates, &search.judged, &second),
@@ -188,26 +188,26 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     })
 }
 
-fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: &Gain) -> Verdict {
+fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: &Gain) -> Conclusion {
     let (present, recommended) = (judged.total(2), judged.total(3));
     let meets = |counts: &Counts| Limit::of(task.goal, judged.span).is_met_by(counts);
     if !attainable {
-        Verdict::Unattainable
+        Conclusion::Unattainable
     } else if chosen == Rule::Layer(task.present) {
-        Verdict::AlreadyBest
+        Conclusion::AlreadyBest
     } else if !meets(&recommended) {
-        Verdict::MissedLimit
+        Conclusion::MissedLimit
     } else if !meets(&present) {
         // The present setting breaks the limit: that the other keeps it is the gain.
-        Verdict::Change
+        Conclusion::Change
     } else if gain.share.high < 0.0 {
-        Verdict::Loss
+        Conclusion::Loss
     } else if gain.share.low <= 0.0 {
-        Verdict::WithinNoise
+        Conclusion::WithinNoise
     } else if !task.worth_a_change.is_reached_by(gain) {
-        Verdict::TooSmall
+        Conclusion::TooSmall
     } else {
-        Verdict::Change
+        Conclusion::Change
     }
 }
 

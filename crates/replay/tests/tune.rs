@@ -3,7 +3,7 @@
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::advice::{Advice, Goal, Role, Verdict, Worth};
+use dwell_replay::advice::{Advice, Conclusion, Goal, Role, Worth};
 use dwell_replay::tune::{MIN_EPISODES, Task, TuneError, tune};
 use dwell_replay::{Memory, WakeupLatency, grid};
 
@@ -51,7 +51,7 @@ fn recommended(advice: &Advice) -> Setting {
 #[test]
 fn episodes_far_above_the_price_of_a_halt_are_not_worth_a_poll() {
     let advice = advise(&around(100_000, 4_000), Goal::LeastCost).unwrap();
-    assert_eq!(advice.verdict, Verdict::Change);
+    assert_eq!(advice.verdict, Conclusion::Change);
     assert_eq!(recommended(&advice).get("halt_poll_ns"), Some(0));
     let gain = advice.gain.unwrap();
     assert!(
@@ -79,7 +79,7 @@ fn gain_of_the_first_half_that_does_not_come_again_is_not_advised() {
     let rejected = advice.row(Role::Rejected).unwrap();
     assert!(rejected.fitted.polls > 0, "the first half is for polling");
     // The loss is beyond noise, and is not called noise.
-    assert_eq!(advice.verdict, Verdict::Loss);
+    assert_eq!(advice.verdict, Conclusion::Loss);
     assert!(advice.gain.unwrap().share.high < 0.0);
     assert!(advice.row(Role::Recommended).is_none() && advice.recommended().is_none());
     assert!(
@@ -93,7 +93,7 @@ fn gain_of_the_first_half_that_does_not_come_again_is_not_advised() {
 fn cpu_limit_is_kept_on_the_half_that_was_not_fitted() {
     let limit = 0.10;
     let advice = advise(&around(100_000, 8_000), Goal::MaxCpu(limit)).unwrap();
-    assert_eq!(advice.verdict, Verdict::Change);
+    assert_eq!(advice.verdict, Conclusion::Change);
     assert!(advice.row(Role::Recommended).unwrap().row.figures.polling_share() <= limit);
 }
 
@@ -102,7 +102,7 @@ fn limit_that_no_setting_meets_is_called_unattainable() {
     // Every halt is longer than the longest window of the grid.
     let idle = vec![20_000_000; 1_000];
     let advice = advise(&idle, Goal::MaxHaltsPerSecond(1.0)).unwrap();
-    assert_eq!(advice.verdict, Verdict::Unattainable);
+    assert_eq!(advice.verdict, Conclusion::Unattainable);
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn a_certain_gain_of_a_sliver_of_a_cpu_is_not_worth_a_change() {
     let too_small = advice(Worth::default());
     let gain = too_small.gain.unwrap();
     assert!(gain.share.low > 0.8 && (3e5..5e5).contains(&gain.per_s), "{gain:?}");
-    assert_eq!(too_small.verdict, Verdict::TooSmall);
+    assert_eq!(too_small.verdict, Conclusion::TooSmall);
     assert!(too_small.words().contains("0.04 % of a CPU"), "{}", too_small.words());
-    assert_eq!(advice(Worth { cpu_share: 0.0, ..Worth::default() }).verdict, Verdict::Change);
+    assert_eq!(advice(Worth { cpu_share: 0.0, ..Worth::default() }).verdict, Conclusion::Change);
 }
 
 #[test]

@@ -10,11 +10,11 @@
 //! | the same with another time-out | a failed poll, and the wait after it |
 //! | none, but a wait of the thread | a sleep without a poll, window 0 |
 //!
-//! Each change of a window is compared with the rule of QEMU's version, where that is known: see [`Decisions`].
+//! Each change of a window is compared with the rule of QEMU's version, where that is known: see [`DecisionCounts`].
 
 mod judge;
 
-pub use judge::Decisions;
+pub use judge::DecisionCounts;
 
 use crate::event::{Aio, Event};
 use crate::pairing::{ByNumber, Idlers, PairedEpisode};
@@ -47,7 +47,7 @@ struct Waits {
 /// Sums over all contexts.
 #[derive(Debug, Default)]
 struct Tally {
-    decisions: Option<Decisions>,
+    decisions: Option<DecisionCounts>,
     incomplete: u64,
     lost: u64,
 }
@@ -132,7 +132,7 @@ impl Contexts {
     }
 
     /// What became of the decisions so far; `None` where none is judged.
-    pub fn decisions(&self) -> Option<Decisions> {
+    pub fn decisions(&self) -> Option<DecisionCounts> {
         self.tally.decisions
     }
 

@@ -68,7 +68,7 @@ pub struct Counts {
 const DESCRIBED: usize = 10;
 
 /// Follows the governor of every CPU.
-pub struct Decisions {
+pub struct Follower {
     revision: Revision,
     params: Params,
     /// Settings that were in force at other times of the trace.
@@ -101,10 +101,10 @@ const fn state_of(number: u32) -> State {
 /// A change of the window: before and after.
 type Change = Option<(u32, u32)>;
 
-impl Decisions {
+impl Follower {
     /// Of a kernel whose governor has these parameters. `exact`: the trace has the governor's own figures.
-    pub fn new(revision: Revision, params: Params, exact: bool) -> Decisions {
-        Decisions {
+    pub fn new(revision: Revision, params: Params, exact: bool) -> Follower {
+        Follower {
             revision,
             params,
             others: vec![],
@@ -116,7 +116,7 @@ impl Decisions {
 
     /// Another setting was in force at some time of the trace.
     #[must_use]
-    pub fn with_other(mut self, params: Params) -> Decisions {
+    pub fn with_other(mut self, params: Params) -> Follower {
         self.others.push(params);
         self
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     fn follow(events: &[Event], max: u32, exact: bool) -> Counts {
-        let mut decisions = Decisions::new(Revision::V6_9, params(max), exact);
+        let mut decisions = Follower::new(Revision::V6_9, params(max), exact);
         events.iter().for_each(|event| decisions.observe(event));
         decisions.counts().clone()
     }
@@ -341,7 +341,7 @@ mod tests {
         let counts = follow(&events, 100_000, true);
         assert!(counts.deviations > 100, "{counts:?}");
         assert_eq!(counts.first.len(), DESCRIBED);
-        let mut both = Decisions::new(Revision::V6_9, params(100_000), true).with_other(params(200_000));
+        let mut both = Follower::new(Revision::V6_9, params(100_000), true).with_other(params(200_000));
         events.iter().for_each(|event| both.observe(event));
         assert_eq!(
             (both.counts().deviations, both.counts().explained.setting_changed),

@@ -9,7 +9,7 @@ mod facilities;
 mod recorder;
 
 pub use facilities::{Facilities, Mounted, Perf};
-pub use recorder::{Obstacle, Recorder, Verdict};
+pub use recorder::{Obstacle, Recorder, Support};
 
 use crate::system::System;
 use dwell_machine::Facts;

@@ -13,7 +13,7 @@ pub struct Recorder {
     /// What it records.
     pub about: &'static str,
     /// Whether it works here.
-    pub verdict: Verdict,
+    pub verdict: Support,
     /// Obstacles, or what will be missing.
     pub obstacles: Vec<Obstacle>,
 }
@@ -21,7 +21,7 @@ pub struct Recorder {
 /// Whether something can be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Support {
     /// All of it.
     Yes,
     /// Not all of it, or nothing right now.
@@ -189,11 +189,11 @@ pub(super) fn all(host: &Host, facilities: &Facilities) -> Vec<Recorder> {
 
 fn recorder(name: &'static str, about: &'static str, obstacles: Vec<Obstacle>) -> Recorder {
     let verdict = if obstacles.iter().any(Obstacle::is_fatal) {
-        Verdict::No
+        Support::No
     } else if obstacles.is_empty() {
-        Verdict::Yes
+        Support::Yes
     } else {
-        Verdict::Partly
+        Support::Partly
     };
     Recorder { name, about, verdict, obstacles }
 }

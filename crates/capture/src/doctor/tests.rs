@@ -36,7 +36,7 @@ impl Fake {
     }
 }
 
-fn obstacles(report: &Recordable, name: &str) -> (Verdict, Vec<Obstacle>) {
+fn obstacles(report: &Recordable, name: &str) -> (Support, Vec<Obstacle>) {
     let recorder = report.recorders.iter().find(|r| r.name == name).unwrap();
     (recorder.verdict, recorder.obstacles.clone())
 }
@@ -45,14 +45,14 @@ fn obstacles(report: &Recordable, name: &str) -> (Verdict, Vec<Obstacle>) {
 fn everything_can_be_recorded_by_root_beside_a_vm() {
     let report = Fake::of("6.18.44").report();
     for recorder in &report.recorders {
-        assert_eq!((recorder.verdict, &recorder.obstacles), (Verdict::Yes, &vec![]), "{}", recorder.name);
+        assert_eq!((recorder.verdict, &recorder.obstacles), (Support::Yes, &vec![]), "{}", recorder.name);
     }
 }
 
 #[test]
 fn each_missing_facility_has_its_own_remedy() {
     let mut remedies = std::collections::BTreeSet::new();
-    let mut blocks = |fake: &Fake, name: &str, verdict: Verdict, expected: Obstacle| {
+    let mut blocks = |fake: &Fake, name: &str, verdict: Support, expected: Obstacle| {
         let (found, obstacles) = obstacles(&fake.report(), name);
         assert_eq!((found, obstacles.contains(&expected)), (verdict, true), "{name}: {obstacles:?}");
         assert!(!expected.remedy().contains('\n'));
@@ -60,48 +60,48 @@ fn each_missing_facility_has_its_own_remedy() {
     };
     let fake = Fake::of("6.18.44");
     fake.without("/proc/100");
-    blocks(&fake, "record host", Verdict::Partly, Obstacle::NoVm);
+    blocks(&fake, "record host", Support::Partly, Obstacle::NoVm);
 
     let fake = Fake::empty();
     fake.0.machine.set_kvm(KvmDevice::Closed { why: Absent::Missing });
-    blocks(&fake, "record host", Verdict::No, Obstacle::NoKvm);
-    blocks(&fake, "record guest", Verdict::No, Obstacle::NoTracefs);
+    blocks(&fake, "record host", Support::No, Obstacle::NoKvm);
+    blocks(&fake, "record guest", Support::No, Obstacle::NoTracefs);
 
     let user = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
     let mut fake = Fake::of("6.18.44");
     fake.file("/proc/self/status", user).file("/proc/sys/kernel/perf_event_paranoid", "3");
     fake.0.perf_errno = libc::EACCES;
-    blocks(&fake, "record thread", Verdict::No, Obstacle::PerfDenied { paranoid: Some(3) });
+    blocks(&fake, "record thread", Support::No, Obstacle::PerfDenied { paranoid: Some(3) });
     fake.file("/proc/self/mounts", "").file("/proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
-    blocks(&fake, "record host", Verdict::No, Obstacle::TracefsNotMounted);
+    blocks(&fake, "record host", Support::No, Obstacle::TracefsNotMounted);
     fake.0.statistics = Some(Err(SourceError::NotMounted));
-    blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsNotMounted);
+    blocks(&fake, "bound", Support::No, Obstacle::DebugfsNotMounted);
     fake.0.perf_errno = libc::ENOSYS;
-    blocks(&fake, "record guest", Verdict::No, Obstacle::NoPerf);
+    blocks(&fake, "record guest", Support::No, Obstacle::NoPerf);
 
     let mut fake = Fake::of("6.18.44");
     fake.without("/sys/kernel/tracing/events/kvm/kvm_vcpu_wakeup");
-    blocks(&fake, "record host", Verdict::No, Obstacle::NoTracepoint { name: "kvm:kvm_vcpu_wakeup" });
+    blocks(&fake, "record host", Support::No, Obstacle::NoTracepoint { name: "kvm:kvm_vcpu_wakeup" });
     fake.without("/sys/kernel/tracing/events/power/guest_halt_poll_ns");
     let what = "windows of haltpoll cannot be checked";
     blocks(
         &fake,
         "record guest",
-        Verdict::Partly,
+        Support::Partly,
         Obstacle::LessWithout { name: "power:guest_halt_poll_ns", what },
     );
     fake.without("/sys/kernel/tracing/events/raw_syscalls");
-    assert_eq!(obstacles(&fake.report(), "record thread").0, Verdict::Yes);
+    assert_eq!(obstacles(&fake.report(), "record thread").0, Support::Yes);
     fake.without("/sys/kernel/tracing/events/syscalls");
-    blocks(&fake, "record thread", Verdict::No, Obstacle::NoTracepoint { name: recorder::NO_SYSCALLS });
+    blocks(&fake, "record thread", Support::No, Obstacle::NoTracepoint { name: recorder::NO_SYSCALLS });
     fake.without("/sys/kernel/tracing/events/sched/sched_waking");
-    blocks(&fake, "record guest", Verdict::No, Obstacle::NoTracepoint { name: "sched:sched_waking" });
+    blocks(&fake, "record guest", Support::No, Obstacle::NoTracepoint { name: "sched:sched_waking" });
     fake.0.statistics = Some(Err(SourceError::NoKvm));
-    blocks(&fake, "bound", Verdict::No, Obstacle::NoKvmStatistics);
+    blocks(&fake, "bound", Support::No, Obstacle::NoKvmStatistics);
     fake.0.statistics = Some(Err(SourceError::Denied));
-    blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsDenied);
+    blocks(&fake, "bound", Support::No, Obstacle::DebugfsDenied);
     fake.0.statistics = Some(Err(SourceError::LockedDown));
-    blocks(&fake, "bound", Verdict::No, Obstacle::DebugfsLockedDown { stats_open: false });
+    blocks(&fake, "bound", Support::No, Obstacle::DebugfsLockedDown { stats_open: false });
     assert_eq!(remedies.len(), 14);
 }
 
@@ -109,7 +109,7 @@ fn each_missing_facility_has_its_own_remedy() {
 fn root_mounts_for_itself_what_is_not_mounted() {
     let fake = Fake::of("6.18.44");
     fake.file("/proc/self/mounts", "").file("/proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
-    assert!(fake.report().recorders.iter().all(|r| r.verdict == Verdict::Yes));
+    assert!(fake.report().recorders.iter().all(|r| r.verdict == Support::Yes));
 }
 
 #[test]

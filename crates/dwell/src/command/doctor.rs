@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
-use dwell_capture::doctor::{Facilities, Mounted, Perf, Recordable, Recorder, Verdict};
+use dwell_capture::doctor::{Facilities, Mounted, Perf, Recordable, Recorder, Support};
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_machine::{
     Facts, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm,
@@ -317,9 +317,9 @@ fn recorders(page: &mut Page, recorders: &[Recorder]) {
     page.section("what can be recorded");
     for recorder in recorders {
         let verdict = match recorder.verdict {
-            Verdict::Yes => page.paint.good("yes"),
-            Verdict::Partly => page.paint.warning("partly"),
-            Verdict::No => page.paint.danger("no"),
+            Support::Yes => page.paint.good("yes"),
+            Support::Partly => page.paint.warning("partly"),
+            Support::No => page.paint.danger("no"),
         };
         let label = format!("  {:<LABEL$} {verdict}: ", format!("dwell {}", recorder.name));
         page.text.push_str(&output::hanging(&label, &" ".repeat(LABEL + 3), recorder.about));

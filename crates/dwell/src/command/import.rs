@@ -14,7 +14,7 @@ use dwell_report::{Cell, Column, Table, count, duration, percent};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
-use dwell_trace::import::qemu::{Decisions, QemuOptions, Sleeps};
+use dwell_trace::import::qemu::{DecisionCounts, QemuOptions, Sleeps};
 use dwell_trace::import::{self, ImportSummary, Input};
 use dwell_trace::write::Overlaps;
 use serde::Serialize;
@@ -363,7 +363,7 @@ fn overlapping(overlaps: &Overlaps) -> String {
 }
 
 /// Compares the decisions in a trace with the rule.
-fn judged(decisions: &Decisions) -> String {
+fn judged(decisions: &DecisionCounts) -> String {
     let share =
         if decisions.traced > 0 { decisions.determined as f64 / decisions.traced as f64 } else { 0.0 };
     let mut text = format!(

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What became of the decisions in a trace: `poll_grow` and `poll_shrink`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decisions {
+pub struct DecisionCounts {
     /// Those in the trace.
     pub traced: u64,
     /// Those for which the rule does what QEMU did, whatever the block time was within what is known of it.
@@ -16,13 +16,13 @@ pub struct Decisions {
     pub first_contradicted_line: Option<u64>,
 }
 
-impl Decisions {
-    pub(super) fn count(&mut self, verdict: Verdict) {
+impl DecisionCounts {
+    pub(super) fn count(&mut self, verdict: Possibility) {
         self.traced += 1;
         match verdict {
-            Verdict::Determined => self.determined += 1,
-            Verdict::Possible => {}
-            Verdict::Contradicted => self.contradicted += 1,
+            Possibility::Determined => self.determined += 1,
+            Possibility::Possible => {}
+            Possibility::Contradicted => self.contradicted += 1,
         }
     }
 }
@@ -40,7 +40,7 @@ impl Bounds {
 
 /// How a decision stands to the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Possibility {
     Determined,
     Possible,
     Contradicted,
@@ -50,15 +50,15 @@ pub(super) enum Verdict {
 ///
 /// In the weighted revision the block time acts through a smoothed one that the trace does not tell; there only the
 /// arithmetic of the step is looked at, and nothing is determined.
-pub(super) fn judge(revision: Revision, params: &Params, change: Change, bounds: Bounds) -> Verdict {
+pub(super) fn judge(revision: Revision, params: &Params, change: Change, bounds: Bounds) -> Possibility {
     match revision {
         Revision::Global | Revision::PerHandler => judge_classic(params, change, bounds),
-        Revision::Weighted if step_is_possible(params, change) => Verdict::Possible,
-        Revision::Weighted => Verdict::Contradicted,
+        Revision::Weighted if step_is_possible(params, change) => Possibility::Possible,
+        Revision::Weighted => Possibility::Contradicted,
     }
 }
 
-fn judge_classic(params: &Params, change: Change, Bounds { least, most }: Bounds) -> Verdict {
+fn judge_classic(params: &Params, change: Change, Bounds { least, most }: Bounds) -> Possibility {
     // The rule's outcomes are in order of the block time: nothing, growth, (at the maximum itself) nothing, shrinking. So
     // the least block time that can have this outcome decides, and the two ends tell whether there is another outcome.
     let above = match change.kind {
@@ -67,10 +67,10 @@ fn judge_classic(params: &Params, change: Change, Bounds { least, most }: Bounds
     };
     let candidate = least.max(above.saturating_add(1));
     if candidate > most || classic(change.old, candidate, params) != Some(change) {
-        return Verdict::Contradicted;
+        return Possibility::Contradicted;
     }
     let same = |block_ns| classic(change.old, block_ns, params) == Some(change);
-    if same(least) && same(most) { Verdict::Determined } else { Verdict::Possible }
+    if same(least) && same(most) { Possibility::Determined } else { Possibility::Possible }
 }
 
 fn step_is_possible(params: &Params, change: Change) -> bool {
@@ -91,14 +91,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// Every block time tried.
-    fn oracle(params: &Params, change: Change, bounds: Bounds) -> Verdict {
+    fn oracle(params: &Params, change: Change, bounds: Bounds) -> Possibility {
         let outcomes: Vec<bool> = (bounds.least..=bounds.most)
             .map(|block| classic(change.old, block, params) == Some(change))
             .collect();
         match (outcomes.iter().all(|&same| same), outcomes.iter().any(|&same| same)) {
-            (true, true) => Verdict::Determined,
-            (_, true) => Verdict::Possible,
-            _ => Verdict::Contradicted,
+            (true, true) => Possibility::Determined,
+            (_, true) => Possibility::Possible,
+            _ => Possibility::Contradicted,
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
             for block in blocks {
                 ns = weighted(ns, block, true, &params);
                 if let Some(change) = adjust(poll_ns, ns, &params) {
-                    prop_assert_eq!(judge(Revision::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Possible);
+                    prop_assert_eq!(judge(Revision::Weighted, &params, change, Bounds::UNKNOWN), Possibility::Possible);
                     poll_ns = change.new;
                 }
             }
@@ -139,9 +139,15 @@ mod tests {
         let grow = |old, new| Change { kind: ChangeKind::Grow, old, new };
         let shrink = |old, new| Change { kind: ChangeKind::Shrink, old, new };
         for change in [grow(0, 40_000), grow(8_000, 9_000), shrink(8_000, 3_000)] {
-            assert_eq!(judge(Revision::Weighted, &params, change, Bounds::UNKNOWN), Verdict::Contradicted);
+            assert_eq!(
+                judge(Revision::Weighted, &params, change, Bounds::UNKNOWN),
+                Possibility::Contradicted
+            );
         }
-        assert_eq!(judge(Revision::Global, &params, grow(0, 8_000), Bounds::UNKNOWN), Verdict::Contradicted);
-        assert_eq!(judge(Revision::Global, &params, grow(0, 4_000), Bounds::UNKNOWN), Verdict::Possible);
+        assert_eq!(
+            judge(Revision::Global, &params, grow(0, 8_000), Bounds::UNKNOWN),
+            Possibility::Contradicted
+        );
+        assert_eq!(judge(Revision::Global, &params, grow(0, 4_000), Bounds::UNKNOWN), Possibility::Possible);
     }
 }

@@ -51,7 +51,7 @@ pub struct ImportSummary {
     pub resolution_ns: u64,
     /// The decisions in the trace of a QEMU, compared with the rule of its version; `None` where no rule is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decisions: Option<qemu::Decisions>,
+    pub decisions: Option<qemu::DecisionCounts>,
 }
 
 impl ImportSummary {

@@ -26,12 +26,12 @@
 //! # Decisions
 //!
 //! Where the version is known each `poll_grow` and `poll_shrink` is held against that version's rule: within what is known
-//! of the block time, the rule must do it (*determined*), can do it, or cannot (*contradicted*). See [`Decisions`].
+//! of the block time, the rule must do it (*determined*), can do it, or cannot (*contradicted*). See [`DecisionCounts`].
 
 mod line;
 mod sleeps;
 
-pub use crate::aio::Decisions;
+pub use crate::aio::DecisionCounts;
 pub use sleeps::{REALTIME_OFFSET, Sleeps};
 
 use super::{EventSpan, ImportSummary, Input, InputError, excerpt};
@@ -318,7 +318,7 @@ impl<W: Write + Send> Log<'_, W> {
         summary.resolution_ns = if stamped { RESOLUTION_NS } else { 0 };
         let contexts = pairing.as_ref().and_then(ThreadPairing::contexts);
         summary.incomplete_episodes = pairing.as_ref().map_or(0, Pairing::incomplete);
-        summary.decisions = contexts.and_then(Contexts::decisions).map(|decisions| Decisions {
+        summary.decisions = contexts.and_then(Contexts::decisions).map(|decisions| DecisionCounts {
             first_contradicted_line: self.first_contradicted_line,
             ..decisions
         });
