@@ -4,14 +4,10 @@
 //! --show-task-events -F +pid`, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
 //! other seeds are made here, by the writers of dwell itself where it has one.
 
-#[path = "../../knobs/tests/change/fixture.rs"]
-#[allow(unreachable_pub, unused_imports)]
-mod fixture;
-
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
 use dwell_recording::{Episode, Layer, Metadata, Packing, SettingValue, SettingsChange, WakeCause, Writer};
-use fixture::{Fixture, guest_plan, host_plan, trap_plan};
+use dwell_testing::fixture::{Fixture, guest_plan, host_plan, trap_plan};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
 

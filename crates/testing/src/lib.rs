@@ -1,8 +1,11 @@
-//! What the tests of the workspace share. It depends on nothing, so that tests of every crate can use it.
+//! What the tests of the workspace share. Without its feature `fixture` it depends on nothing, so that tests of every crate
+//! can use it.
 //!
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "fixture")]
+pub mod fixture;
 pub mod kvm_stats;
 pub mod qemu;
 

@@ -1,7 +1,7 @@
 //! `dwell explain`, as a user asks.
 
-use crate::fixture::Fixture;
-use crate::{Scene, fixture, output, stderr};
+use crate::{Scene, output, stderr};
+use dwell_testing::fixture::{self, Fixture};
 use serde_json::Value;
 use std::process::Command;
 

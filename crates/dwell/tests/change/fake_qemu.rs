@@ -1,6 +1,6 @@
 //! A QEMU monitor with one I/O thread, `iothread1`, in this process.
 
-use crate::fixture::Fixture;
+use dwell_testing::fixture::Fixture;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

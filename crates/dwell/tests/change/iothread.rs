@@ -1,8 +1,8 @@
 //! `dwell iothread set`: through the journal, as every other change; and what `tune` knows of I/O threads.
 
 use crate::fake_qemu::FakeQemu;
-use crate::fixture::{Fixture, guest_plan};
 use crate::{Scene, start};
+use dwell_testing::fixture::{Fixture, guest_plan};
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

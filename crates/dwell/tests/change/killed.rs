@@ -4,11 +4,11 @@
 //! is killed; then another process reverts. This is done for every n until the program comes to its end. The calls of its
 //! start are among them.
 
-use crate::fixture::guest_plan;
 use crate::{FORKS, Scene, start, stderr};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
+use dwell_testing::fixture::guest_plan;
 use dwell_testing::say;
 use nix::errno::Errno;
 use nix::libc;

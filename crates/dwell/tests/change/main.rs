@@ -3,8 +3,6 @@
 
 mod explained;
 mod fake_qemu;
-#[path = "../../../knobs/tests/change/fixture.rs"]
-mod fixture;
 mod iothread;
 mod killed;
 mod qemu;
@@ -12,8 +10,8 @@ mod real;
 mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
+use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan};
 use dwell_testing::say;
-use fixture::{Fixture, HALTPOLL, guest_plan};
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! The I/O thread of a running QEMU, and the configuration that libvirt would keep of it.
 
-use crate::fixture::{self, Fixture};
 use crate::{Scene, start};
 use dwell_knobs::iothread;
 use dwell_knobs::knob::IothreadTarget;
@@ -8,6 +7,7 @@ use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::say;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! The haltpoll parameters of this machine, where they can be written.
 
-use crate::fixture::{self, HALTPOLL};
 use crate::{output, stderr};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
+use dwell_testing::fixture::{self, HALTPOLL};
 use dwell_testing::say;
 use serde_json::Value;
 use std::collections::BTreeMap;

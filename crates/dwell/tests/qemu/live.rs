@@ -1,6 +1,5 @@
 //! `dwell iothread` on a running QEMU.
 
-use crate::fixture;
 use crate::guest::{Options, Qemu, Release};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_policy::Layer;
@@ -8,6 +7,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_replay::Figure;
 use dwell_replay::advice::{Gain, Interval};
+use dwell_testing::fixture;
 use dwell_testing::say;
 use serde_json::Value;
 use std::path::Path;

@@ -3,8 +3,6 @@
 //! `.ci/qemu` gets what is needed; what is not there makes its tests skip and say why.
 
 mod exact;
-#[path = "../../../knobs/tests/change/fixture.rs"]
-mod fixture;
 mod guest;
 mod live;
 mod recorded;

@@ -1,6 +1,5 @@
 //! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation failing once.
 
-mod fixture;
 mod tampered;
 
 use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Standing, standing};
@@ -12,8 +11,8 @@ use dwell_machine::fake::{Fault, Faulty};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_testing::fixture::{self, Fixture, HALTPOLL, guest_plan, host_plan};
 use dwell_testing::say;
-use fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use std::time::Duration;
 
 const STATE: &str = "/var/lib/dwell";

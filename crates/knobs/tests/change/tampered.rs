@@ -1,6 +1,5 @@
 //! Journals that dwell has not written so, and changes that would not fit into one.
 
-use crate::fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use crate::{STATE, apply, no_wait, ready, revert_all};
 use dwell_knobs::change::{self, ApplyError};
 use dwell_knobs::journal::{self, Change, Journal, JournalError, LONGEST, encode};
@@ -10,6 +9,7 @@ use dwell_knobs::verification::{Figure, Verdict, Verification};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use dwell_testing::say;
 use serde_json::{Value, json};
 use std::fs;

@@ -1,5 +1,4 @@
-//! A machine below a directory, and plans for it. Each test program uses part of it.
-#![allow(dead_code)]
+//! A machine below a directory, and plans for it.
 
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::plan::{Conditions, Plan};
@@ -12,23 +11,27 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
+/// The folder of haltpoll's parameters.
+pub const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
 
-pub(crate) struct Fixture {
-    pub(crate) machine: Sysroot,
+/// A machine whose files are below a temporary directory.
+pub struct Fixture {
+    /// The machine, as the program sees it.
+    pub machine: Sysroot,
     root: tempfile::TempDir,
 }
 
 impl Fixture {
     /// A guest whose haltpoll governor decides.
-    pub(crate) fn guest() -> Fixture {
+    pub fn guest() -> Fixture {
         let fixture = Fixture::bare("6.18.44", Layer::Guest);
         fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
         fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
         fixture
     }
 
-    pub(crate) fn host(kernel: &str) -> Fixture {
+    /// A host with this kernel release, its parameters at their defaults.
+    pub fn host(kernel: &str) -> Fixture {
         Fixture::bare(kernel, Layer::Host)
     }
 
@@ -49,35 +52,41 @@ impl Fixture {
         fixture
     }
 
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
+    /// Where a file of the machine really is.
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
-    pub(crate) fn write(&self, path: &str, text: &str) {
+    /// Writes a file of the machine.
+    pub fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    pub(crate) fn text(&self, path: &str) -> Option<String> {
+    /// Reads a file of the machine; `None` where there is none.
+    pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.path(path)).ok()
     }
 
-    pub(crate) fn set(&self, knob: &str, text: &str) {
+    /// Writes a parameter of haltpoll.
+    pub fn set(&self, knob: &str, text: &str) {
         self.write(&format!("{HALTPOLL}/{knob}"), text);
     }
 
-    pub(crate) fn value(&self, knob: &str) -> String {
+    /// Reads a parameter of haltpoll.
+    pub fn value(&self, knob: &str) -> String {
         self.text(&format!("{HALTPOLL}/{knob}")).unwrap().trim().to_owned()
     }
 
-    pub(crate) fn mode(&self, knob: &str, mode: u32) {
+    /// Changes the mode of a parameter of haltpoll.
+    pub fn mode(&self, knob: &str, mode: u32) {
         fs::set_permissions(self.path(&format!("{HALTPOLL}/{knob}")), fs::Permissions::from_mode(mode))
             .unwrap();
     }
 
     /// Every file but those of the journal, with its text.
-    pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, String> {
+    pub fn snapshot(&self) -> BTreeMap<PathBuf, String> {
         let mut files = BTreeMap::new();
         collect(self.root.path(), &mut files);
         files.retain(|path, _| !path.starts_with(self.path("/var/lib/dwell")));
@@ -101,18 +110,19 @@ fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
 }
 
 /// From haltpoll's defaults to a shorter window.
-pub(crate) fn guest_plan() -> Plan {
+pub fn guest_plan() -> Plan {
     let present = Setting::defaults(Layer::Guest, Version::new(6, 18));
     plan(present, &[("guest_halt_poll_ns", 50_000), ("guest_halt_poll_grow_start", 12_500)])
 }
 
-pub(crate) fn host_plan(version: &str) -> Plan {
+/// From the defaults of a host's kernel to a shorter maximum.
+pub fn host_plan(version: &str) -> Plan {
     let present = Setting::defaults(Layer::Host, Version::parse(version).unwrap());
     plan(present, &[("halt_poll_ns", 50_000)])
 }
 
 /// To a longer window where shrinking is forbidden: the way back is the one with the trap.
-pub(crate) fn trap_plan() -> Plan {
+pub fn trap_plan() -> Plan {
     let mut present = Setting::defaults(Layer::Guest, Version::new(6, 18));
     present.set("guest_halt_poll_ns", 20_000).unwrap();
     present.set("guest_halt_poll_allow_shrink", 0).unwrap();
@@ -120,15 +130,17 @@ pub(crate) fn trap_plan() -> Plan {
 }
 
 /// From what another plan has set.
-pub(crate) fn plan_from(before: &Plan, wanted: &[(&str, i64)]) -> Plan {
+pub fn plan_from(before: &Plan, wanted: &[(&str, i64)]) -> Plan {
     plan(before.recommended_setting().unwrap(), wanted)
 }
 
-pub(crate) fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
+/// From a setting to another one in which these parameters differ.
+pub fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
     plan_for(present, wanted, None)
 }
 
-pub(crate) fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
+/// The same for an I/O thread.
+pub fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
     let mut recommended = present;
     wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
     let plan = Plan::by_hand(present, recommended, iothread);
