@@ -1,9 +1,10 @@
 //! What people read: the short help of every command, and what commands print at 80 and 120 columns, as snapshots, so that a
 //! change of words is seen in review. The long help is the book's command reference, which `docs.rs` checks.
 //!
-//! `DWELL_UPDATE_SNAPSHOTS=1 cargo test --workspace --test words` writes new snapshots.
+//! `INSTA_UPDATE=always cargo test --workspace --test words` writes new snapshots.
 
 use dwell_machine::fake::Fake;
+use dwell_testing::fixture::{self, Fixture};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -30,17 +31,13 @@ fn printed(args: &[&str], columns: usize) -> String {
     String::from_utf8(output.stdout).expect("stdout is UTF-8").replace(env!("CARGO_PKG_VERSION"), "VERSION")
 }
 
-/// Compares a text with the snapshot of this name, or writes the snapshot. Times since a change are replaced.
+/// Compares a text with the snapshot of this name. Times since a change are replaced.
 fn assert_snapshot(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(format!("{name}.txt"));
-    let text = text.split_inclusive('\n').map(without_age).collect::<String>();
-    if std::env::var_os("DWELL_UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, text).expect("the snapshot can be written");
-        return;
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    let how = "it has changed: read the difference, then run with DWELL_UPDATE_SNAPSHOTS=1";
-    assert!(kept == text, "{}: {how}\n---- kept ----\n{kept}\n---- printed ----\n{text}", path.display());
+    let text: String = text.split_inclusive('\n').map(without_age).collect();
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
 }
 
 /// A line with `0 s ago` for any number of seconds.
@@ -105,34 +102,80 @@ fn parameters_policies_and_explanations() {
     }
 }
 
-/// Figures of learning policies change with the policies; these tables are only measured.
 #[test]
-fn tables_fit_80_and_120_columns() {
-    let cases: [&[&str]; 5] = [
-        &["info", GUEST],
-        &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--halt-cost", "20us"],
-        &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--max-cpu", "2%", "--front"],
-        &["replay", GUEST, "--layer", "host", "--kernel", "6.18", "--policy", "leader@20us"],
-        &["replay", GUEST, "--layer", "guest+host", "--kernel", "6.18"],
+fn figures_of_a_recording() {
+    let cases: [(&str, &[&str]); 5] = [
+        ("info", &["info", GUEST]),
+        ("tune", &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--halt-cost", "20us"]),
+        ("tune-front", &["tune", EVENT, "--layer", "host", "--kernel", "6.18", "--max-cpu", "2%", "--front"]),
+        ("replay", &["replay", GUEST, "--layer", "host", "--kernel", "6.18", "--policy", "leader@20us"]),
+        ("replay-stacked", &["replay", GUEST, "--layer", "guest+host", "--kernel", "6.18"]),
     ];
-    for args in cases {
-        for columns in [80, 120] {
-            assert_fits(args, columns, &printed(args, columns));
-        }
+    for (name, args) in cases {
+        assert_kept(name, args, Path::new("/nowhere"));
     }
+    // A text for a file: as wide as its tables.
+    let report =
+        printed(&["report", EVENT, "--layer", "host", "--halt-cost", "20us", "--format", "text"], 80);
+    assert_snapshot("report-text", &report);
 }
 
 #[test]
-fn study_fits_80_and_120_columns() {
+fn figures_of_a_folder() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     for name in ["event-pgbench_sel1.parquet", "guest-idle.parquet"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name);
         std::fs::copy(from, folder.path().join(name)).expect("a recording can be copied");
     }
     let path = folder.path().to_str().expect("the path is UTF-8");
-    let args = ["study", path, "--halt-cost", "20us", "--kernel", "6.18"];
-    for columns in [80, 120] {
-        assert_fits(&args, columns, &printed(&args, columns));
+    assert_kept("study", &["study", path, "--halt-cost", "20us", "--kernel", "6.18"], folder.path());
+}
+
+const EXITS: &str = "\
+CPU 0/KVM  7 [000]     1.000001000: kvm:kvm_entry: vcpu 0, rip 0x1
+CPU 0/KVM  7 [000]     1.000002000: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0 info2 0x0
+CPU 0/KVM  7 [000]     1.000012000: kvm:kvm_entry: vcpu 0, rip 0x1
+CPU 0/KVM  7 [000]     1.000013000: kvm:kvm_exit: vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0 info2 0x0
+CPU 0/KVM  7 [000]     1.000015000: kvm:kvm_entry: vcpu 0, rip 0x1
+";
+
+#[test]
+fn exits_and_generations_of_qemu() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = |name: &str| folder.path().join(name).to_str().expect("the path is UTF-8").to_owned();
+    let exits = path("exits.txt");
+    std::fs::write(&exits, EXITS).expect("a file can be written");
+    // As wide as perf's own table.
+    assert_snapshot("exits", &printed(&["exits", &exits], 80));
+
+    let rows: String = (0..400).map(|i| format!("io0,{},{}\n", i * 100_000, 1_000 + i % 7 * 9_000)).collect();
+    let (table, recording) = (path("waits.csv"), path("waits.parquet"));
+    std::fs::write(&table, format!("idler,start_ns,idle_ns\n{rows}")).expect("a file can be written");
+    printed(&["import", "csv", &table, "--layer", "iothread", "-o", &recording], 80);
+    assert_kept("compare", &["compare", &recording, "--best"], folder.path());
+}
+
+/// A plan for a guest is applied, listed and reverted, on a machine of files.
+#[test]
+fn a_change_from_apply_to_revert() {
+    let fixture = Fixture::guest();
+    let (root, plan) = (fixture.path("/"), fixture.path("/plan.toml"));
+    std::fs::write(&plan, fixture::guest_plan().to_toml().expect("a plan is text"))
+        .expect("it can be written");
+    let (root, plan) = (root.to_str().expect("UTF-8"), plan.to_str().expect("UTF-8"));
+    let steps: [(&str, &[&str]); 6] = [
+        ("apply-dry-run", &["apply", plan, "--dry-run"]),
+        ("apply", &["apply", plan]),
+        ("status", &["status"]),
+        ("apply-again", &["apply", plan]),
+        ("revert", &["revert"]),
+        ("history", &["history"]),
+    ];
+    for (name, args) in steps {
+        let text = printed(&[args, &["--sysroot", root]].concat(), 80);
+        let text = text.replace(plan, "PLAN").replace(root, "/");
+        assert_fits(args, 80, &text);
+        assert_snapshot(name, &text);
     }
 }
 

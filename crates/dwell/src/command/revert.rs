@@ -141,10 +141,10 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
 fn table(rows: &[Row<'_>]) -> Table {
     let mut table = Table::new([
         Column::number("change", "change"),
-        Column::text("place", "place"),
         Column::text("original", "original"),
         Column::text("outcome", "outcome"),
         Column::text("found", "found").rank(2),
+        Column::text("place", "place").below(),
     ]);
     for row in rows {
         let (outcome, found) = match row.outcome {
@@ -157,10 +157,10 @@ fn table(rows: &[Row<'_>]) -> Table {
         };
         table.push([
             Cell::Count(row.change.into()),
-            Cell::Text(row.place.to_string()),
             Cell::Text(shown(row.original.as_deref())),
             Cell::Text(outcome.to_owned()),
             found.map_or(Cell::Missing, Cell::Text),
+            Cell::Text(row.place.to_string()),
         ]);
     }
     table
