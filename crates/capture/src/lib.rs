@@ -34,13 +34,15 @@ pub mod record;
 mod rights;
 pub mod settings;
 pub mod system;
+pub mod target;
 pub mod tracefs;
 
 #[cfg(test)]
 mod fake;
 
 pub use dwell_trace::guest::GuestSource;
-pub use record::{Observer, RecordError, Recorder, Status, Summary, Target, Until, record_anything};
+pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
+pub use target::{RecordError, Target};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Names of processes and threads, out of `/proc`.
 
-use dwell_machine::Machine;
+use dwell_machine::{Machine, holds_vm};
 use dwell_trace::pairing::Names;
 use std::sync::Arc;
 
@@ -48,6 +48,12 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// filters in the kernel, which know only the machine's, would let the wrong ones through.
 pub(crate) fn pids_are_global(machine: &dyn Machine) -> bool {
     machine.target("/proc/self/ns/pid").is_ok_and(|link| link == INITIAL_PID_NAMESPACE)
+}
+
+/// Processes that have a VM open.
+pub(crate) fn processes_with_vm(machine: &dyn Machine) -> Vec<i32> {
+    let pids = machine.numbers("/proc").into_iter().filter(|pid| holds_vm(machine, *pid).unwrap_or(false));
+    pids.filter_map(|pid| i32::try_from(pid).ok()).collect()
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::decode::HLT_EXITS;
 use crate::names::{self, ProcNames};
 use crate::probe::{Probe, Trace};
-use crate::record::{RecordError, Target, processes_with_vm};
 use crate::system::System;
+use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel};
 use dwell_policy::host;
@@ -114,7 +114,7 @@ const MOST_CPUS_IN_FILTER: usize = 64;
 /// The CPUs on which the vCPUs of process `pid`, or of all VMs, may run; `None`: any. They are looked for once: a vCPU that
 /// moves elsewhere later has no time alone.
 fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>> {
-    let pids = pid.map_or_else(|| processes_with_vm(system), |pid| vec![pid]);
+    let pids = pid.map_or_else(|| names::processes_with_vm(system), |pid| vec![pid]);
     let online: BTreeSet<u32> = cpu::online(system).into_iter().collect();
     let mut cpus = BTreeSet::new();
     for pid in pids {

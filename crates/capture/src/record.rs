@@ -3,18 +3,15 @@
 use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
-use crate::perf::OpenError;
 use crate::plan::{Plan, plan};
-use crate::probe::{Trace, TraceError};
+use crate::probe::Trace;
 use crate::settings::Watch;
 use crate::system::System;
-use crate::tracefs::{Tracefs, TracefsError};
-use dwell_machine::{Machine, Sysroot, cpu, holds_vm, identity, kernel};
-use dwell_policy::Layer;
+use crate::target::{RecordError, Target};
+use crate::tracefs::Tracefs;
+use dwell_machine::{Machine, Sysroot, cpu, identity, kernel};
 use dwell_recording::accounting::KVM_COUNTERS;
-use dwell_recording::{
-    Clock, Contents, Metadata, NewFile, NewFileError, Packing, TimeRecorded, WriteError, Writer,
-};
+use dwell_recording::{Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer};
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
@@ -23,101 +20,12 @@ use dwell_trace::pairing::{PairedEpisode, Pairing};
 use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
-
-/// What is to be recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The vCPUs of this host.
-    Host {
-        /// Only those of the VM of this process.
-        pid: Option<i32>,
-        /// Take `kvm:kvm_exit` too, of HLT only: it gives the number of each vCPU reliably, where it fires, and costs
-        /// the filter's time (a fraction of a microsecond) at every exit of every VM.
-        exits: bool,
-        /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode. They fire at
-        /// every context switch and wakeup there.
-        contention: bool,
-    },
-    /// The CPUs of this machine, which may be a guest.
-    Guest {
-        /// The source of idle periods.
-        source: GuestSource,
-    },
-    /// Threads that wait in system calls.
-    Thread {
-        /// Those of this process, or this thread.
-        pid: Option<i32>,
-        /// Those of this name (threads have names of their own; 15 characters count).
-        comm: Option<String>,
-    },
-}
-
-impl Target {
-    /// To which layer the episodes belong.
-    pub const fn layer(&self) -> Layer {
-        match self {
-            Target::Host { .. } => Layer::Host,
-            Target::Guest { .. } => Layer::Guest,
-            Target::Thread { .. } => Layer::Iothread,
-        }
-    }
-
-    const fn pid(&self) -> Option<i32> {
-        match self {
-            Target::Host { pid, .. } | Target::Thread { pid, .. } => *pid,
-            Target::Guest { .. } => None,
-        }
-    }
-}
-
-/// Why nothing could be recorded, or not to the end. Where there is a remedy, it is part of the text.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Tracing could not begin.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// There is no such process or thread.
-    #[error("cannot record: there is no process or thread {0}")]
-    NoProcess(i32),
-    /// Neither process nor name was given.
-    #[error("cannot choose the threads to record; give --pid PID or --comm NAME")]
-    NoThreads,
-    /// Waiting for events, or switching them, failed.
-    #[error("cannot {what} the tracepoints")]
-    Io {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file could not be made.
-    #[error(transparent)]
-    File(#[from] NewFileError),
-    /// The episodes could not be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    /// The thread that writes is gone.
-    #[error("the thread that writes the recording ended early")]
-    WriterGone,
-}
-
-impl From<TracefsError> for RecordError {
-    fn from(error: TracefsError) -> RecordError {
-        RecordError::Trace(error.into())
-    }
-}
-
-impl From<OpenError> for RecordError {
-    fn from(error: OpenError) -> RecordError {
-        RecordError::Trace(error.into())
-    }
-}
 
 /// How a recording is going.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -664,7 +572,7 @@ pub fn record_anything(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
-    if !processes_with_vm(&Sysroot::of_this_machine()).is_empty()
+    if !names::processes_with_vm(&Sysroot::of_this_machine()).is_empty()
         && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false, contention: true }, None)
     {
         let (summary, bytes) = recorder.to_memory(&until, observer)?;
@@ -673,12 +581,6 @@ pub fn record_anything(
         }
     }
     Recorder::open(Target::Guest { source: GuestSource::Auto }, None)?.to_memory(&until, observer)
-}
-
-/// Processes that have a VM open.
-pub(crate) fn processes_with_vm(machine: &dyn Machine) -> Vec<i32> {
-    let pids = machine.numbers("/proc").into_iter().filter(|pid| holds_vm(machine, *pid).unwrap_or(false));
-    pids.filter_map(|pid| i32::try_from(pid).ok()).collect()
 }
 
 #[cfg(test)]

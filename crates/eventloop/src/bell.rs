@@ -1,7 +1,7 @@
 //! The doorbell as a source.
 
 use crate::doorbell::Word;
-use crate::world::Source;
+use crate::source::Source;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fmt;

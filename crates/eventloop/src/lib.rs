@@ -36,15 +36,17 @@ mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
 }
 mod bell;
+mod source;
 mod timers;
 mod wait;
 mod world;
 
 pub use bell::{Bell, Doorbell};
 pub use dwell_idle::{Idler, Nanos, Policy, Record};
+pub use source::{Source, SourceId};
 pub use timers::TimerId;
-pub use wait::Epoll;
-pub use world::{BUDGET, FD_ROUNDS, FD_STEPS, Loop, Source, SourceId, Step, Wait};
+pub use wait::{Epoll, Wait};
+pub use world::{BUDGET, FD_ROUNDS, FD_STEPS, Loop, Step};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
-//! epoll.
+//! How a loop sleeps; by epoll, unless it is given another way.
 
-use crate::world::{SourceId, Wait};
+use crate::source::SourceId;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -9,6 +9,15 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::time::Duration;
+
+/// How a loop sleeps.
+pub trait Wait {
+    /// Waits for at most `timeout` (`None`: without end) for file descriptors, and passes whose are ready. May return early.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
+}
 
 /// Waits for file descriptors by `epoll_wait`, with time-outs in nanoseconds where the kernel takes them (Linux 5.11).
 pub struct Epoll {

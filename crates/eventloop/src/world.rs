@@ -1,7 +1,8 @@
 //! The loop, over a way to wait.
 
+use crate::source::{Source, SourceId};
 use crate::timers::{TimerId, Timers};
-use crate::wait::Epoll;
+use crate::wait::{Epoll, Wait};
 use dwell_idle::{Clock, Idler, Monotonic, Nanos, Policy, Record};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::VecDeque;
@@ -14,52 +15,6 @@ pub const BUDGET: u32 = 64;
 pub const FD_STEPS: u32 = 32;
 /// Rounds of looks while polling between two looks at file descriptors.
 pub const FD_ROUNDS: u32 = 32;
-
-/// Names a source of a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SourceId(pub(crate) u32);
-
-impl SourceId {
-    /// The source of this number; they are given from 0.
-    pub const fn of(number: u32) -> SourceId {
-        SourceId(number)
-    }
-
-    /// Its number: what a policy gets as the handler that was ready, and what a recording has.
-    pub const fn number(self) -> u32 {
-        self.0
-    }
-}
-
-/// Something that has events.
-pub trait Source {
-    /// Whether there is something to do. Loads only: it is called in every round of polling.
-    fn look(&mut self) -> bool;
-
-    /// No notifications from here: the loop is awake and looks. One that comes all the same does no harm.
-    fn quiet(&mut self) {}
-
-    /// Notifications from here: the loop is about to sleep, and looks once more after this. What switches them on has to be visible to
-    /// whoever notifies before the loads of that look: end with a full fence or a read-modify-write.
-    fn loud(&mut self) {}
-
-    /// Does what there is to do, in at most `budget` units. Whether there is more. Called without anything to do now and then.
-    fn run(&mut self, budget: u32) -> bool;
-
-    /// The file descriptor that notifications make readable; read by nobody, so that it need not be drained.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-/// How a loop sleeps.
-pub trait Wait {
-    /// Waits for at most `timeout` (`None`: without end) for file descriptors, and passes whose are ready. May return early.
-    ///
-    /// # Errors
-    /// The system call's.
-    fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
-}
 
 /// What happened in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
