@@ -1,8 +1,10 @@
-//! From a recording to advice, and from advice to a plan, without the program.
+//! From a recording to advice, and from advice to the lines that set it and to a plan, without the program.
 //!
 //! `cargo run -p dwell-knobs --example advise -- recordings/guest-memcached_poisson10k.parquet`
 
+use dwell_knobs::lines::{self, Lines};
 use dwell_knobs::plan::{Plan, RecordingFacts};
+use dwell_machine::Sysroot;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
@@ -35,6 +37,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         progress: &|_| {},
     })?;
     println!("{}", advice.words());
+    if let Some(setting) = advice.recommended() {
+        for Lines { about, lines } in
+            lines::for_recording(&setting, &present, &metadata, &Sysroot::of_this_machine())
+        {
+            println!("# {about}\n{}", lines.join("\n"));
+        }
+    }
 
     // The recording does not have the setting in force, so the plan is from the default.
     match Plan::of(&advice, &metadata, false, facts, None) {

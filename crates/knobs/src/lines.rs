@@ -2,10 +2,11 @@
 
 use crate::condition::{self, Unwritable};
 use crate::knob::{Knob, Module, Scope, capability};
-use crate::plan::{self, Write};
+use crate::plan::{self, RecordedOn, Write};
 use dwell_machine::{Module as Loading, Writable};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_recording::Metadata;
 use serde::Serialize;
 
 /// Lines under a heading.
@@ -31,6 +32,25 @@ pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> 
         Layer::Iothread => iothread(setting),
         Layer::Timer => vec![],
     }
+}
+
+/// Whether there are lines that set what was recorded: not for threads of which none is QEMU's by its name. QEMU calls I/O
+/// threads `IO` and their id, and others by its own name.
+pub fn can_set<'n>(metadata: &Metadata, mut idlers: impl Iterator<Item = &'n str>) -> bool {
+    let from_qemu = metadata.qemu.is_some() || metadata.source.tool.starts_with("qemu");
+    let is_qemus = |name: &str| name.starts_with("IO ") || name.starts_with("qemu");
+    metadata.layer != Layer::Iothread || from_qemu || idlers.any(is_qemus)
+}
+
+/// How to set and keep it where the recording was made: if that is `machine`, only lines that can work there.
+pub fn for_recording(
+    setting: &Setting,
+    present: &Setting,
+    metadata: &Metadata,
+    machine: &dyn Writable,
+) -> Vec<Lines> {
+    let is_here = RecordedOn::of(metadata, machine) == RecordedOn::ThisMachine;
+    of(setting, present, is_here.then_some(machine))
 }
 
 /// What a machine allows for the parameters of a module.

@@ -343,6 +343,15 @@ impl Advice {
         self.rows.iter().find(|row| row.role == role)
     }
 
+    /// What the present setting costs, as a multiple of the optimum, on the first half and on the second, if one of the
+    /// two is more than 1.25 times the other: the load has changed.
+    pub fn halves_differ(&self) -> Option<(f64, f64)> {
+        const DIFFERENT: f64 = 1.25;
+        let present = self.row(Role::Present)?;
+        let (fitted, judged) = (present.fitted.cost_over_optimum?, present.row.figures.cost_over_optimum?);
+        (fitted > judged * DIFFERENT || judged > fitted * DIFFERENT).then_some((fitted, judged))
+    }
+
     /// The figures of a role; those of nothing where it has no row.
     pub fn figures(&self, role: Role) -> Priced {
         self.row(role).map_or_else(Priced::default, |row| row.row.figures.clone())

@@ -10,10 +10,8 @@ use crate::output::{self, Format, FormatArg};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
-use dwell_knobs::plan::RecordedOn;
-use dwell_machine::{Sysroot, Writable};
+use dwell_machine::Sysroot;
 use dwell_policy::Layer;
-use dwell_recording::Reader;
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::tune::{Task, tune};
@@ -91,9 +89,6 @@ impl GoalArgs {
         Worth { cpu_share: self.min_gain, ..Worth::default() }
     }
 }
-
-/// The halves are called different if the present setting does so many times better on one than on the other.
-const DIFFERENT: f64 = 1.25;
 
 /// The advice on a recording, as it is printed.
 #[derive(Serialize)]
@@ -198,13 +193,26 @@ pub(crate) fn advise(
                 .to_owned(),
         );
     }
-    let others_threads = layer == Layer::Iothread && is_of_others_threads(source.reader());
-    if others_threads {
-        notes.push(
-            "the recorded threads are not QEMU's, as far as their names show: dwell has no lines that set them".to_owned(),
-        );
+    let machine = Sysroot::of_this_machine();
+    let names = source.reader().contents().idlers.iter().map(|idler| &*idler.name);
+    let lines = match advice.recommended() {
+        _ if layer == Layer::Iothread && !lines::can_set(metadata, names) => {
+            notes.push(
+                "the recorded threads are not QEMU's, as far as their names show: dwell has no lines that set them".to_owned(),
+            );
+            vec![]
+        }
+        Some(setting) => lines::for_recording(&setting, &present, metadata, &machine),
+        None => vec![],
+    };
+    if let Some((fitted, judged)) = advice.halves_differ() {
+        notes.push(format!(
+            "the halves differ: the present setting costs {} times the optimum on the first and {} on the second; a longer \
+             recording would make the advice more certain",
+            ratio(fitted),
+            ratio(judged)
+        ));
     }
-    notes.extend(advice.row(Role::Present).and_then(halves_differ));
     Ok(Tuned {
         file: file.to_owned(),
         layer: model.whose.name(),
@@ -214,47 +222,11 @@ pub(crate) fn advise(
         halt_cost_origin: model.halt_cost_origin,
         wakeup_latency_origin: model.wakeup_latency_origin,
         words: advice.words(),
-        lines: match advice.recommended() {
-            Some(setting) if !others_threads => lines_for(&setting, &present, metadata),
-            _ => vec![],
-        },
+        lines,
         advice,
         self_check,
         notes,
         begins_with_source: false,
-    })
-}
-
-/// Whether threads were recorded, and none of them is QEMU's by its name: an I/O thread is called `IO` and its id, others by
-/// the program.
-fn is_of_others_threads(reader: &Reader) -> bool {
-    let metadata = reader.metadata();
-    let is_qemus = |name: &str| name.starts_with("IO ") || name.starts_with("qemu");
-    let named = || reader.contents().idlers.iter().any(|idler| is_qemus(&idler.name));
-    let from_qemu = metadata.qemu.is_some() || metadata.source.tool.starts_with("qemu");
-    metadata.layer == Layer::Iothread && !from_qemu && !named()
-}
-
-/// The lines that set it: those that can work on this machine, if it is the one that was recorded.
-fn lines_for(
-    setting: &dwell_policy::param::Setting,
-    present: &dwell_policy::param::Setting,
-    metadata: &dwell_recording::Metadata,
-) -> Vec<Lines> {
-    let machine = Sysroot::of_this_machine();
-    let is_here = RecordedOn::of(metadata, &machine) == RecordedOn::ThisMachine;
-    lines::of(setting, present, is_here.then_some(&machine as &dyn Writable))
-}
-
-fn halves_differ(present: &AdviceRow) -> Option<String> {
-    let (fitted, judged) = (present.fitted.cost_over_optimum?, present.row.figures.cost_over_optimum?);
-    (fitted > judged * DIFFERENT || judged > fitted * DIFFERENT).then(|| {
-        format!(
-            "the halves differ: the present setting costs {} times the optimum on the first and {} on the second; \
-             a longer recording would make the advice more certain",
-            ratio(fitted),
-            ratio(judged)
-        )
     })
 }
 
