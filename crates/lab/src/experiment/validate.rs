@@ -25,9 +25,10 @@ use dwell_recording::{Chunk, Columns, Reader, SettingValue};
 use dwell_replay::check::self_check;
 use dwell_replay::{Counts, RecordingSource, Rule};
 use dwell_stats::Bootstrap;
-use dwell_stats::{Block, Figure, Interval, Measurements, Trial, Unit};
+use dwell_stats::{Block, BlockStatus, Figure, Interval, MeasuredBlock, Measurements, Trial, Unit};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
@@ -66,10 +67,16 @@ pub struct Prediction {
     pub error: Interval,
     /// The same for the median pair of blocks: a recorded one, and one of the arm with the same gaps. One interrupt of 20 us
     /// is a tenth of what 1,000 polls of one pass of KVM's loop take, so that a sum of short polls can be that of a few
-    /// interrupts.
+    /// interrupts. Of the pairs that no other program disturbed, if there are [`FEWEST_PAIRS`], else of all.
     #[serde(default)]
     pub median_error: Option<f64>,
+    /// Pairs of blocks that no other program disturbed.
+    #[serde(default)]
+    pub undisturbed_pairs: usize,
 }
+
+/// So many pairs of blocks have a median that one of them does not determine.
+pub const FEWEST_PAIRS: usize = 8;
 
 /// Below this many per wakeup, the error is the difference as a share of all wakeups: the ratio of a few events is
 /// meaningless.
@@ -83,7 +90,7 @@ pub fn predictions(record: &Measurements, others: &[(String, Idle)]) -> Vec<Pred
     let mut predictions = vec![];
     for (name, _) in others {
         let Some(arm) = record.arms.iter().position(|arm| arm.name == *name) else { continue };
-        let run = record.rounds_of(arm);
+        let (run, pairs) = (record.rounds_of(arm), Pairs::of(record, arm));
         for figure in FIGURES {
             let sums = |rounds: &[Vec<&Block>], name: &str| -> Vec<f64> {
                 let of = |block: &&Block| block.figures.get(name).copied().unwrap_or(0.0);
@@ -105,23 +112,48 @@ pub fn predictions(record: &Measurements, others: &[(String, Idle)]) -> Vec<Pred
                 predicted: mean(&p),
                 measured: mean(&m),
                 error,
-                median_error: median_of_pairs(&recorded, &run, name, figure),
+                median_error: pairs.median_error(name, figure),
+                undisturbed_pairs: pairs.undisturbed,
             });
         }
     }
     predictions
 }
 
-/// The median of the errors of one figure over pairs of blocks with the same gaps. The arms of a round run in one order and
-/// then in the reverse, so that the blocks of an arm are in the order of their gaps. `None` without blocks.
-fn median_of_pairs(recorded: &[Vec<&Block>], run: &[Vec<&Block>], arm: &str, figure: &str) -> Option<f64> {
-    let rare = if figure.ends_with("_ns") { 0.0 } else { RARE };
-    let value = |block: &Block, name: &str| block.figures.get(name).copied().unwrap_or(0.0);
-    let pairs = recorded.iter().zip(run).flat_map(|(recorded, run)| recorded.iter().zip(run));
-    let of = |(p, m): (&&Block, &&Block)| {
-        error(value(p, &predicted(arm, figure)), value(m, &measured(figure)), rare)
-    };
-    median(pairs.map(of).collect())
+/// Pairs of blocks with the same gaps: a recorded one, and one of an arm.
+struct Pairs<'m> {
+    /// All, or if there are enough of them, those that no other program disturbed.
+    pairs: Vec<[&'m Block; 2]>,
+    undisturbed: usize,
+}
+
+impl<'m> Pairs<'m> {
+    fn of(record: &'m Measurements, arm: usize) -> Pairs<'m> {
+        let of_arm = |arm: usize| {
+            let counts = move |one: &&MeasuredBlock| {
+                one.arm == arm && one.round < record.rounds && one.status != BlockStatus::Rejected
+            };
+            record.blocks.iter().filter(counts)
+        };
+        let run: BTreeMap<u64, &MeasuredBlock> = of_arm(arm).map(|one| (one.sequence, one)).collect();
+        let pairs = of_arm(0).filter_map(|recorded| Some([recorded, *run.get(&recorded.sequence)?]));
+        let (undisturbed, disturbed): (Vec<_>, Vec<_>) =
+            pairs.partition(|pair| pair.iter().all(|one| one.status == BlockStatus::Kept));
+        let count = undisturbed.len();
+        let judged = if count < FEWEST_PAIRS { [undisturbed, disturbed].concat() } else { undisturbed };
+        let pairs = judged.into_iter().map(|pair| pair.map(|one| &one.block)).collect();
+        Pairs { pairs, undisturbed: count }
+    }
+
+    /// The median of the errors of one figure; `None` without blocks.
+    fn median_error(&self, arm: &str, figure: &str) -> Option<f64> {
+        let rare = if figure.ends_with("_ns") { 0.0 } else { RARE };
+        let value = |block: &Block, name: &str| block.figures.get(name).copied().unwrap_or(0.0);
+        let of = |[recorded, run]: &[&Block; 2]| {
+            error(value(recorded, &predicted(arm, figure)), value(run, &measured(figure)), rare)
+        };
+        median(self.pairs.iter().map(of).collect())
+    }
 }
 
 /// The median; of an even number of values the mean of the middle two.
@@ -374,6 +406,8 @@ fn alone_of(alone_ns: Option<u64>, idle_ns: u64, pass: Nanos) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_stats::fake::FakeEnvironment;
+    use dwell_stats::{Arms, Campaign, CampaignOptions};
 
     fn prediction(figure: &'static str, value: f64) -> Prediction {
         Prediction {
@@ -383,6 +417,7 @@ mod tests {
             measured: 0.0,
             error: Interval::unknown(value),
             median_error: Some(value),
+            undisturbed_pairs: 0,
         }
     }
 
@@ -395,6 +430,39 @@ mod tests {
         assert_eq!(error(0.0, 0.0, 10.0), 0.0);
         assert_eq!(error(0.0, 0.0, 0.0), 0.0);
         assert_eq!(error(20.0, 0.0, 10.0), f64::INFINITY);
+    }
+
+    /// A campaign in which the first `disturbed` blocks of each arm were disturbed, and measured 1 where 2 was predicted;
+    /// all others measured 2.
+    fn disturbed_at_first(disturbed: u32, rounds: u32) -> Prediction {
+        let others = [("host:0".to_owned(), Idle::host(0))];
+        let arms = Arms::new("recorded", Idle::host(200_000)).arm("host:0", Idle::host(0));
+        let options = CampaignOptions {
+            min_rounds: rounds,
+            max_rounds: rounds,
+            repeats: 0,
+            ..CampaignOptions::default()
+        };
+        let campaign = Campaign::new("validate", arms, figures(), options).unwrap();
+        let blocks_a_round = 6; // Two arms and the control, twice.
+        let loads = (0..blocks_a_round * rounds).map(|at| if at < 3 * disturbed { 0.5 } else { 0.0 });
+        let mut environment = FakeEnvironment::disturbed(loads);
+        let record = campaign.run(&mut environment, &AtomicBool::new(false), &mut |_| (), |trial| {
+            let polls = if trial.sequence < u64::from(disturbed) { 1.0 } else { 2.0 };
+            let block = Block::new(vec![1]).figure(measured("polls"), polls);
+            Ok::<_, LabError>(block.figure(predicted("host:0", "polls"), 2.0))
+        });
+        let found = predictions(&record.unwrap(), &others);
+        found.into_iter().find(|v| v.figure == "polls").unwrap()
+    }
+
+    #[test]
+    fn the_median_pair_is_of_those_that_nobody_disturbed() {
+        let of = |prediction: Prediction| (prediction.undisturbed_pairs, prediction.median_error);
+        assert_eq!(of(disturbed_at_first(0, 8)), (16, Some(0.0)));
+        assert_eq!(of(disturbed_at_first(12, 10)), (8, Some(0.0)));
+        // Too few are undisturbed: the median is of all.
+        assert_eq!(of(disturbed_at_first(13, 10)), (7, Some(1.0)));
     }
 
     #[test]

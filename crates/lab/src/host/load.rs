@@ -10,8 +10,11 @@
 //!
 //! Of the last two a block of half a second is known to some per cent of a CPU. A root that is only a container's is not
 //! taken, for it does not see the others. CPU time that a hypervisor below gave to others, *steal*, is from `/proc/stat`.
+//!
+//! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`: on a host with
+//! many cores somebody is always busy somewhere. Cgroup v2 has no such file.
 
-use super::thread::process_cpu_time;
+use super::thread::{Cores, Cpu, process_cpu_time};
 use dwell_policy::Nanos;
 use dwell_stats::{Environment, ForeignLoad};
 use std::fmt;
@@ -29,7 +32,7 @@ const STEAL_ERROR: Nanos = Nanos(10_000_000);
 /// Where the CPU time of all is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
-    /// Its `cpuacct.usage`.
+    /// Its `cpuacct.usage`, or `cpuacct.usage_percpu`, whose sum it is.
     CgroupV1(PathBuf),
     /// Its `cpu.stat`.
     CgroupV2(PathBuf),
@@ -71,6 +74,8 @@ pub enum LoadError {
 pub struct Load {
     source: Source,
     stat: PathBuf,
+    /// The CPUs that matter, in ascending order; none: all.
+    cpus: Vec<Cpu>,
     hundredths_per_second: u64,
     own: Vec<u32>,
     start: Instant,
@@ -87,22 +92,35 @@ struct Reading {
 }
 
 impl Load {
-    /// Finds the best source.
+    /// The load of the whole machine, from the best source.
     ///
     /// # Errors
     /// If not even `/proc/stat` can be read.
     pub fn open() -> Result<Load, LoadError> {
-        Load::under(Path::new("/"))
+        Load::under(Path::new("/"), vec![])
     }
 
-    /// As [`open`](Load::open), with all files below `root`.
-    fn under(root: &Path) -> Result<Load, LoadError> {
+    /// The load of the cores of an experiment. All its threads must be on these.
+    ///
+    /// # Errors
+    /// As [`open`](Load::open).
+    pub fn on(cores: &Cores) -> Result<Load, LoadError> {
+        let mut cpus = [&cores.vcpus[..], &[cores.stimulus]].concat();
+        cpus.sort_unstable();
+        cpus.dedup();
+        Load::under(Path::new("/"), cpus)
+    }
+
+    /// With all files below `root`, of `cpus` or of all.
+    fn under(root: &Path, cpus: Vec<Cpu>) -> Result<Load, LoadError> {
         let stat = root.join("proc/stat");
         let mounts = fs::read_to_string(root.join("proc/self/mounts")).unwrap_or_default();
-        let source = cgroup_roots(&mounts, root).into_iter().find(|source| source.read(100).is_ok());
+        let mut sources = cgroup_roots(&mounts, root, !cpus.is_empty()).into_iter();
+        let source = sources.find(|source| source.read(&cpus, 100).is_ok());
         let load = Load {
             source: source.unwrap_or_else(|| Source::Stat(stat.clone())),
             stat,
+            cpus,
             hundredths_per_second: rustix::param::clock_ticks_per_second().max(1),
             own: vec![std::process::id()],
             start: Instant::now(),
@@ -141,9 +159,9 @@ impl Load {
         let own: Vec<Nanos> = self.own.iter().map(own).collect::<Result<_, _>>()?;
         Ok(Reading {
             at: Instant::now(),
-            all: self.source.read(self.hundredths_per_second)?,
+            all: self.source.read(&self.cpus, self.hundredths_per_second)?,
             own: own.into_iter().fold(Nanos::ZERO, |sum, own| Nanos(sum.get().saturating_add(own.get()))),
-            steal: read_stat(&self.stat, self.hundredths_per_second)?.steal,
+            steal: read_stat(&self.stat, &self.cpus, self.hundredths_per_second)?.steal,
         })
     }
 
@@ -211,27 +229,37 @@ impl Source {
         }
     }
 
-    /// CPU time of all since boot.
-    fn read(&self, per_second: u64) -> Result<Nanos, LoadError> {
+    /// CPU time of all since boot, on `cpus` or on all.
+    fn read(&self, cpus: &[Cpu], per_second: u64) -> Result<Nanos, LoadError> {
         let form = |path: &Path, what| LoadError::Form { path: path.to_owned(), what };
         match self {
-            Source::CgroupV1(path) => {
-                read(path)?.trim().parse().map(Nanos).map_err(|_| form(path, "number of nanoseconds"))
-            }
+            Source::CgroupV1(path) => sum_of(&read(path)?, cpus)
+                .ok_or_else(|| form(path, "number of nanoseconds of each CPU that is used")),
             Source::CgroupV2(path) => {
                 let text = read(path)?;
                 let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
                 let us = usage.and_then(|us| us.trim().parse().ok());
                 us.map(Nanos::from_micros).ok_or_else(|| form(path, "usage_usec"))
             }
-            Source::Stat(path) => Ok(read_stat(path, per_second)?.busy),
+            Source::Stat(path) => Ok(read_stat(path, cpus, per_second)?.busy),
         }
     }
 }
 
-/// The roots of the cgroup hierarchies that count CPU time, v1 before v2. `release_agent` exists in the true root of v1
-/// only; `cgroup.events` everywhere but in the true root of v2.
-fn cgroup_roots(mounts: &str, root: &Path) -> Vec<Source> {
+/// The sum of the numbers of some CPUs, of which there is one after another; without CPUs that of all.
+fn sum_of(text: &str, cpus: &[Cpu]) -> Option<Nanos> {
+    let of_each: Vec<u64> = text.split_ascii_whitespace().map(|ns| ns.parse().ok()).collect::<Option<_>>()?;
+    let used = |number: usize| cpus.is_empty() || cpus.iter().any(|cpu| cpu.0 as usize == number);
+    let last = cpus.last().map_or(0, |cpu| cpu.0 as usize);
+    let sum =
+        (0..).zip(&of_each).filter(|(at, _)| used(*at)).fold(0u64, |sum, (_, ns)| sum.saturating_add(*ns));
+    (last < of_each.len()).then_some(Nanos(sum))
+}
+
+/// The roots of the cgroup hierarchies that count CPU time, v1 before v2; or those that count that of each CPU. `release_agent`
+/// exists in the true root of v1 only; `cgroup.events` everywhere but in the true root of v2.
+fn cgroup_roots(mounts: &str, root: &Path, of_each_cpu: bool) -> Vec<Source> {
+    let usage = if of_each_cpu { "cpuacct.usage_percpu" } else { "cpuacct.usage" };
     let fields = mounts.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         Some((fields.next()?, fields.next()?, fields.next()?))
@@ -240,11 +268,10 @@ fn cgroup_roots(mounts: &str, root: &Path) -> Vec<Source> {
         .filter_map(|(place, kind, options)| {
             let place = root.join(place.trim_start_matches('/'));
             match kind {
-                "cgroup" if options.split(',').any(|option| option == "cpuacct") => place
-                    .join("release_agent")
-                    .exists()
-                    .then(|| Source::CgroupV1(place.join("cpuacct.usage"))),
-                "cgroup2" if !place.join("cgroup.events").exists() => {
+                "cgroup" if options.split(',').any(|option| option == "cpuacct") => {
+                    place.join("release_agent").exists().then(|| Source::CgroupV1(place.join(usage)))
+                }
+                "cgroup2" if !of_each_cpu && !place.join("cgroup.events").exists() => {
                     Some(Source::CgroupV2(place.join("cpu.stat")))
                 }
                 _ => None,
@@ -255,22 +282,34 @@ fn cgroup_roots(mounts: &str, root: &Path) -> Vec<Source> {
     roots
 }
 
-/// The line of `/proc/stat` for all CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Lines of `/proc/stat`: that of all CPUs, or the sum of those of some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stat {
     busy: Nanos,
     steal: Nanos,
 }
 
-fn read_stat(path: &Path, per_second: u64) -> Result<Stat, LoadError> {
-    let what = "line of all CPUs";
-    parse_stat(&read(path)?, per_second).ok_or_else(|| LoadError::Form { path: path.to_owned(), what })
+fn read_stat(path: &Path, cpus: &[Cpu], per_second: u64) -> Result<Stat, LoadError> {
+    let what = if cpus.is_empty() { "line of all CPUs" } else { "line of each CPU that is used" };
+    parse_stat(&read(path)?, cpus, per_second).ok_or_else(|| LoadError::Form { path: path.to_owned(), what })
 }
 
-/// The first line, of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal, and times of guests, which are in
-/// user and nice already.
-fn parse_stat(text: &str, per_second: u64) -> Option<Stat> {
-    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+/// Without CPUs the first line, of all.
+fn parse_stat(text: &str, cpus: &[Cpu], per_second: u64) -> Option<Stat> {
+    if cpus.is_empty() {
+        return stat_line(text, "cpu ", per_second);
+    }
+    let lines = cpus.iter().map(|cpu| stat_line(text, &format!("cpu{} ", cpu.0), per_second));
+    lines.into_iter().try_fold(Stat::default(), |sum, line| {
+        let add = |a: Nanos, b: Nanos| Nanos(a.get().saturating_add(b.get()));
+        let line = line?;
+        Some(Stat { busy: add(sum.busy, line.busy), steal: add(sum.steal, line.steal) })
+    })
+}
+
+/// One line: user, nice, system, idle, iowait, irq, softirq, steal, and times of guests, which are in user and nice already.
+fn stat_line(text: &str, begin: &str, per_second: u64) -> Option<Stat> {
+    let line = text.lines().find_map(|line| line.strip_prefix(begin))?;
     let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = *fields.as_slice() else {
         return None;

@@ -1,4 +1,4 @@
-//! One experiment at a time.
+//! One experiment at a time, repeated where others disturbed it.
 
 pub(crate) use dwell_testing::say;
 
@@ -22,6 +22,69 @@ pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
     let rig = Rig::open(vcpus).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
     Some(Alone { rig, _one: one })
 }
+
+/// How often something is measured at most until it holds.
+const ATTEMPTS: usize = 3;
+
+/// Why what was measured does not hold.
+#[derive(Debug)]
+pub(crate) enum Missed {
+    /// It is wrong, as far as is known on an undisturbed machine.
+    Wrong(String),
+    /// Other programs used the cores, so that nothing can be said.
+    Disturbed(String),
+}
+
+/// Measures up to three times until what was measured holds: a hypervisor below or another program may keep a core for a
+/// while. Only what depends on how long something takes is judged so. Prints why an attempt failed.
+///
+/// # Panics
+/// If every attempt is wrong. If none holds and one was disturbed, it prints `SKIP`.
+pub(crate) fn repeated(test: &str, attempt: impl FnMut() -> Result<(), Missed>) {
+    match attempts(test, attempt) {
+        Outcome::Held => (),
+        Outcome::Unknown => say!("SKIP others use this machine: {test}"),
+        Outcome::Wrong(reasons) => panic!("{test}: {reasons}"),
+    }
+}
+
+/// What follows from the attempts.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Held,
+    /// None held, and one was disturbed.
+    Unknown,
+    /// All were wrong, and how.
+    Wrong(String),
+}
+
+fn attempts(test: &str, mut attempt: impl FnMut() -> Result<(), Missed>) -> Outcome {
+    let mut wrong = vec![];
+    for number in 1..=ATTEMPTS {
+        let reason = match attempt() {
+            Ok(()) => return Outcome::Held,
+            Err(Missed::Wrong(reason)) => {
+                wrong.push(reason.clone());
+                reason
+            }
+            Err(Missed::Disturbed(reason)) => format!("{reason}, on a machine that others use"),
+        };
+        say!("attempt {number} of {ATTEMPTS} of {test}: {reason}");
+    }
+    if wrong.len() == ATTEMPTS { Outcome::Wrong(wrong.join("; ")) } else { Outcome::Unknown }
+}
+
+/// Ends an attempt as wrong where a condition does not hold.
+macro_rules! holds {
+    ($condition:expr, $($measured:tt)+) => {
+        let condition: bool = $condition;
+        if !condition {
+            let measured = format!($($measured)+);
+            return Err($crate::alone::Missed::Wrong(format!("not {}: {measured}", stringify!($condition))));
+        }
+    };
+}
+pub(crate) use holds;
 
 /// A block of its own, outside of any campaign.
 pub(crate) fn trial<'t, S>(name: &'t str, setting: &'t S) -> Trial<'t, S> {
@@ -54,4 +117,24 @@ pub(crate) fn threads_left() -> usize {
         std::thread::yield_now();
     }
     left()
+}
+
+#[test]
+fn what_holds_once_holds_and_what_is_always_wrong_fails() {
+    let run = |outcomes: &[fn() -> Result<(), Missed>]| {
+        let mut outcomes = outcomes.iter();
+        attempts("a test of this helper", || outcomes.next().expect("at most three attempts")())
+    };
+    let held = || Ok(());
+    let wrong = || {
+        let sleeps = 0.41;
+        holds!(sleeps > 0.8, "{sleeps} sleeps");
+        Ok(())
+    };
+    let disturbed = || Err(Missed::Disturbed("a test".to_owned()));
+    assert_eq!(run(&[held]), Outcome::Held);
+    assert_eq!(run(&[wrong, disturbed, held]), Outcome::Held);
+    assert_eq!(run(&[wrong, disturbed, wrong]), Outcome::Unknown);
+    let reason = "not sleeps > 0.8: 0.41 sleeps";
+    assert_eq!(run(&[wrong, wrong, wrong]), Outcome::Wrong([reason; 3].join("; ")));
 }

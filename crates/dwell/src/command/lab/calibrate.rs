@@ -35,7 +35,7 @@ pub(crate) struct CalibrateArgs {
 pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     let path = calibration::path()?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let calibration = calibrate(&rig, &mut session, &args.campaign, Intervals::Required)?;
     if !args.dry_run {
         calibration::store(&calibration, &path)?;

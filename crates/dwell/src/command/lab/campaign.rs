@@ -3,8 +3,8 @@
 use crate::command::record::command_line;
 use crate::{progress, quantity, stop};
 use anyhow::Context;
-use dwell_lab::experiment::LabError;
-use dwell_lab::host::Load;
+use dwell_lab::experiment::{LabError, Rig};
+use dwell_lab::host::{Load, Pinned};
 use dwell_lab::samples::{self, About};
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
@@ -112,14 +112,17 @@ pub(crate) struct Session {
     pub(crate) stop: Arc<AtomicBool>,
     line: progress::Live,
     what: String,
+    /// Keeps this thread on a core of the experiment, of which alone the load is read.
+    _aside: Pinned,
 }
 
 impl Session {
     /// # Errors
-    /// The load of the machine cannot be read.
-    pub(crate) fn open() -> anyhow::Result<Session> {
+    /// The load of the cores cannot be read.
+    pub(crate) fn open(rig: &Rig) -> anyhow::Result<Session> {
         let stop = stop::on_ctrl_c()?;
-        Ok(Session { load: Load::open()?, stop, line: progress::Live::new(), what: String::new() })
+        let load = Load::on(rig.cores())?;
+        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: rig.aside()? })
     }
 
     /// Names the next campaign, where there are several.
@@ -141,7 +144,7 @@ impl Session {
             &mut dyn FnMut(&Progress<'_>),
         ) -> Result<Measurements, CampaignError<LabError>>,
     ) -> anyhow::Result<Option<Measurements>> {
-        let Session { load, stop, line, what } = self;
+        let Session { load, stop, line, what, .. } = self;
         let mut show = |now: &Progress<'_>| {
             if line.due() {
                 line.show(&progress::of_campaign(what, now));

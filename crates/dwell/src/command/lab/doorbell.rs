@@ -92,7 +92,7 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
     let think = Gaps::open(args.think, LONGEST_GAP)?;
     let arms = arms(args.serve, &DEFAULT)?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let seed = args.campaign.seed();
     // A rough estimate of the overhead of a request; it only decides the length of a block.
     let besides = Nanos(args.service.get() + 40_000);

@@ -76,7 +76,7 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
         vcpus.iter().map(|(name, idle)| Ok((*name, Participants::Vcpus(Box::new(idle.parse::<Idle>()?)))));
     let parsed: Vec<(&str, Participants)> = parsed.collect::<anyhow::Result<_>>()?;
     let rig = Rig::open(2)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let native = [("native, futex", Participants::Futex), ("native, spinning", Participants::Spin)];
     let (first, rest) = parsed.split_first().expect("never empty");
     let others = rest.iter().chain(&native);

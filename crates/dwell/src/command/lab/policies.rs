@@ -83,7 +83,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
     let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let (seed, notes) = (args.campaign.seed(), rig.notes());
     let share = u32::try_from(gaps.len() * Poller::ALL.len()).unwrap_or(1);
     let (mut late_ns, mut campaigns) = (vec![], vec![]);

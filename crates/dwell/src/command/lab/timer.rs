@@ -80,7 +80,7 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
     let ahead = Gaps::open(args.ahead, LONGEST_GAP)?;
     let arms = arms(args.timer, &DEFAULT)?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let seed = args.campaign.seed();
     // A rough estimate of the overhead of a timer; it only decides the length of a block.
     let timers = rounds_of_a_block(mean(&ahead, seed), Nanos::from_micros(40), BLOCK, WARM_UP);

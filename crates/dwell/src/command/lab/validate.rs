@@ -102,7 +102,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     }
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let calibration = match (args.calibrate, stored()?) {
         (false, Some(calibration)) => calibration,
         _ => calibrate(&rig, &mut session, &args.campaign, Intervals::Optional)?,
@@ -228,7 +228,7 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
     columns.push(Column::number("median block", "median_error").rank(1));
     let mut table = Table::new(columns);
     for GapsResult { gaps, predictions, .. } in &validated.distributions {
-        for Prediction { arm, figure, predicted, measured, error, median_error } in predictions {
+        for Prediction { arm, figure, predicted, measured, error, median_error, .. } in predictions {
             let value =
                 |value: f64| if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) };
             let text = |text: &str| Cell::Text(text.to_owned());

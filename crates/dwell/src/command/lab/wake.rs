@@ -84,7 +84,7 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
     let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
     let arms = arms(args.idle, &default)?;
     let rig = Rig::open(1)?;
-    let mut session = Session::open()?;
+    let mut session = Session::open(&rig)?;
     let names: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
     let seed = args.campaign.seed();
     let wakes = wakes_of_a_block(mean(&gaps, seed), BLOCK);

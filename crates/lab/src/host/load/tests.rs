@@ -21,7 +21,7 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn source_of(files: &[(&str, &str)]) -> (String, Nanos) {
     let root = machine(files);
-    let load = Load::under(root.path()).unwrap();
+    let load = Load::under(root.path(), vec![]).unwrap();
     let name = load.source().replace(root.path().to_str().unwrap(), "");
     (name, load.read().unwrap().all)
 }
@@ -49,24 +49,57 @@ fn the_exact_source_is_taken_before_those_that_sample() {
 #[test]
 fn files_that_are_absent_or_strange_are_named() {
     let nothing = machine(&[]);
-    let error = Load::under(nothing.path()).unwrap_err();
+    let error = Load::under(nothing.path(), vec![]).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat"), "{error}");
     let short = machine(&[("proc/stat", "cpu 1 2 3\n")]);
-    let error = Load::under(short.path()).unwrap_err();
+    let error = Load::under(short.path(), vec![]).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat: it has no line of all CPUs"), "{error}");
 }
 
 #[test]
 fn stat_is_read_without_guest_time_twice() {
-    let stat = parse_stat(STAT, 100).unwrap();
+    let stat = parse_stat(STAT, &[], 100).unwrap();
     assert_eq!(stat, Stat { busy: Nanos(1_630_000_000), steal: Nanos(800_000_000) });
-    assert_eq!(parse_stat("cpu0 1 2 3 4 5 6 7 8\n", 100), None);
+    assert_eq!(parse_stat("cpu0 1 2 3 4 5 6 7 8\n", &[], 100), None);
+}
+
+/// Somebody is busy on CPU 0, which the experiment on CPUs 1 and 2 does not see.
+#[test]
+fn only_the_cores_of_the_experiment_count() {
+    const EACH: &str = "cpu  900 0 0 0 0 0 0 900\n\
+                        cpu0 600 0 0 0 0 0 0 600\n\
+                        cpu1 100 0 0 0 0 0 0 50\n\
+                        cpu2 200 0 0 0 0 0 0 250\n\
+                        cpu21 7 0 0 0 0 0 0 7\n";
+    let used = vec![Cpu(1), Cpu(2)];
+    let of = |files: &[(&str, &str)], cpus: &[Cpu]| {
+        let root = machine(files);
+        let load = Load::under(root.path(), cpus.to_vec())?;
+        load.read().map(|reading| (load.source.error(), reading.all, reading.steal))
+    };
+    let stat = [("proc/stat", EACH), ("proc/self/mounts", BOTH)];
+    let v2 = ("cg/unified/cpu.stat", "usage_usec 77\n");
+    let sampled = (TICKS_ERROR, Nanos(3_000_000_000), Nanos(3_000_000_000));
+    assert_eq!(of(&stat, &used).unwrap(), sampled);
+    assert_eq!(of(&[&stat[..], &[v2]].concat(), &used).unwrap(), sampled);
+    let v1 = [
+        ("cg/acct/release_agent", "\n"),
+        ("cg/acct/cpuacct.usage", "999\n"),
+        ("cg/acct/cpuacct.usage_percpu", "600 100 203 \n"),
+    ];
+    let exact = [&stat[..], &v1, &[v2]].concat();
+    assert_eq!(of(&exact, &used).unwrap(), (Nanos::ZERO, Nanos(303), sampled.2));
+    assert_eq!(of(&exact, &[]).unwrap(), (Nanos::ZERO, Nanos(999), Nanos(9_000_000_000)));
+    let error = of(&stat, &[Cpu(3)]).unwrap_err().to_string();
+    assert!(error.ends_with("proc/stat: it has no line of each CPU that is used"), "{error}");
+    assert_eq!(sum_of("1 2", &[Cpu(2)]), None);
+    assert_eq!(sum_of("1 x", &[]), None);
 }
 
 #[test]
 fn what_is_not_ours_is_foreign_and_never_negative() {
     let root = machine(&[("proc/stat", STAT)]);
-    let load = Load::under(root.path()).unwrap();
+    let load = Load::under(root.path(), vec![]).unwrap();
     let at = Instant::now();
     let reading = |ms, all, own, steal| Reading {
         at: at + Duration::from_millis(ms),
@@ -158,7 +191,9 @@ fn waiting_for_quiet_has_an_end() {
 proptest! {
     #[test]
     fn no_text_makes_the_parsers_panic(text in "(cpu |cgroup|cgroup2|/|cpuacct|[0-9 ,\n]|\\PC)*", per_second: u64) {
-        let _ = parse_stat(&text, per_second);
-        let _ = cgroup_roots(&text, Path::new("/none"));
+        let _ = parse_stat(&text, &[], per_second);
+        let _ = parse_stat(&text, &[Cpu(0), Cpu(7)], per_second);
+        let _ = sum_of(&text, &[Cpu(0), Cpu(7)]);
+        let _ = cgroup_roots(&text, Path::new("/none"), true);
     }
 }
