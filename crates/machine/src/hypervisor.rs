@@ -49,7 +49,7 @@ pub(crate) fn below_this_cpu() -> Option<Hypervisor> {
 #[cfg(target_arch = "x86_64")]
 mod cpuid {
     use super::{Hypervisor, KVM};
-    use core::arch::x86_64::__cpuid;
+    use raw_cpuid::cpuid;
 
     /// Leaf 1, ECX: a hypervisor is present.
     const HYPERVISOR_PRESENT: u32 = 1 << 31;
@@ -59,7 +59,7 @@ mod cpuid {
     const STEP: usize = 0x100;
 
     pub(crate) fn hypervisor() -> Option<Hypervisor> {
-        if __cpuid(1).ecx & HYPERVISOR_PRESENT == 0 {
+        if cpuid!(1).ecx & HYPERVISOR_PRESENT == 0 {
             return None;
         }
         // A KVM that also poses as Hyper-V shows its own leaves higher up; Linux looks for them in the same way.
@@ -71,13 +71,13 @@ mod cpuid {
 
     fn kvm_at(base: u32) -> Option<Hypervisor> {
         (signature(base) == KVM).then(|| {
-            let features = __cpuid(base + 1);
+            let features = cpuid!(base + 1);
             Hypervisor::kvm(features.eax, features.edx)
         })
     }
 
     fn signature(base: u32) -> String {
-        let leaf = __cpuid(base);
+        let leaf = cpuid!(base);
         let letters: Vec<u8> =
             [leaf.ebx, leaf.ecx, leaf.edx].iter().flat_map(|word| word.to_le_bytes()).collect();
         let text = String::from_utf8_lossy(&letters);

@@ -6,8 +6,9 @@
 use super::thread::nanos;
 use dwell_machine::{Machine, Sysroot};
 use dwell_policy::Nanos;
+use raw_cpuid::cpuid;
 use rustix::time::ClockId;
-use std::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
+use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
@@ -222,7 +223,7 @@ fn judge([begin, middle, end]: [Mark; 3], kvm: Option<TscHz>) -> Result<(TscHz, 
 fn invariant() -> bool {
     const EXTENDED: u32 = 0x8000_0000;
     const POWER: u32 = 0x8000_0007;
-    __cpuid(EXTENDED).eax >= POWER && __cpuid(POWER).edx & (1 << 8) != 0
+    cpuid!(EXTENDED).eax >= POWER && cpuid!(POWER).edx & (1 << 8) != 0
 }
 
 /// One moment by both clocks.
