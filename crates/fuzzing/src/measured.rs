@@ -1,13 +1,9 @@
 //! What a command is said to have measured, any text: an error, or rows.
 
-#[allow(dead_code)]
-#[path = "../../dwell/src/command/report/measured.rs"]
-mod command;
-
 /// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(measured) = command::parse("fuzz".to_owned(), text) else { return };
+    let Ok(measured) = dwell_report::measured::parse(text) else { return };
     let json = serde_json::to_string(&measured).unwrap();
     assert!(json.len() >= 2);
 }

@@ -7,6 +7,8 @@
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
 use dwell_recording::{Episode, Layer, Metadata, Packing, SettingValue, SettingsChange, WakeCause, Writer};
+use dwell_report::measured::{Measured, Row, error};
+use dwell_stats::Interval;
 use dwell_testing::fixture::{Fixture, guest_plan, host_plan, trap_plan};
 use flate2::{Compression, write::GzEncoder};
 use std::io::Write;
@@ -221,19 +223,21 @@ fn libvirt() -> Vec<Vec<u8>> {
 }
 
 fn measured() -> Vec<Vec<u8>> {
-    [
-        r#"{"recorded_under": "host:1ms", "distributions": [{"gaps": "exponential:100us", "rounds": 9, "verdicts": [{"arm":
-        "host:50us", "figure": "halts", "predicted": 0.6, "measured": 0.5, "error": {"low": null, "value": 0.2, "high":
-        0.25}}]}]}"#,
-        r#"{"qemu": "11.1", "iothread": "io0", "arms": [{"name": "A"}, {"name": "B", "predicted": {"sleeps": 0.3,
-        "polled_ns": 9.0}}], "findings": {"rows": [{"arm": "B", "figure": "sleeps_per_request", "value": {"low": 0.25,
-        "value": 0.3, "high": 0.4}}]}}"#,
-        r#"{"change": 3, "verdict": "came_in_part", "rounds": 8, "figures": [{"figure": "halts_per_s", "predicted_before":
-        100.0, "predicted_after": 300.0, "before": {"low_95": 90.0, "value": 100.0, "high_95": null}, "after": null,
-        "difference": null}]}"#,
-    ]
-    .map(|text| text.as_bytes().to_vec())
-    .to_vec()
+    let row = |figure: &str, measured: f64, high: f64| Row {
+        subject: "exponential:100us, host:50us".to_owned(),
+        figure: figure.to_owned().into(),
+        predicted: 0.6,
+        measured,
+        error: error(0.6, Interval { low: measured * 0.9, value: measured, high }),
+    };
+    let rows = vec![row("halts", 0.5, 0.55), row("polled_ns", 0.0, f64::INFINITY)];
+    let with_verdict = Some("regression".to_owned());
+    [None, with_verdict]
+        .map(|verdict| {
+            let measured = Measured { source: "dwell verify".into(), verdict, rows: rows.clone() };
+            serde_json::json!({ "change": 3, "predicted_and_measured": measured }).to_string().into_bytes()
+        })
+        .to_vec()
 }
 
 fn kvm_stats() -> Vec<Vec<u8>> {

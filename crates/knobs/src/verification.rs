@@ -6,31 +6,12 @@
 
 use crate::plan::Plan;
 pub use dwell_replay::Figure;
-use dwell_stats::MIN_ROUNDS;
+use dwell_stats::{Interval, MIN_ROUNDS};
 use serde::{Deserialize, Serialize};
 
 /// The figure that a plan promises a gain of.
 pub fn promised(plan: &Plan) -> Figure {
     plan.effect.gain.map_or(Figure::Cost, |gain| gain.of)
-}
-
-/// A value with its 95 % interval; a limit that is not known is `null`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
-    /// Lower limit.
-    pub low_95: Option<f64>,
-    /// The value.
-    pub value: f64,
-    /// Upper limit.
-    pub high_95: Option<f64>,
-}
-
-impl Measured {
-    /// From limits that may be infinite.
-    pub fn new(low: f64, value: f64, high: f64) -> Measured {
-        let known = |limit: f64| limit.is_finite().then_some(limit);
-        Measured { low_95: known(low), value, high_95: known(high) }
-    }
 }
 
 /// One figure, predicted and measured.
@@ -43,13 +24,13 @@ pub struct Compared {
     /// Predicted after it.
     pub predicted_after: f64,
     /// Measured with the values from before; `None` where it cannot be measured.
-    pub before: Option<Measured>,
+    pub before: Option<Interval>,
     /// Measured with the values from after.
-    pub after: Option<Measured>,
+    pub after: Option<Interval>,
     /// After - before, within rounds.
-    pub difference: Option<Measured>,
+    pub difference: Option<Interval>,
     /// The same for before and its control: the error of the method.
-    pub control_difference: Option<Measured>,
+    pub control_difference: Option<Interval>,
 }
 
 /// Whether the measurement confirms the predicted effect.
@@ -132,8 +113,8 @@ pub fn judge(compared: &Compared, rounds: u32) -> Verdict {
         return Verdict::NotEnoughRounds;
     }
     let predicted = compared.predicted_after - compared.predicted_before;
-    let limits = compared.difference.and_then(|difference| difference.low_95.zip(difference.high_95));
-    let Some((low, high)) = limits else { return Verdict::NotMeasured };
+    let limits = compared.difference.and_then(|difference| difference.limits());
+    let Some([low, high]) = limits else { return Verdict::NotMeasured };
     // As a gain is counted: less is better where less was predicted.
     let (low, high, predicted) =
         if predicted <= 0.0 { (low, high, predicted) } else { (-high, -low, -predicted) };
@@ -160,7 +141,7 @@ mod tests {
             predicted_after: after,
             before: None,
             after: None,
-            difference: Some(Measured::new(low, f64::midpoint(low, high), high)),
+            difference: Some(Interval { low, value: f64::midpoint(low, high), high }),
             control_difference: None,
         };
         judge(&compared, rounds)

@@ -7,6 +7,7 @@
 
 pub mod harmless;
 mod histogram;
+pub mod measured;
 pub mod page;
 pub mod priced;
 mod table;

@@ -2,17 +2,18 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// An estimate between two limits. A limit that is not known is infinite (`null` in JSON).
+/// An estimate between two limits. A limit that is not known is infinite (`null` in JSON). Journals of earlier versions have
+/// the limits under the names `low_95` and `high_95`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower limit.
-    #[serde(deserialize_with = "or_minus_infinity")]
+    #[serde(alias = "low_95", deserialize_with = "or_minus_infinity")]
     pub low: f64,
     /// The estimate.
     #[serde(deserialize_with = "or_nan")]
     pub value: f64,
     /// Upper limit.
-    #[serde(deserialize_with = "or_infinity")]
+    #[serde(alias = "high_95", deserialize_with = "or_infinity")]
     pub high: f64,
 }
 

@@ -11,10 +11,10 @@ use dwell_knobs::change::{self, Side, Standing};
 use dwell_knobs::condition;
 use dwell_knobs::journal::{Change, Id, Journal, State};
 use dwell_knobs::knob::Knob;
-use dwell_knobs::verification::{self, Compared, Figure, Measured, Verdict, Verification, judge};
+use dwell_knobs::verification::{self, Compared, Figure, Verdict, Verification, judge};
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::{Cell, Column, Table, duration, measured};
 use dwell_stats::{Arms, Campaign, CampaignOptions, Interval, MIN_ROUNDS, Results, Ungated, Unit};
 use serde::Serialize;
 use sides::Sides;
@@ -61,6 +61,8 @@ struct Verified<'a> {
     change: Id,
     #[serde(flatten)]
     verification: &'a Verification,
+    /// Each figure before and after the change, for `dwell report --measured`.
+    predicted_and_measured: measured::Measured,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -170,10 +172,6 @@ fn measure(
     Ok((record?.results(), sides))
 }
 
-fn measured(interval: Interval) -> Measured {
-    Measured::new(interval.low, interval.value, interval.high)
-}
-
 fn conclude(
     args: &Args,
     machine: &dyn Writable,
@@ -185,8 +183,8 @@ fn conclude(
     let control = format!("{BEFORE} (A/A)");
     let compared = |figure: Figure| {
         let row = |arm: &str| results.row(arm, figure.name());
-        let value = |arm: &str| Some(measured(row(arm)?.value?));
-        let difference = |arm: &str| Some(measured(row(arm)?.comparison?.difference));
+        let value = |arm: &str| row(arm)?.value;
+        let difference = |arm: &str| Some(row(arm)?.comparison?.difference);
         let (predicted_before, predicted_after) =
             (figure.of(&plan.effect.present), figure.of(&plan.effect.recommended));
         Compared {
@@ -250,7 +248,26 @@ fn other_load(now: Option<f64>, planned: Option<f64>) -> Option<String> {
 }
 
 fn report(args: &Args, change: &Change, verification: &Verification) -> anyhow::Result<()> {
-    let verified = Verified { change: change.id, verification };
+    let rows = |of: &Compared| {
+        let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
+        let figure = of.figure.name();
+        sides.map(|(side, predicted, value)| {
+            let value = value?;
+            Some(measured::Row {
+                subject: format!("change {}, {side}", change.id),
+                figure: figure.into(),
+                predicted,
+                measured: value.value,
+                error: measured::error(predicted, value),
+            })
+        })
+    };
+    let predicted_and_measured = measured::Measured {
+        source: "dwell verify".into(),
+        verdict: Some(verification.verdict.words().to_owned()),
+        rows: verification.figures.iter().flat_map(rows).flatten().collect(),
+    };
+    let verified = Verified { change: change.id, verification, predicted_and_measured };
     match args.format.format {
         Format::Json => output::json(&verified),
         Format::Csv => output::csv(&table(verification)),
@@ -299,8 +316,8 @@ fn table(verification: &Verification) -> Table {
         Column::number("A/A from", "control_low_95").rank(4),
         Column::number("A/A to", "control_high_95").rank(4),
     ]);
-    let value = |measured: Option<Measured>| measured.map_or(Cell::Missing, |m| Cell::Rounded(m.value));
-    let limit = |limit: Option<f64>| limit.map_or(Cell::Missing, Cell::Rounded);
+    let value = |measured: Option<Interval>| measured.map_or(Cell::Missing, |m| Cell::Rounded(m.value));
+    let limit = |limit: Option<f64>| limit.filter(|l| l.is_finite()).map_or(Cell::Missing, Cell::Rounded);
     for compared in &verification.figures {
         let (difference, control) = (compared.difference, compared.control_difference);
         table.push([
@@ -310,10 +327,10 @@ fn table(verification: &Verification) -> Table {
             value(compared.before),
             value(compared.after),
             value(difference),
-            limit(difference.and_then(|m| m.low_95)),
-            limit(difference.and_then(|m| m.high_95)),
-            limit(control.and_then(|m| m.low_95)),
-            limit(control.and_then(|m| m.high_95)),
+            limit(difference.map(|m| m.low)),
+            limit(difference.map(|m| m.high)),
+            limit(control.map(|m| m.low)),
+            limit(control.map(|m| m.high)),
         ]);
     }
     table

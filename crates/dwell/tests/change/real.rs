@@ -225,7 +225,7 @@ fn polling_that_is_switched_on_is_seen_and_switched_off_again() {
     if rounds < 6 {
         return say!("SKIP only {rounds} rounds: {NAME}");
     }
-    let low = polling["difference"]["low_95"].as_f64();
+    let low = polling["difference"]["low"].as_f64();
     assert!(low.is_some_and(|low| low > 0.0), "{verified}");
     assert!(value("before") < value("after") / 5.0, "{verified}");
     // A window that is there still shrinks to 0 within a few halts.

@@ -124,26 +124,23 @@ impl Inputs {
 
     /// What `dwell lab validate --format json` prints, in small.
     pub(crate) fn measured(&self) -> String {
-        let verdict = |arm: &str, figure: &str, predicted: f64, measured: f64| {
+        let row = |arm: &str, figure: &str, predicted: f64, measured: f64| {
             let error = predicted / measured - 1.0;
-            format!(
-                r#"{{"arm": "{arm}", "figure": "{figure}", "predicted": {predicted}, "measured": {measured},
-                "error": {{"low": {}, "value": {error}, "high": {}}}}}"#,
-                error - 0.05,
-                error + 0.04
-            )
+            serde_json::json!({
+                "subject": format!("exponential:100us, {arm}"), "figure": figure,
+                "predicted": predicted, "measured": measured,
+                "error": { "low": error - 0.05, "value": error, "high": error + 0.04 },
+            })
         };
-        let verdicts: Vec<String> = [("host:50us", 0.6, 0.55), ("host:200us", 0.21, 0.2)]
+        let rows: Vec<serde_json::Value> = [("host:50us", 0.6, 0.55), ("host:200us", 0.21, 0.2)]
             .into_iter()
             .flat_map(|(arm, predicted, measured)| {
-                let polled = verdict(arm, "polled_ns", predicted * 1e5, measured * 1e5);
-                [verdict(arm, "halts", predicted, measured), polled]
+                let polled = row(arm, "polled_ns", predicted * 1e5, measured * 1e5);
+                [row(arm, "halts", predicted, measured), polled]
             })
             .collect();
-        let gaps = format!(r#"{{"gaps": "exponential:100us", "verdicts": [{}]}}"#, verdicts.join(","));
-        self.write(
-            "validate.json",
-            &format!(r#"{{"recorded_under": "host:1ms", "distributions": [{gaps}]}}"#),
-        )
+        let measured = serde_json::json!({ "source": "dwell lab validate", "verdict": null, "rows": rows });
+        let output = serde_json::json!({ "recorded_under": "host:1ms", "predicted_and_measured": measured });
+        self.write("validate.json", &output.to_string())
     }
 }

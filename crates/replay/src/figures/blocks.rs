@@ -4,7 +4,7 @@
 use super::timeline::slice_ns;
 use dwell_recording::accounting::Outcome;
 use dwell_recording::{Chunk, Contents};
-use dwell_stats::{Bootstrap, Draw};
+use dwell_stats::{Bootstrap, Draw, Interval};
 use serde::Serialize;
 
 /// Blocks of a recording: as many as `dwell tune` cuts its half into.
@@ -81,19 +81,8 @@ pub struct Compared {
     pub before: Option<f64>,
     /// After.
     pub after: Option<f64>,
-    /// After by before.
-    pub ratio: Option<Ratio>,
-}
-
-/// A ratio with its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
-    /// The ratio.
-    pub value: f64,
-    /// Lower end.
-    pub low_95: f64,
-    /// Upper end.
-    pub high_95: f64,
+    /// After by before, with its 95 % interval.
+    pub ratio: Option<Interval>,
 }
 
 /// A sum over another.
@@ -136,7 +125,6 @@ fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
         let (before, after) = (drawn(&a, of_a), drawn(&b, of_b));
         Some(after? / before.filter(|&value| value > 0.0)?)
     });
-    let ratio = ratio.map(|ratio| Ratio { value: ratio.value, low_95: ratio.low, high_95: ratio.high });
     let all = |parts: &[(f64, f64)]| quotient(&mut parts.iter().copied());
     Compared { figure: figure.name, before: all(&a), after: all(&b), ratio }
 }

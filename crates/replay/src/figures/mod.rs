@@ -11,7 +11,7 @@ mod polls;
 mod recorded;
 mod timeline;
 
-pub use blocks::{Block, Compared, Ratio, compare};
+pub use blocks::{Block, Compared, compare};
 pub use closeup::{Closeup, LONGEST as CLOSEUP};
 pub use dwell_stats::{Bucket, LogHistogram};
 pub use polls::{PollBucket, Polls, Windows};

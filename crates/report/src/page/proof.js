@@ -150,10 +150,10 @@ const measured = () =>
 /** What the change did: the figures that are surely lower or higher after it, and those that are not. */
 const changed = () => {
   const rows = report.comparison.filter((row) => row.ratio);
-  const sure = (row) => (row.ratio.high_95 < 1 ? 'lower' : row.ratio.low_95 > 1 ? 'higher' : 'same');
+  const sure = (row) => (row.ratio.high < 1 ? 'lower' : row.ratio.low > 1 ? 'higher' : 'same');
   const words = (row) => {
     const by = Math.abs(row.ratio.value - 1);
-    const limits = [row.ratio.low_95 - 1, row.ratio.high_95 - 1].map((limit) => `${limit > 0 ? '+' : ''}${percent(limit)}`);
+    const limits = [row.ratio.low - 1, row.ratio.high - 1].map((limit) => `${limit > 0 ? '+' : ''}${percent(limit)}`);
     return `${plain(row.figure)} ${percent(by)} ${sure(row)} [${limits.join(', ')}]`;
   };
   const differing = rows.filter((row) => sure(row) !== 'same');
@@ -187,11 +187,11 @@ const comparison = () => {
     .map((row) => ({
       subject: plain(row.figure),
       group: 'after / before',
-      low: row.ratio.low_95,
+      low: row.ratio.low,
       value: row.ratio.value,
-      high: row.ratio.high_95,
+      high: row.ratio.high,
       row,
-      words: `${figure(row.figure, row.before)} before, ${figure(row.figure, row.after)} after: ${fixed(row.ratio.value)} [${fixed(row.ratio.low_95)}, ${fixed(row.ratio.high_95)}]`,
+      words: `${figure(row.figure, row.before)} before, ${figure(row.figure, row.after)} after: ${fixed(row.ratio.value)} [${fixed(row.ratio.low)}, ${fixed(row.ratio.high)}]`,
     }));
   const missing = report.comparison.filter((row) => !row.ratio).map((row) => plain(row.figure));
   const ratios = rows.length
@@ -206,7 +206,7 @@ const comparison = () => {
           figure(row.figure, row.before),
           figure(row.figure, row.after),
           fixed(row.ratio.value),
-          `[${fixed(row.ratio.low_95)}, ${fixed(row.ratio.high_95)}]`,
+          `[${fixed(row.ratio.low)}, ${fixed(row.ratio.high)}]`,
         ],
       })
     : null;

@@ -14,6 +14,7 @@ use dwell_lab::host::thread::Thread;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_report::measured::{self, Measured};
 use dwell_report::{Cell, Column, Table, duration, percent};
 use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Progress, Results, Trial, Unit};
 use serde::Serialize;
@@ -86,6 +87,9 @@ struct Benched<'a> {
     thread_id: u32,
     arms: Vec<Arm>,
     findings: &'a Results,
+    /// For `dwell report --measured`. Only the sleeps can be compared: the prediction of CPU time is polling CPU, which is not
+    /// measured separately.
+    predicted_and_measured: Measured,
 }
 
 #[derive(Serialize)]
@@ -330,6 +334,18 @@ fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
     Waits::record(tid, RECORD, stop, || live.requests()).context("cannot record the thread without polling")
 }
 
+fn measured_row(iothread: &str, arm: &Arm, findings: &Results) -> Option<measured::Row> {
+    let predicted = arm.predicted?.sleeps;
+    let value = findings.row(&arm.name, SLEEPS_PER_REQUEST)?.value?;
+    Some(measured::Row {
+        subject: format!("{iothread}, {}", arm.name),
+        figure: SLEEPS_PER_REQUEST.into(),
+        predicted,
+        measured: value.value,
+        error: measured::error(predicted, value),
+    })
+}
+
 fn report(
     args: &Args,
     qemu: &str,
@@ -346,7 +362,12 @@ fn report(
         predicted: predicted.as_ref().and_then(|all| all.get(index).copied()),
     };
     let arms: Vec<Arm> = settings.iter().enumerate().map(arm).collect();
-    let benched = Benched { qemu, iothread, thread_id, arms, findings };
+    let predicted_and_measured = Measured {
+        source: "dwell iothread bench".into(),
+        verdict: None,
+        rows: arms.iter().filter_map(|arm| measured_row(iothread, arm, findings)).collect(),
+    };
+    let benched = Benched { qemu, iothread, thread_id, arms, findings, predicted_and_measured };
     match args.format.format {
         Format::Json => output::json(&benched)?,
         Format::Csv => output::csv(&table(&benched))?,

@@ -16,6 +16,7 @@ use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::{Halts, Idle};
+use dwell_report::measured::{self, Measured};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Arms, Campaign, Warning};
 use serde::Serialize;
@@ -71,6 +72,8 @@ struct Validated {
     notes: Vec<String>,
     distributions: Vec<GapsResult>,
     median_absolute_errors: Vec<MedianError>,
+    /// All of them, for `dwell report --measured`.
+    predicted_and_measured: Measured,
 }
 
 #[derive(Serialize)]
@@ -150,6 +153,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
         error: median_error(&all, figure),
         rows: all.iter().filter(|prediction| prediction.figure == figure).count(),
     });
+    let rows = distributions.iter().flat_map(measured_rows).collect();
     let validated = Validated {
         recorded_under: args.under.to_string(),
         contending_tasks: args.contended,
@@ -158,9 +162,20 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
         notes,
         distributions,
         median_absolute_errors: medians.into(),
+        predicted_and_measured: Measured { source: "dwell lab validate".into(), verdict: None, rows },
     };
     print(&validated, args.format.format)?;
     Ok(Answer::Yes)
+}
+
+fn measured_rows(of: &GapsResult) -> impl Iterator<Item = measured::Row> {
+    of.predictions.iter().map(|prediction| measured::Row {
+        subject: format!("{}, {}", of.gaps, prediction.arm),
+        figure: prediction.figure.clone(),
+        predicted: prediction.predicted,
+        measured: prediction.measured,
+        error: prediction.error,
+    })
 }
 
 /// The calibration that is stored for this host.

@@ -1,6 +1,6 @@
 //! All figures of a report, computed once. The four forms are views of this value.
 
-use super::measured::{self, Measured};
+use super::measured::{self, MeasuredFile};
 use crate::check;
 use crate::command::apply;
 use crate::command::tune::{self, GoalArgs, Tuned};
@@ -52,7 +52,7 @@ pub(super) struct Report {
     pub(super) comparison: Option<Vec<Compared>>,
     pub(super) plan: Option<PlanFile>,
     pub(super) exits: Vec<Exits>,
-    pub(super) measured: Vec<Measured>,
+    pub(super) measured: Vec<MeasuredFile>,
 }
 
 /// The role of a recording in the report.

@@ -1,11 +1,12 @@
 //! The report for a terminal.
 
 use super::gather::{Exits, PlanFile, Recording, Report, Role};
-use super::measured::Measured;
+use super::measured::MeasuredFile;
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
 use dwell_knobs::plan::Effect;
 use dwell_replay::figures::{Compared, PolicyFigures};
+use dwell_report::measured::Measured;
 use dwell_report::{Cell, Column, Table, percent, priced};
 use dwell_trace::exits::NARROW;
 
@@ -29,8 +30,8 @@ pub(super) fn words(report: &Report) -> String {
     for Exits { file, table } in &report.exits {
         text += &format!("== exits: {}\n\n{}\n", file.escape_debug(), table.render(NARROW));
     }
-    for measured in &report.measured {
-        let (source, file) = (measured.source, measured.file.escape_debug());
+    for MeasuredFile { file, measured } in &report.measured {
+        let (source, file) = (measured.source.escape_debug(), file.escape_debug());
         text += &format!(
             "== predicted and measured: {source}, {file}\n\n{}\n",
             crate::output::fitted(&beside(measured))
@@ -161,8 +162,8 @@ fn compared(comparison: &[Compared]) -> Table {
             Some(value) => Cell::Rounded(value),
             None => Cell::Missing,
         };
-        let interval = |ratio: &dwell_replay::figures::Ratio| {
-            format!("[{}, {}]", dwell_report::ratio(ratio.low_95), dwell_report::ratio(ratio.high_95))
+        let interval = |ratio: &dwell_stats::Interval| {
+            format!("[{}, {}]", dwell_report::ratio(ratio.low), dwell_report::ratio(ratio.high))
         };
         table.push([
             Cell::Text((*figure).to_owned()),
@@ -192,7 +193,7 @@ fn beside(measured: &Measured) -> Table {
         let end = |end: f64| if end.is_finite() { percent(end) } else { "?".to_owned() };
         table.push([
             Cell::Text(row.subject.clone()),
-            Cell::Text(row.figure.clone()),
+            Cell::Text(row.figure.to_string()),
             value(row.predicted),
             value(row.measured),
             Cell::share(Some(row.error.value).filter(|value| value.is_finite())),
