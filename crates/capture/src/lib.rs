@@ -39,6 +39,8 @@ pub mod tracefs;
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod overflow;
 
 pub use dwell_trace::guest::GuestSource;
 pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};

@@ -4,6 +4,7 @@ use crate::bpf::{BpfError, BpfSource};
 use crate::decode::Decoder;
 use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
+use crate::record::now_ns;
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
@@ -163,6 +164,14 @@ impl Trace {
         Ok(Trace { tracer, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
     }
 
+    /// Of samples whose type is a place in `decoders`.
+    #[cfg(test)]
+    pub(crate) fn of(sampler: Sampler, decoders: &[Decoder]) -> Trace {
+        let decoders = decoders.iter().copied().map(Some).collect();
+        let (tracer, probes, type_at) = (Tracer::Perf(sampler), vec![], COMMON_TYPE);
+        Trace { tracer, probes, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() }
+    }
+
     /// The probes that are open.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
@@ -238,9 +247,16 @@ impl Trace {
 
     /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is counted as lost comes
     /// as [`EventKind::Lost`] too, so that nothing is paired across it.
-    pub fn drain(&mut self, mut each: impl FnMut(Event)) -> u64 {
+    ///
+    /// Where a buffer was full an [`EventKind::Gap`] comes as well, which begins at the last event before it.
+    pub fn drain(&mut self, each: impl FnMut(Event)) -> u64 {
+        self.drain_at(now_ns, each)
+    }
+
+    /// As [`Trace::drain`], by this clock \[ns, CLOCK_MONOTONIC\].
+    pub(crate) fn drain_at(&mut self, now_ns: impl Fn() -> u64, mut each: impl FnMut(Event)) -> u64 {
         let Trace { tracer, type_at, decoders, lost, told, .. } = self;
-        // A loss without a time of its own is put where the CPU's last event was.
+        // A loss without a time of its own is put where the last event was.
         let mut last_ns = 0;
         let loss = |cpu, time_ns, count| Event {
             time_ns,
@@ -278,6 +294,10 @@ impl Trace {
                 *lost.entry(cpu).or_default() += count;
                 *told.entry(cpu).or_default() += count;
                 each(loss(cpu, time_ns.unwrap_or(last_ns), count));
+            }
+            Record::Full => {
+                let kind = EventKind::Gap { cpu, until_ns: now_ns() };
+                each(Event { time_ns: last_ns, cpu, pid: 0, tid: 0, kind });
             }
             Record::Malformed => {
                 *lost.entry(cpu).or_default() += 1;

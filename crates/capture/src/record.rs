@@ -256,7 +256,7 @@ impl Recorder {
     ) -> Result<Status, RecordError> {
         let io = |what| move |source| RecordError::Io { what, source };
         let started = Instant::now();
-        let mut round = Round { merge: Merge::new(), status: Status::default(), named: 0 };
+        let mut round = Round::default();
         let mut looked = started;
         let _first = come_first();
         self.trace.enable().map_err(io("switch on"))?;
@@ -297,22 +297,8 @@ impl Recorder {
 
     /// Empties the buffers.
     fn read(&mut self, round: &mut Round) {
-        let mut late = Vec::new();
-        let Round { merge, status, .. } = round;
-        self.trace.drain(|event| {
-            let is_loss = matches!(event.kind, EventKind::Lost { .. });
-            match merge.push(event) {
-                true => status.events += u64::from(!is_loss),
-                false => late.push(event),
-            }
-        });
-        for event in late {
-            // What a record of losses counts is counted already.
-            if !matches!(event.kind, EventKind::Lost { .. }) {
-                self.trace.count_lost(event.cpu, 1);
-            }
-            merge.push_loss(&event);
-        }
+        self.trace.drain(|event| round.take(event));
+        round.take_late(&mut self.trace);
     }
 
     /// Turns what is old enough into episodes and sends them off to be written.
@@ -427,11 +413,39 @@ impl KvmCounters {
 }
 
 /// What goes on from round to round.
-struct Round {
-    merge: Merge,
+#[derive(Default)]
+pub(crate) struct Round {
+    pub(crate) merge: Merge,
+    /// Events that came after later ones had been released.
+    late: Vec<Event>,
     status: Status,
     /// How many idlers' names were sent off.
     named: usize,
+}
+
+impl Round {
+    /// Puts an event in order.
+    pub(crate) fn take(&mut self, event: Event) {
+        match self.merge.push(event) {
+            true => self.status.events += u64::from(!is_loss(&event)),
+            false => self.late.push(event),
+        }
+    }
+
+    /// Takes a loss for each event that came too late.
+    pub(crate) fn take_late(&mut self, trace: &mut Trace) {
+        for event in self.late.drain(..) {
+            // What a record of losses counts is counted already.
+            if !is_loss(&event) {
+                trace.count_lost(event.cpu, 1);
+            }
+            self.merge.push_loss(&event);
+        }
+    }
+}
+
+fn is_loss(event: &Event) -> bool {
+    matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
 }
 
 /// Episodes on their way to the file, and the names that are new in them.
@@ -554,7 +568,7 @@ impl Drop for Priority {
 }
 
 /// CLOCK_MONOTONIC \[ns\].
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)

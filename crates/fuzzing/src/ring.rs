@@ -93,7 +93,7 @@ fn events(data: &[u8]) -> Vec<Event> {
                 let kind = EventKind::Lost { cpu: Some(0), count };
                 Event { time_ns: time_ns.unwrap_or(0), cpu: 0, pid: 0, tid: 0, kind }
             }
-            Record::Malformed => continue,
+            Record::Full | Record::Malformed => continue,
         };
         assert!(merge.push(event), "nothing was released");
     }

@@ -54,6 +54,8 @@ pub struct Contention {
     vcpus: ByNumber<i32, Vcpu>,
     /// When the first event came after the start or after a loss.
     begun_ns: Option<u64>,
+    /// Until when events of some CPU may be missing \[ns\].
+    gap_until_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +122,20 @@ impl Contention {
     pub fn observe(&mut self, event: &Event) {
         let now = event.time_ns;
         match event.kind {
+            EventKind::Gap { until_ns, .. } => {
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
+                self.begin_anew(now);
+                self.begun_ns = Some(self.gap_until_ns);
+            }
+            // Where a vCPU runs is known in a gap too, what else is runnable there is not.
+            EventKind::Switch { next: 1.., .. } | EventKind::Wakeup { .. } | EventKind::Migrate { .. }
+                if now < self.gap_until_ns =>
+            {
+                if let EventKind::Switch { next, .. } = event.kind {
+                    self.follow(next, event.cpu);
+                }
+            }
+            EventKind::Switch { .. } if now < self.gap_until_ns => {}
             EventKind::Switch { prev, prev_runnable: Some(prev_runnable), next } => {
                 self.begun_ns.get_or_insert(now);
                 if prev != 0 {

@@ -139,6 +139,14 @@ pub enum EventKind {
     },
     /// From here on the system calls of this thread are not in the trace, though other events may be.
     Untraced,
+    /// From here on events of a CPU may be missing, on no other: its buffer was full. The [`EventKind::Lost`] that counts
+    /// them comes later, with the next event that found room.
+    Gap {
+        /// Of which CPU.
+        cpu: u32,
+        /// Until when \[ns\].
+        until_ns: u64,
+    },
     /// Events were lost just before.
     Lost {
         /// Of which CPU; `None`: of any.

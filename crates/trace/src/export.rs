@@ -2,7 +2,7 @@
 //!
 //! Everything that an event has is written, so that the text gives the same recording as the events. What an event does not
 //! have (priorities, states of tasks, addresses) is written as zero or as the usual value. perf has no words for the events
-//! of QEMU's own trace; they are left out.
+//! of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
 use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::import::perf::LEAVE;
@@ -38,7 +38,7 @@ impl<W: Write> PerfText<W> {
     /// Those of `out`.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         let Event { pid, tid, kind, .. } = *event;
-        if matches!(kind, EventKind::Aio { .. } | EventKind::Untraced) {
+        if matches!(kind, EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. }) {
             return Ok(());
         }
         if pid > 0
@@ -147,7 +147,9 @@ impl fmt::Display for Text<'_> {
                 write!(f, "timeout: {:#010x}", call.argument(timeout))
             }
             EventKind::Leave { result, .. } => write!(f, "{result:#x}"),
-            EventKind::Aio { .. } | EventKind::Untraced | EventKind::Lost { .. } => Ok(()),
+            EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. } | EventKind::Lost { .. } => {
+                Ok(())
+            }
         }
     }
 }
@@ -170,6 +172,8 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         EventKind::Interrupt(Interrupt::Device) => TracepointKind::DeviceInterrupt,
         EventKind::Enter { call, .. } => TracepointKind::Enter(call),
         EventKind::Leave { call, .. } => TracepointKind::Leave(call),
-        EventKind::Aio { .. } | EventKind::Untraced | EventKind::Lost { .. } => return None,
+        EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. } | EventKind::Lost { .. } => {
+            return None;
+        }
     })
 }

@@ -87,6 +87,8 @@ pub struct GuestPairing {
     /// Of each thread, when and on which CPU it was woken last.
     wakings: ByNumber<i32, Waking>,
     incomplete: u64,
+    /// Until when events of some CPU may be missing \[ns\].
+    gap_until_ns: u64,
     /// Whether anything was seen that an episode can end at.
     wakes_seen: bool,
 }
@@ -172,6 +174,7 @@ impl GuestPairing {
             cpus: ByNumber::default(),
             wakings: ByNumber::default(),
             incomplete: 0,
+            gap_until_ns: 0,
             wakes_seen: false,
         }
     }
@@ -272,7 +275,10 @@ impl GuestPairing {
         self.wakes_seen = true;
         let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu };
         if self.source != GuestSource::CpuIdle {
-            self.wakings.insert(woken, waking);
+            // In a gap another waking of the task may follow unseen.
+            if event.time_ns >= self.gap_until_ns {
+                self.wakings.insert(woken, waking);
+            }
             return;
         }
         let cpu = self.cpu(target);
@@ -382,6 +388,10 @@ impl Pairing for GuestPairing {
             EventKind::Reflect { limit_ns, .. } => {
                 let limit = u32::try_from(limit_ns).unwrap_or(u32::MAX);
                 self.window(event.cpu, limit, limit);
+            }
+            EventKind::Gap { cpu, until_ns } => {
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
+                self.lost(Some(cpu), found);
             }
             EventKind::Lost { cpu, .. } => self.lost(cpu, found),
             _ => {}

@@ -43,6 +43,8 @@ pub struct HostPairing {
     /// Those whose number is known, by process, thread and number.
     known: ByNumber<(i32, i32, u32), usize>,
     invalid: u64,
+    /// Until when events of some CPU may be missing \[ns\].
+    gap_until_ns: u64,
     contention: Option<Contention>,
 }
 
@@ -114,6 +116,7 @@ impl HostPairing {
             current: ByNumber::default(),
             known: ByNumber::default(),
             invalid: 0,
+            gap_until_ns: 0,
             contention: None,
         }
     }
@@ -123,6 +126,11 @@ impl HostPairing {
     pub fn with_contention(mut self, contention: Contention) -> HostPairing {
         self.contention = Some(contention);
         self
+    }
+
+    /// Any vCPU may have changed its window unseen.
+    fn forget_windows(&mut self) {
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.window = Window::default());
     }
 
     /// The place of the vCPU that this thread runs.
@@ -201,7 +209,7 @@ impl Pairing for HostPairing {
             contention.observe(event);
         }
         if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Lost { .. })
+            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
         {
             return;
         }
@@ -216,7 +224,12 @@ impl Pairing for HostPairing {
             EventKind::VcpuWakeup { ns, waited, valid } => {
                 self.invalid += u64::from(!valid);
                 let idler = self.idler(event);
-                let window_ns = self.vcpu(event).window.take().map(u64::from);
+                let in_gap = event.time_ns < self.gap_until_ns;
+                let window = &mut self.vcpu(event).window;
+                let window_ns = window.take().map(u64::from);
+                if in_gap {
+                    *window = Window::default();
+                }
                 let contention = self.contention.as_mut();
                 let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
                 found.push(PairedEpisode {
@@ -231,10 +244,11 @@ impl Pairing for HostPairing {
                     alone_ns,
                 });
             }
-            // Any vCPU may have changed its window unseen.
-            EventKind::Lost { .. } => {
-                self.vcpus.iter_mut().for_each(|vcpu| vcpu.window = Window::default());
+            EventKind::Gap { until_ns, .. } => {
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
+                self.forget_windows();
             }
+            EventKind::Lost { .. } => self.forget_windows(),
             _ => {}
         }
     }

@@ -41,11 +41,12 @@ impl Merge {
     /// Takes a loss in place of an event that was refused: what is released next need not belong to what was released before.
     /// Its time is that of the last release, the earliest that is still in order.
     pub fn push_loss(&mut self, refused: &Event) {
-        let count = match refused.kind {
-            EventKind::Lost { count, .. } => count,
-            _ => 1,
+        let lost = |count| EventKind::Lost { cpu: Some(refused.cpu), count };
+        let kind = match refused.kind {
+            EventKind::Lost { count, .. } => lost(count),
+            gap @ EventKind::Gap { .. } => gap,
+            _ => lost(1),
         };
-        let kind = EventKind::Lost { cpu: Some(refused.cpu), count };
         let loss = Event { time_ns: self.released_ns, cpu: refused.cpu, pid: 0, tid: 0, kind };
         let in_time = self.push(loss);
         debug_assert!(in_time, "no earlier than what was released");

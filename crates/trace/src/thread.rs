@@ -12,8 +12,10 @@
 //! waits are parts of them.
 //!
 //! A loss ends every wait that is open, of every thread, and such waits are counted: the thread may have left the call and
-//! entered another one meanwhile, on the CPU of the loss. The kernel tells of a loss when there is room again. So of threads
-//! that left that CPU and came back while it lost events, a wait between two events of other CPUs can be joined from two.
+//! entered another one meanwhile, on the CPU of the loss. The kernel tells of a loss when there is room again, so that a
+//! thread that was on that CPU for a moment could have left one call and entered another one unseen, between two events of
+//! other CPUs. A recorder sees that a buffer was full and sends [`EventKind::Gap`]; no wait that touches a gap is an
+//! episode. The text of `perf script` has no gaps: there such a wait can be joined from two.
 
 use crate::aio::Contexts;
 use crate::event::{Aio, Event, EventKind, SystemCall, Timeout};
@@ -33,6 +35,8 @@ pub struct ThreadPairing {
     /// The thread of the last event, which is most often that of the next, and its place.
     last: Option<((i32, i32), usize)>,
     incomplete: u64,
+    /// Until when events of some CPU may be missing \[ns\].
+    gap_until_ns: u64,
     contexts: Option<Contexts>,
 }
 
@@ -77,6 +81,7 @@ impl ThreadPairing {
             places: ByNumber::default(),
             last: None,
             incomplete: 0,
+            gap_until_ns: 0,
             contexts: None,
         }
     }
@@ -117,6 +122,10 @@ impl ThreadPairing {
 
     fn enter(&mut self, event: &Event, call: SystemCall, timeout: Timeout) {
         let start_ns = event.time_ns;
+        if start_ns < self.gap_until_ns {
+            self.incomplete += 1;
+            return;
+        }
         let thread = self.thread(event);
         let unfinished = thread.waiting.replace(Waiting { call, timeout, start_ns });
         self.incomplete += u64::from(unfinished.is_some());
@@ -232,7 +241,7 @@ impl Tally {
 impl Pairing for ThreadPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
         if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Lost { .. })
+            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
         {
             return;
         }
@@ -254,6 +263,10 @@ impl Pairing for ThreadPairing {
                 let cut = self.thread(event).waiting.take();
                 self.incomplete += u64::from(cut.is_some());
                 self.contexts.iter_mut().for_each(|contexts| contexts.end_waits(ids));
+            }
+            EventKind::Gap { until_ns, .. } => {
+                self.forget();
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
             }
             // What comes next of a thread need not belong to what came before.
             EventKind::Lost { .. } => {

@@ -19,3 +19,6 @@ mod sampler;
 pub use event::{Attributes, Source, open};
 pub use record::{Record, Records};
 pub use sampler::{OpenError, Sampler, Tracepoint};
+
+#[cfg(test)]
+pub(crate) use ring::tests::Kernel;

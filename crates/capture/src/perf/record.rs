@@ -32,6 +32,9 @@ pub enum Record<'a> {
         /// How many records did not fit.
         count: u64,
     },
+    /// The buffer was so full that something may have been lost since the record before, up to now. Not the kernel's: its
+    /// own record of losses comes later, if there were any.
+    Full,
     /// Bytes that are no record; what follows them cannot be read either.
     Malformed,
 }

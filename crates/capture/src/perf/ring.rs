@@ -9,7 +9,7 @@ use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Control page and data of a ring buffer, wherever they are.
 #[derive(Debug)]
@@ -71,6 +71,21 @@ impl View {
     }
 }
 
+/// What was in a ring buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Everything that the kernel wanted to write.
+    All,
+    /// Perhaps not everything: before room was given back, the largest record would not have fitted any more.
+    Full,
+    /// Nothing: the kernel's position made no sense, and the contents were skipped.
+    Senseless,
+}
+
+/// More than the largest record of a tracepoint that is used here, with a record of losses before it \[bytes\]; of small
+/// buffers it is an eighth.
+const LARGEST: usize = 4096;
+
 /// A ring buffer of one CPU.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -93,9 +108,8 @@ impl Ring {
         })
     }
 
-    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. Returns `false` if the
-    /// kernel's position made no sense, in which case the contents are skipped. `spare` is room for what wraps.
-    pub(super) fn take(&mut self, spare: &mut Vec<u8>, each: impl FnOnce(&[u8])) -> bool {
+    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. `spare` is room for what wraps.
+    pub(super) fn take(&mut self, spare: &mut Vec<u8>, each: impl FnOnce(&[u8])) -> Taken {
         let head = self.view.head();
         let count = head.wrapping_sub(self.tail);
         let sane = usize::try_from(count).ok().filter(|&count| count <= self.view.size);
@@ -111,56 +125,67 @@ impl Ring {
                 }
             }
         }
-        self.tail = head;
+        let begin = std::mem::replace(&mut self.tail, head);
         self.view.give_back(head);
-        sane.is_some()
+        // Until the room was given back it may have filled up further. The fence keeps the second look behind that.
+        fence(Ordering::SeqCst);
+        let most = self.view.head().wrapping_sub(begin);
+        let size = self.view.size;
+        match sane {
+            None => Taken::Senseless,
+            Some(_) if most > (size - LARGEST.min(size / 8)) as u64 => Taken::Full,
+            Some(_) => Taken::All,
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A ring in memory of our own, and the kernel's end of it.
-    struct Pair {
+    /// The kernel's end of a ring in memory of our own.
+    pub(crate) struct Kernel {
         _page: Box<Page>,
-        data: Box<[u8]>,
-        ring: Ring,
+        _data: Box<[u8]>,
+        view: View,
         head: u64,
     }
 
-    impl Pair {
-        fn new(size: usize, at: u64) -> Pair {
+    impl Kernel {
+        /// Both ends of a ring of `size` bytes at the position `at`; the memory is the kernel's end's.
+        pub(in crate::perf) fn new(size: usize, at: u64) -> (Kernel, Ring) {
             let mut page = Box::<Page>::default();
             page.data_head = at;
             page.data_tail = at;
             let mut data = vec![0u8; size].into_boxed_slice();
-            let view = View {
-                page: NonNull::from(&mut *page),
-                data: NonNull::new(data.as_mut_ptr()).unwrap(),
-                size,
-            };
-            Pair { _page: page, data, ring: Ring { view, tail: at, _mapping: None }, head: at }
+            let (page_at, data_at) = (NonNull::from(&mut *page), NonNull::new(data.as_mut_ptr()).unwrap());
+            let view = || View { page: page_at, data: data_at, size };
+            let ring = Ring { view: view(), tail: at, _mapping: None };
+            (Kernel { _page: page, _data: data, view: view(), head: at }, ring)
         }
 
         /// Writes as the kernel does: all or nothing.
-        fn write(&mut self, bytes: &[u8]) -> bool {
-            let size = self.data.len() as u64;
+        pub(crate) fn write(&mut self, bytes: &[u8]) -> bool {
+            let size = self.view.size as u64;
             // SAFETY: the page is alive in `self`.
-            let tail = unsafe { (*self.ring.view.page.as_ptr()).data_tail };
+            let tail = unsafe { (*self.view.page.as_ptr()).data_tail };
             if self.head.wrapping_sub(tail) + bytes.len() as u64 > size {
                 return false;
             }
             for (i, byte) in bytes.iter().enumerate() {
                 let at = usize::try_from(self.head.wrapping_add(i as u64) % size).unwrap();
                 // SAFETY: `at` is within the data, which is alive in `self`.
-                unsafe { self.ring.view.data.as_ptr().add(at).write(*byte) };
+                unsafe { self.view.data.as_ptr().add(at).write(*byte) };
             }
-            self.head = self.head.wrapping_add(bytes.len() as u64);
-            // SAFETY: the page is alive in `self`.
-            unsafe { (*self.ring.view.page.as_ptr()).data_head = self.head };
+            self.publish(self.head.wrapping_add(bytes.len() as u64));
             true
+        }
+
+        fn publish(&mut self, head: u64) {
+            self.head = head;
+            // SAFETY: the page is alive in `self`.
+            unsafe { (*self.view.page.as_ptr()).data_head = head };
         }
     }
 
@@ -172,33 +197,31 @@ mod tests {
             writes in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..200),
             at in prop_oneof![Just(0u64), Just(u64::MAX - 100), any::<u64>()],
         ) {
-            let mut pair = Pair::new(64, at);
+            let (mut kernel, mut ring) = Kernel::new(64, at);
             let (mut sent, mut received, mut spare) = (vec![], Vec::<u8>::new(), vec![]);
             for (bytes, read) in writes {
-                if pair.write(&bytes) {
+                if kernel.write(&bytes) {
                     sent.extend(bytes);
                 }
                 if read {
-                    prop_assert!(pair.ring.take(&mut spare, |bytes| received.extend(bytes)));
+                    prop_assert_ne!(ring.take(&mut spare, |bytes| received.extend(bytes)), Taken::Senseless);
                     prop_assert_eq!(&sent, &received);
                 }
             }
-            prop_assert!(pair.ring.take(&mut spare, |bytes| received.extend(bytes)));
+            prop_assert_ne!(ring.take(&mut spare, |bytes| received.extend(bytes)), Taken::Senseless);
             prop_assert_eq!(sent, received);
         }
     }
 
     #[test]
     fn a_head_that_makes_no_sense_is_skipped() {
-        let mut pair = Pair::new(64, 0);
-        // SAFETY: the page is alive in `pair`.
-        unsafe { (*pair.ring.view.page.as_ptr()).data_head = 65 };
+        let (mut kernel, mut ring) = Kernel::new(64, 0);
+        kernel.publish(65);
         let (mut out, mut spare) = (Vec::<u8>::new(), vec![]);
-        assert!(!pair.ring.take(&mut spare, |bytes| out.extend(bytes)));
+        assert_eq!(ring.take(&mut spare, |bytes| out.extend(bytes)), Taken::Senseless);
         assert!(out.is_empty());
-        pair.head = 65;
-        assert!(pair.write(&[1, 2, 3]));
-        assert!(pair.ring.take(&mut spare, |bytes| out.extend(bytes)));
+        assert!(kernel.write(&[1, 2, 3]));
+        assert_eq!(ring.take(&mut spare, |bytes| out.extend(bytes)), Taken::All);
         assert_eq!(out, [1, 2, 3]);
     }
 }

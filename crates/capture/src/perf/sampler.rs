@@ -2,7 +2,7 @@
 
 use super::event::{self, Attributes, Source};
 use super::record::{Record, Records};
-use super::ring::Ring;
+use super::ring::{Ring, Taken};
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::cpu;
@@ -191,6 +191,17 @@ impl Sampler {
         }
     }
 
+    /// Of buffers in memory of our own, one for each CPU, and the kernel's ends of them.
+    #[cfg(test)]
+    pub(crate) fn in_memory(cpus: u32, bytes: usize) -> (Vec<super::Kernel>, Sampler) {
+        let both = |cpu| {
+            let (kernel, ring) = super::Kernel::new(bytes, 0);
+            (kernel, CpuBuffer { cpu, ring, events: vec![] })
+        };
+        let (kernels, buffers) = (0..cpus).map(both).unzip();
+        (kernels, Sampler { tracepoints: vec![], buffers, spare: vec![], bytes, counts_lost: false })
+    }
+
     /// The tracepoints, in the order in which they were given.
     pub fn tracepoints(&self) -> &[Tracepoint] {
         &self.tracepoints
@@ -292,12 +303,14 @@ impl Sampler {
         let mut bytes = 0;
         for buffer in &mut self.buffers {
             let CpuBuffer { cpu, ring, .. } = buffer;
-            let sane = ring.take(&mut self.spare, |contents| {
+            let taken = ring.take(&mut self.spare, |contents| {
                 bytes += contents.len() as u64;
                 Records::new(contents).for_each(|record| each(*cpu, record));
             });
-            if !sane {
-                each(*cpu, Record::Malformed);
+            match taken {
+                Taken::All => {}
+                Taken::Full => each(*cpu, Record::Full),
+                Taken::Senseless => each(*cpu, Record::Malformed),
             }
         }
         bytes
