@@ -43,6 +43,7 @@ mod columns;
 mod contents;
 mod decode;
 mod episode;
+mod footer;
 mod metadata;
 pub mod newfile;
 mod open;
@@ -53,6 +54,7 @@ mod sparse;
 mod storage;
 pub mod summary;
 pub mod table;
+mod thrift;
 mod writer;
 
 pub use chunk::{Chunk, ReadySets};

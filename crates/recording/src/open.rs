@@ -3,6 +3,7 @@
 use crate::columns::{COLUMNS, Column};
 use crate::contents::Contents;
 use crate::decode::guard;
+use crate::footer;
 use crate::metadata::Metadata;
 use crate::storage::Storage;
 use crate::table::Kind;
@@ -123,9 +124,10 @@ impl Opened {
         if storage.len() == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        let file = guard(|| SerializedFileReader::new(storage)).map_err(|source: ParquetError| {
-            OpenError::NotParquet { path: path.to_owned(), source: source.into() }
-        })?;
+        let file =
+            guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage))).map_err(
+                |source: ParquetError| OpenError::NotParquet { path: path.to_owned(), source: source.into() },
+            )?;
         let footer = file.metadata();
         let format = value(path, footer, FORMAT_KEY)?;
         if format != FORMAT {

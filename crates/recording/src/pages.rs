@@ -5,6 +5,7 @@
 //! is read here first; it is a `PageHeader` in Thrift's compact protocol, of which a few numbers are of use.
 
 use crate::storage::Storage;
+use crate::thrift::{I32, STRUCT, Thrift};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::ChunkReader;
@@ -83,7 +84,7 @@ impl PageHeader {
     /// It must be read as the library reads it, or what is checked is not what is used. So what the format does not have is
     /// refused, not passed over: a known field of another type, and lists.
     fn parse(bytes: &[u8]) -> Option<PageHeader> {
-        let mut thrift = Thrift { rest: bytes };
+        let mut thrift = Thrift::new(bytes);
         let mut header = PageHeader::default();
         let mut last = 0;
         while let Some((kind, field)) = thrift.field(last)? {
@@ -100,7 +101,7 @@ impl PageHeader {
                 _ => thrift.skip(kind, 0)?,
             }
         }
-        header.length = (bytes.len() - thrift.rest.len()) as u64;
+        header.length = (bytes.len() - thrift.left()) as u64;
         Some(header)
     }
 
@@ -123,83 +124,6 @@ impl PageHeader {
             self.counted_twice |= field == encoding && COUNTED_TWICE.contains(&number);
         }
         Some(())
-    }
-}
-
-const I32: u8 = 5;
-const STRUCT: u8 = 12;
-/// No header is so deep.
-const DEEPEST: u32 = 16;
-
-/// Bytes in Thrift's compact protocol.
-struct Thrift<'a> {
-    rest: &'a [u8],
-}
-
-impl Thrift<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*first)
-    }
-
-    fn pass(&mut self, count: u64) -> Option<()> {
-        self.rest = self.rest.get(usize::try_from(count).ok()?..)?;
-        Some(())
-    }
-
-    /// Seven bits to a byte, the lowest first.
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    /// 32 bits; the lowest bit of the number is the sign.
-    fn integer(&mut self) -> Option<i64> {
-        let number = self.number()?;
-        let integer = (number >> 1).cast_signed() ^ -(number & 1).cast_signed();
-        i32::try_from(integer).ok().map(i64::from)
-    }
-
-    /// Type and number of the next field of a struct, after the field `last`; nothing at its end.
-    #[allow(clippy::option_option)]
-    fn field(&mut self, last: i16) -> Option<Option<(u8, i16)>> {
-        let byte = self.byte()?;
-        match (i16::from(byte >> 4), byte & 0xf) {
-            (_, 0) => Some(None),
-            (0, kind) => Some(Some((kind, i16::try_from(self.integer()?).ok()?))),
-            (step, kind) => Some(Some((kind, last.checked_add(step)?))),
-        }
-    }
-
-    fn skip(&mut self, kind: u8, depth: u32) -> Option<()> {
-        match kind {
-            // A boolean is in its type.
-            1 | 2 => Some(()),
-            3 => self.pass(1),
-            4..=6 => self.number().map(drop),
-            7 => self.pass(8),
-            8 => {
-                let length = self.number()?;
-                self.pass(length)
-            }
-            STRUCT if depth < DEEPEST => {
-                let mut last = 0;
-                while let Some((kind, field)) = self.field(last)? {
-                    last = field;
-                    self.skip(kind, depth + 1)?;
-                }
-                Some(())
-            }
-            _ => None,
-        }
     }
 }
 

@@ -244,6 +244,40 @@ fn dictionary_page(values: i32, body: &[u8]) -> Vec<u8> {
     [field(2), field(size), field(size), vec![0x4c], own, vec![0], body.to_vec()].concat()
 }
 
+/// A list may claim 2^31 booleans in six bytes, of which the Parquet library reads none, one by one. 500 such lists kept it
+/// busy for minutes; libFuzzer found that.
+#[test]
+fn a_footer_that_claims_more_than_it_holds_is_refused() {
+    let bytes = good();
+    let tail = bytes.len() - 8;
+    let length = usize::try_from(u32::from_le_bytes(*bytes[tail..].first_chunk().unwrap())).unwrap();
+    // The last byte of the footer ends its struct; fields follow each other by one.
+    let with = |fields: &[u8]| {
+        let footer = [&bytes[tail - length..tail - 1], fields, &[0]].concat();
+        let size = u32::try_from(footer.len()).unwrap().to_le_bytes();
+        [&bytes[..tail - length], &footer, &size, b"PAR1"].concat()
+    };
+    // A number in field 100, which the format does not have, is passed over.
+    assert_eq!(read_all(&with(&[0x05, 0xc8, 1, 7])), Ok(100));
+    let refused = |fields: &[u8]| {
+        let error = Reader::from_bytes("m", with(fields)).map(drop).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("the footer is not one that the format allows"), "{source}");
+    };
+    for kind in [1, 2] {
+        let list = [0x09, 0xc8, 1, 0xf0 | kind, 0xff, 0xff, 0xff, 0xff, 7];
+        refused(&list);
+        refused(&list.repeat(500));
+        let set = [0x0a, 0xc8, 1, 0xf0 | kind, 0xff, 0xff, 0xff, 0xff, 7];
+        refused(&set);
+        let map = [0x0b, 0xc8, 1, 0xff, 0xff, 0xff, 0xff, 7, kind << 4 | kind];
+        refused(&map);
+        // The same in a struct, and a known field (`created_by`, 6) that is said to be a boolean and holds a list.
+        refused(&[&[0x0c, 0xc8, 1][..], &list, &[0]].concat());
+        refused(&[&[kind, 12, 9][..], &list].concat());
+    }
+}
+
 #[test]
 fn a_page_that_claims_more_than_can_be_true_is_refused_before_memory_is_taken() {
     let columns = format!("{START}{IDLE}{IDLER}");
