@@ -315,6 +315,11 @@ impl Haltpoll {
     pub const fn cpu(&self) -> &Cpu {
         &self.cpu
     }
+
+    /// Other module parameters from the next halt on, as after a write to sysfs; the limit stays.
+    pub const fn set_params(&mut self, params: Params) {
+        self.params = params;
+    }
 }
 
 impl Policy for Haltpoll {

@@ -488,6 +488,11 @@ impl HaltPoll {
     pub const fn with_knobs(revision: Revision, knobs: Knobs) -> HaltPoll {
         HaltPoll { vcpu: Vcpu::new(revision), knobs }
     }
+
+    /// Other module parameters from the next halt on, as after a write to sysfs; the window stays.
+    pub const fn set_params(&mut self, params: Params) {
+        self.knobs.params = params;
+    }
 }
 
 impl Policy for HaltPoll {

@@ -233,6 +233,23 @@ enum State {
 }
 
 impl Player {
+    /// Gives the rule of a layer other parameters, as a write on a machine does: a window of KVM or haltpoll stays as it is, the
+    /// polling state of an event loop is reset. Other policies, and rules of another layer, are left as they are.
+    pub fn set(&mut self, setting: &Setting) {
+        match (&mut self.state, setting.layer()) {
+            (State::One(Any::Kvm(policy)), Layer::Host) => policy.set_params(host::Params::from(setting)),
+            (State::One(Any::Haltpoll(policy)), Layer::Guest) => {
+                policy.set_params(guest::Params::from(setting));
+            }
+            (State::Aio(policy), Layer::Iothread) => {
+                if let Ok(fresh) = Rule::Layer(*setting).start(policy.handlers().len()) {
+                    self.state = fresh.state;
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Plays one episode after which the idler, if it halted, runs again only `wake_latency` after the wakeup event:
     /// what the rule learns from is that much longer, as it is in a kernel. Returns what it did.
     ///
