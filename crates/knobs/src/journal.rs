@@ -83,6 +83,9 @@ pub struct Change {
     pub tool: String,
     /// Whether the values are kept over a reboot.
     pub kept: bool,
+    /// Whether it is a [lease](crate::lease): one of its values after the other is in force.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lease: bool,
     /// The places with their original and new values, in the order of the first write to each.
     pub entries: Vec<Entry>,
     /// The writes that revert it, if that takes more than the originals in reverse order.

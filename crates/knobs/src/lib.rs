@@ -13,6 +13,7 @@
 //! | doctor's findings: settings without effect, equivalent ones, harmful ones | [`finding`] |
 //! | applying and reverting a plan | [`change`] |
 //! | original values, on the disk | [`journal`] |
+//! | values that a controller changes all the time | [`lease`] |
 //! | predicted and measured effects | [`verification`] |
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
@@ -31,6 +32,7 @@ pub mod journal;
 pub mod keep;
 mod kept;
 pub mod knob;
+pub mod lease;
 pub mod libvirt;
 pub mod lines;
 pub mod place;

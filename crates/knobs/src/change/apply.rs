@@ -101,6 +101,7 @@ fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
         boot_id: identity::boot_id(journal.machine()),
         tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
         kept: ready.kept,
+        lease: false,
         entries: ready.entries.clone(),
         back: ready.back.clone(),
         plan: ready.plan.clone().bounded(),

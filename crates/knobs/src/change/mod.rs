@@ -24,21 +24,21 @@ use crate::value;
 use std::time::SystemTime;
 
 /// Seconds since 1970.
-fn now_unix_s() -> u64 {
+pub(crate) fn now_unix_s() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
 /// The change, in another state from now on.
-fn in_state(change: &Change, state: State) -> Change {
+pub(crate) fn in_state(change: &Change, state: State) -> Change {
     Change { state, since_unix_s: now_unix_s(), verifying: false, ..change.clone() }
 }
 
 /// Whether a value is one that this change writes, finally or in between.
-fn is_ours(entry: &Entry, found: Option<&str>) -> bool {
+pub(crate) fn is_ours(entry: &Entry, found: Option<&str>) -> bool {
     value::same(&entry.place, found, entry.applied.as_deref())
         || entry.between.iter().any(|between| value::same(&entry.place, found, Some(between)))
 }
 
-fn is_original(entry: &Entry, found: Option<&str>) -> bool {
+pub(crate) fn is_original(entry: &Entry, found: Option<&str>) -> bool {
     value::same(&entry.place, found, entry.original.as_deref())
 }

@@ -1,0 +1,314 @@
+//! A lease: parameters that a controller changes all the time, under one change of the journal.
+//!
+//! # The idea
+//! An ordinary change puts every value into the journal before it is written. A controller writes many times a minute, so it takes a
+//! *lease*: one change whose originals, and all values that it may ever write, are on the disk before the first write. Writes
+//! inside of these need the journal no more. Whoever reverts the change, in whatever process and however the controller ended,
+//! finds each value either among those, and restores the original, or not, and leaves it alone.
+//!
+//! There is at most one open lease for a layer, so that originals are never taken from values that a controller has set.
+//!
+//! # Limits
+//! A value that somebody else writes and that the controller might have written cannot be told from its own, once the controller is
+//! gone. While it runs it compares with the value that it wrote last.
+
+use crate::change::{self, Outcome, RevertError, Reverted};
+use crate::condition::{NoEffect, Readers, Unwritable, writable};
+use crate::journal::{self, Change, Entry, Id, Journal, JournalError, State};
+use crate::knob::{Knob, Scope};
+use crate::place::Place;
+use crate::plan::{Plan, writes};
+use crate::value::{self, ValueError, shown};
+use dwell_machine::{Writable, identity};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+
+/// Why there is no lease.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The journal.
+    #[error("cannot take a lease, nothing was changed")]
+    Journal(#[from] JournalError),
+    /// A parameter cannot be read or written.
+    #[error("cannot take a lease, nothing was changed")]
+    Value(#[from] ValueError),
+    /// There is one.
+    #[error(
+        "the {} layer is leased already (change {id}); stop that controller, or if it was killed: dwell revert {id}",
+        layer.name()
+    )]
+    Taken {
+        /// Of this layer.
+        layer: Layer,
+        /// The change.
+        id: Id,
+    },
+    /// A parameter has another value than the originals.
+    #[error("{place} is {} and not {expected} as a moment ago: another program changed it", shown(.found.as_deref()))]
+    Meanwhile {
+        /// Where.
+        place: Place,
+        /// The value expected.
+        expected: String,
+        /// What is there.
+        found: Option<String>,
+    },
+    /// What is written could not be restored, or would do nothing.
+    #[error("cannot control {knob} here: {why}")]
+    Unfit {
+        /// The parameter.
+        knob: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A value is not the one that was written last: somebody else has changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// The parameter.
+    pub knob: String,
+    /// The value that was written last.
+    pub expected: String,
+    /// What is there; `None`: nothing.
+    pub found: Option<String>,
+}
+
+/// Why a setting was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// Somebody else has changed a value.
+    #[error("{} is {} and not {}: another program changed it", .0.knob, shown(.0.found.as_deref()), .0.expected)]
+    Foreign(Foreign),
+    /// A value is not one that the lease has.
+    #[error("{knob} = {value} is not a value of the lease")]
+    NotLeased {
+        /// The parameter.
+        knob: String,
+        /// The value.
+        value: i64,
+    },
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+}
+
+/// The parameters of a layer, to be changed at will.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    id: Id,
+    entries: Vec<Entry>,
+    /// What was written last.
+    now: Setting,
+}
+
+impl Lease {
+    /// Leases the parameters in which `settings` differ from each other or from `originals`, which are in force.
+    ///
+    /// # Errors
+    /// [`LeaseError`]; nothing was then written but, at most, the journal.
+    pub fn take(
+        machine: &dyn Writable,
+        state_directory: &str,
+        originals: Setting,
+        settings: &[Setting],
+    ) -> Result<Lease, LeaseError> {
+        let entries = entries(machine, originals, settings)?;
+        fit(machine, &entries, originals)?;
+        let mut journal = Journal::open(machine, state_directory)?;
+        if let Some(taken) = open_of(journal.changes(), originals.layer()) {
+            return Err(LeaseError::Taken { layer: originals.layer(), id: taken.id });
+        }
+        let now = change::now_unix_s();
+        let change = Change {
+            id: journal.next_id()?,
+            // Each of its values is as good as another: there is nothing that an interruption leaves half-way.
+            state: State::Applied,
+            begun_at_unix_s: now,
+            since_unix_s: now,
+            boot_id: identity::boot_id(machine),
+            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
+            kept: false,
+            lease: true,
+            entries,
+            back: vec![],
+            plan: Plan {
+                advice: "controlled by `dwell control`".to_owned(),
+                ..Plan::by_hand(originals, originals, None)
+            },
+            verifying: false,
+            verifications: vec![],
+        };
+        journal.save(&change)?;
+        Ok(Lease { id: change.id, entries: change.entries, now: originals })
+    }
+
+    /// The change of the journal.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// The setting that was written last.
+    pub fn now(&self) -> Setting {
+        self.now
+    }
+
+    /// The places that it has.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.entries.iter().map(|entry| &entry.place)
+    }
+
+    /// The first value that is not the one written last.
+    ///
+    /// # Errors
+    /// [`ValueError`] if one cannot be read.
+    pub fn foreign(&self, machine: &dyn Writable) -> Result<Option<Foreign>, ValueError> {
+        for entry in &self.entries {
+            let Some((knob, expected)) = self.expected(entry) else { continue };
+            let found = value::read(machine, &entry.place)?;
+            if !value::same(&entry.place, found.as_deref(), Some(&expected)) {
+                return Ok(Some(Foreign { knob, expected, found }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn expected(&self, entry: &Entry) -> Option<(String, String)> {
+        let name = entry.knob.clone()?;
+        let knob = Knob::of_layer(self.now.layer(), &name)?;
+        let value = knob.written(self.now.get(&name)?);
+        Some((name, value))
+    }
+
+    /// Puts a setting into force: every value is compared before, and each that is written is read back.
+    ///
+    /// # Errors
+    /// [`SetError`]. After [`SetError::Foreign`] and [`SetError::NotLeased`] nothing was written.
+    pub fn set(&mut self, machine: &dyn Writable, to: &Setting) -> Result<(), SetError> {
+        let writes = writes(&self.now, to, None);
+        for write in &writes {
+            let entry = self.entries.iter().find(|entry| entry.place == write.place);
+            let leased = entry.is_some_and(|entry| {
+                let text = Knob::find(&write.knob).map(|knob| knob.written(write.to));
+                change::is_ours(entry, text.as_deref()) || change::is_original(entry, text.as_deref())
+            });
+            if !leased {
+                return Err(SetError::NotLeased { knob: write.knob.clone(), value: write.to });
+            }
+        }
+        if let Some(foreign) = self.foreign(machine)? {
+            return Err(SetError::Foreign(foreign));
+        }
+        for write in &writes {
+            let Some(knob) = Knob::find(&write.knob) else { continue };
+            value::write(machine, &write.place, Some(&knob.written(write.to)))?;
+            // In the range of the parameter, as it is a value of the lease.
+            let _ = self.now.set(&write.knob, write.to);
+        }
+        Ok(())
+    }
+}
+
+/// The open lease of a layer.
+pub fn open_of(changes: &[Change], layer: Layer) -> Option<&Change> {
+    changes.iter().find(|change| change.lease && change.state.is_open() && change.plan.layer == layer)
+}
+
+/// Ends a lease: originals are restored, values that somebody else has written stay, and the change is closed either way.
+///
+/// # Errors
+/// [`RevertError`]. Where an original could not be restored, the change stays open, and the result has the reason.
+pub fn end(machine: &dyn Writable, state_directory: &str, id: Id) -> Result<Reverted, RevertError> {
+    let mut journal = Journal::open(machine, state_directory)?;
+    end_in(&mut journal, id)
+}
+
+fn end_in(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
+    let mut reverted = change::revert(journal, id, false, &mut std::thread::sleep)?;
+    let failed = reverted.places.iter().any(|(_, _, outcome)| matches!(outcome, Outcome::Failed { .. }));
+    if !reverted.complete && !failed {
+        let closed = change::in_state(journal.change(id)?, State::Reverted);
+        journal.save(&closed).map_err(|source| RevertError::Unrecorded { id, source })?;
+        reverted.complete = true;
+    }
+    Ok(reverted)
+}
+
+/// Ends the lease of a layer that a controller left open; `None` if there is none. The journal is not made if there is none.
+///
+/// # Errors
+/// As [`end`].
+pub fn end_left_open(
+    machine: &dyn Writable,
+    state_directory: &str,
+    layer: Layer,
+) -> Result<Option<Reverted>, RevertError> {
+    if open_of(&journal::read_all(machine, state_directory)?, layer).is_none() {
+        return Ok(None);
+    }
+    let mut journal = Journal::open(machine, state_directory)?;
+    let Some(id) = open_of(journal.changes(), layer).map(|change| change.id) else { return Ok(None) };
+    end_in(&mut journal, id).map(Some)
+}
+
+/// One for each parameter that is ever written, with every value that it may get.
+fn entries(
+    machine: &dyn Writable,
+    originals: Setting,
+    settings: &[Setting],
+) -> Result<Vec<Entry>, LeaseError> {
+    let mut entries = vec![];
+    for (param, original) in originals.iter() {
+        let mut values: Vec<i64> = settings.iter().filter_map(|setting| setting.get(param.name)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values.retain(|value| *value != original);
+        if values.is_empty() {
+            continue;
+        }
+        let unfit = |why: &str| LeaseError::Unfit { knob: param.name.to_owned(), why: why.to_owned() };
+        let knob = Knob::of_layer(originals.layer(), param.name).ok_or_else(|| unfit("it has no place"))?;
+        let place = knob.place(None).ok_or_else(|| unfit("it has no place in sysfs"))?;
+        let found = value::read(machine, &place)?;
+        let expected = knob.written(original);
+        if found.is_none() {
+            return Err(unfit(&format!("{place} does not exist")));
+        }
+        if !value::same(&place, found.as_deref(), Some(&expected)) {
+            return Err(LeaseError::Meanwhile { place, expected, found });
+        }
+        entries.push(Entry {
+            knob: Some(param.name.to_owned()),
+            place,
+            original: found,
+            applied: Some(expected),
+            between: values.into_iter().map(|value| knob.written(value)).collect(),
+        });
+    }
+    Ok(entries)
+}
+
+/// Refuses what cannot be written, or has no effect on what runs.
+fn fit(machine: &dyn Writable, entries: &[Entry], originals: Setting) -> Result<(), LeaseError> {
+    let readers = Readers::of(machine);
+    for entry in entries {
+        let name = entry.knob.clone().unwrap_or_default();
+        let unfit = |why: String| LeaseError::Unfit { knob: name.clone(), why };
+        match writable(machine, &entry.place) {
+            Ok(()) => {}
+            Err(Unwritable::Missing) => return Err(unfit("it does not exist".to_owned())),
+            Err(Unwritable::ReadOnly) => return Err(unfit("it is read-only on this kernel".to_owned())),
+            Err(Unwritable::Refused(error)) => {
+                return Err(unfit(format!("it cannot be opened for writing: {error}")));
+            }
+        }
+        let Some(knob) = Knob::of_layer(originals.layer(), &name) else { continue };
+        if let Some(why) = readers.no_effect(knob) {
+            return Err(unfit(NoEffect::to_string(&why)));
+        }
+        if knob.scope(originals.version()) == Scope::NewVms {
+            return Err(unfit(format!("a write reaches {}", Scope::NewVms.words())));
+        }
+    }
+    Ok(())
+}

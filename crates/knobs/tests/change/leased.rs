@@ -1,0 +1,135 @@
+//! Leases: a controller changes values at will, and whatever happens to it the originals come back.
+
+use super::{STATE, no_wait};
+use dwell_knobs::change::{self, Outcome};
+use dwell_knobs::journal::{self, Journal, State};
+use dwell_knobs::lease::{self, Lease, LeaseError, SetError};
+use dwell_policy::Layer;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_testing::fixture::Fixture;
+
+fn originals() -> Setting {
+    Setting::defaults(Layer::Guest, Version::new(6, 18))
+}
+
+fn with(window: i64, shrink: i64) -> Setting {
+    let mut setting = originals();
+    setting.set("guest_halt_poll_ns", window).unwrap();
+    setting.set("guest_halt_poll_shrink", shrink).unwrap();
+    setting
+}
+
+fn settings() -> Vec<Setting> {
+    vec![with(0, 0), with(20_000, 0), with(20_000, 1), with(40_000, 2)]
+}
+
+fn take(fixture: &Fixture) -> Result<Lease, LeaseError> {
+    Lease::take(&fixture.machine, STATE, originals(), &settings())
+}
+
+#[test]
+fn values_come_and_go_and_the_originals_come_back() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let mut lease = take(&fixture).unwrap();
+    assert_eq!(fixture.snapshot(), before, "nothing is written before the first change");
+    for setting in settings() {
+        lease.set(&fixture.machine, &setting).unwrap();
+        assert_eq!(
+            fixture.value("guest_halt_poll_ns"),
+            setting.get("guest_halt_poll_ns").unwrap().to_string()
+        );
+        assert_eq!(lease.foreign(&fixture.machine).unwrap(), None);
+    }
+    // One change, whatever was written.
+    let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+    assert!(changes.len() == 1 && changes[0].lease && changes[0].state == State::Applied);
+    let ended = lease::end(&fixture.machine, STATE, lease.id()).unwrap();
+    assert!(ended.complete);
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back() {
+    for by_revert in [false, true] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        let mut lease = take(&fixture).unwrap();
+        lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+        let id = lease.id();
+        drop(lease);
+        // The originals would be taken from what the dead controller has set.
+        assert!(matches!(take(&fixture), Err(LeaseError::Meanwhile { .. })));
+        if by_revert {
+            let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+            let reverted = change::revert(&mut journal, id, false, &mut no_wait).unwrap();
+            assert!(reverted.complete);
+        } else {
+            let reverted = lease::end_left_open(&fixture.machine, STATE, Layer::Guest).unwrap().unwrap();
+            assert_eq!(reverted.id, id);
+        }
+        assert_eq!(fixture.snapshot(), before);
+        assert!(lease::end_left_open(&fixture.machine, STATE, Layer::Guest).unwrap().is_none());
+        take(&fixture).unwrap();
+    }
+}
+
+#[test]
+fn there_is_one_lease_for_a_layer() {
+    let fixture = Fixture::guest();
+    let lease = take(&fixture).unwrap();
+    let refused = take(&fixture).unwrap_err();
+    assert!(matches!(refused, LeaseError::Taken { id, .. } if id == lease.id()), "{refused}");
+}
+
+#[test]
+fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
+    let fixture = Fixture::guest();
+    let mut lease = take(&fixture).unwrap();
+    lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+    fixture.set("guest_halt_poll_ns", "77777\n");
+    let foreign = lease.foreign(&fixture.machine).unwrap().unwrap();
+    assert_eq!((foreign.expected.as_str(), foreign.found.as_deref()), ("20000", Some("77777")));
+    assert!(matches!(lease.set(&fixture.machine, &with(0, 0)), Err(SetError::Foreign(_))));
+    assert_eq!(fixture.value("guest_halt_poll_shrink"), "1", "nothing is written beside it");
+    let ended = lease::end(&fixture.machine, STATE, lease.id()).unwrap();
+    assert!(ended.complete);
+    let left = ended.places.iter().filter(|(_, _, outcome)| matches!(outcome, Outcome::LeftAlone { .. }));
+    assert_eq!(left.count(), 1);
+    assert_eq!(
+        (fixture.value("guest_halt_poll_ns"), fixture.value("guest_halt_poll_shrink")),
+        ("77777".into(), "2".into())
+    );
+    // Its new value is the original of the next lease.
+    let mut own = originals();
+    own.set("guest_halt_poll_ns", 77_777).unwrap();
+    Lease::take(&fixture.machine, STATE, own, &settings()).unwrap();
+}
+
+#[test]
+fn what_is_not_leased_cannot_be_restored_or_has_no_effect_is_refused() {
+    let fixture = Fixture::guest();
+    let mut lease = take(&fixture).unwrap();
+    assert!(matches!(
+        lease.set(&fixture.machine, &with(30_000, 1)),
+        Err(SetError::NotLeased { value: 30_000, .. })
+    ));
+    assert_eq!(fixture.value("guest_halt_poll_shrink"), "2");
+    let refused = |fixture: &Fixture| take(fixture).unwrap_err().to_string();
+    let read_only = Fixture::guest();
+    read_only.mode("guest_halt_poll_ns", 0o444);
+    assert!(refused(&read_only).contains("read-only"), "{}", refused(&read_only));
+    let other = Fixture::guest();
+    other.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
+    assert!(refused(&other).contains("governor in use is menu"), "{}", refused(&other));
+    let old = Fixture::host("5.15.100");
+    let host = Setting::defaults(Layer::Host, Version::new(5, 15));
+    let mut never = host;
+    never.set("halt_poll_ns", 0).unwrap();
+    let error = Lease::take(&old.machine, STATE, host, &[never]).unwrap_err().to_string();
+    assert!(error.contains("VMs that are created from now on"), "{error}");
+    for fixture in [&read_only, &other, &old] {
+        assert!(fixture.text("/var/lib/dwell/changes/000001.journal").is_none(), "nothing is in the journal");
+    }
+}
