@@ -4,6 +4,7 @@ pub(crate) mod apply;
 pub(crate) mod bound;
 pub(crate) mod compare;
 pub(crate) mod completions;
+pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod explain;

@@ -1,0 +1,134 @@
+//! The settings to choose from.
+//!
+//! KVM's rule, and haltpoll's, can be set to do four things: never poll; poll for *W* always (maximum and first window *W*,
+//! divisor 1); poll for *W* after an episode that *W* covered (divisor 0); and adapt between a first window and a maximum. The
+//! windows are multiples of the halt cost, since only windows around it can be worth anything. QEMU's rule has a maximum and two
+//! factors.
+
+use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Nanos};
+use std::collections::HashSet;
+
+/// The windows of *always* and *after short*, in sixteenths of the halt cost.
+const WINDOWS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32];
+/// The maxima of the rule's own adaptation, in sixteenths of the halt cost.
+const MAXIMA: [u64; 9] = [4, 8, 12, 16, 20, 24, 32, 48, 64];
+/// First windows, as divisors of the maximum.
+const FIRST: [u64; 4] = [8, 4, 2, 1];
+
+/// The settings that are tried in place of `originals`: these first, then *never*, then the others. None has a window above
+/// `longest`, the originals excepted.
+pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos) -> Vec<Setting> {
+    let mut all = vec![originals];
+    let mut add = |values: &[(&str, u64)]| {
+        let mut setting = originals;
+        let set = |(name, value): &(&str, u64)| setting.set(name, i64::try_from(*value).unwrap_or(i64::MAX));
+        if values.iter().map(set).all(|taken| taken.is_ok()) {
+            all.push(setting);
+        }
+    };
+    let of = |sixteenths: &u64| halt_cost.get().saturating_mul(*sixteenths) / 16;
+    let short_enough = |window: &u64| *window > 0 && *window <= longest.get();
+    let windows = || WINDOWS.iter().map(of).filter(short_enough);
+    let maxima = || MAXIMA.iter().map(of).filter(short_enough);
+    match originals.layer() {
+        Layer::Host => {
+            let mut rule = |max, first, shrink| {
+                add(&[
+                    ("halt_poll_ns", max),
+                    ("halt_poll_ns_grow", 2),
+                    ("halt_poll_ns_grow_start", first),
+                    ("halt_poll_ns_shrink", shrink),
+                ]);
+            };
+            windowed(&mut rule, windows, maxima);
+        }
+        Layer::Guest => {
+            let mut rule = |max, first, shrink| {
+                add(&[
+                    ("guest_halt_poll_ns", max),
+                    ("guest_halt_poll_grow", 2),
+                    ("guest_halt_poll_grow_start", first),
+                    ("guest_halt_poll_shrink", shrink),
+                    ("guest_halt_poll_allow_shrink", 1),
+                ]);
+            };
+            windowed(&mut rule, windows, maxima);
+        }
+        Layer::Iothread => {
+            add(&[("poll-max-ns", 0)]);
+            for max in windows() {
+                for (grow, shrink) in [(2, 0), (2, 2), (2, 4), (4, 0), (4, 2), (8, 0), (8, 2), (16, 2)] {
+                    add(&[("poll-max-ns", max), ("poll-grow", grow), ("poll-shrink", shrink)]);
+                }
+            }
+        }
+        Layer::Timer => {}
+    }
+    let mut seen = HashSet::new();
+    all.retain(|setting| seen.insert(*setting));
+    all
+}
+
+/// The settings of a rule with a maximum, a first window and a divisor.
+fn windowed<W, M>(rule: &mut impl FnMut(u64, u64, u64), windows: impl Fn() -> W, maxima: impl Fn() -> M)
+where
+    W: Iterator<Item = u64>,
+    M: Iterator<Item = u64>,
+{
+    rule(0, 0, 0);
+    windows().for_each(|window| rule(window, window, 0));
+    windows().for_each(|window| rule(window, window, 1));
+    for max in maxima() {
+        for first in FIRST.map(|divisor| max / divisor) {
+            [0, 1, 2].into_iter().for_each(|shrink| rule(max, first, shrink));
+        }
+    }
+}
+
+/// The least and the greatest value that the settings give each parameter, in the order of the table of parameters.
+pub(crate) fn permitted(settings: &[Setting]) -> Vec<(&'static str, i64, i64)> {
+    let Some(first) = settings.first() else { return vec![] };
+    let range = |(place, (param, value)): (usize, (&'static dwell_policy::param::Param, i64))| {
+        let values = settings.iter().filter_map(|setting| Some(setting.iter().nth(place)?.1));
+        let (least, most) =
+            values.fold((value, value), |(least, most), value| (least.min(value), most.max(value)));
+        (param.name, least, most)
+    };
+    first.iter().enumerate().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::version::Version;
+
+    #[test]
+    fn about_130_with_the_originals_first() {
+        let of = |layer, version, k| {
+            candidates(Setting::defaults(layer, version), Nanos(k), Nanos::from_micros(400))
+        };
+        for (layer, version, least, most) in [
+            (Layer::Host, Version::new(6, 18), 120, 134),
+            (Layer::Guest, Version::new(6, 18), 120, 134),
+            (Layer::Iothread, Version::new(10, 0), 90, 134),
+        ] {
+            let all = of(layer, version, 20_000);
+            assert!((least..=most).contains(&all.len()), "{layer:?}: {}", all.len());
+            assert_eq!(all[0], Setting::defaults(layer, version));
+        }
+        // Nothing but the originals and never is left where halts are free.
+        assert_eq!(of(Layer::Host, Version::new(6, 18), 0).len(), 2);
+    }
+
+    #[test]
+    fn no_window_is_longer_than_permitted_but_the_original() {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let all = candidates(originals, Nanos(50_000), Nanos(60_000));
+        for (name, least, most) in permitted(&all[1..]) {
+            let limit = if name.ends_with("shrink") || name.ends_with("grow") { 2 } else { 60_000 };
+            assert!(least >= 0 && most <= limit, "{name}: {least} to {most}");
+        }
+        assert_eq!(permitted(&all)[0], ("halt_poll_ns", 0, 200_000));
+    }
+}

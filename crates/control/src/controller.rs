@@ -1,0 +1,524 @@
+//! The controller.
+
+use crate::account::{Account, Loss};
+use crate::candidates::{candidates, permitted};
+use crate::pace::{MOST_WRITES, Pace, Writes};
+use crate::pricing::{Idlers, costs, play};
+use crate::sample::{Episode, Sample};
+use crate::trust::{Apart, Trust};
+use dwell_policy::Nanos;
+use dwell_policy::param::Setting;
+use dwell_replay::{Counts, Player, Rule, RuleError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The fewest episodes to decide on.
+pub const FEWEST: usize = 64;
+
+/// A change has to save this share of the present cost.
+const WORTH: f64 = 1.0 / 16.0;
+/// The gate: below this share of the cost nothing is searched …
+const LEAST_SHARE: f64 = 0.02;
+/// … nor below this share of a CPU.
+const LEAST_CPU: f64 = 0.001;
+/// The most episodes that candidates are replayed over.
+const MOST_EPISODES: f64 = 2048.0;
+
+/// What a controller needs to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// CPU time of one halt and wakeup.
+    pub halt_cost: Nanos,
+    /// By how much what a rule learns from is longer than the episode, where the idler halts.
+    pub late: Nanos,
+    /// No candidate polls for longer.
+    pub longest_window: Nanos,
+    /// The usual time between two decisions.
+    pub period: Nanos,
+}
+
+impl Terms {
+    /// The defaults at this halt cost: lengths without latency, windows up to four halt costs, a decision every 100 ms.
+    pub const fn at(halt_cost: Nanos) -> Terms {
+        Terms {
+            halt_cost,
+            late: Nanos::ZERO,
+            longest_window: Nanos(halt_cost.get().saturating_mul(4)),
+            period: Nanos(100_000_000),
+        }
+    }
+}
+
+/// What was seen of one idler, or of several together, since the last decision.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// Which: any number that stays its own.
+    pub idler: u64,
+    /// How much its cost counts.
+    pub weight: f64,
+    /// The share of the time in which it was watched: all of it, or a burst.
+    pub share: f64,
+    /// All of its episodes in that time: what was counted under the setting in force.
+    pub counted: Counts,
+    /// Some or all of them, in their order.
+    pub episodes: Vec<Episode>,
+}
+
+impl Observed {
+    /// An idler of weight 1 that was watched all the time.
+    pub fn new(idler: u64, counted: Counts, episodes: Vec<Episode>) -> Observed {
+        Observed { idler, weight: 1.0, share: 1.0, counted, episodes }
+    }
+}
+
+/// A change of the setting, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// When it was decided \[ns\].
+    pub at_ns: u64,
+    /// The setting in force.
+    pub from: Setting,
+    /// The setting to use; the same where only control ends.
+    pub to: Setting,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Change {
+    /// How many parameters it writes.
+    pub fn writes(&self) -> usize {
+        writes(&self.from, &self.to)
+    }
+}
+
+fn writes(from: &Setting, to: &Setting) -> usize {
+    from.iter().zip(to.iter()).filter(|(from, to)| from.1 != to.1).count()
+}
+
+/// Why a setting is changed. Costs are polling CPU plus halts at their cost, of a mean episode \[ns\].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "cause")]
+pub enum Cause {
+    /// Another setting would have cost less.
+    Gain {
+        /// The episodes that the settings were replayed over.
+        episodes: usize,
+        /// The cost under the setting in force.
+        present_ns: f64,
+        /// The cost under the setting chosen.
+        chosen_ns: f64,
+        /// The cost under the originals.
+        originals_ns: f64,
+        /// The cost of the optimum.
+        optimum_ns: f64,
+    },
+    /// Control has cost more than the originals would have: these are in force for a while.
+    Loss {
+        /// By how much more than 1.02 times their cost \[ns\].
+        owed_ns: f64,
+        /// What the originals cost \[ns/s\].
+        originals_ns_per_s: f64,
+        /// How long they stay in force \[ns\].
+        rest_ns: u64,
+    },
+    /// The rule does not do what was counted: control ends.
+    Untrusted {
+        /// What was apart.
+        #[serde(flatten)]
+        apart: Apart,
+        /// The episodes of the last period.
+        episodes: u64,
+    },
+}
+
+/// The state of a controller.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// The setting in force.
+    pub present: Setting,
+    /// What control cost more than 1.02 times the originals \[ns\]; negative is saved.
+    pub owed_ns: f64,
+    /// Whether the originals are in force for a while after a loss.
+    pub rests: bool,
+    /// Why it stood down, if it did.
+    pub untrusted: Option<Apart>,
+}
+
+/// What is known of one idler.
+struct Idler {
+    weight: f64,
+    sample: Sample,
+    originals: Player,
+    present: Player,
+}
+
+/// A period, compared with what was predicted of it.
+#[derive(Default)]
+struct Period {
+    counted: Counts,
+    /// The counted cost of the idlers of which episodes are known \[ns\], by weight.
+    cost_ns: f64,
+    /// What the originals would have cost them \[ns\], by weight.
+    originals_ns: f64,
+    /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
+    cpu_ns: f64,
+    gain_ns: f64,
+    /// Polls and halts of the setting in force, replayed.
+    predicted: [f64; 2],
+}
+
+/// Decides which setting is to be in force.
+pub struct Controller {
+    terms: Terms,
+    /// The originals first.
+    candidates: Vec<Setting>,
+    present: Setting,
+    idlers: BTreeMap<u64, Idler>,
+    account: Account,
+    trust: Trust,
+    pace: Pace,
+    writes: Writes,
+    decided_ns: u64,
+    untrusted: Option<Apart>,
+}
+
+impl Controller {
+    /// Over these settings, which are in force.
+    ///
+    /// # Errors
+    /// [`RuleError`] if their rule cannot be replayed.
+    pub fn new(originals: Setting, terms: Terms) -> Result<Controller, RuleError> {
+        Rule::Layer(originals).start_late(1)?;
+        Ok(Controller {
+            terms,
+            candidates: candidates(originals, terms.halt_cost, terms.longest_window),
+            present: originals,
+            idlers: BTreeMap::new(),
+            account: Account::new(),
+            trust: Trust::default(),
+            pace: Pace::new(terms.period.get()),
+            writes: Writes::default(),
+            decided_ns: 0,
+            untrusted: None,
+        })
+    }
+
+    /// Control begins, or begins anew after it stood down.
+    pub fn start(&mut self, now_ns: u64) {
+        self.untrusted = None;
+        self.trust = Trust::default();
+        self.decided_ns = now_ns;
+        self.pace.start(now_ns);
+    }
+
+    /// When to decide next \[ns\].
+    pub fn next_at_ns(&self) -> u64 {
+        self.pace.next_ns()
+    }
+
+    /// The setting that control began with.
+    pub fn originals(&self) -> Setting {
+        self.candidates[0]
+    }
+
+    /// The least and the greatest value that it ever gives each parameter.
+    pub fn permitted(&self) -> Vec<(&'static str, i64, i64)> {
+        permitted(&self.candidates)
+    }
+
+    /// The setting in force and the state of the account.
+    pub fn status(&self, now_ns: u64) -> Status {
+        Status {
+            present: self.present,
+            owed_ns: self.account.owed_ns(),
+            rests: self.account.rests(now_ns),
+            untrusted: self.untrusted,
+        }
+    }
+
+    /// The last decision took so much CPU time, observation included; what is too much makes periods longer.
+    pub fn spent(&mut self, cpu: Nanos) {
+        self.pace.spent(cpu.get());
+    }
+
+    /// Decides. A change that is returned comes into force only with [`Controller::changed`].
+    pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
+        let span_ns = now_ns.saturating_sub(self.decided_ns).max(1);
+        self.decided_ns = now_ns;
+        let period = self.take_in(observed);
+        let (cause, quiet) = self.judge(now_ns, span_ns, &period);
+        self.pace.decided(now_ns, quiet);
+        let (to, cause) = cause?;
+        Some(Change { at_ns: now_ns, from: self.present, to, cause })
+    }
+
+    /// A change is in force.
+    pub fn changed(&mut self, change: &Change) {
+        self.writes.wrote(change.at_ns, change.writes());
+        self.present = change.to;
+        self.idlers.values_mut().for_each(|idler| idler.present.set(&change.to));
+        self.pace.start(change.at_ns);
+    }
+
+    /// Remembers what was seen, and replays the originals and the setting in force over it.
+    fn take_in(&mut self, observed: &[Observed]) -> Period {
+        let (halt_cost, late) = (self.terms.halt_cost, self.terms.late);
+        let mut period = Period::default();
+        for Observed { idler, weight, share, counted, episodes } in observed {
+            let Some(known) = self.idler(*idler) else { continue };
+            known.weight = *weight;
+            known.sample.push(counted.episodes, episodes);
+            period.counted += *counted;
+            if episodes.is_empty() {
+                continue;
+            }
+            let (mut originals, mut present, mut optimum) = (Counts::default(), Counts::default(), 0);
+            for episode in episodes {
+                originals += play(&mut known.originals, *episode, late);
+                present += play(&mut known.present, *episode, late);
+                optimum += episode.least_cost_ns(halt_cost.get());
+            }
+            let scale = counted.episodes as f64 / episodes.len() as f64;
+            let cost_ns = counted.cost_ns(halt_cost) as f64;
+            period.cost_ns += weight * cost_ns;
+            period.cpu_ns += cost_ns / share;
+            period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
+            period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64;
+            period.predicted[0] += scale * present.polls as f64;
+            period.predicted[1] += scale * present.halts as f64;
+        }
+        // Idlers that are gone are forgotten.
+        let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
+        self.idlers.retain(|idler, known| seen(idler) || !known.sample.is_empty());
+        period
+    }
+
+    fn idler(&mut self, idler: u64) -> Option<&mut Idler> {
+        if !self.idlers.contains_key(&idler) {
+            let player = |setting: Setting| Rule::Layer(setting).start_late(1).ok();
+            let fresh = Idler {
+                weight: 1.0,
+                sample: Sample::default(),
+                originals: player(self.candidates[0])?,
+                present: player(self.present)?,
+            };
+            self.idlers.insert(idler, fresh);
+        }
+        self.idlers.get_mut(&idler)
+    }
+
+    /// What to do, and whether there is next to nothing to gain.
+    fn judge(&mut self, now_ns: u64, span_ns: u64, period: &Period) -> (Option<(Setting, Cause)>, bool) {
+        if self.untrusted.is_some() {
+            return (None, true);
+        }
+        let originals = self.candidates[0];
+        let controlled = self.present != originals;
+        if period.counted.episodes >= FEWEST as u64
+            && let Some(apart) = self.trust.compare(period.predicted, &period.counted)
+        {
+            self.untrusted = Some(apart);
+            let episodes = period.counted.episodes;
+            return (Some((originals, Cause::Untrusted { apart, episodes })), true);
+        }
+        let loss = self.account.book(now_ns, span_ns, period.cost_ns, period.originals_ns, controlled);
+        if let Some(Loss { owed_ns, rate, rest_ns }) = loss {
+            let cause = Cause::Loss { owed_ns, originals_ns_per_s: rate, rest_ns };
+            return (Some((originals, cause)), false);
+        }
+        let least_ns = LEAST_CPU * span_ns as f64;
+        // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period bounds what it costs.
+        let quiet = !controlled && period.cpu_ns <= least_ns;
+        let known: usize = self.idlers.values().map(|idler| idler.sample.known()).sum();
+        if known < FEWEST {
+            return (None, quiet);
+        }
+        let worthless = period.gain_ns <= (LEAST_SHARE * period.cpu_ns).max(least_ns);
+        let chosen = match worthless || self.account.rests(now_ns) {
+            true => None,
+            false => self.choose().filter(|(to, _)| self.may_write(now_ns, to)),
+        };
+        self.idlers.values_mut().for_each(|idler| idler.sample.grow_old());
+        (chosen, quiet)
+    }
+
+    /// The candidate that costs least over the sample, if it is worth a change.
+    fn choose(&self) -> Option<(Setting, Cause)> {
+        let mut settings = vec![self.candidates[0], self.present];
+        let first = settings.len();
+        settings.extend(self.candidates.iter().skip(1).filter(|setting| **setting != self.present));
+        let halves = self.halves();
+        let costs = costs(&settings, first, &halves, self.terms.halt_cost, self.terms.late).ok()?;
+        let (originals, present) = (costs[0]?, costs[1]?);
+        let total = |[a, b]: [f64; 2]| a + b;
+        let known = settings.iter().zip(&costs).filter_map(|(setting, cost)| Some((*setting, (*cost)?)));
+        let (chosen, cost) = known.min_by(|a, b| total(a.1).total_cmp(&total(b.1)))?;
+        let worth_it = total(cost) < total(present) * (1.0 - WORTH)
+            && cost.iter().zip(&present).all(|(chosen, present)| chosen < present);
+        if !worth_it {
+            return None;
+        }
+        let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
+        let halt_cost = self.terms.halt_cost.get();
+        let optimum: u64 =
+            halves.iter().flatten().flatten().map(|episode| episode.least_cost_ns(halt_cost)).sum();
+        let of_one = |cost: f64| cost / episodes.max(1) as f64;
+        let cause = Cause::Gain {
+            episodes,
+            present_ns: of_one(total(present)),
+            chosen_ns: of_one(total(cost)),
+            originals_ns: of_one(total(originals)),
+            optimum_ns: of_one(optimum as f64),
+        };
+        Some((chosen, cause))
+    }
+
+    /// The sample of all idlers, in two halves.
+    fn halves(&self) -> [Idlers; 2] {
+        let weight: f64 = self.idlers.values().map(|idler| idler.weight * idler.sample.weight()).sum();
+        let per_weight = (MOST_EPISODES / weight.max(1.0)).min(1.0);
+        let mut halves = [vec![], vec![]];
+        for idler in self.idlers.values() {
+            let [a, b] = idler.sample.halves(per_weight * idler.weight);
+            halves[0].push(a);
+            halves[1].push(b);
+        }
+        halves
+    }
+
+    /// Whether a setting can be written and the originals after it, within the most writes of a minute.
+    fn may_write(&mut self, now_ns: u64, to: &Setting) -> bool {
+        let back = writes(to, &self.candidates[0]);
+        self.writes.in_last_minute(now_ns) + writes(&self.present, to) + back <= MOST_WRITES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pace::MINUTE_NS;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
+
+    const K: Nanos = Nanos(20_000);
+
+    fn controller() -> Controller {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut controller = Controller::new(originals, Terms::at(K)).unwrap();
+        controller.start(0);
+        controller
+    }
+
+    /// What the setting in force does in a period of so many episodes of this length, all of them seen.
+    fn period(player: &mut Player, episodes: usize, idle_ns: u64) -> Observed {
+        seen(player, vec![Episode::of(idle_ns); episodes])
+    }
+
+    fn seen(player: &mut Player, seen: Vec<Episode>) -> Observed {
+        let counted = seen.iter().map(|episode| play(player, *episode, Nanos::ZERO)).sum();
+        Observed::new(7, counted, seen)
+    }
+
+    fn player(controller: &Controller) -> Player {
+        Rule::Layer(controller.present).start_late(1).unwrap()
+    }
+
+    #[test]
+    fn long_episodes_are_halted_through_and_short_ones_polled() {
+        let mut controller = controller();
+        let mut player = player(&controller);
+        let mut told = vec![];
+        for number in 0..40 {
+            let now = controller.next_at_ns();
+            let idle = if number < 20 { 150_000 } else { 12_000 };
+            if let Some(change) = controller.decide(now, &[period(&mut player, 300, idle)]) {
+                player.set(&change.to);
+                controller.changed(&change);
+                told.push((number, change));
+            }
+        }
+        assert_eq!(told[0].1.to.get("halt_poll_ns"), Some(0));
+        let Cause::Gain { present_ns, chosen_ns, optimum_ns, .. } = told[0].1.cause else {
+            panic!("{told:?}")
+        };
+        assert!(present_ns > 7.0 * chosen_ns && chosen_ns == optimum_ns, "{:?}", told[0].1.cause);
+        let (when, last) = &told[told.len() - 1];
+        assert!(*when <= 24 && last.to.get("halt_poll_ns").unwrap() >= 12_000, "{when}: {last:?}");
+        assert!(told.len() <= 4, "{told:?}");
+    }
+
+    #[test]
+    fn few_episodes_and_small_gains_decide_nothing() {
+        let mut controller = controller();
+        let mut one = player(&controller);
+        assert_eq!(controller.decide(10_000_000, &[period(&mut one, FEWEST - 1, 150_000)]), None);
+        assert!(controller.decide(20_000_000, &[period(&mut one, 1, 150_000)]).is_some());
+        // Nothing can be saved of a load that the default polls through.
+        let mut controller = self::controller();
+        let mut one = player(&controller);
+        for number in 1..50u64 {
+            let seen = period(&mut one, 300, 3_000);
+            assert_eq!(controller.decide(number * 100_000_000, &[seen]), None);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_does_not_do_what_was_counted_is_not_trusted() {
+        let mut controller = controller();
+        let mut told = vec![];
+        for number in 1..10u64 {
+            // Says that nothing polled, though the default would have.
+            let counted = Counts { episodes: 300, halts: 300, ..Counts::default() };
+            let seen = Observed::new(1, counted, vec![Episode::of(90_000); 300]);
+            told.extend(controller.decide(number * 100_000_000, &[seen]).map(|change| (number, change)));
+        }
+        assert_eq!(told.len(), 1);
+        let (3, Change { from, to, cause: Cause::Untrusted { apart, episodes: 300 }, .. }) = &told[0] else {
+            panic!("{told:?}")
+        };
+        assert_eq!((from, apart.counted), (to, 300));
+        assert!(controller.status(0).untrusted.is_some());
+    }
+
+    #[test]
+    fn a_loss_leads_back_to_the_originals_for_a_while() {
+        let mut controller = controller();
+        let never = {
+            let mut setting = controller.originals();
+            setting.set("halt_poll_ns", 0).unwrap();
+            setting
+        };
+        // Somebody has made it never poll, and the load is short.
+        let cause =
+            Cause::Gain { episodes: 0, present_ns: 0.0, chosen_ns: 0.0, originals_ns: 0.0, optimum_ns: 0.0 };
+        let change = Change { at_ns: 0, from: controller.originals(), to: never, cause };
+        controller.changed(&change);
+        let mut one = player(&controller);
+        let seen = period(&mut one, 3_000, 1_000);
+        let back = controller.decide(100_000_000, &[seen]).unwrap();
+        assert_eq!(back.to, controller.originals());
+        let Cause::Loss { owed_ns, rest_ns: 1_000_000_000, .. } = back.cause else { panic!("{back:?}") };
+        assert!(owed_ns > 50e6, "{owed_ns}");
+    }
+
+    #[test]
+    fn writes_are_limited_and_the_way_back_is_left() {
+        let mut controller = controller();
+        let mut player = player(&controller);
+        let (mut writes, mut now, mut random) = (vec![], 0, dwell_stats::SplitMix64::new(1));
+        for number in 0..600u64 {
+            now += MINUTE_NS / 600;
+            // For the first half a second polling for 5 us is best, for the next it is a loss.
+            let short = if number / 5 % 2 == 0 { 0 } else { 2 };
+            let mut length = || if random.below(4) < short { 5_000 } else { 150_000 };
+            let episodes = std::iter::repeat_with(&mut length).map(Episode::of).take(1_000).collect();
+            if let Some(change) = controller.decide(now, &[seen(&mut player, episodes)]) {
+                player.set(&change.to);
+                controller.changed(&change);
+                writes.push(change.writes());
+            }
+        }
+        let all: usize = writes.iter().sum();
+        assert!(all > 20 && all <= MOST_WRITES, "{writes:?}");
+    }
+}

@@ -1,0 +1,274 @@
+//! `dwell control --replay`
+
+use super::words;
+use crate::check;
+use crate::failure::{Answer, Outcome};
+use crate::model::{self, Model, ModelArgs, Whose};
+use crate::output::{self, Format};
+use crate::progress;
+use anyhow::{bail, ensure};
+use clap::ValueEnum;
+use dwell_control::{Cause, Change, Observation, Simulated, Terms, simulate};
+use dwell_policy::Nanos;
+use dwell_policy::catalogue::Terms as Learner;
+use dwell_policy::param::Setting;
+use dwell_replay::advice::Origin;
+use dwell_replay::{Pricing, RecordingSource, Row, Rule, Source, Values, grid, replay, study};
+use dwell_report::{Cell, Column, Table, duration, percent, priced};
+use serde::Serialize;
+use std::path::Path;
+
+/// What the controller sees of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Observe {
+    /// The episodes of each idler, as a recorder sees them.
+    Episodes,
+    /// The histograms that KVM would have counted, of all vCPUs together.
+    Statistics,
+}
+
+/// A controlled recording, as printed.
+#[derive(Serialize)]
+struct Controlled {
+    file: String,
+    layer: &'static str,
+    version: String,
+    halt_cost_ns: u64,
+    halt_cost_origin: Origin,
+    observation: Observe,
+    episodes: u64,
+    idlers: usize,
+    span_ns: u64,
+    decisions: u64,
+    originals: Values,
+    changes: Vec<ChangeJson>,
+    /// Costs; the last is the optimum.
+    results: Vec<Row>,
+    /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell study` has it; null if there is
+    /// none.
+    keeps_of_leader: Option<f64>,
+    /// The same of the setting that is best in hindsight.
+    keeps_of_best: Option<f64>,
+    worst_ten_seconds: Worst,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Worst {
+    controlled_ns: f64,
+    originals_ns: f64,
+}
+
+#[derive(Serialize)]
+struct ChangeJson {
+    /// Since control began.
+    at_ns: u64,
+    from: Values,
+    to: Values,
+    writes: usize,
+    #[serde(flatten)]
+    cause: Cause,
+    #[serde(skip)]
+    line: String,
+}
+
+impl ChangeJson {
+    fn of(change: &Change, started_ns: u64) -> ChangeJson {
+        ChangeJson {
+            at_ns: change.at_ns.saturating_sub(started_ns),
+            from: Values::from(&change.from),
+            to: Values::from(&change.to),
+            writes: change.writes(),
+            cause: change.cause,
+            line: words::line(change),
+        }
+    }
+}
+
+const NEVER: usize = 0;
+const ORIGINALS: usize = 1;
+const LEADER: usize = 2;
+const FIRST_OF_GRID: usize = 3;
+
+pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Format) -> Outcome {
+    let reader = model::open(file)?;
+    let metadata = reader.metadata().clone();
+    model::refuse_least_lengths(&metadata)?;
+    let model = Model::of(model, &reader)?;
+    let Whose::One(layer) = model.whose else {
+        bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
+    };
+    ensure!(
+        observe == Observe::Episodes || layer == dwell_policy::Layer::Host,
+        "--observe statistics needs --layer host: only KVM counts such histograms"
+    );
+    let (settings, recorded) = model.present(&metadata);
+    let originals = settings[0];
+    let mut notes = model.notes(&metadata);
+    if !recorded {
+        notes.push("the recording has no setting: the originals are the defaults".to_owned());
+    }
+    let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
+    notes.extend(check::note(&self_check));
+    notes.extend(model::note_of_few(source.episodes()));
+    notes.extend(model::note_of_time(&metadata));
+    let simulated = control(&source, originals, model.halt_cost, observe)?;
+    let mut rules = vec![Rule::Never, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
+    rules.extend(grid::settings(layer, model.version).into_iter().map(Rule::Layer));
+    let replayed = replay(&source, &rules, model.halt_cost, &|_| ())?;
+    let pricing = Pricing {
+        halt_cost: model.halt_cost,
+        wakeup_latency: &model.wakeup_latency,
+        span_ns: replayed.span.ns(),
+        optimum_ns: replayed.optimum.cost_ns(model.halt_cost),
+    };
+    let cost = |place: usize| replayed.counts[place].cost_ns(model.halt_cost);
+    let best = (FIRST_OF_GRID..rules.len()).min_by_key(|place| cost(*place)).unwrap_or(ORIGINALS);
+    let row = |name: &str, place: usize| {
+        let row = pricing.row(&rules[place], &replayed.counts[place]);
+        Row { policy: name.to_owned(), ..row }
+    };
+    let figures = |counts| pricing.price(counts);
+    let alone =
+        |policy: &str, figures| Row { policy: policy.to_owned(), setting: Values::default(), figures };
+    let kept = |other: usize| {
+        let controlled = simulated.controlled.cost_ns(model.halt_cost) as f64;
+        study::kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
+    };
+    let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
+    let of = |change: &Change| ChangeJson::of(change, simulated.started_ns);
+    let controlled = Controlled {
+        file: file.display().to_string(),
+        layer: layer.name(),
+        version: model.version.to_string(),
+        halt_cost_ns: model.halt_cost.get(),
+        halt_cost_origin: model.halt_cost_origin,
+        observation: observe,
+        episodes: source.episodes(),
+        idlers: source.idlers(),
+        span_ns: pricing.span_ns,
+        decisions: simulated.decisions,
+        originals: Values::from(&originals),
+        changes: simulated.changes.iter().map(of).collect(),
+        results: vec![
+            row("originals", ORIGINALS),
+            row("never", NEVER),
+            row("best in hindsight", best),
+            row("leader", LEADER),
+            alone("controlled", figures(&simulated.controlled)),
+            alone("optimum", figures(&replayed.optimum)),
+        ],
+        keeps_of_leader: kept(LEADER),
+        keeps_of_best: kept(best),
+        worst_ten_seconds: Worst { controlled_ns, originals_ns },
+        notes,
+    };
+    match format {
+        Format::Json => output::json(&controlled)?,
+        Format::Csv => output::csv(&changes(&controlled))?,
+        Format::Table => print(&controlled)?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn control(
+    source: &RecordingSource,
+    originals: Setting,
+    halt_cost: Nanos,
+    observe: Observe,
+) -> anyhow::Result<Simulated> {
+    let observation = match observe {
+        Observe::Episodes => Observation::Episodes,
+        Observe::Statistics => Observation::Statistics,
+    };
+    let bar = progress::episodes(source.episodes(), "controlling");
+    let simulated =
+        simulate(source, originals, Terms::at(halt_cost), observation, &|episodes| bar.inc(episodes));
+    bar.finish_and_clear();
+    Ok(simulated?)
+}
+
+fn changes(controlled: &Controlled) -> Table {
+    let mut table = Table::new([
+        Column::number("after", "at_ns"),
+        Column::text("setting", "setting"),
+        Column::number("writes", "writes"),
+        Column::text("change and reason", "reason"),
+    ]);
+    for change in &controlled.changes {
+        table.push([
+            Cell::Nanos(change.at_ns as f64),
+            Cell::Text(change.to.to_string()),
+            Cell::Count(change.writes as u128),
+            Cell::Text(change.line.clone()),
+        ]);
+    }
+    table
+}
+
+fn results(controlled: &Controlled) -> Table {
+    let mut columns = vec![Column::text("policy", "policy")];
+    columns.extend(priced::columns(false));
+    columns.push(Column::text("setting", "setting").below());
+    let mut table = Table::new(columns);
+    for Row { policy, setting, figures } in &controlled.results {
+        let mut cells = vec![Cell::Text(policy.clone())];
+        cells.extend(priced::cells(figures, false));
+        cells.push(Cell::Text(setting.to_string()));
+        table.push(cells);
+    }
+    table
+}
+
+fn print(controlled: &Controlled) -> anyhow::Result<()> {
+    output::text(&output::wrapped(&format!(
+        "{}: {} of {} idler{} over {}, {} layer, rule of {} {}",
+        controlled.file,
+        model::episodes(controlled.episodes),
+        controlled.idlers,
+        if controlled.idlers == 1 { "" } else { "s" },
+        duration(controlled.span_ns as f64),
+        controlled.layer,
+        if controlled.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },
+        controlled.version,
+    )))?;
+    let halt_cost = model::halt_cost_words(controlled.halt_cost_ns, controlled.halt_cost_origin);
+    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
+    output::text(&output::wrapped(&format!("originals: {}", controlled.originals)))?;
+    output::text("\n")?;
+    for change in &controlled.changes {
+        let at = format!("{:>9}  ", duration(change.at_ns as f64));
+        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.line))?;
+    }
+    let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
+    output::text(&format!(
+        "{}{} decisions, {} changes, {writes} writes\n\n",
+        if controlled.changes.is_empty() { "" } else { "\n" },
+        controlled.decisions,
+        controlled.changes.len(),
+    ))?;
+    output::text(&(output::fitted(&results(controlled)) + "\n"))?;
+    let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
+    output::text(&format!(
+        "kept of the gain of the leader             {}\n",
+        share(controlled.keeps_of_leader)
+    ))?;
+    output::text(&format!(
+        "kept of the gain of the best in hindsight  {}\n",
+        share(controlled.keeps_of_best)
+    ))?;
+    let Worst { controlled_ns, originals_ns } = controlled.worst_ten_seconds;
+    if originals_ns > 0.0 {
+        output::text(&format!(
+            "worst 10 s: {} under control, {} under the originals, ratio {:.3}\n",
+            duration(controlled_ns),
+            duration(originals_ns),
+            controlled_ns / originals_ns
+        ))?;
+    }
+    for note in &controlled.notes {
+        output::text(&output::wrapped(&format!("note: {note}")))?;
+    }
+    Ok(())
+}
