@@ -174,6 +174,47 @@ fn links_lead_somewhere() {
     println!("{checked} links");
 }
 
+/// The names of the workspace's crates on which a manifest depends, without `dwell-`; not those for tests.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut section = "";
+    let mut found = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.ends_with("dependencies]") && !section.contains("dev-") {
+            let name = line.strip_prefix("dwell-").and_then(|rest| rest.split(['.', ' ', '=']).next());
+            found.extend(name.map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn crates_use_only_lower_ones() {
+    let page = read(&root().join("docs/src/crates.md"));
+    let layers = page.split("```layers\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let layers: Vec<Vec<&str>> = layers.lines().map(|line| line.split_whitespace().collect()).collect();
+    let layer_of = |name: &str| layers.iter().position(|layer| layer.contains(&name));
+    let mut arrows = 0;
+    for path in crates() {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
+        // Helpers of tests are below nothing and above nothing.
+        if name == "testing" {
+            continue;
+        }
+        let above = layer_of(&name).unwrap_or_else(|| panic!("crates.md has no layer for {name}"));
+        for used in dependencies(&read(&path.join("Cargo.toml"))) {
+            if used == "testing" {
+                continue;
+            }
+            let below = layer_of(&used).unwrap_or_else(|| panic!("crates.md has no layer for {used}"));
+            assert!(above < below, "{name} uses {used}");
+            arrows += 1;
+        }
+    }
+    assert!(arrows > 30, "{arrows}");
+}
+
 #[test]
 fn every_page_is_in_the_summary() {
     let summary = root().join("docs/src/SUMMARY.md");
