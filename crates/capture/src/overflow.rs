@@ -98,7 +98,7 @@ impl World {
         self.write(cpu, &sample);
     }
 
-    /// As `perf_output_begin`: what was lost is told before the next record, if both fit.
+    /// As `perf_output_begin`: what was lost is reported before the next record, if both fit.
     fn write(&mut self, cpu: usize, sample: &[u8]) {
         let Cpu { kernel, lost } = &mut self.cpus[cpu];
         let told: Vec<u8> = [7, *lost, 0, self.now_ns].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -139,7 +139,7 @@ struct Outcome {
     lost: u64,
 }
 
-/// As [`Recorder`](crate::Recorder) records, with this slack. `heeds_gaps`: whether the pairing is told of gaps.
+/// As [`Recorder`](crate::Recorder) records, with this slack. `heeds_gaps`: whether the pairing learns of gaps.
 fn run(steps: Vec<(u64, Step)>, slack_ns: u64, heeds_gaps: bool) -> Outcome {
     let (kernels, sampler) = Sampler::in_memory(CPUS, RING_BYTES);
     let format = Format::parse(FORMAT).unwrap();

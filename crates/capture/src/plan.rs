@@ -235,7 +235,7 @@ fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u3
         EventKind::Switch { .. } => seen.entry(event.cpu).or_default().1 += 1,
         _ => {}
     });
-    // A CPU that was not seen to idle has not shown that its idle task speaks.
+    // A CPU that was not seen to idle has not shown that its idle task has events.
     let speaks = |cpu: &u32| seen.get(cpu).is_some_and(|(spoke, _)| *spoke > 0);
     let silent = seen.iter().filter(|(_, (spoke, idled))| *spoke == 0 && *idled > 0).map(|(cpu, _)| *cpu);
     let silent = silent.collect();

@@ -94,7 +94,7 @@ pub struct Trace {
     /// By number of the tracepoint.
     decoders: Vec<Option<Decoder>>,
     lost: BTreeMap<u32, u64>,
-    /// Of those, the ones that a record in a ring buffer told of.
+    /// Of those, the ones that a record in a ring buffer reported.
     told: BTreeMap<u32, u64>,
 }
 
@@ -315,7 +315,7 @@ impl Trace {
         *self.lost.entry(cpu).or_default() += count;
     }
 
-    /// Counts what was lost after the last record of each CPU, of which no ring buffer tells. To be called when the events
+    /// Counts what was lost after the last record of each CPU, which no ring buffer reports. To be called when the events
     /// are disabled and everything is read; returns how many.
     ///
     /// # Errors

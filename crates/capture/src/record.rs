@@ -44,7 +44,7 @@ pub struct Status {
     pub incomplete: u64,
 }
 
-/// Told what happens while recording.
+/// Gets the progress of a recording.
 pub trait Observer {
     /// How it is going; about ten times a second, and once at the end.
     fn status(&mut self, _status: &Status) {}
@@ -54,7 +54,7 @@ pub trait Observer {
     fn episodes(&mut self, _names: &[String], _found: &[PairedEpisode]) {}
 }
 
-/// Nobody watches.
+/// No observer.
 impl Observer for () {}
 
 /// How long to record.
@@ -108,7 +108,7 @@ fn realtime_offset_ns() -> i64 {
 /// `bpf`), and, where they were chosen, `because` or `not_by_bpf`.
 pub const TRACING: &str = "dwell.tracing";
 
-/// How often the buffers are emptied at least, the status is told and `stop` looked at.
+/// The longest time between two rounds, in which the buffers are emptied, the status is reported and `stop` is checked.
 const ROUND: Duration = Duration::from_millis(100);
 /// How long events are kept back to be put in order \[ns\]: a CPU may be stopped (by a hypervisor) between taking the time
 /// of an event and publishing it.
@@ -234,7 +234,7 @@ impl Recorder {
         })
     }
 
-    /// Tells the observer what happens and records nothing.
+    /// Reports to the observer and records nothing.
     ///
     /// # Errors
     /// What went wrong.
@@ -338,7 +338,7 @@ impl Recorder {
         if rows.is_empty() && names.is_empty() {
             return Ok(());
         }
-        // The thread that writes ends early only with an error of its own, which is then told in place of this one.
+        // The thread that writes ends early only with an error of its own, which is then returned in place of this one.
         outlet.sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
     }
 
@@ -469,7 +469,7 @@ fn outlet() -> (Outlet, Receiver<Batch>, Sender<Vec<PairedEpisode>>) {
 
 fn give_back(mut rows: Vec<PairedEpisode>, used: &Sender<Vec<PairedEpisode>>) {
     rows.clear();
-    // At the end nobody wants it any more.
+    // At the end it is not used any more.
     let _ = used.send(rows);
 }
 

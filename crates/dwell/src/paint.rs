@@ -1,7 +1,7 @@
 //! Colours in text, the same for every command that has them.
 //!
 //! Text comes from processes and files, too, and may hold control characters. So colours are marks, which begin with a
-//! number that nobody can guess, until the text is printed: then everything else that steers a terminal is escaped.
+//! number that cannot be guessed, until the text is printed: then everything else that steers a terminal is escaped.
 
 use dwell_report::harmless;
 use std::hash::{BuildHasher, RandomState};

@@ -28,7 +28,7 @@ impl Doorbell {
     }
 }
 
-/// The loop's side: a source that runs a closure when somebody has rung.
+/// The loop's side: a source that runs a closure when the bell was rung.
 pub struct Bell<F> {
     shared: Arc<Shared>,
     run: F,
@@ -62,7 +62,7 @@ impl<F: FnMut()> Source for Bell<F> {
     }
 
     fn loud(&mut self) {
-        // Where it does not sleep because somebody has rung, the look that follows sees that.
+        // Where it does not sleep because the bell was rung, the look that follows sees that.
         let _ = self.shared.word.sleeps();
     }
 

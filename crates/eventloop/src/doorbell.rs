@@ -1,7 +1,7 @@
 //! One word by which other threads call a loop.
 //!
 //! # The states
-//! `AWAKE`: the loop is looking, or will look before it sleeps. `RUNG`: somebody has rung and the loop has not answered. `ASLEEP`: the
+//! `AWAKE`: the loop is looking, or will look before it sleeps. `RUNG`: it was rung and the loop has not answered. `ASLEEP`: the
 //! loop sleeps, or is about to, and who rings has to wake it by a system call.
 //!
 //! # No ring is lost
@@ -11,7 +11,7 @@
 //! ([`Word::sleeps`]); so it looks before it sleeps. If it was `RUNG`, an earlier ring is unanswered and the answer
 //! serves both: it is a read-modify-write as well, and takes in what every thread that rang had written before.
 //!
-//! A second flag ("somebody sleeps" beside "somebody has rung") would need a full fence on both sides, which is easily left
+//! A second flag ("asleep" beside "rung") would need a full fence on both sides, which is easily left
 //! out.
 
 use super::sync::{AtomicU32, Ordering};
@@ -35,17 +35,17 @@ impl Word {
         self.0.swap(RUNG, Ordering::AcqRel) == ASLEEP
     }
 
-    /// Whether somebody has rung: a load.
+    /// Whether it was rung: a load.
     pub(crate) fn look(&self) -> bool {
         self.0.load(Ordering::Relaxed) == RUNG
     }
 
-    /// Answers; whether somebody had rung. What they wrote before is visible from here.
+    /// Answers; whether it had been rung. What they wrote before is visible from here.
     pub(crate) fn answer(&self) -> bool {
         self.0.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
-    /// The loop is about to sleep. `false`: somebody has rung, it must not.
+    /// The loop is about to sleep. `false`: it was rung, and the loop must not sleep.
     #[must_use]
     pub(crate) fn sleeps(&self) -> bool {
         self.0.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire) != Err(RUNG)
@@ -53,7 +53,7 @@ impl Word {
 
     /// The loop is awake; a ring that came while it slept stays.
     pub(crate) fn wakes(&self) {
-        // Fails where somebody has rung, which is meant.
+        // Fails where it was rung, which is intended.
         let _ = self.0.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire);
     }
 }

@@ -9,7 +9,7 @@
 //! 1. *Look* at every source, at file descriptors every [`FD_STEPS`] steps, and at the timers.
 //! 2. *Run* each source that has something to do, in the order in which it was seen, with a budget. One that has more to do is run
 //!    again in the next step.
-//! 3. If there was nothing: *poll*, rounds of looks, for as long as the policy wants; file descriptors are looked at by
+//! 3. If there was nothing: *poll*, rounds of looks, for as long as the policy says; file descriptors are looked at by
 //!    `epoll_wait(0)` every [`FD_ROUNDS`] rounds.
 //! 4. If there is still nothing: every source becomes *loud*, is looked at once more, and the loop *sleeps* in `epoll_wait`
 //!    until a file descriptor or a timer wakes it. Then every source becomes *quiet*.

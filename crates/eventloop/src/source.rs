@@ -33,7 +33,7 @@ pub trait Source {
     /// Does what there is to do, in at most `budget` units. Whether there is more. Called without anything to do now and then.
     fn run(&mut self, budget: u32) -> bool;
 
-    /// The file descriptor that notifications make readable; read by nobody, so that it need not be drained.
+    /// The file descriptor that notifications make readable; it is never read and need not be drained.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

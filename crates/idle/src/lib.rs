@@ -2,7 +2,7 @@
 //!
 //! # The idea
 //! A thread that waits for events can sleep in the kernel or look for a while first. A sleep costs CPU time on both sides and
-//! adds wakeup latency; a look in vain costs CPU time. A constant (`if elapsed > 50us`) is right for one load. An
+//! adds wakeup latency; a look that finds nothing costs CPU time. A constant (`if elapsed > 50us`) is right for one load. An
 //! [`Idler`] asks a [policy] at the beginning of every wait and teaches it at the end.
 //!
 //! ```

@@ -22,7 +22,7 @@ const PLAN: [(Nanos, usize); LENGTHS] = [
     (Nanos::from_micros(10_000), 7),
 ];
 
-/// A sleep that nobody ends is an error after this long.
+/// A sleep without a wakeup is an error after this long.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Why the cost of a sleep could not be measured.

@@ -3,7 +3,7 @@
 //! What comes out is a recording of dwell's like any other: `dwell info`, `dwell report` and `dwell tune` read it, and
 //! no tracing is needed. One row a wait: `idle_ns` is until the thread ran again (where it halted, the wakeup latency is in it),
 //! `window_ns` is what the policy wanted, `alone_ns` is known where the thread was preempted while it polled, and `ready` has
-//! the numbers of the handlers; 63 stands for every handler from 63 on.
+//! the numbers of the handlers; 63 represents every handler from 63 on.
 //!
 //! A row takes 48 bytes in the ring and about 20 ns. The writing thread looks every [`PERIOD`] for new rows. What the ring
 //! cannot hold until then is lost and counted, in the recording's metadata too.
@@ -143,7 +143,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         drop(self.threads.take());
         if let Some(writes) = self.writes.take() {
-            // Nobody is left to report to; the unfinished file is removed.
+            // No caller is left to report to; the unfinished file is removed.
             let _ = writes.join();
         }
     }

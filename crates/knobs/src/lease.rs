@@ -9,7 +9,7 @@
 //! There is at most one open lease for a layer, so that originals are never taken from values that a controller has set.
 //!
 //! # Limits
-//! A value that somebody else writes and that the controller might have written cannot be told from its own, once the controller is
+//! A value written by another program that the controller might have written cannot be distinguished from its own, once the controller is
 //! gone. While it runs it compares with the value that it wrote last.
 
 use crate::change::{self, Outcome, RevertError, Reverted};
@@ -63,7 +63,7 @@ pub enum LeaseError {
     },
 }
 
-/// A value is not the one that was written last: somebody else has changed it.
+/// A value is not the one that was written last: another program has changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
     /// The parameter.
@@ -77,7 +77,7 @@ pub struct Foreign {
 /// Why a setting was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
-    /// Somebody else has changed a value.
+    /// Another program has changed a value.
     #[error("{} is {} and not {}: another program changed it", .0.knob, shown(.0.found.as_deref()), .0.expected)]
     Foreign(Foreign),
     /// A value is not one that the lease has.
@@ -214,7 +214,7 @@ pub fn open_of(changes: &[Change], layer: Layer) -> Option<&Change> {
     changes.iter().find(|change| change.lease && change.state.is_open() && change.plan.layer == layer)
 }
 
-/// Ends a lease: originals are restored, values that somebody else has written stay, and the change is closed either way.
+/// Ends a lease: originals are restored, values that another program has written stay, and the change is closed either way.
 ///
 /// # Errors
 /// [`RevertError`]. Where an original could not be restored, the change stays open, and the result has the reason.

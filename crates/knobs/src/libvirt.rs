@@ -11,7 +11,7 @@ use std::ops::Range;
 /// libvirt's shell.
 const VIRSH: &str = "/usr/bin/virsh";
 
-/// The `<poll …/>` of an I/O thread as it stands there; `None` if it has none.
+/// The `<poll …/>` of an I/O thread as the file has it; `None` if it has none.
 pub(crate) fn poll(machine: &dyn Writable, domain: &str, number: u32) -> io::Result<Option<String>> {
     poll_in(&dump(machine, domain)?, domain, number)
 }

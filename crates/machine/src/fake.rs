@@ -1,4 +1,4 @@
-//! A fake machine for tests: files in memory, and operations that fail when they are told to.
+//! A fake machine for tests: files in memory, and operations that fail on request.
 //!
 //! [`Fake`] is a machine of which every file is written down. [`Faulty`] is any machine on which chosen operations fail, so
 //! that each error path has a test without a disk that is full.
@@ -179,7 +179,7 @@ impl Fake {
         self.state().nodes.insert(path.to_owned(), file);
     }
 
-    /// Lets nobody write a file, as a parameter of mode 0444.
+    /// Makes a file read-only for everyone, as a parameter of mode 0444.
     ///
     /// # Panics
     /// If there is no such file.

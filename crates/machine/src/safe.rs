@@ -81,7 +81,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Opens a lock file, or makes it. Nobody else can open it: whoever can open a file can lock it.
+/// Opens a lock file, or makes it. Only root can open it: whoever can open a file can lock it.
 ///
 /// # Errors
 /// The system's error; `InvalidInput` if it is not a regular file, `ELOOP` if it is a symbolic link.

@@ -71,7 +71,7 @@ pub struct Trial<P> {
 enum Phase {
     /// The policy; so many halts since the last burst.
     Learner { halts: u32 },
-    /// Nobody: 2*K*. So many episodes are left, after those since the last test, which cost so much \[ns\].
+    /// Off: 2*K*. So many episodes are left, after those since the last test, which cost so much \[ns\].
     Forced { lesson: bool, left: u32, tested: u32, cost: u64 },
 }
 

@@ -170,7 +170,7 @@ pub enum SettingValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Trace events that were lost, over all CPUs and where the CPU is not known. `Some(0)` claims that none was;
-    /// `None`: nobody counted.
+    /// `None`: not counted.
     #[serde(default)]
     pub events: Option<u64>,
     /// Whether more than `events` may have been lost: the recorder could not see all losses.

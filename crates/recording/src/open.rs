@@ -110,7 +110,7 @@ pub enum OpenError {
     },
 }
 
-/// A file that is a recording as far as can be told without reading its rows.
+/// A file that is a recording as far as its footer shows; no row has been read.
 pub(crate) struct Opened {
     pub(crate) file: SerializedFileReader<Storage>,
     pub(crate) metadata: Metadata,

@@ -1,4 +1,4 @@
-//! Files that are read because somebody named them: regular ones, to a known length.
+//! Files named by the user: only regular ones are read, and only up to a given length.
 
 use rustix::fs::OFlags;
 use std::fs::{self, File, Metadata, OpenOptions};

@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A list has the quantiles of the histogram that it stands for, and so has the array that it becomes.
+        /// A list has the quantiles of the histogram that it represents, and so has the array that it becomes.
         #[test]
         fn quantiles_are_those_of_hdrhistogram(values in prop::collection::vec(value(), 1..6_000)) {
             let (mut ours, mut theirs) = (Quantiles::default(), Histogram::<u64>::new(DIGITS).unwrap());

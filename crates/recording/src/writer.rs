@@ -45,7 +45,7 @@ pub enum WriteError {
         /// When the one before it started \[ns\].
         previous_ns: u64,
     },
-    /// The name cannot be told from others in the list of those that were ready.
+    /// The name is ambiguous in the list of those that were ready.
     #[error("episode {episode}: the name of a ready handler, `{handler}`, is empty or holds a comma")]
     HandlerName {
         /// Which of all episodes pushed, from 0.

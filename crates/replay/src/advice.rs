@@ -51,7 +51,7 @@ impl fmt::Display for Goal {
     }
 }
 
-/// Where a quantity comes from that nobody has to give.
+/// Where a quantity comes from that need not be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -85,7 +85,7 @@ pub enum Conclusion {
     Change,
     /// Leave it: the present setting is the best one.
     AlreadyBest,
-    /// Leave it: the gain on the second half cannot be told from noise.
+    /// Leave it: the gain on the second half cannot be distinguished from noise.
     WithinNoise,
     /// Leave it: what was best on the first half is a loss on the second, beyond noise.
     Loss,

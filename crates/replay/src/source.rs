@@ -354,7 +354,7 @@ impl RecordingSource {
                 for (row_group, rows) in wanted {
                     let mut chunk = again.try_recv().unwrap_or_default();
                     let read = self.reader.read(row_group, self.columns(), &mut chunk);
-                    // Nobody listens any more after an error.
+                    // The reader has ended with an error.
                     if decoded.send(read.map(|()| (rows, chunk))).is_err() {
                         return;
                     }

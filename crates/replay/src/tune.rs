@@ -36,7 +36,7 @@ pub struct Task<'a> {
     pub wakeup_latency: &'a WakeupLatency,
     /// What a gain has to reach to be worth a change.
     pub worth_a_change: Worth,
-    /// Is told how many episodes of the recording were worked through since it was told last; there are two passes.
+    /// Gets the number of episodes replayed since the last call; there are two passes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 

@@ -1,4 +1,4 @@
-//! One self-contained page: markup, style, script, chart library and data in one file that asks nobody for anything.
+//! One self-contained page: markup, style, script, chart library and data in one file that loads nothing else.
 //!
 //! The data goes in as the JSON text that `dwell report --format json` prints, byte for byte, so that what the page offers
 //! as a download is the same. The script builds all text through the DOM and never as markup; names out of a hostile

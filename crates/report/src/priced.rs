@@ -3,7 +3,7 @@
 use crate::{Cell, Column};
 use dwell_replay::Priced;
 
-/// Its columns. `exits`: whether the guest's exits are told apart from its halts.
+/// Its columns. `exits`: whether the guest's exits are counted apart from its halts.
 pub fn columns(exits: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::number("polling CPU", "polling_share"),

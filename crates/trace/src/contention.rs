@@ -306,7 +306,7 @@ mod tests {
         let back = [(1_900, wakeup(VCPU, 0)), (1_950, switch(5, false, VCPU))];
         type Case<'a> = (&'a [(u64, EventKind)], Option<u64>);
         let cases: [Case<'_>; 6] = [
-            // Nobody comes; the vCPU sleeps.
+            // No task becomes runnable; the vCPU sleeps.
             (
                 &[(1_200, switch(VCPU, false, 0)), (1_900, wakeup(VCPU, 0)), (1_950, switch(0, true, VCPU))],
                 Some(1_000),

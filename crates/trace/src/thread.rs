@@ -12,7 +12,7 @@
 //! waits are parts of them.
 //!
 //! A loss ends every wait that is open, of every thread, and such waits are counted: the thread may have left the call and
-//! entered another one meanwhile, on the CPU of the loss. The kernel tells of a loss when there is room again, so that a
+//! entered another one meanwhile, on the CPU of the loss. The kernel reports a loss when there is room again, so that a
 //! thread that was on that CPU for a moment could have left one call and entered another one unseen, between two events of
 //! other CPUs. A recorder sees that a buffer was full and sends [`EventKind::Gap`]; no wait that touches a gap is an
 //! episode. The text of `perf script` has no gaps: there such a wait can be joined from two.

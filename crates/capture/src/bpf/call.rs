@@ -99,7 +99,7 @@ pub fn open(command: &Command<'_>) -> io::Result<OwnedFd> {
             let mut attributes: Attributes = [0; 16];
             attributes[0] = name.as_ref().map_or(0, |name| name.as_ptr().addr() as u64);
             attributes[1] = pair(number(program), 0);
-            // SAFETY: the kernel reads the name, if there is one, which ends with its NUL and lives through the call. It
+            // SAFETY: the kernel reads the name, if there is one, which ends with its NUL and outlives the call. It
             // writes to no memory of ours.
             unsafe { descriptor(RAW_TRACEPOINT_OPEN, &mut attributes) }
         }
@@ -138,7 +138,7 @@ fn load(attach: &Attach, instructions: &[Instruction], log: Option<&mut [u8]>) -
     attributes[8] = pair(0, expected);
     attributes[13] = pair(0, of_type);
     // SAFETY: the kernel reads `instructions.len()` instructions of eight bytes and the licence with its NUL, and writes at
-    // most the length of the log into it, which is borrowed exclusively; all live through the call.
+    // most the length of the log into it, which is borrowed exclusively; all outlive the call.
     unsafe { descriptor(PROGRAM_LOAD, &mut attributes) }
 }
 
@@ -180,7 +180,7 @@ fn info(program: BorrowedFd<'_>, offset: usize) -> io::Result<u64> {
     let mut attributes: Attributes = [0; 16];
     attributes[0] = pair(number(&program), 232);
     attributes[1] = info.as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: the kernel writes at most 232 bytes into `info`, which has them and lives through the call. Its other pointers
+    // SAFETY: the kernel writes at most 232 bytes into `info`, which has them and outlives the call. Its other pointers
     // (into the info, for arrays) are null and their lengths zero.
     unsafe { call(INFO_BY_DESCRIPTOR, &mut attributes) }?;
     let bytes = info.get(offset..).and_then(|rest| rest.first_chunk());
@@ -199,7 +199,7 @@ unsafe fn descriptor(command: i32, attributes: &mut Attributes) -> io::Result<Ow
 /// # Safety
 /// The pointers in `attributes` must lead to what the command takes there.
 unsafe fn call(command: i32, attributes: &mut Attributes) -> io::Result<i32> {
-    // SAFETY: `attributes` lives through the call and has as many bytes as the kernel is told; it reads them, and writes only
+    // SAFETY: `attributes` outlives the call and has as many bytes as the kernel is given; it reads them, and writes only
     // into them. What the pointers in them lead to is the caller's matter.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of::<Attributes>()) };

@@ -116,7 +116,7 @@ pub struct BpfSource {
     losses: Numbers,
     /// While it is 0 programs write nothing.
     gate: Numbers,
-    /// Of each CPU, the losses that its last record told of.
+    /// Of each CPU, the losses that its last record reported.
     told: BTreeMap<u32, u64>,
     bytes: usize,
 }
@@ -378,7 +378,7 @@ mod tests {
                 _ => panic!("{record:?}"),
             });
         };
-        // Full, emptied, and full again: the first record after that tells of the losses before.
+        // Full, emptied, and full again: the first record after that reports the losses before.
         for _ in 0..2 {
             let before: u64 = source.lost().iter().map(|(_, lost)| lost).sum();
             while source.lost().iter().map(|(_, lost)| lost).sum::<u64>() < before + 100 {

@@ -142,7 +142,7 @@ impl Facilities {
         self.capabilities.contains(&"CAP_SYS_ADMIN")
     }
 
-    /// Whether a tracepoint is there; `None` if that cannot be told.
+    /// Whether a tracepoint is there; `None` if that is not known.
     pub(super) fn has(&self, tracepoint: &str) -> Option<bool> {
         Some(self.tracepoints.as_ref()?.contains(&tracepoint))
     }

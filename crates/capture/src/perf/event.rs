@@ -55,7 +55,7 @@ pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
     attr.set_sample_id_all(1);
     attr.set_context_switch(u64::from(attributes.source == Source::Switches));
     let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
-    // SAFETY: `attr` lives through the call and says its own size; the kernel reads that many bytes (and writes only
+    // SAFETY: `attr` outlives the call and says its own size; the kernel reads that many bytes (and writes only
     // `size`, on E2BIG). The other arguments are numbers. The result is checked below.
     let fd = unsafe { sys::perf_event_open(&raw mut attr, -1, cpu, -1, abi::PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
@@ -104,7 +104,7 @@ pub(super) fn redirect(event: BorrowedFd<'_>, owner: BorrowedFd<'_>) -> io::Resu
 /// Lets the kernel drop what does not fit `filter`, in the language of `events/*/filter`.
 pub(super) fn set_filter(event: BorrowedFd<'_>, filter: &str) -> io::Result<()> {
     let filter = CString::new(filter).map_err(io::Error::other)?;
-    // SAFETY: `filter` is a string with its NUL that lives through the call; the kernel copies it and, whatever the type
+    // SAFETY: `filter` is a string with its NUL that outlives the call; the kernel copies it and, whatever the type
     // of the argument says, writes nothing to it.
     check(unsafe { sys::ioctls::SET_FILTER(event.as_raw_fd(), filter.as_ptr().cast_mut()) })
 }

@@ -39,7 +39,7 @@ pub enum Record<'a> {
     Malformed,
 }
 
-/// The records in some bytes; kinds that nobody asked for are passed over.
+/// The records in some bytes; other kinds are passed over.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -179,7 +179,7 @@ pub(super) mod tests {
             bytes[4..6].copy_from_slice(&misc.to_ne_bytes());
             bytes
         };
-        // 41 to idle, idle to 31, 31 to 41; each told by both sides.
+        // 41 to idle, idle to 31, 31 to 41; each recorded on both sides.
         let bytes = [
             record(true, 0, 41),
             record(false, 41, 0),

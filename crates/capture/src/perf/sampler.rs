@@ -229,7 +229,7 @@ impl Sampler {
     }
 
     /// Whether [`Sampler::lost`] counts every record that did not fit. Otherwise (before Linux 6.0) only those are known
-    /// that a [`Record::Lost`] tells of, and what is lost after the last record of a CPU is not.
+    /// that a [`Record::Lost`] reports, and what is lost after the last record of a CPU is not.
     pub fn counts_lost(&self) -> bool {
         self.counts_lost
     }
@@ -370,7 +370,7 @@ mod tests {
         Sampler::open(&fake, vec![tracepoint]).unwrap_err().to_string()
     }
 
-    /// A kernel that does not count losses by event is asked again without; its refusal is then the one that is told.
+    /// A kernel that does not count losses by event is asked again without; its refusal is then the error.
     #[test]
     fn before_6_0_events_are_opened_without_counts_of_losses() {
         let fake = Fake::new().old_perf().perf_fails(libc::EMFILE);

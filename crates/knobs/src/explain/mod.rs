@@ -1,6 +1,6 @@
 //! What a value of a knob does: is it read at all, does another one do the same, and what is its scope?
 //!
-//! That two values act the same is [decided](same) by the models of the rules; what only a machine tells (is there a
+//! That two values act the same is [decided](same) by the models of the rules; what only a machine shows (is there a
 //! cpuidle driver, is APICv on) is [looked up](crate::condition).
 
 pub mod same;

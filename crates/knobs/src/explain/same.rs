@@ -2,7 +2,7 @@
 //!
 //! # Idea
 //! A rule looks at the length of a halt only through comparisons: is it within the window, within the maximum? So of all
-//! lengths finitely many classes exist in each state, and one length of each class stands for all. From the first state on
+//! lengths finitely many classes exist in each state, and one length of each class represents all. From the first state on
 //! every pair of states that the two settings can get into by the same halts is visited, breadth first. If a pair is found in
 //! which the windows differ, the halts that lead there are the shortest such example. If none is left to visit, the
 //! settings are the same for every sequence of halts, of any length.

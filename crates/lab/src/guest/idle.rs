@@ -126,7 +126,7 @@ impl IdleState {
         let taken = self.state.compare_exchange(EMPTY, STORING, Ordering::Relaxed, Ordering::Relaxed);
         assert_eq!(taken, Ok(EMPTY), "a bed is made once");
         self.cycles_per_mebi_ns.store(hz.ticks(Nanos(1 << 20)).0, Ordering::Relaxed);
-        // SAFETY: the exchange lets one caller come here, once, and nobody reads before the state says that it is made.
+        // SAFETY: the exchange lets one caller come here, once, and no one reads it before the state says that it is made.
         unsafe { (*self.policy.get()).write(policy) };
         self.state.store(STORED, Ordering::Release);
     }
@@ -160,7 +160,7 @@ impl<'b> Idler<'b> {
     pub fn new(idle_state: &'b IdleState) -> Idler<'b> {
         let taken = idle_state.state.compare_exchange(STORED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
         let policy = taken.is_ok().then(|| {
-            // SAFETY: it was written before the state said so; the exchange succeeds once, and nobody else comes here after.
+            // SAFETY: it was written before the state said so; the exchange succeeds once, and no other caller comes here after.
             unsafe { (*idle_state.policy.get()).assume_init_mut() }
         });
         let cycles_per_mebi_ns = idle_state.cycles_per_mebi_ns.load(Ordering::Relaxed);

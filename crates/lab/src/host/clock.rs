@@ -25,7 +25,7 @@ impl Tsc {
     #[inline]
     #[allow(unsafe_code)]
     pub fn now() -> Tsc {
-        // SAFETY: RDTSC reads a register. CR4.TSD, which would forbid it, is set by nobody but prctl(PR_SET_TSC).
+        // SAFETY: RDTSC reads a register. CR4.TSD, which would forbid it, is set only by prctl(PR_SET_TSC).
         Tsc(unsafe { _rdtsc() })
     }
 

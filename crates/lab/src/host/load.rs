@@ -12,7 +12,7 @@
 //! taken, for it does not see the others. CPU time that a hypervisor below gave to others, *steal*, is from `/proc/stat`.
 //!
 //! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`: on a host with
-//! many cores somebody is always busy somewhere. Cgroup v2 has no such file.
+//! many cores some process is always busy. Cgroup v2 has no such file.
 
 use super::thread::{Cores, Cpu, process_cpu_time};
 use dwell_policy::Nanos;

@@ -61,7 +61,7 @@ impl Memory {
         address - self.address()
     }
 
-    /// Takes a piece that nobody has: zeroed, aligned to a page if it is as large, else as asked.
+    /// Takes a free piece: zeroed, aligned to a page if it is as large, else as asked.
     pub(super) fn take(&self, bytes: usize, align: usize) -> Result<NonNull<u8>, VmError> {
         let align = align.max(if bytes >= PAGE { PAGE } else { 1 });
         let start = |used: usize| used.next_multiple_of(align);
@@ -103,7 +103,7 @@ impl Memory {
         if at.checked_add(8)? > SIZE {
             return None;
         }
-        // SAFETY: within the region; the guest stands still while its memory is looked at.
+        // SAFETY: within the region; the guest does not run while its memory is read.
         Some(unsafe { self.base.add(at).cast::<u64>().read_unaligned() })
     }
 }

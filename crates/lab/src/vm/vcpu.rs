@@ -43,7 +43,7 @@ pub struct Vcpu<'m> {
     kicker: Kicker,
 }
 
-/// The guest's program failed: an exception that nobody expected.
+/// The guest's program failed: an unexpected exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the guest's program failed: exception {vector} at {address:#x} (CR2 {cr2:#x}, program at {program:#x}); it used \

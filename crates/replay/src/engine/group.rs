@@ -45,7 +45,7 @@ impl Column {
 pub(super) struct Tally {
     /// Episodes that began with window zero.
     pub(super) unpolled: u64,
-    /// Of those, the ones without length, which halt nobody.
+    /// Of those, the ones without length, which halt under no setting.
     pub(super) unpolled_instant: u64,
     /// Episodes that outlasted the window.
     pub(super) halts: u64,

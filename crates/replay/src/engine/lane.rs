@@ -64,7 +64,7 @@ pub(super) struct Lane {
     pub(super) max: u32,
     /// Factor of growth.
     pub(super) grow: u32,
-    /// Least window that a growth gives \[ns\], at least 1; `max + 1` stands for all above the maximum.
+    /// Least window that a growth gives \[ns\], at least 1; `max + 1` represents all above the maximum.
     pub(super) start: u32,
     /// Divisor; 0 drops to zero.
     pub(super) shrink: u32,

@@ -84,7 +84,7 @@ fn every_small_setting_agrees_on_every_short_stream() {
             }
         }
     }
-    // Each idler lives through one word over the alphabet.
+    // Each idler has the lengths of one word over the alphabet.
     let alphabet: [u64; 8] = [0, 1, 2, 5, 6, 7, 12, 13];
     let words = 8u64.pow(4);
     let letter = |word: u64, i: u32| alphabet[usize::try_from(word / 8u64.pow(i) % 8).unwrap()];

@@ -108,8 +108,8 @@ pub struct PolicyFigures {
 }
 
 impl Figures {
-    /// Reads all of a recording, and replays `policies` over it. `progress` is told how many episodes were worked through
-    /// since it was told last; each is told twice.
+    /// Reads all of a recording, and replays `policies` over it. `progress` gets the number of episodes read
+    /// since the last call; each is counted twice.
     ///
     /// # Errors
     /// [`FiguresError`].

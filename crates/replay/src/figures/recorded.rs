@@ -29,7 +29,7 @@ pub struct Recorded {
     pub wakes: Wakes,
 }
 
-/// Wake events by kind, where a recorder told them.
+/// Wake events by kind, where they were recorded.
 pub type Wakes = BTreeMap<&'static str, u64>;
 
 /// Reads the columns that may be there.

@@ -8,7 +8,7 @@ use rand_distr::{Distribution, Exp1, StandardNormal};
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
 
-/// Runs so many rounds; each block is told how many there were before.
+/// Runs so many rounds; each block gets the number of blocks before it.
 fn measure(
     rounds: u32,
     figures: &[Figure],

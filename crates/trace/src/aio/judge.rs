@@ -38,7 +38,7 @@ impl Bounds {
     pub(super) const UNKNOWN: Bounds = Bounds { least: 0, most: i64::MAX };
 }
 
-/// How a decision stands to the rule.
+/// Whether the rule can have made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Possibility {
     Determined,

@@ -63,7 +63,7 @@ fn stat_is_read_without_guest_time_twice() {
     assert_eq!(parse_stat("cpu0 1 2 3 4 5 6 7 8\n", &[], 100), None);
 }
 
-/// Somebody is busy on CPU 0, which the experiment on CPUs 1 and 2 does not see.
+/// Another process is busy on CPU 0, which the experiment on CPUs 1 and 2 does not see.
 #[test]
 fn only_the_cores_of_the_experiment_count() {
     const EACH: &str = "cpu  900 0 0 0 0 0 0 900\n\

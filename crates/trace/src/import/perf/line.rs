@@ -6,10 +6,10 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextEvent<'a> {
     pub(crate) comm: &'a str,
-    /// Not there unless perf was told to write it (`-F +pid`).
+    /// Present only if perf was asked for it (`-F +pid`).
     pub(crate) pid: Option<i32>,
     pub(crate) tid: i32,
-    /// Not there if perf was told to leave it out.
+    /// Absent if perf was asked to leave it out.
     pub(crate) cpu: Option<u32>,
     pub(crate) time_ns: u64,
     /// What the digits of the time resolve: 1 ns with `--ns`, 1000 ns without.

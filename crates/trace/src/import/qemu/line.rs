@@ -10,7 +10,7 @@ use crate::event::Aio;
 /// What the times of a log resolve \[ns\].
 pub(super) const RESOLUTION_NS: u64 = 1_000;
 
-/// When a line was written, by CLOCK_REALTIME to the microsecond below, and by which thread, where the line tells.
+/// When a line was written, by CLOCK_REALTIME to the microsecond below, and by which thread, where the line has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) ns: u64,
@@ -120,7 +120,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// What stands before the event: nothing, or a time. `None` if it is neither.
+/// What precedes the event: nothing, or a time. `None` if it is neither.
 fn stamp(before: &str) -> Option<Option<Stamp>> {
     if before.is_empty() {
         return Some(None);

@@ -3,12 +3,12 @@
 //! | lines | an episode is |
 //! |---|---|
 //! | `run_poll_handlers_begin`, `…_end` with a time-out of 0 | an attempt that found work: from begin to end, not halted |
-//! | `…_begin`, `…_end` with another time-out | an attempt in vain, and the sleep after it |
+//! | `…_begin`, `…_end` with another time-out | a failed poll, and the sleep after it |
 //! | none, but a sleep in [`Sleeps`] | a sleep without an attempt, window 0 |
 //!
 //! An idler is a context; QEMU names it by its address.
 //!
-//! # What the trace tells and what not
+//! # What the trace has and what it lacks
 //!
 //! * *When*: only with `-msg timestamp=on`, to the microsecond. Without it lengths are **bounds**: `idle_ns` is the least
 //!   that the length can have been, 0 for an attempt that found work, starts are 0, and the metadata says so
