@@ -77,28 +77,37 @@ fn head(file: &str, summary: &Summary) -> String {
     }
     settings(metadata).iter().for_each(|setting| line("settings:", setting));
     line("losses:", &losses(metadata));
-    notes(summary).iter().for_each(|note| line("note:", note));
-    if summary.out_of_order > 0 {
-        line("warning:", &format!("{} episodes start before the previous one", summary.out_of_order));
-    }
-    if summary.overlapping > 0 {
-        let number = count(summary.overlapping.into());
-        line(
-            "warning:",
-            &format!("{number} episodes start before the previous one of the same idler has ended"),
-        );
-    }
-    summary.contradictions.iter().for_each(|what| line("warning:", &what.escape_debug().to_string()));
+    remarks(summary).iter().for_each(|(label, what)| line(label, what));
     text
 }
 
-/// What the recording is too short for, or does not contain.
-fn notes(summary: &Summary) -> Vec<String> {
+/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain, and what cannot be.
+pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     if summary.all.episodes == 0 {
-        return vec!["the recording has no episodes: nothing idled, or nothing that was recorded".to_owned()];
+        let what = "the recording has no episodes: nothing idled, or nothing that was recorded";
+        return vec![("note:", what.to_owned())];
     }
-    let few = model::note_of_few(summary.all.episodes);
-    few.into_iter().chain(model::note_of_time(&summary.metadata)).collect()
+    let notes = model::note_of_few(summary.all.episodes).into_iter();
+    let notes = notes.chain(model::note_of_time(&summary.metadata)).map(|note| ("note:", note));
+    let start_early = |number: u64, than: &str| {
+        let episodes = format!("{} start", model::episodes(number));
+        (number > 0).then(|| {
+            (
+                "warning:",
+                format!(
+                    "{} before the previous one{than}",
+                    if number == 1 { episodes + "s" } else { episodes }
+                ),
+            )
+        })
+    };
+    let warnings = [
+        start_early(summary.out_of_order, ""),
+        start_early(summary.overlapping, " of the same idler has ended"),
+    ];
+    let contradictions =
+        summary.contradictions.iter().map(|what| ("warning:", what.escape_debug().to_string()));
+    notes.chain(warnings.into_iter().flatten()).chain(contradictions).collect()
 }
 
 /// Width of the labels.

@@ -7,6 +7,8 @@ use base64::prelude::BASE64_STANDARD;
 use dwell_policy::Layer;
 use dwell_testing::say;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -237,8 +239,8 @@ fn a_guest_and_its_host_share_one_axis_of_time() {
 }
 
 #[test]
-fn a_change_comes_first_lines_can_be_copied_and_paper_is_unfolded() {
-    let Some((_alone, mut browser)) = browser("change first, copy, print") else { return };
+fn a_change_comes_first_and_lines_can_be_copied() {
+    let Some((_alone, mut browser)) = browser("change first, copy") else { return };
     let inputs = Inputs::new();
     let page = make(&inputs, &full(&inputs));
     let mut tab = browser.tab(DESKTOP, "light");
@@ -257,12 +259,111 @@ fn a_change_comes_first_lines_can_be_copied_and_paper_is_unfolded() {
     );
     let copied = copied.as_array().unwrap();
     assert!(copied.len() >= 2 && copied.iter().all(|one| *one == true), "{copied:?}");
-    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = false; })");
-    tab.value("dispatchEvent(new Event('beforeprint'))");
-    assert_eq!(tab.value("document.querySelectorAll('details:not([open])').length"), json!(0));
-    tab.value("dispatchEvent(new Event('afterprint'))");
-    assert_eq!(tab.value("document.querySelectorAll('details[open]').length"), json!(0));
     assert_quiet(&tab);
+}
+
+/// Chromium prints backgrounds only where the page asks for it, as it is told by default.
+#[test]
+fn paper_has_the_colours_of_legends_and_what_was_folded() {
+    let Some((_alone, mut browser)) = browser("print") else { return };
+    let inputs = Inputs::new();
+    let page = make(&inputs, &full(&inputs));
+    // A page of paper is this wide.
+    let mut tab = browser.tab((720, 1000), "dark");
+    tab.open(&page);
+    let folded = "document.querySelectorAll('details:not([open])').length";
+    let before = tab.value(folded).as_u64().unwrap();
+    assert!(before > 5, "{before}");
+    // The page's own listener is before this one; the colour is none of the page.
+    tab.value(
+        "addEventListener('beforeprint', () => { \
+           window.printed = [document.querySelectorAll('details:not([open])').length, document.documentElement.dataset.theme]; \
+           document.querySelector('.legend .key').style.background = '#010203'; \
+         }); 0",
+    );
+    // Nothing scrolls on paper.
+    let dark = json!([{ "name": "prefers-color-scheme", "value": "dark" }]);
+    tab.ask("Emulation.setEmulatedMedia", &json!({ "media": "print", "features": dark }));
+    let cut =
+        "[...document.querySelectorAll('pre')].filter((one) => one.scrollWidth > one.clientWidth + 1).length";
+    tab.value("document.querySelectorAll('#verdict details').forEach((one) => { one.open = true; })");
+    assert!(tab.value("document.querySelectorAll('#verdict pre').length").as_u64().unwrap() >= 2);
+    assert_eq!(tab.value(cut), json!(0));
+    tab.value("document.querySelectorAll('#verdict details').forEach((one) => { one.open = false; })");
+    tab.ask("Emulation.setEmulatedMedia", &json!({ "media": "", "features": dark }));
+
+    let paper = decoded(&tab.ask("Page.printToPDF", &json!({ "printBackground": false })));
+    assert_eq!(tab.value("window.printed"), json!([0, "light"]));
+    tab.wait("document.documentElement.dataset.theme === 'dark'");
+    assert_eq!(tab.value(folded).as_u64(), Some(before));
+    let fills = fill_colours(&paper);
+    assert!(fills.len() > 5 && fills.contains(&[1, 2, 3]), "{fills:?}");
+    assert_quiet(&tab);
+}
+
+/// The colours with which a PDF fills, as bytes of red, green and blue.
+fn fill_colours(pdf: &[u8]) -> BTreeSet<[u8; 3]> {
+    let find = |from: usize, what: &[u8]| {
+        pdf[from..].windows(what.len()).position(|window| window == what).map(|at| from + at)
+    };
+    let (mut colours, mut at) = (BTreeSet::new(), 0);
+    while let Some(begin) = find(at, b"stream\n").map(|begin| begin + 7) {
+        at = find(begin, b"endstream").expect("a stream ends");
+        let mut content = vec![];
+        // What is no Flate stream is no content.
+        let _ = flate2::read::ZlibDecoder::new(&pdf[begin..at]).read_to_end(&mut content);
+        for line in String::from_utf8_lossy(&content).lines() {
+            let parts: Vec<f64> = line.split_ascii_whitespace().map_while(|part| part.parse().ok()).collect();
+            if let ([red, green, blue], true) = (parts.as_slice(), line.ends_with(" rg")) {
+                colours.insert([red, green, blue].map(|part| (part * 255.0).round() as u8));
+            }
+        }
+        at += 9;
+    }
+    colours
+}
+
+/// Of every chart whose points have labels, which text is over another or beyond the edge of the chart.
+const OVERLAPS: &str = "(() => {
+    const front = [...document.querySelectorAll('.chart')].find((box) => /Pareto/.test(box.getAttribute('aria-label')));
+    const { recordings } = JSON.parse(document.getElementById('data').textContent);
+    const roles = new Set(recordings[0].tune.rows.map((row) => row.role.replaceAll('_', ' ')));
+    const edge = front.getBoundingClientRect();
+    const texts = [...front.querySelectorAll('svg text')].filter((text) => text.textContent.trim());
+    const labels = texts.filter((text) => text.textContent.split(/, ?/).filter(Boolean).some((name) => roles.has(name)));
+    const place = (text) => text.getBoundingClientRect();
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
+    const wrong = [];
+    for (const label of labels) {
+        const here = place(label);
+        if (here.left < edge.left || here.right > edge.right || here.top < edge.top) wrong.push(`${label.textContent} is cut`);
+        for (const other of texts)
+            if (other !== label && over(here, place(other))) wrong.push(`${label.textContent} over ${other.textContent}`);
+    }
+    return [labels.length, wrong];
+})()";
+
+#[test]
+fn labels_of_points_do_not_overlap() {
+    let Some((_alone, mut browser)) = browser("labels") else { return };
+    let inputs = Inputs::new();
+    for name in ["guest-memcached_poisson10k", "guest-mix", "guest-redis_c1", "guest-idle"] {
+        for layer in ["host", "guest"] {
+            let file = bundled(&format!("{name}.parquet"));
+            let words = ["report", &file, "--layer", layer, "--halt-cost", "20us"];
+            let page = make(&inputs, &words.map(str::to_owned));
+            let mut tab = browser.tab(DESKTOP, "light");
+            tab.open(&page);
+            for toggle in ["", "Log CPU", "Log halts"] {
+                tab.value(&format!(
+                    "[...document.querySelectorAll('button.toggle')].filter((one) => one.textContent === '{toggle}').forEach((one) => one.click())"
+                ));
+                let found = tab.value(OVERLAPS);
+                assert!(found[0].as_u64().unwrap() >= 2, "{name} {layer} {toggle}: {found}");
+                assert_eq!(found[1], json!([]), "{name} {layer} {toggle}");
+            }
+        }
+    }
 }
 
 /// Pictures for people, kept by CI; and on a phone nothing sticks out.

@@ -24,11 +24,11 @@ const enqueue = (all) => {
 
 /**
  * A chart with its legend, its toggles and the table of its numbers. `option(state)` gives ECharts' option; `state` has the
- * toggles by name and whether the chart is narrow. `rows()` is called when its table is opened.
+ * toggles by name and whether the chart is narrow. `arrange(drawn, state)` moves what is drawn, where it matters. `rows()` is called when its table is opened.
  */
 class Chart {
-  constructor({ label, height, toggles = [], option, columns, rows }) {
-    Object.assign(this, { label, height, option });
+  constructor({ label, height, toggles = [], option, arrange, columns, rows }) {
+    Object.assign(this, { label, height, option, arrange });
     this.state = Object.fromEntries(toggles.map(({ name, on }) => [name, Boolean(on)]));
     this.hidden = new Set();
     this.box = element('div', {
@@ -114,9 +114,14 @@ class Chart {
         ...made.tooltip,
       },
     });
+    this.rearrange();
     this.box.setAttribute('aria-label', this.label);
     this.drawLegend(made.series);
     this.at = -1;
+  }
+
+  rearrange() {
+    if (this.arrange) this.arrange(this.drawn, { ...this.state, narrow: this.wasNarrow });
   }
 
   drawLegend(series) {
@@ -188,7 +193,10 @@ const resized = () =>
   charts.forEach((chart) => {
     if (!chart.drawn) return;
     if (chart.narrow !== chart.wasNarrow) chart.draw();
-    else chart.drawn.resize();
+    else {
+      chart.drawn.resize();
+      chart.rearrange();
+    }
   });
 
 const axis = (more) => ({

@@ -8,6 +8,7 @@ const verdict = (recording) => {
       { class: 'card' },
       element('h2', {}, 'No advice'),
       element('p', { class: 'note' }, recording.no_advice),
+      recording.notes.map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
     );
   }
   const change = tune.verdict === 'change';
@@ -46,7 +47,12 @@ const verdict = (recording) => {
       { class: 'note' },
       `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which was not used for the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
     ),
-    tune.notes.map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
+    element('p', { class: 'note' }, `Halt cost: ${haltCostWords(tune)}.`),
+    learnersWords(recording),
+    // The self-check has a mark of its own.
+    tune.notes
+      .filter((note) => !note.startsWith('self-check:'))
+      .map((note) => element('p', { class: 'note' }, `Note: ${note}.`)),
     tune.lines.length
       ? details(
           'How to set it',
@@ -64,6 +70,19 @@ const verdict = (recording) => {
           ),
         )
       : null,
+  );
+};
+
+/** What policies that learn would cost. */
+const learnersWords = (recording) => {
+  const over = (role) => {
+    const row = rowOf(recording, role);
+    return row && row.cost_over_optimum !== null ? fixed(row.cost_over_optimum) : '-';
+  };
+  return element(
+    'p',
+    { class: 'note' },
+    `A learning policy would cost ${over('leader')} times the optimum (leader) or ${over('savings')} (savings); the best setting of today's rule in hindsight costs ${over('best in hindsight')}.`,
   );
 };
 
@@ -189,6 +208,41 @@ const costs = (recording) => {
   );
 };
 
+const FRONT_HEIGHT = 430;
+/** Below the front: its axis and its slider. */
+const FRONT_BOTTOM = 78;
+const LABEL_SIZE = 11.5;
+const LABEL_HEIGHT = 14;
+
+/**
+ * Moves labels beside points up or down, as little as needed to be over no other and not below `lowest`; returns by how much.
+ * `labels`: {x, y, side, lines}, in pixels.
+ */
+const apart = (labels, lowest) => {
+  const pen = document.createElement('canvas').getContext('2d');
+  pen.font = `${LABEL_SIZE}px ${getComputedStyle(document.body).fontFamily}`;
+  const placed = [];
+  return labels.map(({ x, y, side, lines }) => {
+    const width = Math.max(...lines.map((line) => pen.measureText(line).width)) + 8;
+    const height = lines.length * LABEL_HEIGHT + 2;
+    const left = side === 'left' ? x - 10 - width : x + 10;
+    const free = (top) =>
+      top >= 0 &&
+      top + height <= lowest &&
+      placed.every(
+        (other) =>
+          left >= other.left + other.width ||
+          other.left >= left + width ||
+          top >= other.top + other.height ||
+          other.top >= top + height,
+      );
+    const moves = Array.from({ length: 161 }, (_, step) => (step % 2 ? 1 : -1) * Math.ceil(step / 2) * 3);
+    const move = moves.find((one) => free(y - height / 2 + one)) || 0;
+    placed.push({ left, width, top: y - height / 2 + move, height });
+    return move;
+  });
+};
+
 const pareto = (recording) => {
   const { rows, front } = recording.tune;
   const MARKS = {
@@ -203,35 +257,61 @@ const pareto = (recording) => {
   const at = (row) => [pollingShare(row), row.halts_per_s, row];
   const log = (on, point) =>
     point.map((value, dimension) => (dimension < 2 && on[dimension] ? Math.max(value, dimension ? 0.1 : 1e-6) : value));
+  /** What stands beside each point, and on which side; nothing where the first of a group has the words of all. */
+  const labelled = ({ logX, logY }) => {
+    const on = [logX, logY];
+    const scaled = rows.map((row) =>
+      log(on, at(row))
+        .slice(0, 2)
+        .map((value, dimension) => (on[dimension] ? Math.log(value) : value)),
+    );
+    const extent = [0, 1].map(
+      (dimension) =>
+        Math.max(...scaled.map((point) => point[dimension])) - Math.min(...scaled.map((point) => point[dimension])) || 1,
+    );
+    const together = (a, b) =>
+      [0, 1].every((dimension) => Math.abs(scaled[a][dimension] - scaled[b][dimension]) < extent[dimension] * 0.04);
+    const middle = Math.max(...scaled.map(([x]) => x)) - extent[0] / 2;
+    const important = (role) => ['optimum', 'present', 'recommended'].indexOf(role);
+    const taken = new Set();
+    return rows.map((_, number) => {
+      const near = rows.map((_, other) => other).filter((other) => !taken.has(other) && together(number, other));
+      if (taken.has(number)) return { lines: [] };
+      near.forEach((other) => taken.add(other));
+      const names = near.map((other) => rows[other].role).sort((a, b) => important(b) - important(a));
+      const lines =
+        names.length > 3
+          ? [names.slice(0, 2).join(', '), `and ${names.length - 2} more`]
+          : names.map((name, place) => (place < names.length - 1 ? `${name},` : name));
+      return { lines, side: scaled[number][0] > middle ? 'left' : 'right' };
+    });
+  };
   const chart = new Chart({
     label: `Polling CPU against halts per second: the Pareto front of ${front.length} settings, with ${rows.map((row) => row.role).join(', ')}`,
-    height: 430,
+    height: FRONT_HEIGHT,
     toggles: [
       { name: 'logX', words: 'Log CPU' },
       { name: 'logY', words: 'Log halts' },
     ],
+    arrange: (drawn, { logX, logY, narrow }) => {
+      if (narrow) return;
+      const shown = labelled({ logX, logY })
+        .map((label, number) => ({ ...label, number }))
+        .filter(({ lines }) => lines.length);
+      const placed = shown.map(({ number, ...label }) => {
+        const [x, y] = drawn.convertToPixel({ seriesIndex: number + 1 }, log([logX, logY], at(rows[number])).slice(0, 2));
+        return { ...label, x, y };
+      });
+      const moves = apart(placed, FRONT_HEIGHT - FRONT_BOTTOM - 2);
+      drawn.setOption({
+        series: shown.map(({ number }, place) => ({ name: rows[number].role, label: { offset: [0, moves[place]] } })),
+      });
+    },
     option: ({ logX, logY, narrow }) => {
       const on = [logX, logY];
-      const scaled = rows.map((row) =>
-        log(on, at(row))
-          .slice(0, 2)
-          .map((value, dimension) => (on[dimension] ? Math.log(value) : value)),
-      );
-      const extent = [0, 1].map(
-        (dimension) =>
-          Math.max(...scaled.map((point) => point[dimension])) - Math.min(...scaled.map((point) => point[dimension])) ||
-          1,
-      );
-      const together = (a, b) =>
-        [0, 1].every((dimension) => Math.abs(scaled[a][dimension] - scaled[b][dimension]) < extent[dimension] * 0.04);
-      /** Points that lie together share one label, at the first of them. */
-      const words = (number) => {
-        const near = rows.map((_, other) => other).filter((other) => together(number, other));
-        return near[0] === number ? near.map((other) => rows[other].role).join(',\n') : '';
-      };
-      const middle = Math.max(...scaled.map(([x]) => x)) - extent[0] / 2;
+      const words = labelled({ logX, logY });
       return {
-        grid: { left: narrow ? 62 : 70, right: 22, top: 14, bottom: 78 },
+        grid: { left: narrow ? 62 : 70, right: 22, top: 30, bottom: FRONT_BOTTOM },
         xAxis: axis({
           type: logX ? 'log' : 'value',
           name: 'polling CPU, share of one CPU',
@@ -278,16 +358,17 @@ const pareto = (recording) => {
             itemStyle: { borderColor: colour('card'), borderWidth: 1.5 },
             z: row.role === 'recommended' || row.role === 'present' ? 5 : 4,
             label: {
-              show: !narrow && words(number) !== '',
-              formatter: words(number),
-              position: scaled[number][0] > middle ? 'left' : 'right',
+              show: !narrow && words[number].lines.length > 0,
+              formatter: words[number].lines.join('\n'),
+              position: words[number].side,
               color: colour('ink'),
-              fontSize: 11.5,
-              lineHeight: 14,
-              // Labels that would overlap are moved apart.
-              verticalAlign: row.role === 'optimum' ? 'top' : scaled[number][0] > middle ? 'middle' : 'bottom',
+              fontSize: LABEL_SIZE,
+              lineHeight: LABEL_HEIGHT,
+              verticalAlign: 'middle',
+              // Readable over the front.
+              textBorderColor: colour('card'),
+              textBorderWidth: 3,
             },
-            labelLayout: { moveOverlap: 'shiftY' },
             data: [log(on, at(row))],
           })),
         ],

@@ -17,6 +17,7 @@ const heading = (recording) => {
         .filter(Boolean)
         .join(' · '),
     ),
+    selfCheck(recording),
   ];
 };
 

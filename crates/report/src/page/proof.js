@@ -8,16 +8,19 @@ const forest = (rows, { label, zero, name, format, columns, cells }) => {
     .flatMap((row) => [row.low, row.value, row.high])
     .filter((value) => value !== null && Number.isFinite(value));
   const [least, most] = [Math.min(zero, ...known), Math.max(zero, ...known)];
+  // Ratios of very different sizes are shown on a logarithmic scale.
+  const log = zero === 1 && least > 0 && most / least > 20;
   const pad = (most - least || 1) * 0.06;
+  const [from, to] = log ? [least / 1.3, most * 1.3] : [least - pad, most + pad];
   return new Chart({
     label,
     height: 84 + subjects.length * Math.max(30, 13 * groups.length),
     option: ({ narrow }) => ({
       grid: { left: narrow ? 132 : 250, right: 18, top: 10, bottom: 72 },
       xAxis: axis({
-        type: 'value',
-        min: least - pad,
-        max: most + pad,
+        type: log ? 'log' : 'value',
+        min: from,
+        max: to,
         name,
         nameLocation: 'middle',
         axisLabel: { formatter: format, showMinLabel: false, showMaxLabel: false },
@@ -82,8 +85,8 @@ const forest = (rows, { label, zero, name, format, columns, cells }) => {
             lineStyle: { width: 2 },
             connectNulls: false,
             data: mine.flatMap((row) => [
-              [row.low === null ? least - pad : row.low, place(row)],
-              [row.high === null ? most + pad : row.high, place(row)],
+              [row.low === null ? from : row.low, place(row)],
+              [row.high === null ? to : row.high, place(row)],
               [null, null],
             ]),
           },
@@ -152,9 +155,10 @@ const changed = () => {
   const rows = report.comparison.filter((row) => row.ratio);
   const sure = (row) => (row.ratio.high < 1 ? 'lower' : row.ratio.low > 1 ? 'higher' : 'same');
   const words = (row) => {
-    const by = Math.abs(row.ratio.value - 1);
-    const limits = [row.ratio.low - 1, row.ratio.high - 1].map((limit) => `${limit > 0 ? '+' : ''}${percent(limit)}`);
-    return `${plain(row.figure)} ${percent(by)} ${sure(row)} [${limits.join(', ')}]`;
+    const { value, low, high } = row.ratio;
+    if (value > 3) return `${plain(row.figure)} ${fixed(value)} times as high [${fixed(low)}, ${fixed(high)}]`;
+    const limits = [low - 1, high - 1].map((limit) => `${limit > 0 ? '+' : ''}${percent(limit)}`);
+    return `${plain(row.figure)} ${percent(Math.abs(value - 1))} ${sure(row)} [${limits.join(', ')}]`;
   };
   const differing = rows.filter((row) => sure(row) !== 'same');
   const same = rows.filter((row) => sure(row) === 'same').map((row) => plain(row.figure));

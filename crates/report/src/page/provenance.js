@@ -3,7 +3,7 @@
 const contents = (recording) => {
   const { all, idlers, span_ns } = recording.info;
   const number = idlers.length + recording.summaries_left_out;
-  return `${count(all.episodes)} episodes of ${count(number)} idler${number === 1 ? '' : 's'} over ${span(span_ns)}`;
+  return `${counted(all.episodes, 'episode')} of ${counted(number, 'idler')} over ${span(span_ns)}`;
 };
 
 const provenance = (recording) => {
@@ -35,13 +35,14 @@ const provenance = (recording) => {
     [
       'rule replayed',
       recording.tune
-        ? `${recording.tune.layer} of ${recording.tune.version}; halt cost ${span(recording.tune.halt_cost_ns)}, halt latency ${span(recording.tune.wake_latency_ns)}`
+        ? `${recording.tune.layer} of ${recording.tune.version}; halt cost ${haltCostWords(recording.tune)}, added wakeup latency of a halt ${span(recording.tune.wakeup_latency_ns)}`
         : null,
     ],
     [
       'losses',
-      `${lost.events === null || lost.events === undefined ? 'events not counted' : `${count(lost.events)} events`}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${count(lost.incomplete_episodes || 0)} incomplete episodes left out`,
+      `${lost.events === null || lost.events === undefined ? 'events not counted' : counted(lost.events, 'event')}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${counted(lost.incomplete_episodes || 0, 'incomplete episode')} left out`,
     ],
+    ['notes', recording.notes.join('; ')],
     ['provenance', metadata.provenance],
     ['this report', `dwell ${report.dwell}: ${report.command}`],
   ].filter(([, value]) => value);

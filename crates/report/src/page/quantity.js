@@ -12,7 +12,9 @@ const fixed = (value) =>
 const count = (value) =>
   Math.round(value)
     .toString()
-    .replace(/\B(?=(\d{3})+(?!\d))/g, '\u00a0');
+    .replace(/\B(?=(\d{3})+(?!\d))/g, ',');
+/** A number of things, as in `1 episode`. */
+const counted = (number, name) => `${count(number)} ${name}${number === 1 ? '' : 's'}`;
 const percent = (share) => (share === 0 ? '0 %' : `${fixed(share * 100)} %`);
 const span = (ns) => {
   if (!ns) return '0';
@@ -36,4 +38,5 @@ const plain = (name) =>
     .replace(/_ns_per_s$|_ns$/, '')
     .replace(/_per_s$/, ' per second')
     .replace(/_/g, ' ')
+    .replace('wake latency', 'wakeup latency')
     .replace('cpu', 'CPU');

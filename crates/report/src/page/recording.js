@@ -18,3 +18,42 @@ const settingText = (setting) =>
   Object.entries(setting || {})
     .map(([name, value]) => `${name}=${value}`)
     .join(' ');
+const haltCostWords = (tune) =>
+  `${span(tune.halt_cost_ns)}${
+    {
+      measured: ', measured on this machine by dwell lab calibrate',
+      default: ', the default, not measured; dwell lab calibrate measures it, --halt-cost sets it',
+    }[tune.halt_cost_origin] || ''
+  }`;
+/** The recording compared with itself: a mark, the sentence, and the figures. */
+const selfCheck = (recording) => {
+  const { self_check: check, self_check_words: words } = recording;
+  const checked = check.result === 'checked';
+  const [kind, mark, label] = checked
+    ? {
+        agrees: ['agrees', '\u2713', 'agrees'],
+        differs: ['differs', '!', 'differs'],
+        contradicts: ['contradicts', '\u2717', 'contradicts'],
+      }[check.verdict]
+    : ['unknown', '?', 'not known'];
+  return element(
+    'div',
+    { class: `check ${kind}`, id: 'check' },
+    element('p', {}, element('span', { class: 'mark', role: 'img', 'aria-label': label }, mark), `Self-check: ${words}.`),
+    checked
+      ? details(
+          'What was compared',
+          table(
+            [['figure', true], ['recorded'], ['replayed'], ['difference']],
+            check.figures.map((one) => [
+              plain(one.figure),
+              figure(one.figure, one.recorded),
+              figure(one.figure, one.replayed),
+              percent(one.difference),
+            ]),
+            true,
+          ),
+        )
+      : null,
+  );
+};

@@ -2,8 +2,8 @@
 
 use super::measured::{self, MeasuredFile};
 use crate::check;
-use crate::command::apply;
 use crate::command::tune::{self, GoalArgs, Tuned};
+use crate::command::{apply, info};
 use crate::model::{self, Model, ModelArgs};
 use crate::progress;
 use anyhow::Context;
@@ -90,6 +90,10 @@ pub(super) struct Recording {
     pub(super) no_advice: Option<String>,
     /// The recording compared with itself.
     pub(super) self_check: SelfCheck,
+    /// The same in a sentence.
+    pub(super) self_check_words: String,
+    /// Notes and warnings, as `dwell info` prints them.
+    pub(super) notes: Vec<String>,
     pub(super) figures: Figures,
 }
 
@@ -173,6 +177,7 @@ impl Recording {
         let bar = progress::episodes(source.episodes() * 2, "drawing");
         let figures = Figures::of(&source, &policies, &|episodes| bar.inc(episodes));
         bar.finish_and_clear();
+        let notes = info::remarks(&info).into_iter().map(|(_, what)| what).collect();
         let summaries_left_out = keep_busiest(&mut info);
         Ok(Recording {
             role,
@@ -181,7 +186,9 @@ impl Recording {
             summaries_left_out,
             tune,
             no_advice,
+            self_check_words: self_check.to_string(),
             self_check,
+            notes,
             figures: figures.with_context(|| file.clone())?,
             file,
         })
