@@ -230,7 +230,16 @@ fn recordings_without_episodes_are_one_sentence() {
         let line = refused_in_one_line(&[command, &file]);
         assert!(line.contains("none.parquet") && line.contains("no episodes"), "{command}: {line}");
     }
-    assert!(refused(&["study", &folder.text("")]).contains("no episodes"));
+    let line = refused_in_one_line(&["study", &folder.text("")]);
+    assert!(line.contains("none.parquet") && line.contains("no episodes"), "{line}");
+    std::fs::copy(&file, folder.path("too.parquet")).unwrap();
+    let lines = refused(&["study", &folder.text("")]);
+    assert!(
+        lines.matches("no episodes").count() == 2 && lines.contains("none of its 2 recordings"),
+        "{lines}"
+    );
+    let empty = tempfile::tempdir().unwrap();
+    assert!(refused_in_one_line(&["study", empty.path().to_str().unwrap()]).contains("no recording"));
     let text = stdout(&dwell(&["info", &file]));
     assert_eq!(text.matches("no episodes").count(), 1, "{text}");
     assert!(!text.contains("NaN") && !text.contains('%') && !text.contains("p50"), "{text}");
@@ -284,6 +293,33 @@ fn import_prints_csv_with_as_many_fields_in_every_line_and_json() {
     assert!(rows[0].iter().any(|field| field == to), "{rows:?}");
     assert_eq!(&rows[0][heads.iter().position(|head| head == "episodes").unwrap()], "2");
     assert_eq!(json(&[&args[..], &["json"]].concat())["episodes"], 2);
+}
+
+/// The file's name has what CSV has to quote.
+#[test]
+fn record_prints_csv_that_is_read_back() {
+    let folder = Folder::new();
+    let to = folder.text("a, \"b\".parquet");
+    let output = dwell(&["record", "guest", "--duration", "300ms", "-o", &to, "--format", "csv"]);
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).trim().replace(':', ",");
+        return dwell_testing::say!("SKIP {why}: record_prints_csv_that_is_read_back");
+    }
+    let mut reader = csv::Reader::from_reader(&output.stdout[..]);
+    let heads = reader.headers().unwrap().clone();
+    let field = |row: &csv::StringRecord, name: &str| {
+        row[heads.iter().position(|head| head == name).unwrap_or_else(|| panic!("no {name}: {heads:?}"))]
+            .to_owned()
+    };
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let info = json(&["info", &to, "--format", "json"]);
+    assert_eq!(rows.len(), info["idlers"].as_array().unwrap().len().max(1), "{rows:?}");
+    for row in &rows {
+        assert_eq!((field(row, "output"), field(row, "layer")), (to.clone(), "guest".to_owned()));
+        assert!(field(row, "elapsed_ns").parse::<u64>().unwrap() >= 300_000_000, "{row:?}");
+    }
+    let episodes: u64 = rows.iter().map(|row| field(row, "episodes").parse::<u64>().unwrap()).sum();
+    assert_eq!(Some(episodes), info["all"]["episodes"].as_u64());
 }
 
 #[test]
@@ -591,7 +627,7 @@ fn study_names_what_it_cannot_read_and_goes_on() {
     let text = stdout(&output);
     assert_eq!(text.lines().count(), 1 + 11, "{text}");
     std::fs::remove_file(folder.path("a.parquet")).unwrap();
-    assert!(refused(&["study", &folder.text("")]).contains("no readable recording"));
+    assert!(refused_in_one_line(&["study", &folder.text("")]).contains("b.parquet"));
     assert!(refused_in_one_line(&["study", "/nowhere"]).contains("/nowhere"));
 }
 

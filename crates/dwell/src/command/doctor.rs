@@ -316,13 +316,16 @@ fn facilities(page: &mut Page, facilities: &Facilities) {
 fn recorders(page: &mut Page, recorders: &[Recorder]) {
     page.section("what can be recorded");
     for recorder in recorders {
-        let verdict = match recorder.verdict {
-            Support::Yes => page.paint.good("yes"),
-            Support::Partly => page.paint.warning("partly"),
-            Support::No => page.paint.danger("no"),
+        let (verdict, painted) = match recorder.verdict {
+            Support::Yes => ("yes", page.paint.good("yes")),
+            Support::Partly => ("partly", page.paint.warning("partly")),
+            Support::No => ("no", page.paint.danger("no")),
         };
-        let label = format!("  {:<LABEL$} {verdict}: ", format!("dwell {}", recorder.name));
-        page.text.push_str(&output::hanging(&label, &" ".repeat(LABEL + 3), recorder.about));
+        // Painted after the lines are broken, as colours have no width.
+        let indent = " ".repeat(LABEL + 3);
+        let lines = output::hanging(&indent, &indent, &format!("{verdict}: {}", recorder.about));
+        let (_, after) = lines.split_at(indent.len() + verdict.len());
+        page.text.push_str(&format!("  {:<LABEL$} {painted}{after}", format!("dwell {}", recorder.name)));
         for obstacle in &recorder.obstacles {
             page.line("", &obstacle.what());
             page.line("", &format!("-> {}", obstacle.remedy()));

@@ -230,7 +230,7 @@ fn words(recorded: &Recorded) -> String {
     text
 }
 
-/// One row per idler; figures of the whole recording are repeated in each.
+/// One row per idler; figures of the whole recording are repeated in each. Without idlers, one row without a name.
 fn table(recorded: &Recorded) -> Table {
     let mut table = Table::new([
         Column::text("output", "output"),
@@ -242,7 +242,9 @@ fn table(recorded: &Recorded) -> Table {
         Column::number("lost_events", "lost_events"),
         Column::number("incomplete_episodes", "incomplete_episodes"),
     ]);
-    for idler in &recorded.idlers {
+    let none = [Idler { name: String::new(), episodes: 0 }];
+    let idlers = if recorded.idlers.is_empty() { &none[..] } else { &recorded.idlers };
+    for idler in idlers {
         table.push([
             Cell::Text(recorded.output.clone()),
             Cell::Text(recorded.layer.to_owned()),

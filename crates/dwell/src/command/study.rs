@@ -124,11 +124,19 @@ pub(crate) fn run(args: Args) -> Outcome {
             }
         }
     }
+    let folder = args.folder.display();
+    match unreadable.as_slice() {
+        [] if found.is_empty() => bail!("cannot study {folder}: it has no recording (*.parquet)"),
+        [Unreadable { why, .. }] if found.is_empty() => bail!("cannot study {folder}: {why}"),
+        _ => (),
+    }
     for Unreadable { file, why } in &unreadable {
-        output::note(&format!("left out: {file}: {why}"));
+        // Most reasons name the file.
+        let name = if why.contains(file.as_str()) { String::new() } else { format!("{file}: ") };
+        output::note(&format!("left out: {name}{why}"));
     }
     if found.is_empty() {
-        bail!("cannot study {}: it has no readable recording (*.parquet)", args.folder.display());
+        bail!("cannot study {folder}: none of its {} recordings can be used", unreadable.len());
     }
     let studied = Studied {
         folder: args.folder.display().to_string(),
@@ -290,8 +298,9 @@ fn table(at: &AtPrice) -> Table {
     let last = [Column::number("kept by 1s", "outer_keeps").rank(4)];
     let mut table = Table::new(head.into_iter().chain(policies).chain(last));
     for one in &at.recordings {
-        let late = if one.idle_includes == IdleIncludes::Wake { " †" } else { "" };
-        let name = format!("{}{}{late}", one.recording, if one.fitted { " *" } else { "" });
+        let late = if one.idle_includes == IdleIncludes::Wake { "†" } else { "" };
+        // No blank: a name and its marks stay on one line.
+        let name = format!("{}{}{late}", one.recording, if one.fitted { "*" } else { "" });
         let ratios = subjects.iter().map(|subject| Cell::ratio(one.cost_over_optimum[subject.name()]));
         let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
         table.push(first.into_iter().chain(ratios).chain([Cell::share(one.outer_keeps)]));
@@ -305,8 +314,10 @@ fn table(at: &AtPrice) -> Table {
     // Means differ in their fourth digit.
     let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
     row(MEAN, &|of| fine(of.geometric_mean));
-    row("  of those with *", &|of| fine(of.geometric_mean_fitted));
-    row("  of the others", &|of| fine(of.geometric_mean_others));
+    if at.recordings.iter().any(|one| one.fitted) {
+        row("  of those with *", &|of| fine(of.geometric_mean_fitted));
+        row("  of the others", &|of| fine(of.geometric_mean_others));
+    }
     row("worst", &|of| Cell::ratio(of.worst));
     table
 }
@@ -350,7 +361,9 @@ fn print(studied: &Studied) -> anyhow::Result<()> {
         if studied.prices[0].recordings.len() == 1 { "" } else { "s" },
         studied.kernel,
     );
-    output::text(&(output::wrapped(&head) + &output::wrapped(&studied.split)))?;
+    let any_fitted = studied.prices[0].recordings.iter().any(|one| one.fitted);
+    let split = if any_fitted { output::wrapped(&studied.split) } else { String::new() };
+    output::text(&(output::wrapped(&head) + &split))?;
     for at in &studied.prices {
         let price = duration(at.halt_cost_ns as f64);
         output::text(&format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at))))?;
