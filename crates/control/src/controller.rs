@@ -221,6 +221,11 @@ impl Controller {
         self.candidates[0]
     }
 
+    /// The settings that it chooses from, the originals first.
+    pub fn candidates(&self) -> &[Setting] {
+        &self.candidates
+    }
+
     /// The least and the greatest value that it ever gives each parameter.
     pub fn permitted(&self) -> Vec<(&'static str, i64, i64)> {
         permitted(&self.candidates)

@@ -1,12 +1,26 @@
-//! `dwell control`
+//! `dwell control`: its parts.
+//!
+//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees, a [`socket`] to be
+//! asked through and the service manager to [`notify`]. [`words`] has the line of a change.
 
+mod config;
+mod live;
+mod notify;
+mod observe;
 mod replay;
+mod socket;
 mod words;
 
-use crate::failure::Outcome;
-use crate::model::ModelArgs;
-use crate::output::FormatArg;
+use crate::failure::{Answer, Outcome};
+use crate::model::{ModelArgs, Whose};
+use crate::output::{self, Format, FormatArg};
+use crate::quantity;
+use crate::state::StateArgs;
+use anyhow::{bail, ensure};
+use config::{Config, Mode};
+use dwell_policy::Nanos;
 use replay::Observe;
+use socket::Ask;
 use std::path::PathBuf;
 
 /// Keep the polling setting right while the load changes
@@ -17,24 +31,110 @@ use std::path::PathBuf;
 /// ends. Where control has cost a quarter of a second's worth more than 1.02 times the originals, these are in force for
 /// 1 s, then 2 s up to 64 s. There are at most 60 writes a minute.
 ///
+/// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
+/// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C
+/// too; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
+/// control of its layer ends until `dwell control resume`. SIGHUP rereads the configuration.
+///
 /// With --replay the same code runs over a recording, and prints each change with its reason and what it gained.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(
-    after_help = "Example: dwell control --replay recordings/guest-redis_poisson5k.parquet --halt-cost 20us"
+    after_help = "Example: dwell control --replay recordings/guest-redis_poisson5k.parquet --halt-cost 20us\n\
+                        Example: dwell control --mode active --layer guest --halt-cost 20us"
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    ask: Option<Command>,
     /// Control the idlers of this recording, offline
-    #[arg(long, value_name = "RECORDING", required = true)]
-    replay: PathBuf,
-    /// What the controller sees of the recording
+    #[arg(long, value_name = "RECORDING")]
+    replay: Option<PathBuf>,
+    /// What the controller sees of the recording; for --replay
     #[arg(long, value_enum, default_value_t = Observe::Episodes)]
     observe: Observe,
+    /// Whether settings are written [default: that of the configuration, else advise]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Configuration in TOML; drop-ins FILE.d/*.toml go over it [default: /etc/dwell/control.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration, print it and exit
+    #[arg(long)]
+    check: bool,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    duration: Option<Nanos>,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    state: StateArgs,
     #[command(flatten)]
     format: FormatArg,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Print what the running controller does
+    Status(AskArgs),
+    /// Control again the layers that were given up
+    Resume(AskArgs),
+    /// End the running controller; the originals are restored
+    Stop(AskArgs),
+}
+
+#[derive(clap::Args)]
+struct AskArgs {
+    #[command(flatten)]
+    state: StateArgs,
+}
+
 pub(crate) fn run(args: Args) -> Outcome {
-    replay::run(&args.replay, &args.model, args.observe, args.format.format)
+    if let Some(command) = args.ask {
+        let (ask, args) = match command {
+            Command::Status(args) => (Ask::Status, args),
+            Command::Resume(args) => (Ask::Resume, args),
+            Command::Stop(args) => (Ask::Stop, args),
+        };
+        let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
+        output::json(&socket::ask(&directory, ask)?)?;
+        return Ok(Answer::Yes);
+    }
+    if let Some(file) = &args.replay {
+        return replay::run(file, &args.model, args.observe, args.format.format);
+    }
+    let configure = || configuration(&args);
+    if args.check {
+        output::text(&format!("{:#?}\n", configure()?))?;
+        return Ok(Answer::Yes);
+    }
+    ensure!(
+        args.format.format == Format::Table,
+        "--format needs --replay; a running controller prints lines"
+    );
+    let machine = args.state.machine()?;
+    let state_directory = args.state.state_dir.clone();
+    live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
+}
+
+/// The configuration, with the options over it.
+fn configuration(args: &Args) -> anyhow::Result<Config> {
+    let mut config = Config::read(args.config.as_deref().or(live::default_file()))?;
+    config.mode = args.mode.unwrap_or(config.mode);
+    if let Some(halt_cost) = args.model.halt_cost {
+        config.longest_window = Nanos(halt_cost.get().saturating_mul(4));
+        config.halt_cost = halt_cost;
+    }
+    if let Some(latency) = args.model.wakeup_latency {
+        config.wakeup_latency = latency;
+    }
+    match args.model.layer {
+        None => {}
+        Some(Whose::One(layer @ (dwell_policy::Layer::Guest | dwell_policy::Layer::Host))) => {
+            config.layers = vec![layer];
+        }
+        Some(other) => {
+            bail!("--layer {}: a machine is controlled at the layers guest and host", other.name())
+        }
+    }
+    Ok(config)
 }

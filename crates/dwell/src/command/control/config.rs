@@ -1,0 +1,185 @@
+//! The configuration of `dwell control`: a TOML file and its drop-ins.
+
+use crate::quantity;
+use anyhow::{Context, ensure};
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::regular;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a file may set; what it does not keeps its default.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    mode: Option<Mode>,
+    layers: Option<Vec<String>>,
+    halt_cost: Option<String>,
+    wakeup_latency: Option<String>,
+    longest_window: Option<String>,
+    period: Option<String>,
+    burst: Option<String>,
+    on_exit: Option<OnExit>,
+}
+
+/// Whether settings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Mode {
+    /// Print the changes that would be made.
+    Advise,
+    /// Make them.
+    Active,
+}
+
+/// What happens to the setting at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OnExit {
+    /// The originals are restored.
+    Revert,
+    /// It stays, and the lease with it: `dwell revert` and the next start restore the originals.
+    Keep,
+}
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) mode: Mode,
+    /// In this order; empty: those that this machine has.
+    pub(super) layers: Vec<Layer>,
+    pub(super) halt_cost: Nanos,
+    pub(super) wakeup_latency: Nanos,
+    pub(super) longest_window: Nanos,
+    pub(super) period: Nanos,
+    pub(super) burst: Nanos,
+    pub(super) on_exit: OnExit,
+}
+
+/// The default halt cost, as of `tune` where nothing was measured.
+const HALT_COST: Nanos = Nanos::from_micros(20);
+/// The default period.
+const PERIOD: Nanos = Nanos(100_000_000);
+/// The default length of a burst.
+const BURST: Nanos = Nanos(20_000_000);
+
+impl Config {
+    /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before. Without a
+    /// file, the defaults.
+    pub(super) fn read(file: Option<&Path>) -> anyhow::Result<Config> {
+        let mut over = File::default();
+        if let Some(file) = file {
+            for path in std::iter::once(file.to_owned()).chain(drop_ins(file)?) {
+                let name = path.display();
+                let text = regular::read_text(&path, LONGEST)
+                    .with_context(|| format!("cannot read the configuration {name}"))?;
+                let part: File =
+                    toml::from_str(&text).with_context(|| format!("cannot use the configuration {name}"))?;
+                over = part.over(over);
+            }
+        }
+        over.settle()
+    }
+}
+
+/// The largest file that is read \[bytes\].
+const LONGEST: u64 = 1 << 16;
+
+fn drop_ins(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folder = file.as_os_str().to_owned();
+    folder.push(".d");
+    let folder = PathBuf::from(folder);
+    if !folder.is_dir() {
+        return Ok(vec![]);
+    }
+    let read = fs::read_dir(&folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = read.with_context(|| format!("cannot list the drop-ins {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    Ok(paths)
+}
+
+impl File {
+    fn over(self, before: File) -> File {
+        File {
+            mode: self.mode.or(before.mode),
+            layers: self.layers.or(before.layers),
+            halt_cost: self.halt_cost.or(before.halt_cost),
+            wakeup_latency: self.wakeup_latency.or(before.wakeup_latency),
+            longest_window: self.longest_window.or(before.longest_window),
+            period: self.period.or(before.period),
+            burst: self.burst.or(before.burst),
+            on_exit: self.on_exit.or(before.on_exit),
+        }
+    }
+
+    fn settle(self) -> anyhow::Result<Config> {
+        let time = |name: &str, text: Option<&String>, default: Nanos| match text {
+            None => Ok(default),
+            Some(text) => {
+                quantity::duration(text).map_err(|why| anyhow::anyhow!("{name}: {why}; write it as \"20us\""))
+            }
+        };
+        let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
+        let four = Nanos(halt_cost.get().saturating_mul(4));
+        let layer = |name: &String| match Layer::from_name(name) {
+            Some(layer @ (Layer::Host | Layer::Guest)) => Ok(layer),
+            _ => Err(anyhow::anyhow!("layers: `{name}` is not one that can be controlled: host, guest")),
+        };
+        let config = Config {
+            mode: self.mode.unwrap_or(Mode::Advise),
+            layers: self.layers.unwrap_or_default().iter().map(layer).collect::<Result<_, _>>()?,
+            halt_cost,
+            wakeup_latency: time("wakeup_latency", self.wakeup_latency.as_ref(), Nanos::ZERO)?,
+            longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
+            period: time("period", self.period.as_ref(), PERIOD)?,
+            burst: time("burst", self.burst.as_ref(), BURST)?,
+            on_exit: self.on_exit.unwrap_or(OnExit::Revert),
+        };
+        let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
+        ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
+        ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
+        ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms");
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_ins_go_over_the_file_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("control.toml");
+        fs::write(&file, "halt_cost = \"10us\"\nlayers = [\"guest\"]\n").unwrap();
+        fs::create_dir(folder.path().join("control.toml.d")).unwrap();
+        let drop_in =
+            |name: &str, text: &str| fs::write(folder.path().join("control.toml.d").join(name), text);
+        drop_in("10-a.toml", "mode = \"active\"\nhalt_cost = \"5us\"\n").unwrap();
+        drop_in("20-b.toml", "halt_cost = \"7us\"\non_exit = \"keep\"\n").unwrap();
+        drop_in("30-c.conf", "not read").unwrap();
+        let config = Config::read(Some(&file)).unwrap();
+        assert_eq!((config.halt_cost, config.longest_window), (Nanos(7_000), Nanos(28_000)));
+        assert_eq!((config.mode, config.on_exit), (Mode::Active, OnExit::Keep));
+        assert_eq!((config.layers, config.period), (vec![Layer::Guest], PERIOD));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = |text: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("c.toml");
+            fs::write(&file, text).unwrap();
+            format!("{:#}", Config::read(Some(&file)).unwrap_err())
+        };
+        assert!(error("mod = \"active\"").contains("unknown field `mod`"));
+        assert!(error("mode = \"on\"").contains("`advise` or `active`"));
+        assert!(error("halt_cost = \"long\"").contains("halt_cost: `long`"));
+        assert!(error("layers = [\"timer\"]").contains("host, guest"));
+        assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
+        assert_eq!(Config::read(None).unwrap().mode, Mode::Advise);
+        assert!(Config::read(Some(Path::new("/nonexistent.toml"))).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! What is seen of the idlers of a machine, period by period.
+
+use anyhow::Context;
+use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader};
+use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
+use dwell_control::{Episode, Histograms, Observed};
+use dwell_machine::Machine;
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::Counts;
+use dwell_stats::SplitMix64;
+use dwell_trace::pairing::PairedEpisode;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// The lengths that are drawn of a period, of all VMs together.
+const DRAWN: usize = 2048;
+/// How often VMs that have started are looked for.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
+/// What is counted below this share of a CPU is not recorded.
+const LEAST_CPU: f64 = 0.001;
+
+/// A source of what is seen.
+pub(super) enum Source {
+    /// KVM's statistics files.
+    Host(Box<Host>),
+    /// Counters of cpuidle, and bursts of the recorder.
+    Guest(Guest),
+}
+
+impl Source {
+    /// Of a layer.
+    pub(super) fn new(layer: Layer, late: Nanos, burst: Nanos, halt_cost: Nanos) -> Source {
+        match layer {
+            Layer::Host => Source::Host(Box::new(Host {
+                late,
+                reader: None,
+                looked: None,
+                last: None,
+                random: SplitMix64::new(1),
+            })),
+            _ => Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None }),
+        }
+    }
+
+    /// What was seen since the last call. A source of bursts takes as long as a burst.
+    pub(super) fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
+        match self {
+            Source::Host(host) => host.observe(),
+            Source::Guest(guest) => guest.observe(machine),
+        }
+    }
+}
+
+/// The VMs of a host.
+pub(super) struct Host {
+    late: Nanos,
+    reader: Option<StatsReader>,
+    looked: Option<Instant>,
+    last: Option<Snapshot>,
+    random: SplitMix64,
+}
+
+impl Host {
+    fn observe(&mut self) -> anyhow::Result<Vec<Observed>> {
+        if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AROUND) {
+            self.looked = Some(Instant::now());
+            self.reader = match StatsReader::new(None) {
+                Ok(reader) => Some(reader),
+                Err(SourceError::NoVm | SourceError::LockedDown) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        let Some(reader) = &mut self.reader else {
+            self.last = None;
+            return Ok(vec![]);
+        };
+        let (now, _) = reader.snapshot();
+        let last = self.last.replace(now.clone());
+        let Some(last) = last else { return Ok(vec![]) };
+        // A VM that was not there before has counted since its start.
+        let delta = now.since(&last).vms.into_iter().filter(|(id, _)| last.vms.contains_key(id));
+        let counted: Vec<_> =
+            delta.filter_map(|(id, counters)| Some((id, of_kvm(&counters)?, counters))).collect();
+        let most = DRAWN / counted.len().max(1);
+        let observed = counted.into_iter().map(|(id, counts, counters)| {
+            let histograms = Histograms {
+                success: counters.halt_poll_success_hist.as_deref().unwrap_or_default(),
+                fail: counters.halt_poll_fail_hist.as_deref().unwrap_or_default(),
+                wait: counters.halt_wait_hist.as_deref().unwrap_or_default(),
+                fail_ns: counters.halt_poll_fail_ns.unwrap_or(0),
+            };
+            let drawn = histograms.draw(most, self.late.get(), &mut self.random);
+            Observed::new(u64::from(id.pid) << 32 | u64::from(id.fd), counts, drawn)
+        });
+        Ok(observed.collect())
+    }
+}
+
+/// `None` without histograms: sums alone do not tell lengths.
+fn of_kvm(counters: &Counters) -> Option<Counts> {
+    let sum = |buckets: &[u64]| buckets.iter().copied().fold(0, u64::saturating_add);
+    let halts = sum(counters.halt_wait_hist.as_deref()?);
+    let succeeded = sum(counters.halt_poll_success_hist.as_deref()?);
+    let failed = sum(counters.halt_poll_fail_hist.as_deref()?);
+    let polled_ns = counters.halt_poll_success_ns?.saturating_add(counters.halt_poll_fail_ns?);
+    Some(Counts {
+        episodes: succeeded + halts,
+        polls: succeeded + failed,
+        polls_succeeded: succeeded,
+        polled_ns: polled_ns.into(),
+        halts,
+        exits: halts,
+        ..Counts::default()
+    })
+}
+
+/// The CPUs of this machine, whose haltpoll governor decides.
+pub(super) struct Guest {
+    burst: Duration,
+    halt_cost: Nanos,
+    /// The counters of cpuidle when they were last read, and when that was.
+    last: Option<(Cpus, Instant)>,
+}
+
+/// The counters of each CPU.
+type Cpus = BTreeMap<u32, Cpuidle>;
+
+/// The counters of cpuidle, of one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cpuidle {
+    polls: u64,
+    polled_us: u64,
+    halts: u64,
+}
+
+const CPUS: &str = "/sys/devices/system/cpu";
+
+/// The number of a CPU from its name.
+fn number_of(name: &str) -> Option<u32> {
+    name.strip_prefix("cpu")?.parse().ok()
+}
+
+fn cpus(machine: &dyn Machine) -> Cpus {
+    let names = machine.names(CPUS).unwrap_or_default();
+    names.iter().filter_map(|name| Some((number_of(name)?, Cpuidle::read(machine, name)))).collect()
+}
+
+impl Cpuidle {
+    /// State 0 of haltpoll's driver polls, state 1 halts.
+    fn read(machine: &dyn Machine, cpu: &str) -> Cpuidle {
+        let number = |file: &str| {
+            let number = machine.number(&format!("{CPUS}/{cpu}/cpuidle/{file}"));
+            number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
+        };
+        Cpuidle {
+            polls: number("state0/usage"),
+            polled_us: number("state0/time"),
+            halts: number("state1/usage"),
+        }
+    }
+
+    fn since(self, before: Cpuidle) -> Cpuidle {
+        Cpuidle {
+            polls: self.polls.saturating_sub(before.polls),
+            polled_us: self.polled_us.saturating_sub(before.polled_us),
+            halts: self.halts.saturating_sub(before.halts),
+        }
+    }
+
+    /// As counts of so many episodes.
+    fn counts(self, episodes: u64) -> Counts {
+        Counts {
+            episodes,
+            polls: self.polls,
+            polls_succeeded: episodes.saturating_sub(self.halts),
+            polled_ns: u128::from(self.polled_us) * 1_000,
+            halts: self.halts,
+            exits: self.halts,
+            ..Counts::default()
+        }
+    }
+}
+
+/// What was counted of each CPU since.
+fn since(now: &Cpus, before: &Cpus) -> Cpus {
+    let of = |(cpu, now): (&u32, &Cpuidle)| Some((*cpu, now.since(*before.get(cpu)?)));
+    now.iter().filter_map(of).collect()
+}
+
+impl Guest {
+    fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
+        let before = cpus(machine);
+        let last = self.last.replace((before.clone(), Instant::now()));
+        let Some((counted, at)) = last else { return Ok(vec![]) };
+        let elapsed = at.elapsed();
+        let cost_ns = |cpu: &Cpuidle| cpu.counts(0).cost_ns(self.halt_cost) as f64;
+        let cost_ns: f64 = since(&before, &counted).values().map(cost_ns).sum();
+        if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
+            return Ok(vec![]);
+        }
+        let recorder = Recorder::open(Target::Guest { source: GuestSource::Auto }, None)
+            .context("cannot record the idle times of this machine's CPUs")?;
+        let stop = AtomicBool::new(false);
+        let mut found = Found::default();
+        let (before, begun) = (cpus(machine), Instant::now());
+        recorder.watch(&Until { duration: Some(self.burst), stop: &stop }, &mut found)?;
+        let (after, took) = (cpus(machine), begun.elapsed());
+        self.last = Some((after.clone(), Instant::now()));
+        let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();
+        Ok(found.observed(&since(&after, &before), share))
+    }
+}
+
+/// The episodes of a burst, by CPU.
+#[derive(Default)]
+struct Found(BTreeMap<u32, Vec<Episode>>);
+
+impl Observer for Found {
+    fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
+        for episode in found {
+            if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
+                self.0.entry(cpu).or_default().push(Episode::of(episode.idle_ns));
+            }
+        }
+    }
+}
+
+impl Found {
+    fn observed(self, counted: &Cpus, share: f64) -> Vec<Observed> {
+        let of = |(cpu, episodes): (u32, Vec<Episode>)| {
+            let counts = counted.get(&cpu)?.counts(episodes.len() as u64);
+            Some(Observed { share, ..Observed::new(cpu.into(), counts, episodes) })
+        };
+        self.0.into_iter().filter_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_machine::fake::Fake;
+
+    #[test]
+    fn counters_of_cpuidle_are_those_of_each_cpu() {
+        let machine = Fake::new();
+        let write = |cpu: u32, state: u32, usage: u64, time: u64| {
+            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/usage"), &usage.to_string());
+            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/time"), &time.to_string());
+        };
+        machine.set(&format!("{CPUS}/cpuidle/current_driver"), "haltpoll\n");
+        (0..2).for_each(|cpu| (0..2).for_each(|state| write(cpu, state, 10, 100)));
+        let before = cpus(&machine);
+        assert_eq!(
+            before,
+            (0..2).map(|cpu| (cpu, Cpuidle { polls: 10, polled_us: 100, halts: 10 })).collect()
+        );
+        write(1, 0, 15, 190);
+        write(1, 1, 13, 5_000);
+        let since = since(&cpus(&machine), &before);
+        assert_eq!(since[&0], Cpuidle::default());
+        let counts = since[&1].counts(6);
+        assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
+        let found = Found([(1, vec![Episode::of(9); 6])].into());
+        let observed = found.observed(&since, 0.1);
+        assert_eq!((observed.len(), observed[0].idler, observed[0].counted), (1, 1, counts));
+    }
+
+    #[test]
+    fn kvm_without_histograms_tells_no_lengths() {
+        let counters = Counters { halt_attempted_poll: Some(5), ..Counters::default() };
+        assert_eq!(of_kvm(&counters), None);
+        let hist = |n: u64| Some(vec![0, n]);
+        let counters = Counters {
+            halt_poll_success_hist: hist(3),
+            halt_poll_fail_hist: hist(2),
+            halt_wait_hist: hist(4),
+            halt_poll_success_ns: Some(30),
+            halt_poll_fail_ns: Some(20),
+            ..Counters::default()
+        };
+        let counts = of_kvm(&counters).unwrap();
+        assert_eq!((counts.episodes, counts.polls, counts.halts, counts.polled_ns), (7, 5, 4, 50));
+    }
+}

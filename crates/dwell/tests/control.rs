@@ -1,0 +1,355 @@
+//! `dwell control`: over recordings, on a machine below a directory, and on this machine's haltpoll.
+
+use dwell_policy::Layer;
+use dwell_policy::param;
+use dwell_testing::fixture::{Fixture, HALTPOLL};
+use dwell_testing::say;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn dwell(args: &[&str]) -> Output {
+    let home = tempfile::tempdir().expect("a folder can be made");
+    Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(args)
+        .env("HOME", home.path())
+        .env_remove("XDG_STATE_HOME")
+        .output()
+        .expect("the program can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn good(args: &[&str]) -> String {
+    let output = dwell(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn recordings() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings")
+}
+
+fn replayed(recording: &str, more: &[&str]) -> String {
+    let file = recordings().join(format!("{recording}.parquet"));
+    let args = ["control", "--halt-cost", "20us", "--format", "json", "--replay", file.to_str().unwrap()];
+    good(&[&args, more].concat())
+}
+
+fn cost(replayed: &Value, policy: &str) -> f64 {
+    let rows = replayed["results"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["policy"] == policy).unwrap();
+    row["cost_ns"].as_f64().unwrap()
+}
+
+#[test]
+fn a_recording_is_controlled_the_same_way_each_time_and_never_at_a_loss() {
+    for (recording, more) in [
+        ("guest-redis_poisson5k", &[][..]),
+        ("guest-pipe_exp100us", &[]),
+        ("guest-fio_qd1", &[]),
+        ("guest-fio_qd1", &["--layer", "host", "--observe", "statistics"]),
+    ] {
+        let first = replayed(recording, more);
+        assert_eq!(first, replayed(recording, more), "{recording} {more:?}");
+        let replayed: Value = serde_json::from_str(&first).unwrap();
+        let (controlled, originals) = (cost(&replayed, "controlled"), cost(&replayed, "originals"));
+        assert!(controlled <= 1.02 * originals, "{recording} {more:?}: {controlled} of {originals}");
+        assert!(controlled >= cost(&replayed, "optimum"), "{recording}");
+        for change in replayed["changes"].as_array().unwrap() {
+            let (present, chosen) = (change["present_ns"].as_f64(), change["chosen_ns"].as_f64());
+            let gains = present.zip(chosen).is_none_or(|(present, chosen)| chosen < present * 15.0 / 16.0);
+            assert!(gains, "{change}");
+        }
+    }
+}
+
+/// A controller that runs, and its lines.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Running {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .arg("control")
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Running { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// What is left of its lines, after it has ended well.
+    fn ended(mut self) -> String {
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut self.lines, &mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const LEASE: &str = "/var/lib/dwell/changes/000001.journal";
+
+fn below(fixture: &Fixture) -> String {
+    fixture.path("").to_str().unwrap().to_owned()
+}
+
+/// Asks until the answer is as wanted; a busy machine may take its time.
+fn wait_for(sysroot: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let output = dwell(&["control", "status", "--sysroot", sysroot]);
+        if let Ok(status) = serde_json::from_slice::<Value>(&output.stdout)
+            && wanted(&status)
+        {
+            return status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", text(&output.stderr));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn advice_writes_nothing_and_takes_no_lease() {
+    let fixture = Fixture::guest();
+    let (before, sysroot) = (fixture.snapshot(), below(&fixture));
+    let lines = good(&["control", "--sysroot", &sysroot, "--duration", "50ms"]);
+    assert!(
+        lines.contains("guest: advises only; the setting in force is guest_halt_poll_ns=200000"),
+        "{lines}"
+    );
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(fixture.text(LEASE), None);
+}
+
+#[test]
+fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
+    for by_signal in [true, false] {
+        let fixture = Fixture::guest();
+        let (before, sysroot) = (fixture.snapshot(), below(&fixture));
+        let mut running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
+        assert!(running.line().contains("controls; the originals are guest_halt_poll_ns=200000"));
+        let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+        assert_eq!(status["layers"][0]["change"], 1);
+        assert!(good(&["status", "--sysroot", &sysroot]).contains("guest_halt_poll_ns"));
+        let second = dwell(&["control", "--sysroot", &sysroot]);
+        assert!(text(&second.stderr).contains("another dwell control runs"), "{}", text(&second.stderr));
+        if by_signal {
+            running.signal("-TERM");
+        } else {
+            good(&["control", "stop", "--sysroot", &sysroot]);
+        }
+        assert!(running.ended().contains("the originals are in force again"));
+        assert_eq!(fixture.snapshot(), before);
+        assert!(
+            good(&["status", "--sysroot", &sysroot]).contains("nothing that dwell has changed is in force")
+        );
+    }
+}
+
+#[test]
+fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
+    for by_revert in [true, false] {
+        let fixture = Fixture::guest();
+        let (before, sysroot) = (fixture.snapshot(), below(&fixture));
+        let mut running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
+        running.line();
+        wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+        running.signal("-KILL");
+        running.child.wait().unwrap();
+        // What it would have written: never poll.
+        fixture.set("guest_halt_poll_ns", "0\n");
+        let advised = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
+        assert!(advised.contains("`dwell revert 1` restores the originals"), "{advised}");
+        if by_revert {
+            good(&["revert", "1", "--sysroot", &sysroot]);
+        } else {
+            let lines = good(&["control", "--mode", "active", "--sysroot", &sysroot, "--duration", "10ms"]);
+            assert!(lines.contains("had left its setting; the originals are in force again"), "{lines}");
+            assert!(lines.contains("the originals are guest_halt_poll_ns=200000"), "{lines}");
+        }
+        assert_eq!(fixture.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_value_that_somebody_else_writes_ends_control_until_resume() {
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
+    wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+    fixture.set("guest_halt_poll_ns", "77777\n");
+    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "given_up");
+    let why = status["layers"][0]["why"].as_str().unwrap();
+    assert!(why.contains("guest_halt_poll_ns is 77777 and not 200000"), "{why}");
+    assert!(good(&["status", "--sysroot", &sysroot]).contains("nothing that dwell has changed is in force"));
+    let resumed: Value = serde_json::from_str(&good(&["control", "resume", "--sysroot", &sysroot])).unwrap();
+    assert_eq!(resumed["resumed"][0], "guest");
+    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+    assert_eq!(status["layers"][0]["originals"]["guest_halt_poll_ns"], 77_777);
+    running.signal("-TERM");
+    let lines = running.ended();
+    assert!(
+        lines.contains("77777, which another program has set, and is left alone; the original was 200000"),
+        "{lines}"
+    );
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "77777");
+}
+
+#[test]
+fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("control.toml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "mode = \"advise\"\n").unwrap();
+    let running = Running::start(&["--config", path, "--sysroot", &sysroot]);
+    wait_for(&sysroot, |status| status["layers"][0]["state"] == "advises");
+    fs::write(&file, "mode = \"activ\"\n").unwrap();
+    running.signal("-HUP");
+    wait_for(&sysroot, |status| status["layers"][0]["state"] == "advises");
+    fs::write(&file, "mode = \"active\"\nhalt_cost = \"5us\"\n").unwrap();
+    running.signal("-HUP");
+    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+    assert_eq!(status["halt_cost_ns"], 5_000);
+    running.signal("-INT");
+    running.ended();
+    assert!(good(&["control", "--config", path, "--check"]).contains("mode: Active"));
+    fs::write(&file, "speed = 1\n").unwrap();
+    let wrong = dwell(&["control", "--config", path, "--check"]);
+    assert!(text(&wrong.stderr).contains("unknown field `speed`"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn what_cannot_be_restored_is_not_controlled() {
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let refused = |why: &str| {
+        let output = dwell(&[
+            "control",
+            "--mode",
+            "active",
+            "--layer",
+            "guest",
+            "--sysroot",
+            &sysroot,
+            "--duration",
+            "10ms",
+        ]);
+        let told = text(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{told}");
+        assert_eq!(fixture.text(LEASE), None);
+    };
+    fixture.set("guest_halt_poll_shrink", "much\n");
+    refused("guest_halt_poll_shrink cannot be read");
+    fixture.set("guest_halt_poll_shrink", "2\n");
+    fixture.mode("guest_halt_poll_ns", 0o444);
+    refused("read-only");
+    fixture.mode("guest_halt_poll_ns", 0o644);
+    fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
+    refused("governor in use is menu");
+}
+
+fn haltpoll() -> Option<BTreeMap<&'static str, String>> {
+    let read = |param: &'static param::Param| {
+        Some((param.name, fs::read_to_string(format!("{HALTPOLL}/{}", param.name)).ok()?))
+    };
+    param::table(Layer::Guest).iter().map(read).collect()
+}
+
+/// The values of haltpoll on this machine, put back at the end whatever happens.
+struct Originals(BTreeMap<&'static str, String>);
+
+impl Originals {
+    fn read() -> Option<Originals> {
+        haltpoll().map(Originals)
+    }
+
+    fn are_back(&self) -> bool {
+        haltpoll().is_some_and(|now| now == self.0)
+    }
+}
+
+impl Drop for Originals {
+    fn drop(&mut self) {
+        if !self.are_back() {
+            self.0.iter().for_each(|(name, value)| drop(fs::write(format!("{HALTPOLL}/{name}"), value)));
+        }
+    }
+}
+
+#[test]
+fn haltpoll_of_this_machine_is_controlled_and_put_back() {
+    const NAME: &str = "haltpoll_of_this_machine_is_controlled_and_put_back";
+    let governor = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_governor").unwrap_or_default();
+    let writable =
+        || fs::OpenOptions::new().write(true).open(format!("{HALTPOLL}/guest_halt_poll_ns")).is_ok();
+    let Some(originals) = Originals::read().filter(|_| governor.trim() == "haltpoll" && writable()) else {
+        say!("SKIP haltpoll is not in use or not writable: {NAME}");
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let state = state.path().to_str().unwrap();
+    // A thread that sleeps for 15 us at a time, if the machine lets it.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let lines = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(15));
+            }
+        });
+        let args = [
+            "control",
+            "--mode",
+            "active",
+            "--layer",
+            "guest",
+            "--halt-cost",
+            "50us",
+            "--duration",
+            "4s",
+            "--state-dir",
+            state,
+        ];
+        let lines = good(&args);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        lines
+    });
+    assert!(lines.contains("guest: controls; the originals are guest_halt_poll_ns="), "{lines}");
+    assert!(lines.contains("guest: the originals are in force again"), "{lines}");
+    assert!(originals.are_back(), "{lines}");
+    for line in lines.lines() {
+        say!("{line}");
+    }
+    if !lines.contains("an episode instead of") {
+        say!("SKIP no CPU was idle often enough for a change: {NAME}, the part about changes");
+    }
+}
