@@ -144,6 +144,11 @@ pub struct Status {
     pub untrusted: Option<Apart>,
 }
 
+/// A rule at its beginning.
+fn fresh(setting: Setting) -> Option<Player> {
+    Rule::Layer(setting).start_late(1).ok()
+}
+
 /// What is known of one idler.
 struct Idler {
     weight: f64,
@@ -163,8 +168,9 @@ struct Period {
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     cpu_ns: f64,
     gain_ns: f64,
-    /// Polls and halts of the setting in force, replayed.
-    predicted: [f64; 2],
+    /// Polls and halts of the setting in force, replayed from where the last period ended, and afresh: of the episodes in between not
+    /// all are known, and so neither is the window that the period began with.
+    predicted: [[f64; 2]; 2],
 }
 
 /// Decides which setting is to be in force.
@@ -267,7 +273,7 @@ impl Controller {
 
     /// Remembers what was seen, and replays the originals and the setting in force over it.
     fn take_in(&mut self, observed: &[Observed]) -> Period {
-        let (halt_cost, late) = (self.terms.halt_cost, self.terms.late);
+        let (halt_cost, late, setting) = (self.terms.halt_cost, self.terms.late, self.present);
         let mut period = Period::default();
         for Observed { idler, weight, share, counted, episodes } in observed {
             let Some(known) = self.idler(*idler) else { continue };
@@ -277,10 +283,13 @@ impl Controller {
             if episodes.is_empty() {
                 continue;
             }
-            let (mut originals, mut present, mut optimum) = (Counts::default(), Counts::default(), 0);
+            let Some(mut afresh) = fresh(setting) else { continue };
+            let (mut originals, mut optimum) = (Counts::default(), 0);
+            let mut present = [Counts::default(); 2];
             for episode in episodes {
                 originals += play(&mut known.originals, *episode, late);
-                present += play(&mut known.present, *episode, late);
+                present[0] += play(&mut known.present, *episode, late);
+                present[1] += play(&mut afresh, *episode, late);
                 optimum += episode.least_cost_ns(halt_cost.get());
             }
             let scale = counted.episodes as f64 / episodes.len() as f64;
@@ -289,8 +298,10 @@ impl Controller {
             period.cpu_ns += cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
             period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64;
-            period.predicted[0] += scale * present.polls as f64;
-            period.predicted[1] += scale * present.halts as f64;
+            for (predicted, present) in period.predicted.iter_mut().zip(present) {
+                predicted[0] += scale * present.polls as f64;
+                predicted[1] += scale * present.halts as f64;
+            }
         }
         // Idlers that are gone are forgotten.
         let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
@@ -300,14 +311,13 @@ impl Controller {
 
     fn idler(&mut self, idler: u64) -> Option<&mut Idler> {
         if !self.idlers.contains_key(&idler) {
-            let player = |setting: Setting| Rule::Layer(setting).start_late(1).ok();
-            let fresh = Idler {
+            let first = Idler {
                 weight: 1.0,
                 sample: Sample::default(),
-                originals: player(self.candidates[0])?,
-                present: player(self.present)?,
+                originals: fresh(self.candidates[0])?,
+                present: fresh(self.present)?,
             };
-            self.idlers.insert(idler, fresh);
+            self.idlers.insert(idler, first);
         }
         self.idlers.get_mut(&idler)
     }
@@ -320,7 +330,7 @@ impl Controller {
         let originals = self.candidates[0];
         let controlled = self.present != originals;
         if period.counted.episodes >= FEWEST as u64
-            && let Some(apart) = self.trust.compare(period.predicted, &period.counted)
+            && let Some(apart) = self.trust.compare(&period.predicted, &period.counted)
         {
             self.untrusted = Some(apart);
             let episodes = period.counted.episodes;

@@ -51,9 +51,11 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Compares a period; the figure that ended trust is returned.
-    pub(crate) fn compare(&mut self, predicted: [f64; 2], counted: &Counts) -> Option<Apart> {
-        let apart = apart(predicted, counted);
+    /// Compares a period with polls and halts as predicted in several ways, one of which has to agree; the figure that ended
+    /// trust is returned.
+    pub(crate) fn compare(&mut self, predicted: &[[f64; 2]], counted: &Counts) -> Option<Apart> {
+        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted)).collect();
+        let apart = all.and_then(|all| all.first().copied());
         self.apart = if apart.is_some() { self.apart + 1 } else { 0 };
         apart.filter(|_| self.apart >= PERIODS)
     }
@@ -86,10 +88,12 @@ mod tests {
         let counted = counts(1_000, 1_000, 400);
         let told: Vec<bool> = [bad, bad, good, bad, bad, bad]
             .into_iter()
-            .map(|predicted| trust.compare(predicted, &counted).is_some())
+            .map(|predicted| trust.compare(&[predicted], &counted).is_some())
             .collect();
         assert_eq!(told, [false, false, false, false, false, true]);
-        let apart = trust.compare(bad, &counted).unwrap();
+        assert!(trust.compare(&[bad, good], &counted).is_none(), "one of the two agrees");
+        (0..2).for_each(|_| assert!(trust.compare(&[bad], &counted).is_none()));
+        let apart = trust.compare(&[bad, bad], &counted).unwrap();
         assert_eq!((apart.figure, apart.counted), (Figure::Halts, 400));
     }
 
