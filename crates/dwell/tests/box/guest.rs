@@ -103,6 +103,86 @@ fn agrees_with_the_kernel(test: &str, kernel: Kernel, signature: Signature, ran:
     Ok(())
 }
 
+/// haltpoll's parameters, and how often the CPUs have entered the polling state and the halt by the kernel's own count.
+const STATE: &str = "
+    state() {
+        grep . /sys/module/haltpoll/parameters/* >/out/$1.parameters
+        cat /sys/devices/system/cpu/cpu[01]/cpuidle/state0/usage >/out/$1.polls
+        cat /proc/uptime >/out/$1.uptime
+    }
+";
+
+/// The number of polls between two calls of `state`, for each second.
+fn polls_per_s(ran: &Ran, from: &str, to: &str) -> f64 {
+    let polls = |name: &str| -> f64 {
+        ran.text(&format!("{name}.polls")).split_whitespace().filter_map(|n| n.parse::<f64>().ok()).sum()
+    };
+    let uptime = |name: &str| -> f64 {
+        let text = ran.text(&format!("{name}.uptime"));
+        text.split_whitespace().next().and_then(|seconds| seconds.parse().ok()).expect("seconds")
+    };
+    (polls(to) - polls(from)) / (uptime(to) - uptime(from))
+}
+
+/// A guest is recorded and tuned, the plan is applied and verified and reverted; and the kernel's own count of polls shows
+/// the effect.
+pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
+    let script = format!(
+        "{STATE}{LOAD}
+        state begun
+        keep record dwell record guest --duration 2s -o /out/guest.parquet
+        state recorded
+        keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --plan /out/plan.toml --format json
+        keep apply.json dwell apply /out/plan.toml --format json
+        sleep 0.2
+        state applied
+        sleep 1
+        state later
+        keep status.json dwell status --format json
+        keep verify.json dwell verify --budget 28s --turn 60ms --settle 20ms --format json
+        keep revert.json dwell revert --format json
+        sleep 0.2
+        state reverted
+        sleep 1
+        state ended
+        keep history.json dwell history --format json
+    "
+    );
+    let limit = Duration::from_secs(600);
+    let job = Job { options: &VIRTUAL_TIME, append: FORCED, script: &script, limit, ..Job::default() };
+    let begun = Instant::now();
+    let ran = job.run(test)?;
+    let commands =
+        ["record", "tune.json", "apply.json", "status.json", "verify.json", "revert.json", "history.json"];
+    commands.iter().for_each(|command| ran.succeeded(command));
+    let tune = ran.json("tune.json");
+    let verify = ran.json("verify.json");
+    say!("{test}: {}", tune["advice"].as_str().unwrap_or_default());
+
+    // What was written is what was advised, and what was restored is what was there.
+    let parameters = |when: &str| ran.text(&format!("{when}.parameters"));
+    assert_ne!(parameters("applied"), parameters("begun"));
+    assert_eq!(parameters("later"), parameters("applied"));
+    assert_eq!(parameters("reverted"), parameters("begun"));
+    let places = ran.json("status.json")[0]["places"].as_array().cloned().unwrap_or_default();
+    assert!(!places.is_empty() && places.iter().all(|place| place["standing"] == "in_force"), "{places:?}");
+    assert_eq!(ran.json("history.json")[0]["state"], "reverted");
+
+    // The plan is for less cost: here, fewer polls that fail. The kernel counts them itself.
+    let [before, after, back] = [("begun", "recorded"), ("applied", "later"), ("reverted", "ended")]
+        .map(|(from, to)| polls_per_s(&ran, from, to));
+    let verdict = verify["verdict"].as_str().unwrap_or_default();
+    let rounds = verify["rounds"].as_u64().unwrap_or(0);
+    say!(
+        "{test}: {before:.0} polls/s before, {after:.0} applied, {back:.0} reverted; verify: {verdict} in {rounds} rounds; {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
+    assert!(["confirmed", "partly_confirmed"].contains(&verdict) && rounds >= 6, "{verify}");
+    assert!((before - after).abs() > 0.1 * before, "{before} {after}");
+    assert!((back - before).abs() < 0.25 * before, "{before} {back}");
+    Ok(())
+}
+
 /// Decisions to compare: the short form, and the long one with `DWELL_BOX_LONG=1`.
 const DECISIONS: [u64; 2] = [20_000, 104_000];
 

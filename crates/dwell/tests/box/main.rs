@@ -2,7 +2,7 @@
 //!
 //! # Running it
 //! ```text
-//! .ci/qemu && .ci/box            # once: QEMU 10.0, Debian's kernels, a disk with systemd; into target/qemu and target/box
+//! .ci/qemu && .ci/box            # once: QEMU 10.0 and Debian's kernels; into target/qemu and target/box
 //! cargo test --test box          # all jobs; a name after it selects
 //! ```
 //! `DWELL_BOX` and `DWELL_QEMU` name other folders, `DWELL_BOX_KEEP` one in which the files of every job are left.
@@ -33,6 +33,7 @@ type Check = fn(&str) -> Result<(), String>;
 
 const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
+    ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
