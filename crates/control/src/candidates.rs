@@ -16,9 +16,18 @@ const MAXIMA: [u64; 9] = [4, 8, 12, 16, 20, 24, 32, 48, 64];
 /// First windows, as divisors of the maximum.
 const FIRST: [u64; 4] = [8, 4, 2, 1];
 
+/// Which parameters can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of the layer.
+    All,
+    /// The maximum alone: what a VMM can set for its VM (`KVM_CAP_HALT_POLL`).
+    Maximum,
+}
+
 /// The settings that are tried in place of `originals`: these first, then *never*, then the others. None has a window above
 /// `longest`, the originals excepted.
-pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos) -> Vec<Setting> {
+pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, reach: Reach) -> Vec<Setting> {
     let mut all = vec![originals];
     let mut add = |values: &[(&str, u64)]| {
         let mut setting = originals;
@@ -32,6 +41,10 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos) -
     let windows = || WINDOWS.iter().map(of).filter(short_enough);
     let maxima = || MAXIMA.iter().map(of).filter(short_enough);
     match originals.layer() {
+        Layer::Host if reach == Reach::Maximum => {
+            add(&[("halt_poll_ns", 0)]);
+            windows().chain(maxima()).for_each(|max| add(&[("halt_poll_ns", max)]));
+        }
         Layer::Host => {
             let mut rule = |max, first, shrink| {
                 add(&[
@@ -106,7 +119,7 @@ mod tests {
     #[test]
     fn about_130_with_the_originals_first() {
         let of = |layer, version, k| {
-            candidates(Setting::defaults(layer, version), Nanos(k), Nanos::from_micros(400))
+            candidates(Setting::defaults(layer, version), Nanos(k), Nanos::from_micros(400), Reach::All)
         };
         for (layer, version, least, most) in [
             (Layer::Host, Version::new(6, 18), 120, 134),
@@ -124,11 +137,13 @@ mod tests {
     #[test]
     fn no_window_is_longer_than_permitted_but_the_original() {
         let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
-        let all = candidates(originals, Nanos(50_000), Nanos(60_000));
+        let all = candidates(originals, Nanos(50_000), Nanos(60_000), Reach::All);
         for (name, least, most) in permitted(&all[1..]) {
             let limit = if name.ends_with("shrink") || name.ends_with("grow") { 2 } else { 60_000 };
             assert!(least >= 0 && most <= limit, "{name}: {least} to {most}");
         }
         assert_eq!(permitted(&all)[0], ("halt_poll_ns", 0, 200_000));
+        let maxima = candidates(originals, Nanos(20_000), Nanos(80_000), Reach::Maximum);
+        assert!(maxima.len() > 12 && permitted(&maxima)[1..].iter().all(|(_, least, most)| least == most));
     }
 }

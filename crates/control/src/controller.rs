@@ -1,7 +1,7 @@
 //! The controller.
 
 use crate::account::{Account, Loss};
-use crate::candidates::{candidates, permitted};
+use crate::candidates::{Reach, candidates, permitted};
 use crate::pace::{MOST_WRITES, Pace, Writes};
 use crate::pricing::{Idlers, costs, play};
 use crate::sample::{Episode, Sample};
@@ -33,6 +33,8 @@ pub struct Terms {
     pub late: Nanos,
     /// No candidate polls for longer.
     pub longest_window: Nanos,
+    /// Which parameters can be set.
+    pub reach: Reach,
     /// The usual time between two decisions.
     pub period: Nanos,
 }
@@ -44,6 +46,7 @@ impl Terms {
             halt_cost,
             late: Nanos::ZERO,
             longest_window: Nanos(halt_cost.get().saturating_mul(4)),
+            reach: Reach::All,
             period: Nanos(100_000_000),
         }
     }
@@ -197,7 +200,7 @@ impl Controller {
         Rule::Layer(originals).start_late(1)?;
         Ok(Controller {
             terms,
-            candidates: candidates(originals, terms.halt_cost, terms.longest_window),
+            candidates: candidates(originals, terms.halt_cost, terms.longest_window, terms.reach),
             present: originals,
             idlers: BTreeMap::new(),
             account: Account::new(),

@@ -10,6 +10,7 @@
 //! as fine as the buckets, powers of two.
 
 use crate::sample::Episode;
+use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 
 /// What a statistics file counted in a period. Bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1 ns, the last all the
@@ -22,21 +23,40 @@ pub struct Histograms<'a> {
     pub fail: &'a [u64],
     /// Lengths of waits.
     pub wait: &'a [u64],
+    /// Successful polls together \[ns\].
+    pub success_ns: u64,
     /// Failed polls together \[ns\].
     pub fail_ns: u64,
+}
+
+/// How many lengths there are.
+fn number_of(buckets: &[u64]) -> u64 {
+    buckets.iter().copied().fold(0, u64::saturating_add)
 }
 
 impl Histograms<'_> {
     /// The episodes that were counted.
     pub fn episodes(&self) -> u64 {
-        let sum = |buckets: &[u64]| buckets.iter().copied().fold(0, u64::saturating_add);
-        sum(self.success).saturating_add(sum(self.wait))
+        number_of(self.success).saturating_add(number_of(self.wait))
+    }
+
+    /// What the vCPUs did.
+    pub fn counts(&self) -> Counts {
+        let (succeeded, halts) = (number_of(self.success), number_of(self.wait));
+        Counts {
+            episodes: self.episodes(),
+            polls: succeeded.saturating_add(number_of(self.fail)),
+            polls_succeeded: succeeded,
+            polled_ns: u128::from(self.success_ns) + u128::from(self.fail_ns),
+            halts,
+            exits: halts,
+            ..Counts::default()
+        }
     }
 
     /// So many lengths, at most one for each episode, where a halt adds `late_ns` to its wait.
     pub fn draw(&self, most: usize, late_ns: u64, random: &mut SplitMix64) -> Vec<Episode> {
-        let sum = |buckets: &[u64]| buckets.iter().copied().fold(0, u64::saturating_add);
-        let (fails, waits) = (sum(self.fail), sum(self.wait));
+        let (fails, waits) = (number_of(self.fail), number_of(self.wait));
         let window = self.fail_ns.checked_div(fails).unwrap_or(0);
         let all = self.episodes();
         let number = most.min(usize::try_from(all).unwrap_or(usize::MAX));
@@ -83,7 +103,13 @@ mod tests {
         success[bucket(12_000)] = 3_000;
         fail[bucket(20_000)] = 1_000;
         wait[bucket(100_000)] = 1_000;
-        let histograms = Histograms { success: &success, fail: &fail, wait: &wait, fail_ns: 20_000_000 };
+        let histograms = Histograms {
+            success: &success,
+            fail: &fail,
+            wait: &wait,
+            success_ns: 36_000_000,
+            fail_ns: 20_000_000,
+        };
         assert_eq!(histograms.episodes(), 4_000);
         let drawn = histograms.draw(2_000, 12_000, &mut SplitMix64::new(1));
         let (short, long): (Vec<Episode>, Vec<Episode>) =
@@ -92,7 +118,9 @@ mod tests {
         assert!(short.iter().all(|episode| episode.idle_ns >= 8_192));
         // 65,536 to 131,071, with the poll before it and without the latency.
         assert!(long.iter().all(|episode| (73_536..139_072).contains(&episode.idle_ns)));
-        let none = Histograms { success: &[], fail: &[], wait: &[], fail_ns: 7 };
+        let counts = histograms.counts();
+        assert_eq!((counts.polls, counts.halts, counts.polled_ns), (4_000, 1_000, 56_000_000));
+        let none = Histograms { success: &[], fail: &[], wait: &[], success_ns: 0, fail_ns: 7 };
         assert_eq!(none.draw(10, 0, &mut SplitMix64::new(1)), []);
     }
 }

@@ -22,7 +22,7 @@
 //! # Limits
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account
 //!   cannot see that; only turns of both settings on the machine can (`dwell verify`).
-//! * One setting for all idlers that it is told of, as sysfs has it; a VMM that can set each VM has one controller for each.
+//! * One setting for all idlers that it is told of, as sysfs has it; a VMM that can set each VM has a [`VmController`] for each.
 //! * The account is kept from samples, and late by one period: within a period in which the load changes, the setting for the old
 //!   load is in force. Over any 10 s of 4,000 random loads control has cost at most 1.02 times the originals plus what it cost in 14
 //!   times its costliest tenth of a second; a test holds it to 20.
@@ -38,12 +38,15 @@ mod pricing;
 mod sample;
 mod simulation;
 pub mod trust;
+mod vm;
 
+pub use candidates::Reach;
 pub use controller::{Cause, Change, Controller, FEWEST, Observed, Status, Terms};
 pub use draw::Histograms;
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};
 pub use simulation::{Observation, Simulated, Simulation, simulate};
+pub use vm::{SetMaximum, VmController};
 
 // The example of the README is compiled and run as a test.
 #[cfg(doctest)]

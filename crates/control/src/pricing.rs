@@ -83,7 +83,7 @@ pub(crate) fn play(player: &mut Player, episode: Episode, late: Nanos) -> Counts
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::candidates::candidates;
+    use crate::candidates::{Reach, candidates};
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
     use proptest::prelude::*;
@@ -103,7 +103,7 @@ mod tests {
         #[test]
         fn costs_are_those_of_the_rules(halves in [prop::collection::vec(episodes(), 1..3), prop::collection::vec(episodes(), 1..3)]) {
             for layer in [Layer::Host, Layer::Guest] {
-                let settings = candidates(Setting::defaults(layer, Version::new(6, 18)), K, Nanos(400_000));
+                let settings = candidates(Setting::defaults(layer, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
                 let costs = costs(&settings, 1, &halves, K, Nanos::ZERO).unwrap();
                 for (setting, cost) in settings.iter().zip(costs) {
                     let slow = [&halves[0], &halves[1]].map(|half| one_by_one(setting, half, Nanos::ZERO).unwrap());
@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn with_a_latency_the_first_and_the_finalists_are_played() {
-        let settings = candidates(Setting::defaults(Layer::Host, Version::new(6, 18)), K, Nanos(400_000));
+        let settings =
+            candidates(Setting::defaults(Layer::Host, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
         let halves = [vec![vec![Episode::of(12_000); 100]], vec![vec![Episode::of(14_000); 100]]];
         let late = costs(&settings, 2, &halves, K, Nanos(12_000)).unwrap();
         assert!(late[0].is_some() && late[1].is_some());

@@ -71,18 +71,19 @@ struct Idler {
 struct Counting {
     /// Of successful polls, failed polls, waits.
     buckets: [[u64; BUCKETS]; 3],
+    success_ns: u64,
     fail_ns: u64,
 }
 
 impl Counting {
-    const NONE: Counting = Counting { buckets: [[0; BUCKETS]; 3], fail_ns: 0 };
+    const NONE: Counting = Counting { buckets: [[0; BUCKETS]; 3], success_ns: 0, fail_ns: 0 };
 
     fn count(&mut self, idle_ns: u64, late_ns: u64, did: &Counts) {
         let polled = u64::try_from(did.polled_ns).unwrap_or(u64::MAX);
         let halted = did.halts > 0;
         if did.polls > 0 {
             self.buckets[usize::from(halted)][bucket(polled)] += 1;
-            self.fail_ns += if halted { polled } else { 0 };
+            *(if halted { &mut self.fail_ns } else { &mut self.success_ns }) += polled;
         }
         if halted {
             self.buckets[2][bucket((idle_ns - polled.min(idle_ns)).saturating_add(late_ns))] += 1;
@@ -91,7 +92,7 @@ impl Counting {
 
     fn histograms(&self) -> Histograms<'_> {
         let [success, fail, wait] = &self.buckets;
-        Histograms { success, fail, wait, fail_ns: self.fail_ns }
+        Histograms { success, fail, wait, success_ns: self.success_ns, fail_ns: self.fail_ns }
     }
 }
 
@@ -166,10 +167,7 @@ impl Simulation {
                 one.counted += did;
                 one.seen.push(episode);
             }
-            Observation::Statistics => {
-                one.counted += did;
-                self.counting.count(episode.idle_ns, late.get(), &did);
-            }
+            Observation::Statistics => self.counting.count(episode.idle_ns, late.get(), &did),
         }
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
         self.book(tenth, &did, &otherwise);
@@ -198,11 +196,10 @@ impl Simulation {
                 (0..).zip(&mut self.idlers).map(of).collect()
             }
             Observation::Statistics => {
-                let counted = self.idlers.iter_mut().map(|idler| std::mem::take(&mut idler.counted)).sum();
-                let late_ns = self.terms.late.get();
-                let drawn = self.counting.histograms().draw(DRAWN, late_ns, &mut self.random);
-                self.counting = Counting::NONE;
-                vec![Observed::new(0, counted, drawn)]
+                let counting = std::mem::replace(&mut self.counting, Counting::NONE);
+                let histograms = counting.histograms();
+                let drawn = histograms.draw(DRAWN, self.terms.late.get(), &mut self.random);
+                vec![Observed::new(0, histograms.counts(), drawn)]
             }
         };
         self.result.decisions += 1;

@@ -176,26 +176,35 @@ fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
 
 #[test]
 fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
-    for by_revert in [true, false] {
+    for by in ["revert", "restore", "start"] {
         let fixture = Fixture::guest();
         let (before, sysroot) = (fixture.snapshot(), below(&fixture));
         let mut running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
         running.line();
         wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+        let refused = dwell(&["control", "restore", "--sysroot", &sysroot]);
+        assert!(text(&refused.stderr).contains("a controller runs"), "{}", text(&refused.stderr));
         running.signal("-KILL");
         running.child.wait().unwrap();
         // What it would have written: never poll.
         fixture.set("guest_halt_poll_ns", "0\n");
         let advised = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
         assert!(advised.contains("`dwell revert 1` restores the originals"), "{advised}");
-        if by_revert {
-            good(&["revert", "1", "--sysroot", &sysroot]);
-        } else {
-            let lines = good(&["control", "--mode", "active", "--sysroot", &sysroot, "--duration", "10ms"]);
-            assert!(lines.contains("had left its setting; the originals are in force again"), "{lines}");
-            assert!(lines.contains("the originals are guest_halt_poll_ns=200000"), "{lines}");
+        match by {
+            "revert" => drop(good(&["revert", "1", "--sysroot", &sysroot])),
+            "restore" => {
+                let lines = good(&["control", "restore", "--sysroot", &sysroot]);
+                assert_eq!(lines, "guest: the originals are in force again\n");
+            }
+            _ => {
+                let lines =
+                    good(&["control", "--mode", "active", "--sysroot", &sysroot, "--duration", "10ms"]);
+                assert!(lines.contains("had left its setting; the originals are in force again"), "{lines}");
+                assert!(lines.contains("the originals are guest_halt_poll_ns=200000"), "{lines}");
+            }
         }
         assert_eq!(fixture.snapshot(), before);
+        assert_eq!(good(&["control", "restore", "--sysroot", &sysroot]), "", "nothing is left");
     }
 }
 
@@ -246,6 +255,21 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
     fs::write(&file, "speed = 1\n").unwrap();
     let wrong = dwell(&["control", "--config", path, "--check"]);
     assert!(text(&wrong.stderr).contains("unknown field `speed`"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn the_unit_of_systemd_is_one() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/dwell-control.service");
+    let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output()
+    else {
+        say!("SKIP no systemd-analyze: the_unit_of_systemd_is_one");
+        return;
+    };
+    let told = text(&verified.stderr);
+    // The program is not installed where tests run.
+    let wrong =
+        told.lines().filter(|line| line.contains("dwell-control") && !line.contains("/usr/bin/dwell"));
+    assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::config::{Config, Mode, OnExit};
 use super::notify::Manager;
 use super::observe::Source;
-use super::socket::{Ask, Server};
+use super::socket::{self, Ask, Server};
 use super::words;
 use crate::failure::{Answer, Outcome};
 use crate::output;
@@ -12,6 +12,7 @@ use dwell_control::{Change, Controller, Terms};
 use dwell_knobs::change::{self, Reverted};
 use dwell_knobs::journal;
 use dwell_knobs::lease::{self, Lease, SetError};
+use dwell_knobs::value::shown;
 use dwell_machine::{Cpuidle, Machine, Sysroot, Writable, kernel, parameter};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
@@ -118,7 +119,7 @@ impl<'a> Control<'a> {
         let mut control = Control { machine, state_directory, config, begun, layers: vec![], writes: None };
         for layer in layers {
             let layered = control.layered(layer)?;
-            control.say(
+            say(
                 layer,
                 &match control.config.mode {
                     Mode::Advise => {
@@ -140,20 +141,23 @@ impl<'a> Control<'a> {
             Mode::Active => {
                 let left = lease::end_left_open(machine, state, layer)?;
                 if let Some(reverted) = left {
-                    self.told_of(layer, "a controller that was killed had left its setting; ", &reverted)?;
+                    told_of(layer, "a controller that was killed had left its setting; ", &reverted)?;
                 }
             }
             Mode::Advise => {
                 if let Some(open) = lease::open_of(&journal::read_all(machine, state)?, layer) {
-                    self.say(layer, &format!(
-                        "a controller that was killed has left its setting; `dwell revert {}` restores the originals",
-                        open.id
-                    ));
+                    say(
+                        layer,
+                        &format!(
+                            "a controller that was killed has left its setting; `dwell revert {}` restores the originals",
+                            open.id
+                        ),
+                    );
                 }
             }
         }
         let originals = setting(machine, layer)?;
-        let terms = Terms { halt_cost, late, longest_window, period };
+        let terms = Terms { late, longest_window, period, ..Terms::at(halt_cost) };
         let mut controller = Controller::new(originals, terms)?;
         let lease = match mode {
             Mode::Active => Some(Lease::take(machine, state, originals, controller.candidates())?),
@@ -167,32 +171,6 @@ impl<'a> Control<'a> {
 
     fn now_ns(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// A line on stdout; a reader that is gone is none.
-    fn say(&self, layer: Layer, what: &str) {
-        let _ = output::text(&format!("{}: {what}\n", layer.name()));
-    }
-
-    fn told_of(&self, layer: Layer, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
-        for (place, original, outcome) in &reverted.places {
-            if let change::Outcome::LeftAlone { found, .. } = outcome {
-                let value = dwell_knobs::value::shown;
-                self.say(layer, &format!(
-                    "{place} is {}, which another program has set, and is left alone; the original was {}",
-                    value(found.as_deref()),
-                    value(original.as_deref())
-                ));
-            }
-        }
-        ensure!(
-            reverted.complete,
-            "{}: {why}some originals could not be restored; `dwell revert {}` tries again",
-            layer.name(),
-            reverted.id
-        );
-        self.say(layer, &format!("{why}the originals are in force again"));
-        Ok(())
     }
 
     /// Without it, foreign writes are seen at the next decision.
@@ -309,11 +287,11 @@ impl<'a> Control<'a> {
     /// Restores the originals of a layer, but for what somebody else has written, and leaves it alone from now on.
     fn give_up(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let layer = self.layers[at].layer;
-        self.say(layer, &format!("control ends until `dwell control resume`: {why}"));
+        say(layer, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         if let Some(lease) = self.layers[at].lease.take() {
             let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
-            self.told_of(layer, "", &reverted)?;
+            told_of(layer, "", &reverted)?;
         }
         Ok(())
     }
@@ -375,7 +353,7 @@ impl<'a> Control<'a> {
             layered.tally.changes += 1;
             layered.tally.last = Some(line.clone());
             let layer = layered.layer;
-            self.say(layer, &format!("advice: {line}"));
+            say(layer, &format!("advice: {line}"));
         }
         Ok(())
     }
@@ -395,7 +373,7 @@ impl<'a> Control<'a> {
         layered.tally.writes += change.writes() as u64;
         layered.tally.last = Some(line.clone());
         let layer = layered.layer;
-        self.say(layer, &line);
+        say(layer, &line);
         Ok(())
     }
 
@@ -443,10 +421,7 @@ impl<'a> Control<'a> {
             }
             match self.layered(layer) {
                 Ok(layered) => {
-                    self.say(
-                        layer,
-                        &format!("resumed; the originals are {}", layered.controller.originals()),
-                    );
+                    say(layer, &format!("resumed; the originals are {}", layered.controller.originals()));
                     self.layers[at] = layered;
                     resumed.push(layer.name());
                 }
@@ -464,14 +439,14 @@ impl<'a> Control<'a> {
             let layer = self.layers[at].layer;
             let Some(lease) = self.layers[at].lease.take() else { continue };
             if self.config.on_exit == OnExit::Keep {
-                self.say(
+                say(
                     layer,
                     &format!("the setting stays; `dwell revert {}` restores the originals", lease.id()),
                 );
                 continue;
             }
             let ended = lease::end(self.machine, self.state_directory, lease.id());
-            let told = ended.map_err(Into::into).and_then(|reverted| self.told_of(layer, "", &reverted));
+            let told = ended.map_err(Into::into).and_then(|reverted| told_of(layer, "", &reverted));
             failed = failed.and(told);
         }
         failed
@@ -527,6 +502,51 @@ fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Setting> {
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Restores what a controller that was killed has left.
+pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
+    if machine.exists(state_directory) {
+        ensure!(
+            socket::ask(&directory(machine, state_directory), Ask::Status).is_err(),
+            "a controller runs and holds its lease; end it: dwell control stop"
+        );
+        for layer in Layer::ALL {
+            if let Some(reverted) = lease::end_left_open(machine, state_directory, layer)? {
+                told_of(layer, "", &reverted)?;
+            }
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// A line on stdout; a reader that is gone is none.
+fn say(layer: Layer, what: &str) {
+    let _ = output::text(&format!("{}: {what}\n", layer.name()));
+}
+
+/// Prints what the end of a lease has restored.
+fn told_of(layer: Layer, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
+    for (place, original, outcome) in &reverted.places {
+        if let change::Outcome::LeftAlone { found, .. } = outcome {
+            say(
+                layer,
+                &format!(
+                    "{place} is {}, which another program has set, and is left alone; the original was {}",
+                    shown(found.as_deref()),
+                    shown(original.as_deref())
+                ),
+            );
+        }
+    }
+    ensure!(
+        reverted.complete,
+        "{}: {why}some originals could not be restored; `dwell revert {}` tries again",
+        layer.name(),
+        reverted.id
+    );
+    say(layer, &format!("{why}the originals are in force again"));
+    Ok(())
 }
 
 /// The directory of the socket of a controller.

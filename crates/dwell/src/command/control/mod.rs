@@ -80,6 +80,10 @@ enum Command {
     Resume(AskArgs),
     /// End the running controller; the originals are restored
     Stop(AskArgs),
+    /// Restore the originals that a killed controller has left
+    ///
+    /// For a service manager, after any end. Does nothing where nothing is left, and refuses while a controller runs.
+    Restore(AskArgs),
 }
 
 #[derive(clap::Args)]
@@ -94,6 +98,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             Command::Status(args) => (Ask::Status, args),
             Command::Resume(args) => (Ask::Resume, args),
             Command::Stop(args) => (Ask::Stop, args),
+            Command::Restore(args) => return live::restore(&args.state.machine()?, &args.state.state_dir),
         };
         let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
         output::json(&socket::ask(&directory, ask)?)?;

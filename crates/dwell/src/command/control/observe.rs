@@ -1,7 +1,7 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use anyhow::Context;
-use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader};
+use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
 use dwell_control::{Episode, Histograms, Observed};
 use dwell_machine::Machine;
@@ -80,38 +80,26 @@ impl Host {
         let Some(last) = last else { return Ok(vec![]) };
         // A VM that was not there before has counted since its start.
         let delta = now.since(&last).vms.into_iter().filter(|(id, _)| last.vms.contains_key(id));
-        let counted: Vec<_> =
-            delta.filter_map(|(id, counters)| Some((id, of_kvm(&counters)?, counters))).collect();
+        let counted: Vec<(VmId, Counters)> =
+            delta.filter(|(_, counters)| histograms(counters).is_some()).collect();
         let most = DRAWN / counted.len().max(1);
-        let observed = counted.into_iter().map(|(id, counts, counters)| {
-            let histograms = Histograms {
-                success: counters.halt_poll_success_hist.as_deref().unwrap_or_default(),
-                fail: counters.halt_poll_fail_hist.as_deref().unwrap_or_default(),
-                wait: counters.halt_wait_hist.as_deref().unwrap_or_default(),
-                fail_ns: counters.halt_poll_fail_ns.unwrap_or(0),
-            };
+        let observed = counted.iter().filter_map(|(id, counters)| {
+            let histograms = histograms(counters)?;
             let drawn = histograms.draw(most, self.late.get(), &mut self.random);
-            Observed::new(u64::from(id.pid) << 32 | u64::from(id.fd), counts, drawn)
+            Some(Observed::new(u64::from(id.pid) << 32 | u64::from(id.fd), histograms.counts(), drawn))
         });
         Ok(observed.collect())
     }
 }
 
 /// `None` without histograms: sums alone do not tell lengths.
-fn of_kvm(counters: &Counters) -> Option<Counts> {
-    let sum = |buckets: &[u64]| buckets.iter().copied().fold(0, u64::saturating_add);
-    let halts = sum(counters.halt_wait_hist.as_deref()?);
-    let succeeded = sum(counters.halt_poll_success_hist.as_deref()?);
-    let failed = sum(counters.halt_poll_fail_hist.as_deref()?);
-    let polled_ns = counters.halt_poll_success_ns?.saturating_add(counters.halt_poll_fail_ns?);
-    Some(Counts {
-        episodes: succeeded + halts,
-        polls: succeeded + failed,
-        polls_succeeded: succeeded,
-        polled_ns: polled_ns.into(),
-        halts,
-        exits: halts,
-        ..Counts::default()
+fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
+    Some(Histograms {
+        success: counters.halt_poll_success_hist.as_deref()?,
+        fail: counters.halt_poll_fail_hist.as_deref()?,
+        wait: counters.halt_wait_hist.as_deref()?,
+        success_ns: counters.halt_poll_success_ns?,
+        fail_ns: counters.halt_poll_fail_ns?,
     })
 }
 
@@ -269,7 +257,7 @@ mod tests {
     #[test]
     fn kvm_without_histograms_tells_no_lengths() {
         let counters = Counters { halt_attempted_poll: Some(5), ..Counters::default() };
-        assert_eq!(of_kvm(&counters), None);
+        assert!(histograms(&counters).is_none());
         let hist = |n: u64| Some(vec![0, n]);
         let counters = Counters {
             halt_poll_success_hist: hist(3),
@@ -279,7 +267,7 @@ mod tests {
             halt_poll_fail_ns: Some(20),
             ..Counters::default()
         };
-        let counts = of_kvm(&counters).unwrap();
+        let counts = histograms(&counters).unwrap().counts();
         assert_eq!((counts.episodes, counts.polls, counts.halts, counts.polled_ns), (7, 5, 4, 50));
     }
 }
