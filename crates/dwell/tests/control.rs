@@ -158,7 +158,11 @@ fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
         assert!(running.line().contains("controls; the originals are guest_halt_poll_ns=200000"));
         let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
         assert_eq!(status["layers"][0]["change"], 1);
-        assert!(good(&["status", "--sysroot", &sysroot]).contains("guest_halt_poll_ns"));
+        let listed = good(&["status", "--sysroot", &sysroot]);
+        assert!(
+            listed.contains("guest_halt_poll_ns") && listed.contains("it is the lease of a `dwell control`"),
+            "{listed}"
+        );
         let second = dwell(&["control", "--sysroot", &sysroot]);
         assert!(text(&second.stderr).contains("another dwell control runs"), "{}", text(&second.stderr));
         if by_signal {
@@ -188,6 +192,7 @@ fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
         running.child.wait().unwrap();
         // What it would have written: never poll.
         fixture.set("guest_halt_poll_ns", "0\n");
+        assert!(good(&["status", "--sysroot", &sysroot]).contains("0, set by control"));
         let advised = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
         assert!(advised.contains("`dwell revert 1` restores the originals"), "{advised}");
         match by {

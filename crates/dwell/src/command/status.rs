@@ -33,6 +33,8 @@ struct Open<'a> {
     since_unix_s: u64,
     /// Whether the values are kept over a reboot.
     kept: bool,
+    /// Whether `dwell control` changes the values all the time.
+    lease: bool,
     /// Whether the machine has been rebooted since; null if not known.
     rebooted: Option<bool>,
     verifying: bool,
@@ -97,6 +99,7 @@ fn examine<'a>(machine: &dyn Writable, change: &'a Change, now: Option<&str>) ->
         state: change.state,
         since_unix_s: change.since_unix_s,
         kept: change.kept,
+        lease: change.lease,
         rebooted,
         verifying: change.verifying,
         places,
@@ -111,6 +114,12 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
     let original = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::Original | Standing::Gone));
     if change.state == State::Unfinished {
         return Some(format!("it was interrupted half-way; revert it: dwell revert {id}"));
+    }
+    if change.lease {
+        return Some(format!(
+            "it is the lease of a `dwell control`; `dwell control status` has what that does. If it no longer runs: dwell \
+             revert {id}"
+        ));
     }
     if change.verifying {
         return Some(format!(
@@ -158,7 +167,7 @@ fn table(open: &[Open<'_>]) -> Table {
             Cell::Text(row.knob.unwrap_or("(kept in)").to_owned()),
             Cell::Text(brief(row, row.original)),
             Cell::Text(brief(row, row.applied)),
-            Cell::Text(row.standing.words()),
+            Cell::Text(row.standing.words(change.lease)),
             Cell::Text(row.place.to_string()),
         ]);
     }
@@ -174,8 +183,11 @@ fn brief(row: &Row<'_>, value: Option<&str>) -> String {
 }
 
 impl Seen {
-    fn words(&self) -> String {
+    fn words(&self, lease: bool) -> String {
         match self {
+            Seen::Known(Standing::OnTheWay { found }) if lease => {
+                format!("{}, set by control", shown(found.as_deref()))
+            }
             Seen::Known(Standing::InForce) => "in force".to_owned(),
             Seen::Known(Standing::Original) => "as before".to_owned(),
             Seen::Known(Standing::Gone) => "gone".to_owned(),
