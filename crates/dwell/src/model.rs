@@ -12,7 +12,6 @@ use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{Versions, WakeupLatency};
-use dwell_trace::import::qemu::LEAST_LENGTHS;
 use std::path::Path;
 
 /// Options of every command that replays.
@@ -257,7 +256,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         let at_least = if metadata.lost.at_least { "at least " } else { "" };
         notes.push(format!("{at_least}{lost} trace events were lost while recording"));
     }
-    if has_least_lengths(metadata) {
+    if metadata.has_least_lengths() {
         notes.push(
             "the log had no times: idle times and costs are lower bounds that follow from QEMU's decisions"
                 .to_owned(),
@@ -266,13 +265,9 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     notes
 }
 
-fn has_least_lengths(metadata: &Metadata) -> bool {
-    metadata.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
-}
-
 /// Refuses advice on idle times that were not measured.
 pub(crate) fn refuse_least_lengths(metadata: &Metadata) -> anyhow::Result<()> {
     let refused = "cannot advise: the recording has only lower bounds of idle times; trace QEMU with \
                    `-msg timestamp=on` and import that log";
-    (!has_least_lengths(metadata)).then_some(()).context(refused)
+    (!metadata.has_least_lengths()).then_some(()).context(refused)
 }

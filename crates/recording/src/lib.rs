@@ -63,7 +63,8 @@ pub use contents::{Contents, Idler};
 pub use dwell_policy::Layer;
 pub use episode::{Episode, WakeCause};
 pub use metadata::{
-    Clock, CpuLoss, IdleIncludes, Losses, Metadata, SettingValue, SettingsChange, Source, TimeRecorded,
+    Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, SettingValue, SettingsChange, Source,
+    TimeRecorded,
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;

@@ -55,7 +55,15 @@ pub struct Metadata {
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
+/// Key of [`Metadata::other`]: `true` where idle times are only lower bounds.
+pub const LEAST_LENGTHS: &str = "lengths_are_least";
+
 impl Metadata {
+    /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
+    pub fn has_least_lengths(&self) -> bool {
+        self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
+    }
+
     /// Metadata in which only the layer is known.
     pub fn new(layer: Layer) -> Metadata {
         Metadata {

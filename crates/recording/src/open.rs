@@ -195,6 +195,8 @@ fn check_type(path: &Path, column: &Column, found: &ColumnDescriptor) -> Result<
         Kind::Unsigned => {
             found.physical_type() == Physical::INT64 && found.converted_type() == ConvertedType::UINT_64
         }
+        Kind::Signed => found.physical_type() == Physical::INT64 && logical.is_none(),
+        Kind::SignedList => false,
         Kind::Real => found.physical_type() == Physical::DOUBLE,
         Kind::Flag => found.physical_type() == Physical::BOOLEAN,
     };

@@ -18,6 +18,10 @@ pub enum Kind {
     Text,
     /// 64-bit unsigned integers.
     Unsigned,
+    /// 64-bit signed integers.
+    Signed,
+    /// Lists of 64-bit signed integers.
+    SignedList,
     /// 64-bit floating-point numbers.
     Real,
     /// Booleans.
@@ -30,6 +34,8 @@ impl Kind {
         match self {
             Kind::Text => "a string (VARCHAR)",
             Kind::Unsigned => "a 64-bit unsigned integer (uint64, UBIGINT)",
+            Kind::Signed => "a 64-bit signed integer (int64, BIGINT)",
+            Kind::SignedList => "a list of 64-bit signed integers (list<int64>, BIGINT[])",
             Kind::Real => "a 64-bit floating-point number (float64, DOUBLE)",
             Kind::Flag => "a boolean",
         }
@@ -54,6 +60,10 @@ pub enum Values<'a> {
     Text(Vec<&'a str>),
     /// Of [`Kind::Unsigned`].
     Unsigned(Vec<u64>),
+    /// Of [`Kind::Signed`].
+    Signed(Vec<i64>),
+    /// Of [`Kind::SignedList`]; none is empty.
+    SignedList(Vec<&'a [i64]>),
     /// Of [`Kind::Real`].
     Real(Vec<f64>),
     /// Of [`Kind::Flag`].
@@ -65,6 +75,8 @@ impl Values<'_> {
         match self {
             Values::Text(texts) => texts.len(),
             Values::Unsigned(numbers) => numbers.len(),
+            Values::Signed(numbers) => numbers.len(),
+            Values::SignedList(lists) => lists.len(),
             Values::Real(numbers) => numbers.len(),
             Values::Flag(flags) => flags.len(),
         }
@@ -133,6 +145,8 @@ impl<W: Write + Send> TableWriter<W> {
                     let numbers: Vec<i64> = numbers.into_iter().map(u64::cast_signed).collect();
                     write_column::<_, Int64Type>(&mut group, &numbers, levels)?;
                 }
+                Values::Signed(numbers) => write_column::<_, Int64Type>(&mut group, &numbers, levels)?,
+                Values::SignedList(lists) => write_lists(&mut group, &lists, present)?,
                 Values::Real(numbers) => write_column::<_, DoubleType>(&mut group, &numbers, levels)?,
                 Values::Flag(flags) => write_column::<_, BoolType>(&mut group, &flags, levels)?,
             }
@@ -161,6 +175,8 @@ pub(crate) fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Res
         let (physical, logical) = match field.kind {
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
             Kind::Unsigned => (Physical::INT64, Some(LogicalType::integer(64, false))),
+            Kind::Signed => (Physical::INT64, None),
+            Kind::SignedList => return list(field),
             Kind::Real => (Physical::DOUBLE, None),
             Kind::Flag => (Physical::BOOLEAN, None),
         };
@@ -170,6 +186,17 @@ pub(crate) fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Res
     };
     let fields = fields.into_iter().map(field).collect::<Result<_, _>>()?;
     Ok(Arc::new(Type::group_type_builder(name).with_fields(fields).build()?))
+}
+
+/// A column of lists as Parquet has it: a group of a repeated group of elements.
+fn list(field: Field) -> Result<TypePtr, ParquetError> {
+    let element = Type::primitive_type_builder("element", Physical::INT64);
+    let element = Arc::new(element.with_repetition(Repetition::REQUIRED).build()?);
+    let elements = Type::group_type_builder("list").with_repetition(Repetition::REPEATED);
+    let elements = Arc::new(elements.with_fields(vec![element]).build()?);
+    let repetition = if field.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+    let list = Type::group_type_builder(field.name).with_logical_type(Some(LogicalType::List));
+    Ok(Arc::new(list.with_repetition(repetition).with_fields(vec![elements]).build()?))
 }
 
 /// How these columns are packed: zstd of this level, dictionaries for texts, differences of integers. An error where
@@ -185,10 +212,15 @@ pub(crate) fn properties(
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::Chunk);
     let pack = |properties: parquet::file::properties::WriterPropertiesBuilder, field: Field| {
-        let path = ColumnPath::from(field.name);
+        let path = match field.kind {
+            Kind::SignedList => vec![field.name.to_owned(), "list".to_owned(), "element".to_owned()].into(),
+            _ => ColumnPath::from(field.name),
+        };
         match field.kind {
             Kind::Text => properties.set_column_dictionary_enabled(path, true),
-            Kind::Unsigned => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Kind::Unsigned | Kind::Signed | Kind::SignedList => {
+                properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED)
+            }
             Kind::Real | Kind::Flag => properties.set_column_encoding(path, Encoding::PLAIN),
         }
     };
@@ -205,6 +237,41 @@ pub(crate) fn write_column<W: Write + Send, T: DataType>(
     let mut column =
         group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
     column.typed::<T>().write_batch(values, levels, None)?;
+    column.close()
+}
+
+/// Writes the next column of a row group, of lists: those there are, and of a column that is not required which rows have
+/// one. An error for an empty list, and where the schema has no further column.
+fn write_lists<W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    lists: &[&[i64]],
+    present: Option<&[bool]>,
+) -> Result<(), ParquetError> {
+    if lists.iter().any(|list| list.is_empty()) {
+        return Err(ParquetError::General("a list is empty".to_owned()));
+    }
+    // A list that is there is one level further than one that is null, and an element one further than that.
+    let element = if present.is_some() { 2 } else { 1 };
+    let mut rest = lists.iter();
+    let (mut numbers, mut levels, mut repeated) = (vec![], vec![], vec![]);
+    let rows = present.map_or(lists.len(), <[bool]>::len);
+    for row in 0..rows {
+        match rest.as_slice().first().filter(|_| present.is_none_or(|present| present[row])) {
+            Some(list) => {
+                numbers.extend_from_slice(list);
+                levels.extend(list.iter().map(|_| element));
+                repeated.extend((0..list.len()).map(|at| i16::from(at > 0)));
+                rest.next();
+            }
+            None => {
+                levels.push(0);
+                repeated.push(0);
+            }
+        }
+    }
+    let mut column =
+        group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
+    column.typed::<Int64Type>().write_batch(&numbers, Some(&levels), Some(&repeated))?;
     column.close()
 }
 
@@ -234,6 +301,22 @@ mod tests {
         assert_eq!(rows, [r#"{name: "a", ns: null}"#, r#"{name: "b", ns: 18446744073709551615}"#]);
         let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
         assert_eq!(pairs[0].value.as_deref(), Some("text"));
+    }
+
+    #[test]
+    fn lists_are_read_back_and_rows_without_one_are_null() {
+        const LISTS: [Field; 2] = [
+            Field { name: "all", kind: Kind::SignedList, required: true },
+            Field { name: "some", kind: Kind::SignedList, required: false },
+        ];
+        let mut table = TableWriter::new(vec![], "test", &LISTS, 3, "test").unwrap();
+        let (a, b): (&[i64], &[i64]) = (&[1, 2, 3], &[-4]);
+        let some = (Values::SignedList(vec![b]), Some(&[false, true][..]));
+        table.row_group([(Values::SignedList(vec![a, b]), None), some]).unwrap();
+        let reader = SerializedFileReader::new(bytes::Bytes::from(table.finish().unwrap())).unwrap();
+        let rows: Vec<String> =
+            reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string()).collect();
+        assert_eq!(rows, ["{all: [1, 2, 3], some: null}", "{all: [-4], some: [-4]}"]);
     }
 
     #[test]

@@ -42,14 +42,12 @@ use crate::thread::ThreadPairing;
 use crate::write::EpisodeWriter;
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Revision};
+pub use dwell_recording::LEAST_LENGTHS;
 use dwell_recording::ReadError;
 use dwell_recording::{Clock, IdleIncludes};
 use dwell_recording::{WriteError, Writer};
 use line::{Line, LogEvent, RESOLUTION_NS, Stamp};
 use std::io::Write;
-
-/// Under this key the metadata says `true` if lengths are only the least that they can have been.
-pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
 /// More contexts than any QEMU has: what names so many is no trace of one.
 const MOST_CONTEXTS: usize = 1 << 16;
