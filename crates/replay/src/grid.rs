@@ -3,7 +3,7 @@
 //! Times follow the preferred numbers of ISO 3, ten to a decade, from 1 us to 10 ms: more than 20 000 settings of the
 //! host's rule, and as many of the guest's. Factors are few, since a window moves between its limits in a handful of steps whatever they
 //! are. Settings that are the same rule by another name (a first window above the maximum, a divisor that is never
-//! used) are left out.
+//! used) are left out. A fleet is searched on a [`coarse`] grid of several hundred of them.
 
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -39,6 +39,34 @@ pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
         Layer::Timer => {}
     }
     grid
+}
+
+/// A part of [`settings`] of several hundred, for many recordings: five maxima and first windows to a decade, windows that
+/// double, and that keep their length, fall to zero or halve. The first is "do not poll", and the second the default of the
+/// version.
+pub fn coarse(layer: Layer, version: Version) -> Vec<Setting> {
+    let is_time = |value: i64| value == 0 || times(2).any(|time| time == value);
+    let is_coarse = |setting: &Setting| {
+        setting.iter().all(|(param, value)| match param.name {
+            "halt_poll_ns" | "halt_poll_ns_grow_start" => is_time(value),
+            "guest_halt_poll_ns" | "guest_halt_poll_grow_start" => is_time(value),
+            "poll-max-ns" => is_time(value),
+            "halt_poll_ns_grow" | "guest_halt_poll_grow" => value == 2,
+            "poll-grow" => value == 2 || value == 4,
+            "halt_poll_ns_shrink" | "guest_halt_poll_shrink" => (0..=2).contains(&value),
+            "poll-shrink" => value == 0 || value == 2 || value == 4,
+            _ => true,
+        })
+    };
+    let mut all = settings(layer, version);
+    if all.is_empty() {
+        return all;
+    }
+    let never = all.remove(0);
+    let default = Setting::defaults(layer, version);
+    all.retain(|setting| is_coarse(setting) && *setting != default);
+    all.splice(..0, [never, default]);
+    all
 }
 
 /// First windows up to a maximum, the maximum itself among them.
@@ -128,6 +156,23 @@ mod tests {
             let distinct: HashSet<Setting> = grid.iter().copied().collect();
             assert_eq!(distinct.len(), grid.len());
             assert!(grid.len() > least, "{layer:?} {version}: {}", grid.len());
+        }
+    }
+
+    #[test]
+    fn coarse_grids_are_a_part_of_several_hundred_and_the_default() {
+        for (layer, version) in [
+            (Layer::Host, Version::new(6, 18)),
+            (Layer::Guest, Version::new(6, 18)),
+            (Layer::Iothread, Version::new(7, 2)),
+            (Layer::Iothread, Version::new(11, 1)),
+        ] {
+            let (fine, coarse) = (settings(layer, version), coarse(layer, version));
+            let distinct: HashSet<Setting> = coarse.iter().copied().collect();
+            assert_eq!(distinct.len(), coarse.len());
+            assert_eq!((coarse[0], coarse[1]), (fine[0], Setting::defaults(layer, version)));
+            assert!(coarse[2..].iter().all(|setting| fine.contains(setting)));
+            assert!((100..=1_000).contains(&coarse.len()), "{layer:?} {version}: {}", coarse.len());
         }
     }
 
