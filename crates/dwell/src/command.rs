@@ -8,6 +8,7 @@ pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod exits;
 pub(crate) mod explain;
+pub(crate) mod fleet;
 pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod info;

@@ -11,6 +11,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A bar over episodes.
@@ -93,6 +95,47 @@ impl Live {
     pub(crate) fn clear(&self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();
+        }
+    }
+}
+
+/// Progress over recordings, which several threads work through.
+pub(crate) struct Recordings {
+    live: Mutex<Live>,
+    begun: Instant,
+    done: AtomicU64,
+    total: u64,
+}
+
+/// Progress over so many recordings; nothing is shown of work that is done before the first line is due.
+pub(crate) fn recordings(total: u64) -> Recordings {
+    let begun = Instant::now();
+    let live = Live { shown_at: Some(begun), ..Live::new() };
+    Recordings { live: Mutex::new(live), begun, done: AtomicU64::new(0), total }
+}
+
+impl Recordings {
+    /// One more is worked through.
+    pub(crate) fn done(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        // Another thread that is about to show it will do.
+        let Ok(mut live) = self.live.try_lock() else { return };
+        if live.due() {
+            let seconds = self.begun.elapsed().as_secs_f64();
+            let left = seconds * 1e9 * (self.total.saturating_sub(done) as f64 / done as f64);
+            live.show(&format!(
+                "{} of {} recordings, {} left",
+                dwell_report::count(done.into()),
+                dwell_report::count(self.total.into()),
+                dwell_report::duration(left)
+            ));
+        }
+    }
+
+    /// Removes the live line.
+    pub(crate) fn clear(&self) {
+        if let Ok(live) = self.live.lock() {
+            live.clear();
         }
     }
 }

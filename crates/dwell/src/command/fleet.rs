@@ -1,0 +1,320 @@
+//! `dwell fleet`
+
+mod plans;
+
+use crate::failure::{Answer, Outcome};
+use crate::model;
+use crate::output::{self, Format, FormatArg};
+use crate::settings::VersionArgs;
+use crate::{progress, quantity};
+use anyhow::{Context, bail};
+use dwell_fleet::{Choice, Classes, Fineness, HeldOut, Question, Rollout, Row, Used, recordings, rollout};
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::NewFile;
+use dwell_replay::Versions;
+use dwell_report::{Cell, Column, Table, duration};
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Choose the few settings that cost least over the recordings of many VMs
+///
+/// Replays every recording in a folder, and in the folders below it, through several hundred settings, on all cores. Then
+/// chooses one setting for all VMs, two settings of which each VM gets the better one, and so on, and one setting for
+/// each class. Prints what each choice costs the VMs that had no part in it, beside the settings in force (`today`), the
+/// best setting of each VM in hindsight (`own best`) and the offline optimum. The regret of a VM is its cost above that of
+/// its own best setting. Costs are sums over all recordings: a VM that was recorded for longer weighs more.
+///
+/// A VM is named after its file, without folders and extension: files of one name in several folders are recordings of
+/// one VM. Recordings that are damaged, empty or absurd, or that contradict themselves, are listed and do not count.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  dwell fleet recordings --halt-cost 20us\n  \
+                        dwell fleet fleet --class tenant --held-out day2 --settings 1,2,5 -o costs.parquet --plan plans")]
+pub(crate) struct Args {
+    /// Folder with recordings (*.parquet)
+    folder: PathBuf,
+    /// Cost of one halt and wakeup in CPU time, such as 20us
+    ///
+    /// From 0; a bare number is nanoseconds. With 0, halts are free and never polling is best.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    halt_cost: Nanos,
+    /// Layer whose rule to replay: host, guest or iothread
+    #[arg(long, value_name = "LAYER", default_value = "host", value_parser = crate::suggest::idling_layers(layer))]
+    layer: Layer,
+    #[command(flatten)]
+    versions: VersionArgs,
+    /// Wakeup latency to subtract from idle times that include it
+    ///
+    /// From 0; with 0, idle times are used as recorded.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
+    recorded_latency: Nanos,
+    /// How many settings to choose, separated by commas
+    ///
+    /// From 1 to 100.
+    #[arg(long, value_name = "N,…", default_value = "1,2,5", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=100))]
+    settings: Vec<u8>,
+    /// Settings to try: coarse (several hundred) or fine (more than 20,000)
+    ///
+    /// Costs are in memory for every recording and setting, eight bytes each: fine takes 190 KB for each recording.
+    #[arg(long, value_name = "GRID", default_value = "coarse", value_parser = fineness)]
+    grid: Fineness,
+    /// Classes of VMs: a label of the recordings' metadata, or a table in a file
+    ///
+    /// A label is kernel, qemu, cpu_model, machine, or a key that was added to the metadata. A name that ends in .csv is a
+    /// file whose first line is `vm,class` and that has a VM and its class in each other line. All VMs of a class get
+    /// one setting; VMs without a class get one for themselves.
+    #[arg(long, value_name = "LABEL|FILE.csv")]
+    class: Option<String>,
+    /// What has no part in the choice and is reported on: a share of the VMs, such as 50%, or a folder
+    ///
+    /// A share, from 0 to 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the path, such as the
+    /// day of the recordings. With 0, settings are chosen and reported on all recordings.
+    #[arg(long, value_name = "SHARE|FOLDER", default_value = "50%", value_parser = HeldOut::parse)]
+    held_out: HeldOut,
+    /// Write the cost of every recording and setting to this Parquet file
+    ///
+    /// A row for each recording, with its costs in ns as a list in the order of the settings, which the metadata
+    /// `dwell.settings` has. Recordings that do not count have the reason in the column `error`.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    plans: plans::PlansArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+fn layer(text: &str) -> Result<Layer, String> {
+    Layer::from_name(text)
+        .filter(|layer| *layer != Layer::Timer)
+        .ok_or_else(|| "layers that can be replayed: host, guest, iothread".to_owned())
+}
+
+fn fineness(text: &str) -> Result<Fineness, String> {
+    let known = Fineness::ALL.map(Fineness::name).join(" or ");
+    Fineness::ALL.into_iter().find(|grid| grid.name() == text).ok_or(format!("write {known}"))
+}
+
+/// A fleet, as it is printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    folder: String,
+    layer: &'static str,
+    version: String,
+    halt_cost_ns: u64,
+    settings_tried: usize,
+    recordings: usize,
+    episodes: u64,
+    left_out: Vec<LeftOut<'a>>,
+    #[serde(flatten)]
+    rollout: &'a Rollout,
+    notes: Vec<String>,
+}
+
+/// A recording that does not count.
+#[derive(Serialize)]
+struct LeftOut<'a> {
+    recording: &'a str,
+    why: &'a str,
+}
+
+pub(crate) fn run(args: Args) -> Outcome {
+    args.versions.check(&[args.layer])?;
+    let version = args.versions.over(Versions::NEWEST).of(args.layer);
+    let (label, table) = args.class()?;
+    let question = Question::new(args.layer, version, args.halt_cost, args.grid)
+        .without_latency(args.recorded_latency)
+        .with_label(label);
+    let mut rows = replay(&args.folder, &question)?;
+    if let Some(table) = table {
+        table.apply(&mut rows);
+    }
+    let left_out: Vec<LeftOut<'_>> = rows
+        .iter()
+        .filter_map(|row| Some(LeftOut { recording: &row.recording, why: row.costs.as_ref().err()? }))
+        .collect();
+    for LeftOut { recording, why } in &left_out {
+        output::note(&format!("left out: {recording}: {why}"));
+    }
+    if let Some(path) = &args.output {
+        write_costs(path, &question, &rows)?;
+    }
+    let numbers: Vec<usize> = args.settings.iter().copied().map(usize::from).collect();
+    let cannot = || format!("cannot choose settings for {}", args.folder.display());
+    let found = rollout(&rows, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
+    args.plans.write(&question, &rows, &found)?;
+    let printed = Printed {
+        folder: args.folder.display().to_string(),
+        layer: args.layer.name(),
+        version: version.to_string(),
+        halt_cost_ns: args.halt_cost.get(),
+        settings_tried: question.settings().len(),
+        recordings: rows.len(),
+        episodes: rows.iter().filter_map(|row| Some(row.costs.as_ref().ok()?.episodes)).sum(),
+        left_out,
+        rollout: &found,
+        notes: notes(&args, &rows, &found),
+    };
+    match args.format.format {
+        Format::Json => output::json(&printed)?,
+        Format::Csv => output::csv(&table_of(&found.choices.iter().collect::<Vec<_>>(), true))?,
+        Format::Table => print(&printed)?,
+    }
+    Ok(Answer::Yes)
+}
+
+impl Args {
+    /// The label of the metadata, or the table, that has the classes.
+    fn class(&self) -> anyhow::Result<(Option<String>, Option<Classes>)> {
+        let Some(class) = &self.class else { return Ok((None, None)) };
+        if !class.ends_with(".csv") {
+            return Ok((Some(class.clone()), None));
+        }
+        let text =
+            std::fs::read_to_string(class).with_context(|| format!("cannot read the classes {class}"))?;
+        let table = Classes::parse(&text).with_context(|| format!("cannot read the classes {class}"))?;
+        Ok((None, Some(table)))
+    }
+}
+
+/// The costs of all recordings in a folder, with a bar.
+fn replay(folder: &Path, question: &Question) -> anyhow::Result<Vec<Row>> {
+    let found = recordings(folder).map_err(|(path, error)| {
+        anyhow::Error::new(error).context(format!("cannot read the folder {}", path.display()))
+    })?;
+    if found.is_empty() {
+        bail!("cannot study {}: it has no recordings (*.parquet)", folder.display());
+    }
+    let bar = progress::recordings(found.len() as u64);
+    let rows = Row::of_files(folder, &found, question, &|| bar.done());
+    bar.clear();
+    Ok(rows)
+}
+
+fn write_costs(path: &Path, question: &Question, rows: &[Row]) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write the costs to {}", path.display());
+    let mut file = dwell_fleet::write(NewFile::create(path)?, question, rows).with_context(cannot)?;
+    file.flush().with_context(cannot)?;
+    Ok(file.keep()?)
+}
+
+fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
+    let mut notes = vec![found.held_out.clone()];
+    let of_other = |row: &&Row| row.costs.as_ref().is_ok_and(|costs| costs.layer != args.layer);
+    let others = rows.iter().filter(of_other).count();
+    if others > 0 {
+        notes.push(format!(
+            "{others} of the recordings are of another layer than {}, whose rule is replayed: idle times of two layers differ",
+            args.layer.name()
+        ));
+    }
+    if found.today_is_default > 0 {
+        notes.push(format!(
+            "the recordings of {} do not have the setting in force: `today` is the default",
+            vms(found.today_is_default)
+        ));
+    }
+    if found.in_hindsight > 0 {
+        notes.push(format!(
+            "{} had no part in the choice and {} no class: of several settings each got the best for its own recording, in \
+             hindsight",
+            vms(found.in_hindsight),
+            if found.in_hindsight == 1 { "has" } else { "have" },
+        ));
+    }
+    let classed = rows.iter().any(|row| row.costs.as_ref().is_ok_and(|costs| costs.class.is_some()));
+    if let Some(class) = args.class.as_ref().filter(|_| !classed) {
+        notes.push(format!("no recording has a class by {class}"));
+    }
+    notes
+}
+
+/// Their number, as in `1 VM`.
+fn vms(number: usize) -> String {
+    format!("{} VM{}", dwell_report::count(number as u128), if number == 1 { "" } else { "s" })
+}
+
+/// Choices by their figures; with the class of each if asked for.
+fn table_of(choices: &[&Choice], with_class: bool) -> Table {
+    let class = with_class.then(|| Column::text("class", "class"));
+    let columns = [
+        Column::number("VMs", "vms"),
+        Column::number("cost", "cost_ns").rank(3),
+        Column::number("/optimum", "cost_over_optimum"),
+        Column::number("gain", "gain_over_today"),
+        Column::number("regret", "regret"),
+        Column::number("p50", "regret_p50").rank(4),
+        Column::number("p95", "regret_p95").rank(1),
+        Column::number("p99", "regret_p99").rank(4),
+        Column::number("worst", "regret_worst").rank(1),
+        Column::text("worst VM", "worst_vm").rank(2),
+        Column::number("worse", "vms_worse_than_today"),
+        Column::text("settings", "settings").below(),
+    ];
+    let first = std::iter::once(Column::text("choice", "choice"));
+    let mut table = Table::new(first.chain(class).chain(columns));
+    for choice in choices {
+        let text = |text: &Option<String>| text.clone().map_or(Cell::Missing, Cell::Text);
+        let class = with_class.then(|| text(&choice.class));
+        let cells = [
+            Cell::Count(choice.vms as u128),
+            // Shown as a time; programs get all digits.
+            if with_class { Cell::Count(choice.cost_ns) } else { Cell::Nanos(choice.cost_ns as f64) },
+            Cell::ratio(choice.cost_over_optimum),
+            Cell::share(choice.gain_over_today),
+            Cell::share(choice.regret),
+            Cell::share(choice.regret_p50),
+            Cell::share(choice.regret_p95),
+            Cell::share(choice.regret_p99),
+            Cell::share(choice.regret_worst),
+            text(&choice.worst_vm),
+            Cell::Count(choice.vms_worse_than_today as u128),
+            Cell::Text(settings_words(&choice.settings)),
+        ];
+        table.push(std::iter::once(Cell::Text(choice.choice.clone())).chain(class).chain(cells));
+    }
+    table
+}
+
+/// Settings with the VMs that have them, if there are several.
+fn settings_words(settings: &[Used]) -> String {
+    let alone = settings.len() == 1;
+    let word = |used: &Used| {
+        if alone { used.setting.to_string() } else { format!("{} ({})", used.setting, vms(used.vms)) }
+    };
+    settings.iter().map(word).collect::<Vec<_>>().join("; ")
+}
+
+fn print(printed: &Printed<'_>) -> anyhow::Result<()> {
+    let rollout = printed.rollout;
+    output::text(&output::wrapped(&format!(
+        "{}: {} of {} recordings, {} layer, rule of {} {}; {} settings at a halt cost of {}; chosen on {}, figures of {}",
+        printed.folder,
+        model::episodes(printed.episodes),
+        dwell_report::count((printed.recordings - printed.left_out.len()) as u128),
+        printed.layer,
+        if printed.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
+        printed.version,
+        dwell_report::count(printed.settings_tried as u128),
+        duration(printed.halt_cost_ns as f64),
+        vms(rollout.vms_chosen_on),
+        vms(rollout.vms_reported_on),
+    )))?;
+    let whole: Vec<&Choice> = rollout.choices.iter().filter(|choice| choice.class.is_none()).collect();
+    output::text(&format!("\n{}", output::fitted(&table_of(&whole, false))))?;
+    let classes = |choice: &&Choice| choice.class.is_some() && choice.choice == dwell_fleet::A_CLASS;
+    let classes: Vec<Choice> = rollout
+        .choices
+        .iter()
+        .filter(classes)
+        .map(|choice| Choice { choice: choice.class.clone().unwrap_or_default(), ..choice.clone() })
+        .collect();
+    if !classes.is_empty() {
+        let table = table_of(&classes.iter().collect::<Vec<_>>(), false);
+        output::text(&format!("\nOne setting for each class:\n\n{}", output::fitted(&table)))?;
+    }
+    for note in &printed.notes {
+        output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! `dwell fleet` as a user meets it: choices over a folder of recordings, those that cannot be used, costs and plans.
+
+use dwell_recording::{Episode, Layer, Metadata, SettingValue, SettingsChange, Writer};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn dwell(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).output().expect("the program can be started")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = dwell(&[args, &["--format", "json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+}
+
+/// A VM with idle times of this length three times in four, of class slow once in sixteen times, and of 900 us else, recorded
+/// under a maximum.
+fn record(path: &Path, idle_ns: u64, class: &str, max: Option<u64>) {
+    let mut metadata = Metadata::new(Layer::Host);
+    metadata.other.insert("class".to_owned(), class.into());
+    if let Some(max) = max {
+        let values = BTreeMap::from([("halt_poll_ns".to_owned(), SettingValue::Number(max))]);
+        metadata.settings.push(SettingsChange { at_ns: None, layer: Layer::Host, values });
+    }
+    let mut writer = Writer::create(path, metadata).unwrap();
+    let mut now_ns = 0;
+    for episode in 0..2_000 {
+        let is_long = if class == "slow" { episode % 16 > 0 } else { episode % 4 == 3 };
+        let idle_ns = if is_long { LONG_NS } else { idle_ns };
+        writer.push(&Episode::new("vcpu0", now_ns, idle_ns)).unwrap();
+        now_ns += idle_ns + 1_000;
+    }
+    writer.finish().unwrap();
+}
+
+const LONG_NS: u64 = 900_000;
+
+/// Twenty VMs with short idle times, best with a window that a long one does not take away, and ten long ones nearly
+/// always, for which any poll is lost.
+fn fleet() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..30u64 {
+        let (idle_ns, class, max) = match number % 3 {
+            0 => (5_000, "slow", Some(200_000)),
+            _ => (5_000 + 10 * number, "fast", (number % 2 == 0).then_some(0)),
+        };
+        record(&folder.path().join(format!("vm{number:02}.parquet")), idle_ns, class, max);
+    }
+    folder
+}
+
+fn path(folder: &tempfile::TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().expect("the path is UTF-8").to_owned()
+}
+
+fn choice<'a>(found: &'a Value, choice: &str, class: Option<&str>) -> &'a Value {
+    let of = |row: &&Value| row["choice"] == choice && row["class"].as_str() == class;
+    found["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(of)
+        .unwrap_or_else(|| panic!("{choice} {class:?}: {found}"))
+}
+
+#[test]
+fn two_settings_are_enough_for_two_kinds_of_vms() {
+    let folder = fleet();
+    let found =
+        json(&["fleet", &path(&folder, ""), "--settings", "1,2", "--class", "class", "--held-out", "0"]);
+    let cost = |row: &Value| row["cost_ns"].as_u64().unwrap();
+    let [one, two, classes] =
+        ["1 setting", "2 settings", "1 a class"].map(|name| cost(choice(&found, name, None)));
+    assert!(two < one && two == classes, "{one} {two} {classes}");
+    assert!(cost(choice(&found, "optimum", None)) <= cost(choice(&found, "own best", None)));
+    let slow = choice(&found, "1 a class", Some("slow"));
+    assert_eq!(
+        (slow["vms"].as_u64(), &slow["settings"][0]["setting"]["halt_poll_ns"]),
+        (Some(10), &0.into())
+    );
+    // Of the fast ones half have no setting recorded.
+    assert_eq!(found["today_is_default"], 10);
+    let sum: u64 = ["slow", "fast"].map(|class| cost(choice(&found, "today", Some(class)))).iter().sum();
+    assert_eq!(sum, cost(choice(&found, "today", None)));
+}
+
+#[test]
+fn figures_are_of_vms_that_had_no_part_in_the_choice() {
+    let folder = fleet();
+    let found = json(&["fleet", &path(&folder, ""), "--held-out", "40%"]);
+    assert_eq!((&found["vms_chosen_on"], &found["vms_reported_on"]), (&18.into(), &12.into()));
+    assert_eq!(found["in_hindsight"], 12);
+    assert_eq!(found, json(&["fleet", &path(&folder, ""), "--held-out", "0.4"]));
+}
+
+#[test]
+fn damaged_empty_and_absurd_recordings_are_named_and_the_rest_counts() {
+    let folder = fleet();
+    let before = json(&["fleet", &path(&folder, "")]);
+    let mut bytes = std::fs::read(folder.path().join("vm00.parquet")).unwrap();
+    let half = bytes.len() / 2;
+    bytes[8..half].fill(0xa5);
+    std::fs::write(folder.path().join("damaged.parquet"), &bytes).unwrap();
+    std::fs::write(folder.path().join("short.parquet"), &bytes[..half]).unwrap();
+    std::fs::write(folder.path().join("nothing.parquet"), "").unwrap();
+    Writer::create(&folder.path().join("empty.parquet"), Metadata::new(Layer::Host))
+        .unwrap()
+        .finish()
+        .unwrap();
+    let mut absurd =
+        Writer::create(&folder.path().join("absurd.parquet"), Metadata::new(Layer::Host)).unwrap();
+    absurd.push(&Episode::new("vcpu0", 0, u64::MAX)).unwrap();
+    absurd.finish().unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "not a recording").unwrap();
+
+    let output = dwell(&["fleet", &path(&folder, ""), "--format", "json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let left_out: BTreeMap<&str, &str> = found["left_out"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["recording"].as_str().unwrap(), row["why"].as_str().unwrap()))
+        .collect();
+    let names: Vec<&str> = left_out.keys().copied().collect();
+    assert_eq!(
+        names,
+        ["absurd.parquet", "damaged.parquet", "empty.parquet", "nothing.parquet", "short.parquet"]
+    );
+    assert!(left_out["absurd.parquet"].contains("more than a year"), "{left_out:?}");
+    assert!(left_out["empty.parquet"].contains("no episodes"), "{left_out:?}");
+    assert!(left_out["short.parquet"].contains("not a Parquet file"), "{left_out:?}");
+    for name in names {
+        assert!(stderr(&output).contains(&format!("left out: {name}: ")), "{}", stderr(&output));
+    }
+    assert_eq!(found["choices"], before["choices"]);
+}
+
+#[test]
+fn classes_and_days_come_from_a_table_and_from_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    for day in ["mon", "tue"] {
+        std::fs::create_dir(folder.path().join(day)).unwrap();
+        record(&folder.path().join(day).join("a.parquet"), 3_000, "", None);
+        record(&folder.path().join(day).join("b.parquet"), 900_000, "", None);
+    }
+    let table = path(&folder, "classes.csv");
+    std::fs::write(&table, "vm,class\na,web\nb,batch\n").unwrap();
+    let found = json(&["fleet", &path(&folder, ""), "--class", &table, "--held-out", "tue"]);
+    assert_eq!((&found["vms_chosen_on"], &found["recordings"]), (&2.into(), &4.into()));
+    assert_eq!(choice(&found, "1 a class", Some("web"))["vms"], 1);
+    let refused = |args: &[&str]| {
+        let output = dwell(args);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+        stderr(&output)
+    };
+    let text = refused(&["fleet", &path(&folder, ""), "--held-out", "sun"]);
+    assert!(text.contains("no recording is in the folder `sun`"), "{text}");
+    std::fs::write(&table, "name,group\n").unwrap();
+    let text = refused(&["fleet", &path(&folder, ""), "--class", &table]);
+    assert!(text.contains("the first line has to be `vm,class`"), "{text}");
+    assert!(refused(&["fleet", &table]).contains("cannot read the folder"));
+    assert!(refused(&["fleet", &path(&folder, ""), "--settings", "0"]).contains("1..=100"));
+    assert!(refused(&["fleet", &path(&folder, ""), "--layer", "timer"]).contains("host, guest, iothread"));
+}
+
+#[test]
+fn plans_of_the_classes_can_be_applied_in_waves() {
+    let folder = fleet();
+    let plans = tempfile::tempdir().unwrap();
+    let (into, costs) = (path(&plans, "plans"), path(&plans, "costs.parquet"));
+    let args = ["fleet", &path(&folder, ""), "--class", "class", "--plan", &into, "-o", &costs];
+    let output = dwell(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let mut order = csv::Reader::from_path(path(&plans, "plans/order.csv")).unwrap();
+    assert_eq!(order.headers().unwrap(), vec!["wave", "class", "vm", "plan"]);
+    let rows: Vec<Vec<String>> =
+        order.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+    // A VM that has its setting already is not in it; all others are, those that had no part in the choice too.
+    assert!((20..=30).contains(&rows.len()), "{rows:?}");
+    assert_eq!(rows.iter().filter(|row| row[0] == "1").count(), 2);
+    for row in &rows {
+        let text = std::fs::read_to_string(path(&plans, &format!("plans/{}", row[3]))).unwrap();
+        let plan = dwell_knobs::plan::Plan::from_toml(&text).unwrap();
+        assert!(!plan.writes.is_empty() && plan.advice.contains(&row[1]), "{text}");
+    }
+    assert!(std::fs::metadata(&costs).unwrap().len() > 1_000);
+}
+
+#[test]
+fn tables_and_csv_have_every_choice() {
+    let folder = fleet();
+    let output = dwell(&["fleet", &path(&folder, ""), "--class", "class"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for words in
+        ["today", "1 setting", "2 settings", "5 settings", "1 a class", "own best", "optimum", "slow"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let output = dwell(&["fleet", &path(&folder, ""), "--class", "class", "--format", "csv"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    // A row for each choice, for all VMs and for each class.
+    assert_eq!(text.lines().count(), 1 + 7 * 3, "{text}");
+    assert!(text.starts_with("choice,class,vms,cost_ns,"), "{text}");
+}

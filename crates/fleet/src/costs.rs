@@ -1,0 +1,302 @@
+//! Map: one recording through every setting.
+
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::{OpenError, ReadError, Reader};
+use dwell_replay::check::{self, self_check};
+use dwell_replay::{RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid, replay};
+
+/// What is asked of every recording.
+#[derive(Clone, Debug)]
+pub struct Question {
+    layer: Layer,
+    version: Version,
+    halt_cost: Nanos,
+    recorded_latency: Nanos,
+    label: Option<String>,
+    settings: Vec<Setting>,
+}
+
+/// How many settings of a rule are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fineness {
+    /// Several hundred, as [`grid::coarse`].
+    #[default]
+    Coarse,
+    /// All that `dwell tune` tries, as [`grid::settings`].
+    Fine,
+}
+
+impl Fineness {
+    /// Both.
+    pub const ALL: [Fineness; 2] = [Fineness::Coarse, Fineness::Fine];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fineness::Coarse => "coarse",
+            Fineness::Fine => "fine",
+        }
+    }
+
+    /// The settings of a layer's rule in a version; the first is "do not poll".
+    pub fn settings(self, layer: Layer, version: Version) -> Vec<Setting> {
+        match self {
+            Fineness::Coarse => grid::coarse(layer, version),
+            Fineness::Fine => grid::settings(layer, version),
+        }
+    }
+}
+
+/// What every setting would have cost one recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Of which layer the idle times are; the rule that is replayed may be another layer's.
+    pub layer: Layer,
+    /// Value of the label that was asked for, where the recording has it.
+    pub class: Option<String>,
+    /// Number of episodes.
+    pub episodes: u64,
+    /// Number of idlers.
+    pub idlers: u64,
+    /// The time recorded, else from the first start of an episode to the last end \[ns\].
+    pub span_ns: u64,
+    /// What the offline optimum costs \[ns\].
+    pub optimum_ns: u64,
+    /// What the setting in force costs \[ns\]; of a recording without it, the default of the version.
+    pub today_ns: u64,
+    /// The setting in force; `None` where the recording does not have it for this layer.
+    pub today: Option<Values>,
+    /// What each setting of the question costs, in its order \[ns\]: polling CPU plus halts at their cost.
+    pub cost_ns: Vec<u64>,
+}
+
+/// Why a recording does not count.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It cannot be read to its end.
+    #[error(transparent)]
+    Read(#[from] ReplayError),
+    /// It has no episodes.
+    #[error("it has no episodes")]
+    NoEpisodes,
+    /// Its idle times were not measured.
+    #[error("it has only lower bounds of idle times")]
+    LeastLengths,
+    /// The time recorded cannot be.
+    #[error("absurd: it claims {span_ns} ns from its first start to its last end, which is more than a year")]
+    TooLong {
+        /// The time claimed.
+        span_ns: u64,
+    },
+    /// Idlers cannot idle longer than they were recorded.
+    #[error(
+        "absurd: its idle times add up to {idle_ns} ns, and {idlers} idlers were recorded for {span_ns} ns each"
+    )]
+    TooIdle {
+        /// The sum of all idle times.
+        idle_ns: u128,
+        /// Number of idlers.
+        idlers: u64,
+        /// The time recorded.
+        span_ns: u64,
+    },
+    /// A cost has more than 63 bits.
+    #[error("absurd: a setting would have cost {cost_ns} ns")]
+    TooExpensive {
+        /// The cost.
+        cost_ns: u128,
+    },
+    /// The setting in force does not give what was recorded.
+    #[error("the self-check fails: {0}")]
+    SelfCheck(String),
+}
+
+impl From<ReadError> for Unusable {
+    fn from(error: ReadError) -> Unusable {
+        Unusable::Read(SourceError::from(error).into())
+    }
+}
+
+/// The longest time recorded that is believed \[ns\].
+const YEAR_NS: u64 = 366 * 86_400 * 1_000_000_000;
+
+impl Question {
+    /// About the settings of a layer's rule in a version, at this halt cost.
+    pub fn new(layer: Layer, version: Version, halt_cost: Nanos, fineness: Fineness) -> Question {
+        let settings = fineness.settings(layer, version);
+        Question { layer, version, halt_cost, recorded_latency: Nanos::ZERO, label: None, settings }
+    }
+
+    /// The same, with this wakeup latency taken out of idle times that include it.
+    #[must_use]
+    pub fn without_latency(mut self, recorded_latency: Nanos) -> Question {
+        self.recorded_latency = recorded_latency;
+        self
+    }
+
+    /// The same, with the class of a recording from its metadata: `kernel`, `qemu`, `cpu_model`, `machine`, or a key that
+    /// whoever recorded added.
+    #[must_use]
+    pub fn with_label(mut self, label: Option<String>) -> Question {
+        self.label = label;
+        self
+    }
+
+    /// The settings, in the order of [`Costs::cost_ns`].
+    pub fn settings(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    /// The cost of a halt.
+    pub fn halt_cost(&self) -> Nanos {
+        self.halt_cost
+    }
+
+    /// The default of the version.
+    pub fn default_setting(&self) -> Setting {
+        Setting::defaults(self.layer, self.version)
+    }
+
+    /// What every setting would have cost a recording.
+    ///
+    /// # Errors
+    /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is absurd.
+    pub fn costs(&self, reader: Reader) -> Result<Costs, Unusable> {
+        let metadata = reader.metadata();
+        if reader.episodes() == 0 {
+            return Err(Unusable::NoEpisodes);
+        }
+        if metadata.has_least_lengths() {
+            return Err(Unusable::LeastLengths);
+        }
+        let span_ns = reader.span_ns();
+        if span_ns > YEAR_NS {
+            return Err(Unusable::TooLong { span_ns });
+        }
+        let layer = metadata.layer;
+        let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
+        let resolution_ns = metadata.resolution_ns.unwrap_or(0);
+        let today = check::setting_of(self.layer, self.version, &metadata.settings);
+        let source = RecordingSource::new(reader, self.layer == Layer::Iothread);
+        let checked = self_check(&source)?;
+        if checked.contradicts() {
+            return Err(Unusable::SelfCheck(checked.to_string()));
+        }
+        let source = source.with_poll_pass(checked.poll_pass()).without_latency(self.recorded_latency);
+        let present = today.unwrap_or_else(|| self.default_setting());
+        let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
+        let Replayed { counts, optimum, .. } = replay(&source, &rules, self.halt_cost, &|_| {})?;
+        let idlers = source.idlers() as u64;
+        let possible = u128::from(span_ns) * u128::from(idlers)
+            + u128::from(resolution_ns) * u128::from(optimum.episodes);
+        if optimum.idle_ns > possible {
+            return Err(Unusable::TooIdle { idle_ns: optimum.idle_ns, idlers, span_ns });
+        }
+        let cost = |counts: &dwell_replay::Counts| {
+            let cost_ns = counts.cost_ns(self.halt_cost);
+            let fits = i64::try_from(cost_ns).map(i64::cast_unsigned);
+            fits.map_err(|_| Unusable::TooExpensive { cost_ns })
+        };
+        let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
+        let today_ns = cost_ns.pop().unwrap_or(0);
+        let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
+        let today = today.as_ref().map(Values::from);
+        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, cost_ns })
+    }
+}
+
+/// The value of a label in the metadata of a recording.
+fn label_of(metadata: &dwell_recording::Metadata, label: &str) -> Option<String> {
+    match label {
+        "kernel" => metadata.kernel.clone(),
+        "qemu" => metadata.qemu.clone(),
+        "cpu_model" => metadata.cpu_model.clone(),
+        "machine" => metadata.machine.clone(),
+        _ => match metadata.other.get(label)? {
+            serde_json::Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::version::NEWEST_KERNEL;
+    use dwell_recording::{Episode, Metadata, Packing, TimeRecorded, Writer};
+    use std::path::Path;
+
+    fn question() -> Question {
+        Question::new(Layer::Host, NEWEST_KERNEL, Nanos(20_000), Fineness::Coarse)
+    }
+
+    /// A recording of one idler, of starts and lengths.
+    fn recording(episodes: &[(u64, u64)], edit: impl Fn(&mut Metadata)) -> Reader {
+        let mut metadata = Metadata::new(Layer::Host);
+        edit(&mut metadata);
+        let mut writer = Writer::new(vec![], metadata, Packing::default()).unwrap();
+        for &(start_ns, idle_ns) in episodes {
+            writer.push(&Episode::new("vcpu0", start_ns, idle_ns)).unwrap();
+        }
+        Reader::from_bytes("test", writer.close().unwrap().1).unwrap()
+    }
+
+    #[test]
+    fn costs_are_those_of_the_scalar_replay() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings");
+        let path = folder.join("guest-redis_c1.parquet");
+        let question = question();
+        let costs = question.costs(Reader::open(&path).unwrap()).unwrap();
+        let source = RecordingSource::new(Reader::open(&path).unwrap(), false);
+        let some = [0, 1, 2, 100, question.settings().len() - 1];
+        let rules: Vec<Rule> = some.iter().map(|&at| Rule::Layer(question.settings()[at])).collect();
+        let mut bank = dwell_replay::Bank::scalar(&rules, 0).unwrap();
+        source.visit(0..u64::MAX, &mut |batch| bank.feed(batch)).unwrap();
+        for (at, counts) in some.into_iter().zip(bank.take()) {
+            assert_eq!(u128::from(costs.cost_ns[at]), counts.cost_ns(Nanos(20_000)), "setting {at}");
+        }
+        assert_eq!(costs.cost_ns.len(), question.settings().len());
+        assert!(costs.cost_ns.iter().all(|&cost| cost >= costs.optimum_ns));
+    }
+
+    #[test]
+    fn recordings_that_cannot_be_are_named() {
+        let error = |reader| question().costs(reader).unwrap_err().to_string();
+        assert_eq!(error(recording(&[], |_| {})), "it has no episodes");
+        assert!(error(recording(&[(0, u64::MAX)], |_| {})).contains("more than a year"));
+        assert!(error(recording(&[(0, 5_000), (1_000, 5_000)], |_| {})).contains("add up to 10000 ns"));
+        let wide = recording(&[(0, 5_000), (5_000, 5_000)], |metadata| {
+            metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: YEAR_NS + 1 });
+        });
+        assert!(error(wide).contains("more than a year"));
+        let least = |metadata: &mut Metadata| {
+            metadata.other.insert(dwell_recording::LEAST_LENGTHS.to_owned(), true.into());
+        };
+        assert!(error(recording(&[(0, 5_000)], least)).contains("lower bounds"));
+        let free = Question::new(Layer::Host, NEWEST_KERNEL, Nanos(u64::MAX), Fineness::Coarse);
+        let costs = free.costs(recording(&[(0, 5_000)], |_| {}));
+        assert!(matches!(costs, Err(Unusable::TooExpensive { .. })), "{costs:?}");
+    }
+
+    #[test]
+    fn labels_are_keys_of_the_metadata() {
+        let labelled = |metadata: &mut Metadata| {
+            metadata.kernel = Some("6.18.1".to_owned());
+            metadata.other.insert("tenant".to_owned(), "blue".into());
+            metadata.other.insert("shelf".to_owned(), 7.into());
+        };
+        let class = |label: &str| {
+            let question = question().with_label(Some(label.to_owned()));
+            question.costs(recording(&[(0, 5_000)], labelled)).unwrap().class
+        };
+        assert_eq!(class("tenant").as_deref(), Some("blue"));
+        assert_eq!(class("shelf").as_deref(), Some("7"));
+        assert_eq!(class("kernel").as_deref(), Some("6.18.1"));
+        assert_eq!(class("nothing"), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! The recordings of a folder, their VMs and classes.
+
+use crate::costs::{Costs, Question, Unusable};
+use dwell_recording::Reader;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A recording and what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The VM, by the name of the file without its folders and extension.
+    pub vm: String,
+    /// The file, as it was named.
+    pub recording: String,
+    /// Its costs, or why it does not count.
+    pub costs: Result<Costs, String>,
+}
+
+impl Row {
+    /// The costs of a recording, as it was `opened`; errors call it by a name that is not repeated in the row.
+    pub fn new(recording: String, name: &str, question: &Question, opened: Result<Reader, Unusable>) -> Row {
+        let costs = opened.and_then(|reader| question.costs(reader)).map_err(|error| {
+            let text = chain(&error);
+            text.strip_prefix(name).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text).to_owned()
+        });
+        Row { vm: vm_of(&recording), recording, costs }
+    }
+
+    /// The costs of recordings, on all cores, in their order. `done` is told of each that is worked through.
+    pub fn of_files(
+        folder: &Path,
+        recordings: &[String],
+        question: &Question,
+        done: &(dyn Fn() + Sync),
+    ) -> Vec<Row> {
+        let row = |recording: &String| {
+            let path = folder.join(recording);
+            let opened = Reader::open(&path).map_err(Unusable::from);
+            let row = Row::new(recording.clone(), &path.display().to_string(), question, opened);
+            done();
+            row
+        };
+        recordings.par_iter().map(row).collect()
+    }
+}
+
+/// An error and its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut texts = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    texts.dedup();
+    texts.join(": ")
+}
+
+/// The VM of a recording: the name of the file without its folders and extension.
+pub fn vm_of(recording: &str) -> String {
+    let name = recording.rsplit('/').next().unwrap_or(recording);
+    name.strip_suffix(EXTENSION).unwrap_or(name).to_owned()
+}
+
+const EXTENSION: &str = ".parquet";
+
+/// The recordings (`*.parquet`) of a folder and the folders below it, by their paths from it, in order. Symbolic links to
+/// folders are not followed.
+///
+/// # Errors
+/// The folder that cannot be read, and why.
+pub fn recordings(folder: &Path) -> Result<Vec<String>, (PathBuf, io::Error)> {
+    let mut found = vec![];
+    let mut open = vec![PathBuf::new()];
+    while let Some(below) = open.pop() {
+        let here = folder.join(&below);
+        let failed = |error| (here.clone(), error);
+        for entry in fs::read_dir(&here).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let path = below.join(entry.file_name());
+            if entry.file_type().map_err(failed)?.is_dir() {
+                open.push(path);
+            } else if let Some(path) = path.to_str().filter(|path| path.ends_with(EXTENSION)) {
+                found.push(path.to_owned());
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Classes of VMs, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Classes(BTreeMap<String, String>);
+
+/// A text is no table of classes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassesError {
+    /// The first line is another one.
+    #[error("the first line has to be `vm,class`")]
+    Heading,
+    /// A line has not two values.
+    #[error("line {line} has {values} values; each line has a VM and its class, without quotes")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// How many it has.
+        values: usize,
+    },
+    /// A VM is in two classes.
+    #[error("line {line}: `{vm}` has a class already")]
+    Twice {
+        /// From 1.
+        line: usize,
+        /// The VM.
+        vm: String,
+    },
+}
+
+impl Classes {
+    /// Reads a table with the columns `vm` and `class`, separated by commas, without quotes.
+    ///
+    /// # Errors
+    /// [`ClassesError`], which names the line.
+    pub fn parse(text: &str) -> Result<Classes, ClassesError> {
+        let mut lines = (1..).zip(text.lines());
+        if lines.next().is_none_or(|(_, heading)| heading.trim() != "vm,class") {
+            return Err(ClassesError::Heading);
+        }
+        let mut classes = BTreeMap::new();
+        for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+            let values: Vec<&str> = text.split(',').map(str::trim).collect();
+            let [vm, class] = values[..] else {
+                return Err(ClassesError::Line { line, values: values.len() });
+            };
+            if classes.insert(vm.to_owned(), class.to_owned()).is_some() {
+                return Err(ClassesError::Twice { line, vm: vm.to_owned() });
+            }
+        }
+        Ok(Classes(classes))
+    }
+
+    /// Gives recordings the classes of their VMs; a VM that is not in the table has none.
+    pub fn apply(&self, rows: &mut [Row]) {
+        for row in rows {
+            if let Ok(costs) = &mut row.costs {
+                costs.class = self.0.get(&row.vm).cloned();
+            }
+        }
+    }
+}
+
+impl FromIterator<(String, String)> for Classes {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(classes: I) -> Classes {
+        Classes(classes.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_named_after_its_file() {
+        assert_eq!(vm_of("day1/vm7.parquet"), "vm7");
+        assert_eq!(vm_of("s3://bucket/day1/vm7.parquet"), "vm7");
+        assert_eq!(vm_of("vm7"), "vm7");
+    }
+
+    #[test]
+    fn recordings_are_found_in_all_folders_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("b/c")).unwrap();
+        for name in ["z.parquet", "b/a.parquet", "b/c/a.parquet", "b/notes.txt"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(recordings(folder.path()).unwrap(), ["b/a.parquet", "b/c/a.parquet", "z.parquet"]);
+        assert_eq!(recordings(&folder.path().join("nowhere")).unwrap_err().1.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn tables_of_classes_name_the_line_that_is_wrong() {
+        let table = Classes::parse("vm,class\na,db\n\nb, web \n").unwrap();
+        assert_eq!(
+            table,
+            [("a", "db"), ("b", "web")].map(|(a, b)| (a.to_owned(), b.to_owned())).into_iter().collect()
+        );
+        assert_eq!(Classes::parse("a,db\n"), Err(ClassesError::Heading));
+        assert_eq!(Classes::parse("vm,class\na\n"), Err(ClassesError::Line { line: 2, values: 1 }));
+        let twice = Classes::parse("vm,class\na,db\na,web\n");
+        assert_eq!(twice, Err(ClassesError::Twice { line: 3, vm: "a".to_owned() }));
+    }
+}

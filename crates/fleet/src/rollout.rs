@@ -1,0 +1,472 @@
+//! Reduce: the settings to roll out, and what they would have cost those that had no part in the choice.
+
+use crate::choice::{Matrix, best, choose};
+use crate::costs::Costs;
+use crate::folder::Row;
+use crate::split::HeldOut;
+use dwell_policy::param::Setting;
+use dwell_replay::Values;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Choices of settings beside what there is today.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rollout {
+    /// VMs that the settings were chosen on.
+    pub vms_chosen_on: usize,
+    /// VMs that the figures are of.
+    pub vms_reported_on: usize,
+    /// What has no part in the choice, in words.
+    pub held_out: String,
+    /// VMs whose setting in force is not known: `today` is the default.
+    pub today_is_default: usize,
+    /// VMs reported on that were given the best of several settings by their own costs, since they have neither a class nor
+    /// a part in the choice: of these the figures are in hindsight.
+    pub in_hindsight: usize,
+    /// Each choice for all VMs, and then for each class.
+    pub choices: Vec<Choice>,
+    /// For each choice of settings, in the order of `choices`, the index of the setting of each VM: of those that had a part
+    /// in the choice too.
+    #[serde(skip)]
+    pub given: Vec<(String, BTreeMap<String, usize>)>,
+}
+
+/// What a choice of settings costs some VMs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// `today`, `1 setting`, `2 settings`, …, `1 a class`, `own best` or `optimum`.
+    pub choice: String,
+    /// The class; `None`: all VMs.
+    pub class: Option<String>,
+    /// How many VMs.
+    pub vms: usize,
+    /// The settings and how many VMs have each; empty where each VM has its own.
+    pub settings: Vec<Used>,
+    /// What they cost in sum \[ns\].
+    pub cost_ns: u128,
+    /// The same by that of the optimum; `None` where that costs nothing.
+    pub cost_over_optimum: Option<f64>,
+    /// Cost saved, as a share of today's; negative for a loss. `None` where today costs nothing.
+    pub gain_over_today: Option<f64>,
+    /// Cost above that of the best setting for each VM, as a share of it.
+    pub regret: Option<f64>,
+    /// The same of single VMs: the median.
+    pub regret_p50: Option<f64>,
+    /// Of 95 in 100 VMs it is at most this.
+    pub regret_p95: Option<f64>,
+    /// Of 99 in 100 VMs it is at most this.
+    pub regret_p99: Option<f64>,
+    /// Of the VM that loses most.
+    pub regret_worst: Option<f64>,
+    /// That VM; `None` where none loses anything.
+    pub worst_vm: Option<String>,
+    /// VMs that cost more than today.
+    pub vms_worse_than_today: usize,
+}
+
+/// A setting and how many VMs have it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Used {
+    /// The setting.
+    pub setting: Values,
+    /// How many VMs.
+    pub vms: usize,
+}
+
+/// Why nothing can be chosen.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RolloutError {
+    /// No recording counts.
+    #[error("no recording can be used")]
+    Nothing,
+    /// All recordings are held out.
+    #[error("all recordings are held out: none is left to choose on")]
+    NothingToChooseOn,
+    /// No recording is held out.
+    #[error("no recording is in the folder `{folder}`")]
+    NothingHeldOut {
+        /// The folder.
+        folder: String,
+    },
+    /// Costs are of other settings.
+    #[error("{recording} has costs of {costs} settings, and there are {settings}")]
+    OtherSettings {
+        /// The recording.
+        recording: String,
+        /// How many it has.
+        costs: usize,
+        /// How many there are.
+        settings: usize,
+    },
+}
+
+/// What the recordings of one VM cost in sum.
+struct Vm<'a> {
+    class: Option<&'a str>,
+    optimum_ns: u64,
+    today_ns: u64,
+    today_is_known: bool,
+    cost_ns: Vec<u64>,
+}
+
+/// VMs by their names.
+type Vms<'a> = BTreeMap<&'a str, Vm<'a>>;
+
+/// Chooses, for each of `numbers`, so many settings of least total cost, and one for each class where there are classes.
+/// Where there are, all VMs of a class have one setting.
+///
+/// # Errors
+/// [`RolloutError`].
+pub fn rollout(
+    rows: &[Row],
+    settings: &[Setting],
+    numbers: &[usize],
+    held_out: &HeldOut,
+) -> Result<Rollout, RolloutError> {
+    let mut used: Vec<(&Row, &Costs)> =
+        rows.iter().filter_map(|row| row.costs.as_ref().ok().map(|costs| (row, costs))).collect();
+    used.sort_by_key(|(row, _)| (&row.vm, &row.recording));
+    for (row, costs) in &used {
+        if costs.cost_ns.len() != settings.len() {
+            let (recording, costs) = (row.recording.clone(), costs.cost_ns.len());
+            return Err(RolloutError::OtherSettings { recording, costs, settings: settings.len() });
+        }
+    }
+    if used.is_empty() {
+        return Err(RolloutError::Nothing);
+    }
+    let names: BTreeSet<&str> = used.iter().map(|(row, _)| row.vm.as_str()).collect();
+    let held_vms = held_out.vms(&names);
+    let (held, rest): (Vec<_>, Vec<_>) = used
+        .into_iter()
+        .partition(|(row, _)| held_vms.contains(row.vm.as_str()) || held_out.has_path(&row.recording));
+    if rest.is_empty() {
+        return Err(RolloutError::NothingToChooseOn);
+    }
+    if let (HeldOut::Folder(folder), []) = (held_out, &held[..]) {
+        return Err(RolloutError::NothingHeldOut { folder: folder.clone() });
+    }
+    let fitted = vms(&rest);
+    let apart = vms(&held);
+    let reported = if apart.is_empty() { &fitted } else { &apart };
+    let is_apart = !apart.is_empty();
+
+    let units = Units::of(&fitted, settings.len());
+    let mut chosen: Vec<(String, Vec<usize>)> = vec![];
+    for &number in numbers {
+        let name = if number == 1 { "1 setting".to_owned() } else { format!("{number} settings") };
+        if !chosen.iter().any(|(there, _)| *there == name) {
+            chosen.push((name, choose(&units.costs, number)));
+        }
+    }
+    if units.of_classes {
+        let mut all: Vec<usize> = units.costs.units().map(|costs| best(costs, &all_of(settings))).collect();
+        all.sort_unstable();
+        all.dedup();
+        chosen.push((A_CLASS.to_owned(), all));
+    }
+
+    let classes: BTreeSet<&str> = reported.values().filter_map(|vm| vm.class).collect();
+    let groups: Vec<Option<&str>> = std::iter::once(None).chain(classes.into_iter().map(Some)).collect();
+    let mut of_vms: Vec<(String, BTreeMap<&str, Has>)> = vec![];
+    let each = |has: &dyn Fn(&str, &Vm<'_>) -> Has| -> BTreeMap<&str, Has> {
+        reported.iter().map(|(name, vm)| (*name, has(name, vm))).collect()
+    };
+    of_vms.push(("today".to_owned(), each(&|_, vm| Has::Cost(vm.today_ns))));
+    for (name, chosen) in &chosen {
+        of_vms.push((
+            name.clone(),
+            each(&|vm_name, vm| Has::Setting(units.given(vm_name, vm, chosen, &fitted))),
+        ));
+    }
+    let all = all_of(settings);
+    of_vms.push(("own best".to_owned(), each(&|_, vm| Has::Cost(vm.cost_ns[best(&vm.cost_ns, &all)]))));
+    of_vms.push(("optimum".to_owned(), each(&|_, vm| Has::Cost(vm.optimum_ns))));
+
+    let mut choices = vec![];
+    for (name, has) in &of_vms {
+        for class in &groups {
+            let within = reported.iter().filter(|(_, vm)| class.is_none() || vm.class == *class);
+            let within = within.map(|(vm_name, vm)| (*vm_name, vm, has[vm_name]));
+            choices.push(choice(name, *class, within, settings));
+        }
+    }
+    let several = chosen.iter().any(|(_, chosen)| chosen.len() > 1);
+    let unknown = |(name, _): &(&&str, &Vm<'_>)| !fitted.contains_key(**name);
+    let given = chosen.iter().map(|(choice, chosen)| {
+        let setting =
+            |(name, vm): (&&str, &Vm<'_>)| ((*name).to_owned(), units.given(name, vm, chosen, &fitted));
+        (choice.clone(), fitted.iter().chain(reported).map(setting).collect())
+    });
+    Ok(Rollout {
+        vms_chosen_on: fitted.len(),
+        vms_reported_on: reported.len(),
+        held_out: if is_apart { held_out.words() } else { HeldOut::Nothing.words() },
+        today_is_default: reported.values().filter(|vm| !vm.today_is_known).count(),
+        in_hindsight: if several && !units.of_classes { reported.iter().filter(unknown).count() } else { 0 },
+        choices,
+        given: given.collect(),
+    })
+}
+
+/// The choice of a setting for each class.
+pub const A_CLASS: &str = "1 a class";
+
+fn all_of(settings: &[Setting]) -> Vec<usize> {
+    (0..settings.len()).collect()
+}
+
+/// Sums over the recordings of each VM; these are in order.
+fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
+    let mut vms: Vms<'a> = BTreeMap::new();
+    for (row, costs) in recordings {
+        match vms.get_mut(row.vm.as_str()) {
+            Some(vm) => {
+                // Of so many recordings that 64 bits are too few only the first 292 years count.
+                let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+                add(&mut vm.optimum_ns, costs.optimum_ns);
+                add(&mut vm.today_ns, costs.today_ns);
+                vm.today_is_known &= costs.today.is_some();
+                vm.class = vm.class.or(costs.class.as_deref());
+                vm.cost_ns.iter_mut().zip(&costs.cost_ns).for_each(|(sum, more)| add(sum, *more));
+            }
+            None => {
+                let vm = Vm {
+                    class: costs.class.as_deref(),
+                    optimum_ns: costs.optimum_ns,
+                    today_ns: costs.today_ns,
+                    today_is_known: costs.today.is_some(),
+                    cost_ns: costs.cost_ns.clone(),
+                };
+                vms.insert(&row.vm, vm);
+            }
+        }
+    }
+    vms
+}
+
+/// What gets one setting: classes where there are any, else VMs.
+struct Units<'a> {
+    of_classes: bool,
+    costs: Matrix,
+    /// Of each class, the sum of its VMs.
+    classes: BTreeMap<&'a str, Vec<u64>>,
+    all: Vec<u64>,
+}
+
+impl<'a> Units<'a> {
+    fn of(fitted: &Vms<'a>, settings: usize) -> Units<'a> {
+        let mut classes: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        let mut all = vec![0u64; settings];
+        let add = |sums: &mut Vec<u64>, vm: &Vm<'_>| {
+            sums.iter_mut().zip(&vm.cost_ns).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
+        };
+        for vm in fitted.values() {
+            add(&mut all, vm);
+            if let Some(class) = vm.class {
+                add(classes.entry(class).or_insert_with(|| vec![0; settings]), vm);
+            }
+        }
+        let of_classes = !classes.is_empty();
+        let mut costs = Matrix::new(settings);
+        if of_classes {
+            classes.values().for_each(|class| costs.push(class));
+            // VMs without a class have their own setting.
+            fitted.values().filter(|vm| vm.class.is_none()).for_each(|vm| costs.push(&vm.cost_ns));
+        } else {
+            fitted.values().for_each(|vm| costs.push(&vm.cost_ns));
+        }
+        Units { of_classes, costs, classes, all }
+    }
+
+    /// Which of the chosen settings a VM gets: that which is best for its class, else for its recordings that had a part in
+    /// the choice. Of a VM without either it is what is best for all where there are classes, else for itself.
+    fn given(&self, name: &str, vm: &Vm<'_>, chosen: &[usize], fitted: &Vms<'_>) -> usize {
+        let class = vm.class.and_then(|class| self.classes.get(class));
+        let own = || fitted.get(name).map(|vm| &vm.cost_ns);
+        let rest = if self.of_classes { &self.all } else { &vm.cost_ns };
+        best(class.or_else(own).unwrap_or(rest), chosen)
+    }
+}
+
+/// What a VM has under a choice.
+#[derive(Clone, Copy)]
+enum Has {
+    Setting(usize),
+    Cost(u64),
+}
+
+fn choice<'a>(
+    name: &str,
+    class: Option<&str>,
+    vms: impl Iterator<Item = (&'a str, &'a Vm<'a>, Has)>,
+    settings: &[Setting],
+) -> Choice {
+    let mut used: BTreeMap<usize, usize> = BTreeMap::new();
+    let (mut cost_ns, mut today_ns, mut optimum_ns, mut own_ns) = (0u128, 0u128, 0u128, 0u128);
+    let (mut regrets, mut worse, mut number) = (vec![], 0, 0);
+    for (vm_name, vm, has) in vms {
+        let cost = match has {
+            Has::Setting(setting) => {
+                *used.entry(setting).or_default() += 1;
+                vm.cost_ns[setting]
+            }
+            Has::Cost(cost) => cost,
+        };
+        let own = vm.cost_ns.iter().copied().min().unwrap_or(0);
+        cost_ns += u128::from(cost);
+        today_ns += u128::from(vm.today_ns);
+        optimum_ns += u128::from(vm.optimum_ns);
+        own_ns += u128::from(own);
+        number += 1;
+        worse += usize::from(cost > vm.today_ns);
+        if own > 0 {
+            regrets.push((cost as f64 / own as f64 - 1.0, vm_name));
+        }
+    }
+    // Of equals the first name.
+    regrets.sort_by(|(a, a_name), (b, b_name)| a.total_cmp(b).then(b_name.cmp(a_name)));
+    // The nearest rank; its number is below that of the VMs.
+    let at = |per_cent: usize| {
+        let rank = (regrets.len() * per_cent).div_ceil(100).max(1);
+        regrets.get(rank - 1).map(|(regret, _)| *regret)
+    };
+    let over = |of: u128| (of > 0).then(|| cost_ns as f64 / of as f64);
+    Choice {
+        choice: name.to_owned(),
+        class: class.map(str::to_owned),
+        vms: number,
+        settings: used
+            .into_iter()
+            .map(|(setting, vms)| Used { setting: Values::from(&settings[setting]), vms })
+            .collect(),
+        cost_ns,
+        cost_over_optimum: over(optimum_ns),
+        gain_over_today: over(today_ns).map(|ratio| 1.0 - ratio),
+        regret: over(own_ns).map(|ratio| ratio - 1.0),
+        regret_p50: at(50),
+        regret_p95: at(95),
+        regret_p99: at(99),
+        regret_worst: at(100),
+        worst_vm: regrets.last().filter(|(regret, _)| *regret > 0.0).map(|(_, name)| (*name).to_owned()),
+        vms_worse_than_today: worse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm_of;
+    use dwell_policy::Layer;
+    use dwell_policy::version::NEWEST_KERNEL;
+
+    fn settings(number: usize) -> Vec<Setting> {
+        let mut all = dwell_replay::grid::coarse(Layer::Host, NEWEST_KERNEL);
+        all.truncate(number);
+        all
+    }
+
+    fn row(recording: &str, class: Option<&str>, cost_ns: &[u64]) -> Row {
+        let costs = Costs {
+            layer: Layer::Host,
+            class: class.map(str::to_owned),
+            episodes: 1,
+            idlers: 1,
+            span_ns: 1_000,
+            optimum_ns: cost_ns.iter().copied().min().unwrap() / 2,
+            today_ns: cost_ns[1],
+            today: None,
+            cost_ns: cost_ns.to_vec(),
+        };
+        Row { vm: vm_of(recording), recording: recording.to_owned(), costs: Ok(costs) }
+    }
+
+    fn find<'a>(rollout: &'a Rollout, choice: &str, class: Option<&str>) -> &'a Choice {
+        rollout.choices.iter().find(|row| row.choice == choice && row.class.as_deref() == class).unwrap()
+    }
+
+    #[test]
+    fn figures_of_a_small_fleet_are_those_by_hand() {
+        let rows = [
+            row("a.parquet", None, &[10, 20, 40]),
+            row("b.parquet", None, &[10, 20, 40]),
+            row("c.parquet", None, &[100, 60, 30]),
+        ];
+        let rollout = rollout(&rows, &settings(3), &[1, 2], &HeldOut::Nothing).unwrap();
+        assert_eq!((rollout.vms_chosen_on, rollout.vms_reported_on, rollout.today_is_default), (3, 3, 3));
+        let today = find(&rollout, "today", None);
+        assert_eq!((today.cost_ns, today.cost_over_optimum), (100, Some(4.0)));
+        let one = find(&rollout, "1 setting", None);
+        // 120, 100 and 110 are the sums.
+        assert_eq!((one.cost_ns, one.settings.len(), one.settings[0].vms), (100, 1, 3));
+        assert_eq!((one.regret, one.regret_p50, one.regret_worst), (Some(1.0), Some(1.0), Some(1.0)));
+        assert_eq!(one.worst_vm.as_deref(), Some("a"));
+        let two = find(&rollout, "2 settings", None);
+        assert_eq!((two.cost_ns, two.regret, two.gain_over_today), (50, Some(0.0), Some(0.5)));
+        assert_eq!(find(&rollout, "own best", None).cost_ns, 50);
+        assert_eq!(find(&rollout, "optimum", None).cost_ns, 25);
+        assert_eq!((two.vms_worse_than_today, one.vms_worse_than_today), (0, 0));
+    }
+
+    #[test]
+    fn a_class_has_one_setting_and_is_reported() {
+        let rows = [
+            row("a.parquet", Some("x"), &[10, 20, 40]),
+            row("b.parquet", Some("x"), &[50, 20, 40]),
+            row("c.parquet", Some("y"), &[100, 60, 30]),
+        ];
+        let rollout = rollout(&rows, &settings(3), &[1], &HeldOut::Nothing).unwrap();
+        let both = find(&rollout, "1 a class", None);
+        // Class x: 60, 40, 80.
+        assert_eq!((both.cost_ns, both.settings.len()), (20 + 20 + 30, 2));
+        assert_eq!(find(&rollout, "1 a class", Some("x")).cost_ns, 40);
+        assert_eq!(rollout.given[1].1["a"], 1);
+        assert_eq!(find(&rollout, "1 a class", Some("y")).settings[0].vms, 1);
+    }
+
+    #[test]
+    fn another_day_has_the_settings_of_the_first() {
+        let rows = [
+            row("day1/a.parquet", None, &[10, 20, 40]),
+            row("day1/b.parquet", None, &[100, 60, 30]),
+            row("day2/a.parquet", None, &[50, 20, 10]),
+            row("day2/b.parquet", None, &[100, 60, 30]),
+            row("day2/new.parquet", None, &[1, 2, 3]),
+        ];
+        let folder = HeldOut::Folder("day2".to_owned());
+        let found = rollout(&rows, &settings(3), &[2], &folder).unwrap();
+        let two = find(&found, "2 settings", None);
+        assert_eq!((two.cost_ns, two.vms), (50 + 30 + 1, 3));
+        assert_eq!(found.in_hindsight, 1);
+        let none = HeldOut::Folder("day3".to_owned());
+        let error = rollout(&rows, &settings(3), &[2], &none).unwrap_err();
+        assert_eq!(error, RolloutError::NothingHeldOut { folder: "day3".to_owned() });
+    }
+
+    #[test]
+    fn recordings_of_one_vm_are_added_and_errors_do_not_count() {
+        let broken =
+            Row { vm: "a".to_owned(), recording: "day3/a.parquet".to_owned(), costs: Err("no".to_owned()) };
+        let rows =
+            [row("day1/a.parquet", None, &[10, 20]), broken.clone(), row("day2/a.parquet", None, &[20, 4])];
+        let found = rollout(&rows, &settings(2), &[1], &HeldOut::Nothing).unwrap();
+        assert_eq!((found.vms_reported_on, find(&found, "1 setting", None).cost_ns), (1, 24));
+        assert_eq!(rollout(&[broken], &settings(2), &[1], &HeldOut::Nothing), Err(RolloutError::Nothing));
+        let error = rollout(&rows, &settings(3), &[1], &HeldOut::Nothing).unwrap_err();
+        assert!(error.to_string().contains("has costs of 2 settings, and there are 3"), "{error}");
+    }
+
+    #[test]
+    fn the_order_of_the_recordings_does_not_matter() {
+        let mut random = dwell_stats::SplitMix64::new(3);
+        let mut rows: Vec<Row> = (0..60)
+            .map(|n| {
+                let costs: Vec<u64> = (0..5).map(|_| random.below(1_000)).collect();
+                row(&format!("day{}/vm{}.parquet", n % 3, n / 3), (n % 4 == 0).then_some("x"), &costs)
+            })
+            .collect();
+        let first = rollout(&rows, &settings(5), &[1, 2, 3], &HeldOut::Vms(0.3)).unwrap();
+        rows.reverse();
+        assert_eq!(rollout(&rows, &settings(5), &[1, 2, 3], &HeldOut::Vms(0.3)).unwrap(), first);
+    }
+}
