@@ -185,7 +185,10 @@ fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<P
     Ok(Plan { source: Some(source), tracing, ..perf })
 }
 
-fn through_bpf(trace: Trace, silent: Vec<u32>, tracing: Value) -> Plan {
+fn through_bpf(trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
+    if !trace.left_out().is_empty() {
+        tracing["left_out"] = json!(trace.left_out());
+    }
     Plan {
         probes: vec![],
         pairing: Box::new(GuestPairing::new(GuestSource::Bpf, silent)),
@@ -196,7 +199,7 @@ fn through_bpf(trace: Trace, silent: Vec<u32>, tracing: Value) -> Plan {
 }
 
 /// The tracepoints of which CPUs' episodes are made, and what else shows how they end.
-fn guest_probes(source: GuestSource) -> Vec<Probe> {
+pub(crate) fn guest_probes(source: GuestSource) -> Vec<Probe> {
     let main = match source {
         GuestSource::Switch => TracepointKind::ContextSwitch,
         _ => TracepointKind::CpuIdle,

@@ -1,6 +1,6 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
-use crate::bpf::{BpfError, BpfSource};
+use crate::bpf::{BpfError, BpfSource, Wanted};
 use crate::decode::Decoder;
 use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
@@ -145,8 +145,7 @@ impl Trace {
     /// # Errors
     /// What is missing or refused. Optional probes that are missing are left out.
     pub fn open_bpf(system: &dyn System, probes: &[Probe]) -> Result<Trace, TraceError> {
-        let wanted: Vec<_> = probes.iter().map(|probe| (probe.kind, probe.required)).collect();
-        let (source, formats) = BpfSource::open(system, &wanted)?;
+        let (source, formats) = BpfSource::open(system, &wanted(probes))?;
         let (mut kept, mut decoders) = (vec![], vec![]);
         for (probe, format) in probes.iter().zip(formats) {
             let decoder = match format.map(|format| Decoder::new(probe.kind, &format)) {
@@ -175,6 +174,14 @@ impl Trace {
     /// The probes that are open.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
+    }
+
+    /// The optional probes that the kernel does not let BPF programs have, with the reason.
+    pub fn left_out(&self) -> &[String] {
+        match &self.tracer {
+            Tracer::Perf(_) => &[],
+            Tracer::Bpf(source) => source.left_out(),
+        }
     }
 
     /// Whether BPF programs read the probes, and not perf.
@@ -353,6 +360,11 @@ impl Trace {
     pub fn lost(&self) -> &BTreeMap<u32, u64> {
         &self.lost
     }
+}
+
+/// As the source of BPF programs takes probes.
+pub(crate) fn wanted(probes: &[Probe]) -> Vec<Wanted> {
+    probes.iter().map(|probe| (probe.kind, probe.required)).collect()
 }
 
 fn describe(

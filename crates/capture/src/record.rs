@@ -105,7 +105,8 @@ fn realtime_offset_ns() -> i64 {
 }
 
 /// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by` (`perf` or
-/// `bpf`), and, where they were chosen, `because` or `not_by_bpf`.
+/// `bpf`), and, where they were chosen, `because` or `not_by_bpf`; in `left_out` what BPF programs could not have, with the
+/// reason.
 pub const TRACING: &str = "dwell.tracing";
 
 /// The longest time between two rounds, in which the buffers are emptied, the status is reported and `stop` is checked.

@@ -5,6 +5,7 @@ use crate::quantity;
 use crate::settings::{self, VersionArgs};
 use crate::suggest;
 use anyhow::Context;
+use dwell_capture::record::TRACING;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -256,6 +257,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         let at_least = if metadata.lost.at_least { "at least " } else { "" };
         notes.push(format!("{at_least}{lost} trace events were lost while recording"));
     }
+    notes.extend(left_out(metadata));
     if metadata.has_least_lengths() {
         notes.push(
             "the log had no times: idle times and costs are lower bounds that follow from QEMU's decisions"
@@ -263,6 +265,15 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         );
     }
     notes
+}
+
+/// What the kernel did not let a recorder have, though it could do without.
+pub(crate) fn left_out(metadata: &Metadata) -> Vec<String> {
+    // A recorder has a handful of probes; whatever else is there is no recorder's.
+    const MOST: usize = 16;
+    let reasons = metadata.other.get(TRACING).and_then(|tracing| tracing["left_out"].as_array());
+    let reasons = reasons.into_iter().flatten().filter_map(serde_json::Value::as_str).take(MOST);
+    reasons.map(|reason| format!("not recorded: {}", reason.escape_debug())).collect()
 }
 
 /// Refuses advice on idle times that were not measured.

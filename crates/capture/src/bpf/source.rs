@@ -86,6 +86,17 @@ pub enum BpfError {
     },
 }
 
+impl BpfError {
+    /// Which tracepoint is left out, and why.
+    fn of_one(&self) -> String {
+        match self {
+            BpfError::Refused { event, source } => format!("{event}: {source}"),
+            BpfError::Missing { event, missing } => format!("{event}: this kernel's BTF has no `{missing}`"),
+            other => other.to_string(),
+        }
+    }
+}
+
 fn remedy_of_refusal(lacks: &[&str]) -> String {
     if lacks.is_empty() {
         return "a sandbox or security module forbids it; record outside of it, or use --source perf"
@@ -116,6 +127,8 @@ pub struct BpfSource {
     losses: Numbers,
     /// While it is 0 programs write nothing.
     gate: Numbers,
+    /// The tracepoints that could be done without and cannot be had, with the reason.
+    left_out: Vec<String>,
     /// Of each CPU, the losses that its last record reported.
     told: BTreeMap<u32, u64>,
     bytes: usize,
@@ -161,7 +174,7 @@ impl BpfSource {
         let losses = create("make a BPF map", Command::Numbers { count })?;
         let gate = create("make a BPF map", Command::Numbers { count: 1 })?;
         let maps = Maps { ring: ring.as_fd(), losses: losses.as_fd(), gate: gate.as_fd() };
-        let (mut programs, mut formats) = (vec![], vec![]);
+        let (mut programs, mut formats, mut left_out) = (vec![], vec![], vec![]);
         for ((kind, required), number) in wanted.iter().zip(0u16..) {
             let made = Blueprint::of(*kind, &btf).map_err(|error| no_blueprint(*kind, error)).and_then(
                 |blueprint| {
@@ -174,16 +187,37 @@ impl BpfSource {
                     programs.push(program);
                     formats.push(Some(format));
                 }
-                Err(_) if !required => formats.push(None),
-                Err(error) => return Err(error),
+                Err(error) if *required => return Err(error),
+                Err(error) => {
+                    formats.push(None);
+                    // Where no program is written there is nothing that the kernel could allow.
+                    let known = !matches!(error, BpfError::NoProgram { .. });
+                    left_out.extend(known.then(|| error.of_one()));
+                }
             }
         }
         let mapped = |source| BpfError::Ring { bytes, source };
         let gate = Numbers::map(gate.as_fd(), 1).map_err(mapped)?;
         let losses = Numbers::map(losses.as_fd(), cpus).map_err(mapped)?;
         let ring = Ring::map(ring.as_fd(), bytes).map_err(mapped)?;
-        let source = BpfSource { programs, links: vec![], ring, losses, gate, told: BTreeMap::new(), bytes };
+        let (links, told) = (vec![], BTreeMap::new());
+        let source = BpfSource { programs, links, ring, losses, gate, left_out, told, bytes };
         Ok((source, formats))
+    }
+
+    /// Loads a program for each of `wanted`, attaches none and unloads them again; returns what is left out of those that can
+    /// be done without, with the reason.
+    ///
+    /// # Errors
+    /// Why there are no programs, or not one that is required.
+    pub(crate) fn try_out(system: &dyn System, wanted: &[Wanted]) -> Result<Vec<String>, BpfError> {
+        let (source, _) = BpfSource::open_sized(system, wanted, 1, rustix::param::page_size())?;
+        Ok(source.left_out)
+    }
+
+    /// The tracepoints that could be done without and cannot be had, with the reason.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// The size of the ring buffer \[bytes\].

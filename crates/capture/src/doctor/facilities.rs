@@ -1,10 +1,14 @@
 //! What this machine lets a recorder use.
 
+use crate::bpf::{BpfError, BpfSource};
 use crate::kvm_stats::SourceError;
 use crate::perf::{Attributes, Source};
+use crate::plan::guest_probes;
+use crate::probe::wanted;
 use crate::rights::capabilities;
 use crate::system::System;
 use dwell_machine::{Absent, Machine};
+use dwell_trace::guest::GuestSource;
 use serde::Serialize;
 use std::io;
 
@@ -25,6 +29,8 @@ pub struct Facilities {
     pub perf: Perf,
     /// Whether the kernel describes its types (`/sys/kernel/btf/vmlinux`), which portable BPF programs need.
     pub btf: bool,
+    /// Whether the BPF programs of `record guest --source bpf` can be loaded.
+    pub bpf: Bpf,
     /// The tracepoints that recorders use, as far as they are there; `None` if tracefs could not be looked into.
     pub tracepoints: Option<Vec<&'static str>>,
     /// What hinders reading KVM's counters in debugfs; `None` if nothing does or that could not be asked.
@@ -60,6 +66,35 @@ impl Perf {
                 Perf::NotAsked
             }
             Err(_) => Perf::Missing,
+        }
+    }
+}
+
+/// Whether the BPF programs of `record guest --source bpf` can be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Bpf {
+    /// They can.
+    Allowed {
+        /// The tracepoints that are left out, with the reason.
+        left_out: Vec<String>,
+    },
+    /// They cannot.
+    Refused {
+        /// Why, with the remedy.
+        why: String,
+    },
+    /// The files are those of another machine; its kernel cannot be queried.
+    NotAsked,
+}
+
+impl Bpf {
+    /// Loads the programs, attaches none, and unloads them again.
+    fn examine(system: &dyn System) -> Bpf {
+        match BpfSource::try_out(system, &wanted(&guest_probes(GuestSource::Bpf))) {
+            Ok(left_out) => Bpf::Allowed { left_out },
+            Err(BpfError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
+            Err(error) => Bpf::Refused { why: error.to_string() },
         }
     }
 }
@@ -129,6 +164,7 @@ impl Facilities {
             perf_event_paranoid: system.number("/proc/sys/kernel/perf_event_paranoid"),
             perf: Perf::examine(system),
             btf: system.exists("/sys/kernel/btf/vmlinux"),
+            bpf: Bpf::examine(system),
             tracepoints: tracefs.open().map(|at| tracepoints(system, at)),
             kvm_statistics: statistics.map(|error| error.to_string()),
             kvm_statistics_error: statistics,

@@ -8,7 +8,7 @@
 mod facilities;
 mod recorder;
 
-pub use facilities::{Facilities, Mounted, Perf};
+pub use facilities::{Bpf, Facilities, Mounted, Perf};
 pub use recorder::{Obstacle, Recorder, Support};
 
 use crate::system::System;

@@ -105,6 +105,28 @@ fn each_missing_facility_has_its_own_remedy() {
     assert_eq!(remedies.len(), 14);
 }
 
+/// Each reason why BPF programs cannot be loaded is another one.
+#[test]
+fn what_hinders_bpf_programs_is_named() {
+    let bpf = |fake: &Fake| fake.report().facilities.bpf;
+    let why = |fake: &Fake| match bpf(fake) {
+        Bpf::Refused { why } => why,
+        other => panic!("{other:?}"),
+    };
+    let mut fake = Fake::of("6.18.44");
+    assert!(why(&fake).contains("CONFIG_DEBUG_INFO_BTF"), "{}", why(&fake));
+    fake.0.btf = Some(b"no BTF".to_vec());
+    assert!(why(&fake).contains("cannot understand"), "{}", why(&fake));
+    let Ok(btf) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        return dwell_testing::say!("SKIP this kernel has no BTF: what_hinders_bpf_programs_is_named");
+    };
+    fake.0.btf = Some(btf);
+    fake.file("/proc/self/status", "CapEff:\t0000004000000000\n");
+    assert!(why(&fake).contains("lacks CAP_BPF; run as root or with it"), "{}", why(&fake));
+    let elsewhere = Sysroot::at("/nowhere");
+    assert_eq!(Facilities::examine(&elsewhere).bpf, Bpf::NotAsked);
+}
+
 #[test]
 fn root_mounts_for_itself_what_is_not_mounted() {
     let fake = Fake::of("6.18.44");

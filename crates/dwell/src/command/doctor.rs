@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
-use dwell_capture::doctor::{Facilities, Mounted, Perf, Recordable, Recorder, Support};
+use dwell_capture::doctor::{Bpf, Facilities, Mounted, Perf, Recordable, Recorder, Support};
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_machine::{
     Facts, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm,
@@ -311,6 +311,13 @@ fn facilities(page: &mut Page, facilities: &Facilities) {
     let paranoid = facilities.perf_event_paranoid.map_or_else(|| "-".to_owned(), |level| level.to_string());
     page.line("perf", &format!("{perf} (kernel.perf_event_paranoid = {paranoid})"));
     page.line("kernel type information (BTF)", yes_no(facilities.btf));
+    let bpf = match &facilities.bpf {
+        Bpf::Allowed { left_out } if left_out.is_empty() => "programs can be loaded".to_owned(),
+        Bpf::Allowed { left_out } => format!("programs can be loaded, but not for {}", left_out.join(", ")),
+        Bpf::Refused { why } => why.clone(),
+        Bpf::NotAsked => "not asked".to_owned(),
+    };
+    page.line("BPF", &bpf);
 }
 
 fn recorders(page: &mut Page, recorders: &[Recorder]) {

@@ -88,7 +88,8 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
         return vec![("note:", what.to_owned())];
     }
     let notes = model::note_of_few(summary.all.episodes).into_iter();
-    let notes = notes.chain(model::note_of_time(&summary.metadata)).map(|note| ("note:", note));
+    let notes = notes.chain(model::note_of_time(&summary.metadata)).chain(model::left_out(&summary.metadata));
+    let notes = notes.map(|note| ("note:", note));
     let start_early = |number: u64, than: &str| {
         let episodes = format!("{} start", model::episodes(number));
         (number > 0).then(|| {

@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress::{self, per_second};
-use crate::{privileges, quantity, stop};
+use crate::{model, privileges, quantity, stop};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
@@ -152,6 +152,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
     let recorder = Recorder::open(target, Some(command_line()))?;
+    model::left_out(recorder.metadata()).iter().for_each(|note| output::note(note));
     // Before any other thread is started: capabilities are those of a thread, and inherited.
     privileges::keep_those_for_recording(&output);
     let stop = stop::on_ctrl_c()?;
