@@ -85,6 +85,30 @@ fn names_and_metadata_steer_neither_terminal_nor_spreadsheet() {
     assert_eq!(json["metadata"]["cpu_model"], "\u{9b}7m\u{202e}evil");
 }
 
+/// An idler cannot idle for 1,000 s in one: no share of that is printed.
+#[test]
+fn episodes_that_overlap_without_bounds_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("overlap.parquet");
+    let out = fs::File::create(&path).unwrap();
+    let mut writer = Writer::new(out, Metadata::new(Layer::Host), Packing::default()).unwrap();
+    (0..1_000).for_each(|n| writer.push(&Episode::new("a", n, 1_000_000_000)).unwrap());
+    writer.close().unwrap();
+    let path = path.to_str().unwrap();
+    for words in
+        [&["replay", path][..], &["tune", path], &["tune", path, "--format", "json"], &["info", path]]
+    {
+        let text = printed(words);
+        assert!(!text.contains("0000 %"), "{words:?}: {text}");
+        let named = if words[0] == "info" {
+            "999 episodes start before the previous one of the same idler has ended"
+        } else {
+            "1 idlers cannot idle for 1000.000 s in the 1.000 s of the recording: episodes of one idler overlap"
+        };
+        assert!(text.contains(named), "{words:?}: {text}");
+    }
+}
+
 #[test]
 fn errors_do_not_echo_what_steers() {
     let dir = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ pub use dwell_policy::catalogue::Terms;
 pub use pass::{ReplayError, Replayed, replay};
 pub use priced::{Figure, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError};
-pub use source::{Batch, Halves, Memory, RecordingSource, Run, Source, SourceError, Span};
+pub use source::{Batch, Halves, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span};
 pub use versions::Versions;
 
 // The examples of the README are compiled and run as tests.

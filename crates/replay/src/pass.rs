@@ -1,7 +1,7 @@
 //! One pass over all episodes of a source: what rules would have cost, and the lower bound.
 
 use crate::bound::OptimumBound;
-use crate::{Bank, Counts, Rule, RuleError, Source, SourceError, Span};
+use crate::{Bank, Counts, Overlapping, Rule, RuleError, Source, SourceError, Span};
 use dwell_policy::Nanos;
 
 /// What a pass found.
@@ -24,6 +24,9 @@ pub enum ReplayError {
     /// The recording cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The recording contradicts itself.
+    #[error(transparent)]
+    Overlapping(#[from] Overlapping),
 }
 
 /// Replays every rule over all episodes. `progress` gets the number of episodes replayed since its last call.
@@ -44,5 +47,7 @@ pub fn replay(
         progress(batch.episodes() as u64);
     })?;
     let span = source.time_recorded().unwrap_or(span);
-    Ok(Replayed { span, counts: bank.take(), optimum: optimum.counts() })
+    let optimum = optimum.counts();
+    Overlapping::check(source.idlers(), optimum.idle_ns, span)?;
+    Ok(Replayed { span, counts: bank.take(), optimum })
 }

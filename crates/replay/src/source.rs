@@ -132,6 +132,32 @@ impl Span {
     }
 }
 
+/// The episodes of an idler overlap so much that shares and rates have no meaning.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "{idlers} idlers cannot idle for {idle_s:.3} s in the {span_s:.3} s of the recording: episodes of one idler overlap; \
+     `dwell info` counts them"
+)]
+pub struct Overlapping {
+    /// How many idlers there are.
+    pub idlers: usize,
+    /// How long all episodes are \[s\].
+    pub idle_s: f64,
+    /// How long the recording is \[s\].
+    pub span_s: f64,
+}
+
+impl Overlapping {
+    /// Refuses what is more than twice as long as is possible. Less may be the inaccuracy of a trace, which is counted where
+    /// it is imported.
+    pub(crate) fn check(idlers: usize, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
+        if idle_ns <= 2 * idlers as u128 * u128::from(span.ns()) {
+            return Ok(());
+        }
+        Err(Overlapping { idlers, idle_s: idle_ns as f64 / 1e9, span_s: span.ns() as f64 / 1e9 })
+    }
+}
+
 /// The halves of a recording: the first to choose on, the second to judge on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halves {

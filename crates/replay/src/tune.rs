@@ -14,7 +14,7 @@ use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::priced::{Figure, Pricing, Row, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
-use crate::source::{Halves, Source, SourceError, Span};
+use crate::source::{Halves, Overlapping, Source, SourceError, Span};
 use dwell_policy::Nanos;
 use dwell_policy::catalogue::{Terms, learners};
 use dwell_policy::param::Setting;
@@ -60,6 +60,21 @@ pub enum TuneError {
         /// Episodes in the second half.
         second: u64,
     },
+    /// The states of all settings of all idlers would take too much memory.
+    #[error(
+        "cannot try {settings} settings on {idlers} idlers: that takes more than {} GiB of memory; record fewer idlers, or \
+         compare single settings with `dwell replay --set`",
+        MOST_STATES >> 28
+    )]
+    TooManyIdlers {
+        /// How many idlers.
+        idlers: usize,
+        /// How many settings.
+        settings: usize,
+    },
+    /// The recording contradicts itself.
+    #[error(transparent)]
+    Overlapping(#[from] Overlapping),
     /// The recording cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -70,6 +85,9 @@ pub enum TuneError {
 
 /// The fewest episodes that are tuned on: two in each block of both halves.
 pub const MIN_EPISODES: u64 = 4 * BLOCKS as u64;
+
+/// The most policies, of one setting and one idler each, that are replayed at once; each takes four bytes.
+const MOST_STATES: usize = 1 << 29;
 
 /// Costs this close to the best are equal; among equals the setting with the fewest changes is taken.
 const EQUAL: f64 = 0.005;
@@ -104,7 +122,14 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     if first.min(second) < MIN_EPISODES / 2 {
         return Err(TuneError::UnevenHalves { first, second });
     }
+    let (idlers, settings) = (task.source.idlers(), task.candidates.len());
+    if idlers.saturating_mul(settings) > MOST_STATES {
+        return Err(TuneError::TooManyIdlers { idlers, settings });
+    }
     let search = Search::run(task, &halves)?;
+    let mut span = search.fitted_span;
+    span.extend(search.judged_span);
+    Overlapping::check(idlers, search.optimum.iter().map(|counts| counts.idle_ns).sum(), span)?;
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let chosen = search.choose(task, &value);
     let hindsight = search.best_in_hindsight(&value);

@@ -136,6 +136,16 @@ fn too_short_a_recording_is_refused() {
     assert!(advise(&around(10_000, few + 1), Goal::LeastCost).is_ok());
 }
 
+/// 100,000 idlers took 8 GB, and the program ended when there was no more.
+#[test]
+fn more_idlers_than_fit_into_memory_are_refused() {
+    let idlers = Memory::new((0..2_000).map(|n| (if n == 1_500 { 50_000 } else { 0 }, 10_000)));
+    let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    let refused = advise_on(&idlers, Goal::LeastCost, present).unwrap_err();
+    assert!(matches!(refused, TuneError::TooManyIdlers { idlers: 50_001, .. }), "{refused}");
+    assert!(refused.to_string().contains("on 50001 idlers: that takes more than 2 GiB"), "{refused}");
+}
+
 #[test]
 fn a_certain_gain_of_a_sliver_of_a_cpu_is_not_worth_a_change() {
     // Two long episodes a second, each polled for 200 us first: nine tenths of the cost and 0.04 % of a CPU can be gained.
