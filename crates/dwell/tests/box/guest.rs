@@ -130,8 +130,9 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let script = format!(
         "{STATE}{LOAD}
         state begun
+        sleep 1
+        state before
         keep record dwell record guest --duration 2s -o /out/guest.parquet
-        state recorded
         keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --plan /out/plan.toml --format json
         keep apply.json dwell apply /out/plan.toml --format json
         sleep 0.2
@@ -139,7 +140,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
         sleep 1
         state later
         keep status.json dwell status --format json
-        keep verify.json dwell verify --budget 28s --turn 60ms --settle 20ms --format json
+        keep verify.json dwell verify --budget 20s --turn 60ms --settle 20ms --format json
         keep revert.json dwell revert --format json
         sleep 0.2
         state reverted
@@ -169,7 +170,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     assert_eq!(ran.json("history.json")[0]["state"], "reverted");
 
     // The plan is for less cost: here, fewer polls that fail. The kernel counts them itself.
-    let [before, after, back] = [("begun", "recorded"), ("applied", "later"), ("reverted", "ended")]
+    let [before, after, back] = [("begun", "before"), ("applied", "later"), ("reverted", "ended")]
         .map(|(from, to)| polls_per_s(&ran, from, to));
     let verdict = verify["verdict"].as_str().unwrap_or_default();
     let rounds = verify["rounds"].as_u64().unwrap_or(0);
