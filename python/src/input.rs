@@ -1,0 +1,216 @@
+//! Tables from Python: recordings as files in memory, episodes, and costs.
+
+use crate::episodes::{METADATA, cast, column, needed};
+use crate::{refused, wrong};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
+use arrow_schema::DataType;
+use dwell_fleet::{Costs, Question, Row, Unusable, vm_of};
+use dwell_recording::{Episode, Layer, Metadata, Packing, Reader, Writer};
+use dwell_replay::Values;
+use pyo3::PyResult;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Names of the columns with the path and the bytes of a file: as of Ray and Spark, and of DuckDB.
+const PATH: [&str; 2] = ["path", "filename"];
+const BYTES: [&str; 2] = ["bytes", "content"];
+
+/// What was given to `costs`.
+pub(crate) enum Recordings {
+    /// Whole files: batches with their paths and bytes.
+    Files(Vec<(ArrayRef, ArrayRef)>),
+    /// Recordings in memory by their names.
+    Episodes(Vec<(String, Vec<u8>)>),
+}
+
+/// Files or episodes of a table.
+pub(crate) fn recordings(batches: impl RecordBatchReader, layer: Layer) -> PyResult<Recordings> {
+    let schema = batches.schema();
+    if BYTES.iter().any(|name| schema.index_of(name).is_ok()) {
+        let mut files = vec![];
+        for batch in batches {
+            let batch = batch.map_err(wrong)?;
+            let paths = cast(needed(&batch, &PATH)?, &DataType::Utf8)?;
+            files.push((paths, cast(needed(&batch, &BYTES)?, &DataType::LargeBinary)?));
+        }
+        return Ok(Recordings::Files(files));
+    }
+    if layer == Layer::Iothread {
+        return Err(refused(
+            "cannot replay episodes of I/O threads from a table, which has no handlers: give the files, with columns \
+             `path` and `bytes`",
+        ));
+    }
+    let metadata = match schema.metadata().get(METADATA) {
+        Some(text) => serde_json::from_str(text).map_err(wrong)?,
+        None => Metadata::new(layer),
+    };
+    let mut found: BTreeMap<String, Episodes> = BTreeMap::new();
+    for batch in batches {
+        add_episodes(&batch.map_err(wrong)?, &metadata, &mut found)?;
+    }
+    let written =
+        found.into_iter().map(|(name, episodes)| Ok((name, episodes.writer.close().map_err(wrong)?.1)));
+    Ok(Recordings::Episodes(written.collect::<PyResult<_>>()?))
+}
+
+impl Recordings {
+    /// The costs of all, on all cores, in their order.
+    pub(crate) fn rows(self, question: &Question) -> Vec<Row> {
+        let row = |name: &str, bytes: &[u8]| {
+            let opened = Reader::from_bytes(name, bytes.to_vec()).map_err(Unusable::from);
+            Row::new(name.to_owned(), name, question, opened)
+        };
+        match self {
+            Recordings::Files(files) => {
+                let of_batch = |(paths, bytes): &(ArrayRef, ArrayRef)| -> Vec<Row> {
+                    let (paths, bytes) = (paths.as_string::<i32>(), bytes.as_binary::<i64>());
+                    let files = (0..paths.len()).into_par_iter();
+                    files.map(|at| row(paths.value(at), bytes.value(at))).collect()
+                };
+                files.iter().flat_map(of_batch).collect()
+            }
+            Recordings::Episodes(all) => all.par_iter().map(|(name, bytes)| row(name, bytes)).collect(),
+        }
+    }
+}
+
+/// A recording in the making.
+struct Episodes {
+    writer: Writer<Vec<u8>>,
+    /// Of each idler the end of its last episode \[ns\], where the table has no starts.
+    ends_ns: BTreeMap<String, u64>,
+}
+
+/// The name of the one recording of a table without names.
+const ALONE: &str = "recording";
+
+fn add_episodes(
+    batch: &RecordBatch,
+    metadata: &Metadata,
+    found: &mut BTreeMap<String, Episodes>,
+) -> PyResult<()> {
+    let optional = |names: &[&str], kind: &DataType| -> PyResult<Option<ArrayRef>> {
+        column(batch, names).map(|array| cast(array, kind)).transpose()
+    };
+    let number = |array: &Option<ArrayRef>, at: usize| {
+        array
+            .as_ref()
+            .filter(|array| array.is_valid(at))
+            .map(|array| array.as_primitive::<UInt64Type>().value(at))
+    };
+    let (names, idlers) =
+        (optional(&["recording", "vm"], &DataType::Utf8)?, optional(&["idler"], &DataType::Utf8)?);
+    let text = |array: &Option<ArrayRef>, at: usize, otherwise: &'static str| match array {
+        Some(array) if array.is_valid(at) => array.as_string::<i32>().value(at).to_owned(),
+        _ => otherwise.to_owned(),
+    };
+    let idle = cast(needed(batch, &["idle_ns"])?, &DataType::UInt64)?;
+    let starts = optional(&["start_ns"], &DataType::UInt64)?;
+    let windows = optional(&["window_ns"], &DataType::UInt64)?;
+    let halted = optional(&["halted"], &DataType::Boolean)?;
+    let latencies = optional(&["wake_latency_ns"], &DataType::UInt64)?;
+    let alone = optional(&["alone_ns"], &DataType::UInt64)?;
+    for at in 0..batch.num_rows() {
+        let Some(idle_ns) = number(&Some(idle.clone()), at) else {
+            return Err(refused(format!("`idle_ns` of row {at} is null")));
+        };
+        let name = text(&names, at, ALONE);
+        if !found.contains_key(&name) {
+            let packing = Packing { zstd_level: 1, ..Packing::default() };
+            let writer = Writer::new(vec![], metadata.clone(), packing).map_err(wrong)?;
+            found.insert(name.clone(), Episodes { writer, ends_ns: BTreeMap::new() });
+        }
+        let Some(recording) = found.get_mut(&name) else { continue };
+        let idler = text(&idlers, at, "idler");
+        let end_ns = recording.ends_ns.entry(idler.clone()).or_default();
+        let start_ns = number(&starts, at).unwrap_or(*end_ns);
+        *end_ns = start_ns.saturating_add(idle_ns);
+        let known = halted.as_ref().filter(|array| array.is_valid(at));
+        let episode = Episode {
+            window_ns: number(&windows, at),
+            halted: known.map(|array| array.as_boolean().value(at)),
+            wake_latency_ns: number(&latencies, at),
+            alone_ns: number(&alone, at),
+            ..Episode::new(&idler, start_ns, idle_ns)
+        };
+        recording.writer.push(&episode).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// A setting of a table of costs: `name=value name=value …`.
+fn values(text: &str) -> Values {
+    let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+    pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+}
+
+/// Each idle time of a table.
+pub(crate) fn idle_times(batches: impl RecordBatchReader, see: &mut dyn FnMut(u64)) -> PyResult<()> {
+    for batch in batches {
+        let idle = cast(needed(&batch.map_err(wrong)?, &["idle_ns"])?, &DataType::UInt64)?;
+        idle.as_primitive::<UInt64Type>().iter().flatten().for_each(&mut *see);
+    }
+    Ok(())
+}
+
+/// Rows of a table of costs.
+pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
+    let mut rows = vec![];
+    for batch in batches {
+        let batch = batch.map_err(wrong)?;
+        let text = |name: &str| cast(needed(&batch, &[name])?, &DataType::Utf8);
+        let number = |name: &str| cast(needed(&batch, &[name])?, &DataType::Int64);
+        let [recordings, layers, classes, errors, today] =
+            [text("recording")?, text("layer")?, text("class")?, text("error")?, text("today")?];
+        let [episodes, idlers, span, optimum, today_ns] = [
+            number("episodes")?,
+            number("idlers")?,
+            number("span_ns")?,
+            number("optimum_ns")?,
+            number("today_ns")?,
+        ];
+        let list =
+            DataType::List(std::sync::Arc::new(arrow_schema::Field::new("element", DataType::Int64, true)));
+        let costs = cast(needed(&batch, &["cost_ns"])?, &list)?;
+        let words = |array: &ArrayRef, at: usize| {
+            array.is_valid(at).then(|| array.as_string::<i32>().value(at).to_owned())
+        };
+        for at in 0..batch.num_rows() {
+            let recording = words(&recordings, at).ok_or_else(|| refused("`recording` is null"))?;
+            let unsigned = |array: &ArrayRef| {
+                let known = array.is_valid(at).then(|| array.as_primitive::<Int64Type>().value(at));
+                let number = known.and_then(|number| u64::try_from(number).ok());
+                number
+                    .ok_or_else(|| refused(format!("{recording}: a number of its costs is null or negative")))
+            };
+            let of_row = || -> PyResult<Costs> {
+                let list = costs.as_list::<i32>().value(at);
+                let list = list.as_primitive::<Int64Type>();
+                let each = list.iter().map(|cost| cost.and_then(|cost| u64::try_from(cost).ok()));
+                let cost_ns: Option<Vec<u64>> = each.collect();
+                let layer = words(&layers, at).and_then(|name| Layer::from_name(&name));
+                Ok(Costs {
+                    layer: layer.ok_or_else(|| refused(format!("{recording}: its layer is not known")))?,
+                    class: words(&classes, at),
+                    episodes: unsigned(&episodes)?,
+                    idlers: unsigned(&idlers)?,
+                    span_ns: unsigned(&span)?,
+                    optimum_ns: unsigned(&optimum)?,
+                    today_ns: unsigned(&today_ns)?,
+                    today: words(&today, at).map(|text| values(&text)),
+                    cost_ns: cost_ns
+                        .ok_or_else(|| refused(format!("{recording}: a cost is null or negative")))?,
+                })
+            };
+            let costs = match words(&errors, at) {
+                Some(error) => Err(error),
+                None => Ok(of_row()?),
+            };
+            rows.push(Row { vm: vm_of(&recording), recording, costs });
+        }
+    }
+    Ok(rows)
+}

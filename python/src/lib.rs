@@ -1,0 +1,220 @@
+//! The native part of the Python package `dwell`: arguments, Arrow in and out. What is computed is in `dwell-fleet` and
+//! `dwell-replay`; the package's Python part has the documentation.
+
+mod episodes;
+mod input;
+mod output;
+
+use dwell_fleet::{Classes, Fineness, HeldOut, Question, Row};
+use dwell_policy::param::{Setting, known_version};
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::Reader;
+use dwell_replay::advice::{Goal, Worth};
+use dwell_replay::tune::{Task, tune as advise};
+use dwell_replay::{RecordingSource, Versions, WakeupLatency, check, grid};
+use dwell_stats::{LogHistogram, Resolution};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3_arrow::input::AnyRecordBatch;
+use pyo3_arrow::{PyRecordBatch, PyTable};
+use std::path::PathBuf;
+
+/// An error as Python's `ValueError`, with its causes.
+fn wrong(error: impl std::error::Error) -> PyErr {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    PyValueError::new_err(text)
+}
+
+/// An error in words.
+fn refused(text: impl Into<String>) -> PyErr {
+    PyValueError::new_err(text.into())
+}
+
+fn layer_of(name: &str) -> PyResult<Layer> {
+    Layer::from_name(name)
+        .filter(|layer| *layer != Layer::Timer)
+        .ok_or_else(|| refused(format!("layer `{name}`: write host, guest or iothread")))
+}
+
+/// The release asked for, else `otherwise`.
+fn version_of(layer: Layer, text: Option<&str>, otherwise: Versions) -> PyResult<Version> {
+    let Some(text) = text else { return Ok(otherwise.of(layer)) };
+    let version = Version::parse(text)
+        .ok_or_else(|| refused(format!("version `{text}`: write a release such as 6.18 or 10.0")))?;
+    known_version(layer, version).map_err(|unknown| refused(format!("version `{text}`: {unknown}")))?;
+    Ok(version)
+}
+
+fn fineness_of(name: &str) -> PyResult<Fineness> {
+    let found = Fineness::ALL.into_iter().find(|grid| grid.name() == name);
+    found.ok_or_else(|| refused(format!("grid `{name}`: write coarse or fine")))
+}
+
+fn all_settings(layer: &str, version: Option<&str>, grid: &str) -> PyResult<Vec<Setting>> {
+    let layer = layer_of(layer)?;
+    Ok(fineness_of(grid)?.settings(layer, version_of(layer, version, Versions::NEWEST)?))
+}
+
+/// A recording in a file or in memory.
+#[derive(FromPyObject)]
+enum Source {
+    #[pyo3(transparent)]
+    Bytes(Vec<u8>),
+    #[pyo3(transparent)]
+    Path(PathBuf),
+}
+
+impl Source {
+    fn open(self) -> PyResult<Reader> {
+        match self {
+            Source::Bytes(bytes) => Reader::from_bytes("recording", bytes).map_err(wrong),
+            Source::Path(path) if !path.exists() => {
+                Err(PyOSError::new_err(format!("cannot open the recording {}: no such file", path.display())))
+            }
+            Source::Path(path) => Reader::open(&path).map_err(wrong),
+        }
+    }
+}
+
+#[pyfunction]
+fn settings(layer: &str, version: Option<&str>, grid: &str) -> PyResult<Vec<String>> {
+    Ok(all_settings(layer, version, grid)?.iter().map(ToString::to_string).collect())
+}
+
+#[pyfunction]
+fn read(py: Python<'_>, source: Source) -> PyResult<PyTable> {
+    py.detach(|| episodes::read(&source.open()?))
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // Python's keyword arguments.
+fn costs(
+    py: Python<'_>,
+    recordings: AnyRecordBatch,
+    halt_cost_ns: u64,
+    layer: &str,
+    version: Option<&str>,
+    grid: &str,
+    recorded_latency_ns: u64,
+    label: Option<String>,
+) -> PyResult<PyRecordBatch> {
+    let of = layer_of(layer)?;
+    let version = version_of(of, version, Versions::NEWEST)?;
+    let question = Question::new(of, version, Nanos(halt_cost_ns), fineness_of(grid)?)
+        .without_latency(Nanos(recorded_latency_ns))
+        .with_label(label);
+    let reader = recordings.into_reader()?;
+    // The engine takes its time without the interpreter's lock.
+    py.detach(|| {
+        let rows = input::recordings(reader, of)?.rows(&question);
+        output::costs(&question, &rows)
+    })
+}
+
+#[pyfunction]
+fn rollout(
+    py: Python<'_>,
+    costs: AnyRecordBatch,
+    layer: &str,
+    version: Option<&str>,
+    grid: &str,
+    numbers: Vec<usize>,
+    held_out: &str,
+    classes: Option<Vec<(String, String)>>,
+) -> PyResult<String> {
+    let settings = all_settings(layer, version, grid)?;
+    let held_out = HeldOut::parse(held_out).map_err(|why| refused(format!("held_out: {why}")))?;
+    let reader = costs.into_reader()?;
+    py.detach(|| {
+        let mut rows: Vec<Row> = input::costs(reader)?;
+        if let Some(classes) = classes {
+            classes.into_iter().collect::<Classes>().apply(&mut rows);
+        }
+        let found = dwell_fleet::rollout(&rows, &settings, &numbers, &held_out).map_err(wrong)?;
+        serde_json::to_string(&found).map_err(wrong)
+    })
+}
+
+#[pyfunction]
+fn tune(
+    py: Python<'_>,
+    source: Source,
+    halt_cost_ns: u64,
+    layer: Option<&str>,
+    version: Option<&str>,
+    min_gain: f64,
+) -> PyResult<String> {
+    py.detach(|| {
+        let reader = source.open()?;
+        let metadata = reader.metadata().clone();
+        let layer = layer.map_or(Ok(metadata.layer), layer_of)?;
+        let version = version_of(layer, version, Versions::of_recording(&metadata))?;
+        if metadata.has_least_lengths() {
+            return Err(refused("cannot advise: the recording has only lower bounds of idle times"));
+        }
+        let latency = WakeupLatency::of_recording(&reader).map_err(wrong)?;
+        let latency = latency.unwrap_or_else(|| WakeupLatency::constant(Nanos(halt_cost_ns)));
+        let source = RecordingSource::new(reader, layer == Layer::Iothread);
+        let checked = check::self_check(&source).map_err(wrong)?;
+        if checked.contradicts() {
+            return Err(refused(format!("cannot advise: {checked}")));
+        }
+        let source = source.with_poll_pass(checked.poll_pass());
+        let present = check::setting_of(layer, version, &metadata.settings);
+        let advice = advise(&Task {
+            source: &source,
+            present: present.unwrap_or_else(|| Setting::defaults(layer, version)),
+            candidates: &grid::settings(layer, version),
+            goal: Goal::LeastCost,
+            halt_cost: Nanos(halt_cost_ns),
+            wakeup_latency: &latency,
+            worth_a_change: Worth { cpu_share: min_gain, ..Worth::default() },
+            progress: &|_| {},
+        })
+        .map_err(wrong)?;
+        let mut object = serde_json::to_value(&advice).map_err(wrong)?;
+        object["advice"] = advice.words().into();
+        object["front"] = serde_json::Value::Null;
+        Ok(object.to_string())
+    })
+}
+
+#[pyfunction]
+fn histogram(py: Python<'_>, episodes: AnyRecordBatch, per_octave: u32) -> PyResult<PyRecordBatch> {
+    let resolution = match per_octave {
+        1 => Resolution::Octave,
+        8 => Resolution::Eighth,
+        1024 => Resolution::Thousandth,
+        _ => return Err(refused(format!("per_octave = {per_octave}: write 1, 8 or 1024"))),
+    };
+    let reader = episodes.into_reader()?;
+    py.detach(|| {
+        let mut histogram = LogHistogram::new(resolution);
+        input::idle_times(reader, &mut |idle_ns| histogram.add(idle_ns))?;
+        output::histogram(&histogram)
+    })
+}
+
+/// The native functions of the package.
+#[pymodule]
+fn _dwell(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<PyRecordBatch>()?;
+    module.add_class::<PyTable>()?;
+    module.add_function(wrap_pyfunction!(settings, module)?)?;
+    module.add_function(wrap_pyfunction!(read, module)?)?;
+    module.add_function(wrap_pyfunction!(costs, module)?)?;
+    module.add_function(wrap_pyfunction!(rollout, module)?)?;
+    module.add_function(wrap_pyfunction!(tune, module)?)?;
+    module.add_function(wrap_pyfunction!(histogram, module)?)?;
+    Ok(())
+}
