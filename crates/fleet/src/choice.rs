@@ -164,7 +164,7 @@ mod tests {
         let mut random = SplitMix64::new(7);
         let (mut cases, mut missed, mut worst) = (0, 0, 1.0f64);
         for _ in 0..400 {
-            let (units, settings) = (1 + random.below(12) as usize, 1 + random.below(9) as usize);
+            let (units, settings) = (1 + random.below(12), 1 + random.below(9));
             let rows: Vec<Vec<u64>> =
                 (0..units).map(|_| (0..settings).map(|_| 1 + random.below(1_000)).collect()).collect();
             let costs = matrix(&rows);

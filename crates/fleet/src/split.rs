@@ -25,7 +25,7 @@ impl HeldOut {
         let (number, scale) =
             text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
         match number.parse::<f64>().map(|number| number / scale) {
-            Ok(share) if share == 0.0 => Ok(HeldOut::Nothing),
+            Ok(0.0) => Ok(HeldOut::Nothing),
             Ok(share) if share > 0.0 && share < 1.0 => Ok(HeldOut::Vms(share)),
             Ok(_) => Err(format!("`{text}` is not a share of the VMs; write it as 50% or 0.5")),
             Err(_) if text.is_empty() => Err("the name of a folder is empty".to_owned()),
