@@ -19,6 +19,7 @@
 //! With `-icount` ([`VIRTUAL_TIME`]) the guest's clock counts its instructions. That the emulator is not run for a while
 //! then does not show in the guest, and what is measured there does not depend on the load of the machine outside.
 
+mod control;
 mod cpio;
 mod guest;
 mod inside;
@@ -34,6 +35,7 @@ type Check = fn(&str) -> Result<(), String>;
 const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
     ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
+    ("the_guest_layer_is_controlled", control::the_guest_layer_is_controlled),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),

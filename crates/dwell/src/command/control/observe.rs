@@ -6,7 +6,7 @@ use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
 use dwell_control::{Episode, Histograms, Observed};
 use dwell_machine::Machine;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::Counts;
+use dwell_replay::{Counts, Span};
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
@@ -156,6 +156,14 @@ impl Cpuidle {
         }
     }
 
+    /// The part of it that falls into a share of the time in which it was counted.
+    fn part(self, share: f64) -> Cpuidle {
+        // No more than there was.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let part = |number: u64| (number as f64 * share.clamp(0.0, 1.0)).round() as u64;
+        Cpuidle { polls: part(self.polls), polled_us: part(self.polled_us), halts: part(self.halts) }
+    }
+
     /// As counts of so many episodes.
     fn counts(self, episodes: u64) -> Counts {
         Counts {
@@ -196,31 +204,38 @@ impl Guest {
         let (after, took) = (cpus(machine), begun.elapsed());
         self.last = Some((after.clone(), Instant::now()));
         let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();
-        Ok(found.observed(&since(&after, &before), share))
+        Ok(found.observed(&since(&after, &before), took, share))
     }
 }
 
-/// The episodes of a burst, by CPU.
+/// The episodes of a burst, by CPU, from the first start to the last end.
 #[derive(Default)]
-struct Found(BTreeMap<u32, Vec<Episode>>);
+struct Found {
+    cpus: BTreeMap<u32, Vec<Episode>>,
+    span: Span,
+}
 
 impl Observer for Found {
     fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
         for episode in found {
             if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
-                self.0.entry(cpu).or_default().push(Episode::of(episode.idle_ns));
+                self.cpus.entry(cpu).or_default().push(Episode::of(episode.idle_ns));
+                self.span.add(episode.start_ns, episode.idle_ns);
             }
         }
     }
 }
 
 impl Found {
-    fn observed(self, counted: &Cpus, share: f64) -> Vec<Observed> {
+    /// The counters were read before the recorder began and after it had ended, `counting` apart: of them the part that falls
+    /// into the time of the episodes.
+    fn observed(self, counted: &Cpus, counting: Duration, share: f64) -> Vec<Observed> {
+        let part = self.span.ns() as f64 / counting.as_nanos().max(1) as f64;
         let of = |(cpu, episodes): (u32, Vec<Episode>)| {
-            let counts = counted.get(&cpu)?.counts(episodes.len() as u64);
+            let counts = counted.get(&cpu)?.part(part).counts(episodes.len() as u64);
             Some(Observed { share, ..Observed::new(cpu.into(), counts, episodes) })
         };
-        self.0.into_iter().filter_map(of).collect()
+        self.cpus.into_iter().filter_map(of).collect()
     }
 }
 
@@ -249,9 +264,16 @@ mod tests {
         assert_eq!(since[&0], Cpuidle::default());
         let counts = since[&1].counts(6);
         assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
-        let found = Found([(1, vec![Episode::of(9); 6])].into());
-        let observed = found.observed(&since, 0.1);
+        let found = |span_ns: u64| {
+            let mut found = Found { cpus: [(1, vec![Episode::of(9); 6])].into(), span: Span::default() };
+            found.span.add(1_000, span_ns);
+            found
+        };
+        let observed = found(20_000).observed(&since, Duration::from_micros(20), 0.1);
         assert_eq!((observed.len(), observed[0].idler, observed[0].counted), (1, 1, counts));
+        // Counted over three times as long as recorded.
+        let part = &found(20_000).observed(&since, Duration::from_micros(60), 0.1)[0].counted;
+        assert_eq!((part.polls, part.halts, part.polled_ns), (2, 1, 30_000));
     }
 
     #[test]

@@ -1,0 +1,89 @@
+//! The live controller on a whole machine: its changes, what they save by the kernel's own count, and the originals afterwards.
+
+use crate::VIRTUAL_TIME;
+use crate::machine::{Job, Ran};
+use dwell_testing::say;
+use std::time::{Duration, Instant};
+
+/// What cpuidle has counted of CPU 0, and haltpoll's parameters.
+const COUNTED: &str = "
+    counted() {
+        cd /sys/devices/system/cpu/cpu0/cpuidle
+        cat state0/time state0/usage state1/usage >/out/$1.counted
+        cat /proc/uptime >>/out/$1.counted
+        grep . /sys/module/haltpoll/parameters/* >/out/$1.parameters
+        cd /
+    }
+    phase() {
+        inside nap 0 $2 1000000 $3 >/dev/null & load=$!
+        sleep $4
+        counted $1.begun
+        sleep 1
+        counted $1.ended
+        kill $load
+    }
+";
+
+/// The halt cost \[us\].
+const K: f64 = 60.0;
+
+/// Cost in a phase: CPU time polled and halts at their cost, as a share of a CPU.
+fn cost(ran: &Ran, phase: &str) -> f64 {
+    let numbers = |when: &str| -> Vec<f64> {
+        let text = ran.text(&format!("{phase}.{when}.counted"));
+        text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    let (begun, ended) = (numbers("begun"), numbers("ended"));
+    let by = |place: usize| ended[place] - begun[place];
+    (by(0) + K * by(2)) / (by(3) * 1e6)
+}
+
+/// Two loads one after the other, under the defaults and under control.
+pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
+    let script = format!(
+        "{COUNTED}
+        counted first
+        phase default.long 150 exponential 0.3
+        at default.long
+        phase default.short 30 constant 0.3
+        at default.short
+        dwell control --mode active --layer guest --halt-cost 60us >/out/control.txt 2>&1 & control=$!
+        sleep 0.5
+        phase controlled.long 150 exponential 2
+        at controlled.long
+        keep status.json dwell control status
+        phase controlled.short 30 constant 2
+        at controlled.short
+        keep stop.json dwell control stop
+        wait $control
+        counted last
+    "
+    );
+    let job = Job {
+        options: &VIRTUAL_TIME,
+        append: "cpuidle_haltpoll.force=1",
+        script: &script,
+        limit: Duration::from_secs(600),
+        ..Job::default()
+    };
+    let begun = Instant::now();
+    let ran = job.run(test)?;
+    ["status.json", "stop.json"].iter().for_each(|command| ran.succeeded(command));
+    let lines = ran.text("control.txt");
+    lines.lines().for_each(|line| say!("{test}: {line}"));
+    let status = ran.json("status.json");
+    for phase in ["long", "short"] {
+        let [default, controlled] =
+            ["default", "controlled"].map(|arm| cost(&ran, &format!("{arm}.{phase}")));
+        say!(
+            "{test}: {phase}: {:.1} % of a CPU by default, {:.1} % controlled",
+            100.0 * default,
+            100.0 * controlled
+        );
+    }
+    say!("{test}: {} ; {:.0} s", status["layers"][0]["cpu_share"], begun.elapsed().as_secs_f64());
+    assert_eq!(ran.text("last.parameters"), ran.text("first.parameters"));
+    assert!(lines.contains("guest: the originals are in force again"), "{lines}");
+    assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}\n{status}");
+    Ok(())
+}
