@@ -1,18 +1,23 @@
 use dwell_replay::number;
 
 /// A logarithmic histogram as text: one line for each bucket from the first to the last that holds anything, with its
-/// lower end, number, share, share of it and all before it, and a bar. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.
+/// lower end, number, share, share of it and all before it, and a bar. After zeros, of which there may be one by chance, the
+/// next line is the next that holds anything. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.
 pub fn histogram(buckets: &[u64]) -> String {
     const WIDTH: f64 = 36.0;
     let held = |b: &u64| *b > 0;
     let (Some(first), Some(last)) = (buckets.iter().position(held), buckets.iter().rposition(held)) else {
         return String::new();
     };
+    let after_zeros = buckets.iter().skip(1).position(held).map_or(1, |place| place + 1);
     let total: u64 = buckets.iter().sum();
     let most = buckets.iter().copied().max().unwrap_or(1);
     let mut text = String::new();
     let mut so_far = 0;
     for (bucket, &episodes) in buckets.iter().enumerate().take(last + 1).skip(first) {
+        if first == 0 && (1..after_zeros).contains(&bucket) {
+            continue;
+        }
         let from = if bucket == 0 { 0.0 } else { 2f64.powi(i32::try_from(bucket - 1).unwrap_or(i32::MAX)) };
         let bar = bar(episodes as f64 / most as f64 * WIDTH);
         so_far += episodes;
@@ -50,5 +55,9 @@ mod tests {
         assert!(lines[0].starts_with("      2 ns             3   75.0 %   75.0 %  █"), "{}", lines[0]);
         assert_eq!(lines[1], "      4 ns             0   0.00 %   75.0 %");
         assert_eq!(histogram(&[0; 8]), "");
+        let zeros = histogram(&[1, 0, 0, 0, 2, 0, 1]);
+        let begins: Vec<&str> = zeros.lines().map(|line| line[..10].trim()).collect();
+        assert_eq!(begins, ["0", "8 ns", "16 ns", "32 ns"]);
+        assert_eq!(histogram(&[3, 0]).lines().count(), 1);
     }
 }

@@ -47,7 +47,9 @@ pub(crate) struct HaltingVcpu {
     vm: VmFd,
     stats: Option<Stats>,
     go: Sender<()>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<u64>>,
+    /// CPU time of the vCPU's thread, once it has been run \[ns\].
+    pub(crate) cpu_ns: u64,
     memory: *mut Memory,
     wake: EventFd,
 }
@@ -93,7 +95,7 @@ impl HaltingVcpu {
         let thread = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
         let thread =
             Some(thread.spawn(move || run(vcpu, &gone)).map_err(|error| format!("thread: {error}"))?);
-        Ok(HaltingVcpu { vm, stats, go, thread, memory, wake })
+        Ok(HaltingVcpu { vm, stats, go, thread, cpu_ns: 0, memory, wake })
     }
 
     /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
@@ -132,19 +134,23 @@ impl HaltingVcpu {
                 }
             }
         }
-        self.thread.take().unwrap().join().unwrap();
+        self.cpu_ns = self.thread.take().unwrap().join().unwrap();
         self.stats.take().unwrap().read()
     }
 }
 
-/// The vCPU's thread: it exists from the beginning, so that a recorder can find it, and runs the guest when told to.
-fn run(mut vcpu: VcpuFd, go: &Receiver<()>) {
+/// The vCPU's thread: it exists from the beginning, so that a recorder can find it, and runs the guest when told to. Returns
+/// its CPU time \[ns\].
+fn run(mut vcpu: VcpuFd, go: &Receiver<()>) -> u64 {
     if go.recv().is_err() {
-        return;
+        return 0;
     }
     loop {
         match vcpu.run() {
-            Ok(VcpuExit::IoOut(0xee, _)) => return,
+            Ok(VcpuExit::IoOut(0xee, _)) => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                return u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0);
+            }
             Ok(VcpuExit::Intr) => {}
             Err(error) if error.errno() == libc::EINTR => {}
             other => panic!("unexpected exit {other:?}"),

@@ -313,8 +313,8 @@ impl Common {
     }
 
     fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
-        let mut text = format!(
-            "{}: {} of {} idler{} over {}, from {} lines of {}\n",
+        let mut text = output::wrapped(&format!(
+            "{}: {} of {} idler{} over {}, from {} lines of {}",
             self.output.display(),
             crate::model::episodes(contents.episodes),
             contents.idlers.len(),
@@ -322,7 +322,7 @@ impl Common {
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
             self.file.display()
-        );
+        ));
         let mut note = |number: u64, what: &str| {
             if number > 0 {
                 text.push_str(&format!("  {} {what}\n", count(number.into())));
@@ -366,16 +366,17 @@ fn overlapping(overlaps: &Overlaps) -> String {
 fn judged(decisions: &DecisionCounts) -> String {
     let share =
         if decisions.traced > 0 { decisions.determined as f64 / decisions.traced as f64 } else { 0.0 };
-    let mut text = format!(
-        "  {} decisions checked against the rule: {} contradict it; for {} ({}) the known times allow only this decision\n",
+    let line = |text: &str| output::hanging("  ", "    ", text);
+    let mut text = line(&format!(
+        "{} decisions checked against the rule: {} contradict it; for {} ({}) the known times allow only this decision",
         count(decisions.traced.into()),
         count(decisions.contradicted.into()),
         count(decisions.determined.into()),
         percent(share),
-    );
-    if let Some(line) = decisions.first_contradicted_line {
-        text.push_str(&format!(
-            "  the first contradiction is in line {line}; were other parameters in force (--in-force), or changed meanwhile?\n"
+    ));
+    if let Some(number) = decisions.first_contradicted_line {
+        text += &line(&format!(
+            "the first contradiction is in line {number}; were other parameters in force (--in-force), or changed meanwhile?"
         ));
     }
     text

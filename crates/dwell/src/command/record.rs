@@ -197,8 +197,8 @@ const LISTED: usize = 10;
 
 fn words(recorded: &Recorded) -> String {
     let seconds = recorded.elapsed_ns as f64 / 1e9;
-    let mut text = format!(
-        "{}: {} of {} idler{} in {}, {} per second; {} events, {}{} lost\n",
+    let mut text = output::wrapped(&format!(
+        "{}: {} of {} idler{} in {}, {} per second; {} events, {}{} lost",
         recorded.output,
         crate::model::episodes(recorded.episodes),
         recorded.idlers.len(),
@@ -208,7 +208,7 @@ fn words(recorded: &Recorded) -> String {
         count(recorded.events.into()),
         if recorded.lost_at_least { "at least " } else { "" },
         count(recorded.lost_events.into()),
-    );
+    ));
     let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
     by_rate.sort_by_key(|idler| std::cmp::Reverse(idler.episodes));
     for idler in by_rate.iter().take(LISTED) {
