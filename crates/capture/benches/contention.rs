@@ -13,7 +13,6 @@
 //!
 //! It would be surprising if the events of a core that nobody shares cost much: there is one of each kind in a halt.
 
-#[allow(dead_code, reason = "shared with the tests")]
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -99,6 +99,13 @@ pub(crate) fn note(text: &str) {
     eprintln!("{}", harmless::line(text));
 }
 
+/// Prints a sentence on stderr, in lines that fit.
+pub(crate) fn remark(text: &str) {
+    for line in wrapped(text).lines() {
+        note(line);
+    }
+}
+
 /// Prints a table as CSV.
 pub(crate) fn csv(table: &Table) -> anyhow::Result<()> {
     Ok(table.write_csv(io::stdout().lock())?)

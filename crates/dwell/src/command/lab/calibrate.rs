@@ -51,10 +51,10 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         }
     }
     for note in rig.notes() {
-        eprintln!("note: {note}");
+        output::remark(&format!("note: {note}"));
     }
     let stored = if args.dry_run { "not stored" } else { "stored" };
-    eprintln!("{stored}: {}", path.display());
+    output::remark(&format!("{stored}: {}", path.display()));
     Ok(Answer::Yes)
 }
 
@@ -101,7 +101,10 @@ pub(crate) fn calibrate(
             enough(&results)?;
         }
         for warning in &results.warnings {
-            eprintln!("warning: gap of {}: {warning}", dwell_report::duration(gap.get() as f64));
+            output::remark(&format!(
+                "warning: gap of {}: {warning}",
+                dwell_report::duration(gap.get() as f64)
+            ));
         }
         let cost = cost(gap, &measurements);
         costs.push(cost.context("cannot compute the cost of a halt: KVM does not count polled time here")?);

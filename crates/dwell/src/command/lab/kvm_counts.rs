@@ -31,7 +31,8 @@ const SHOWN_AS_NONE: f64 = 0.005;
 pub(crate) fn text(arms: &[ArmCounts], round: &str) -> String {
     let shown = arms.iter().flat_map(|arm| arm.per_round.iter().filter(|(_, n)| **n >= SHOWN_AS_NONE));
     let names: BTreeSet<&String> = shown.map(|(name, _)| name).collect();
-    let columns = arms.iter().map(|arm| Column::number(&arm.arm, &arm.arm));
+    // The first arm is the baseline.
+    let columns = (0..).zip(arms).map(|(place, arm)| Column::number(&arm.arm, &arm.arm).rank(place));
     let mut table = Table::new([Column::text("KVM's name", "name")].into_iter().chain(columns));
     for name in names {
         let cell =

@@ -132,14 +132,14 @@ fn table(compared: &Compared) -> Table {
         Column::text("gaps", "gaps"),
         Column::text("arm", "arm"),
         Column::number("cost/wakeup", "cost_ns_per_wakeup"),
-        Column::text("/ today's rule, 95 %", "cost_ratio"),
-        Column::number("polled", "polled_ns_per_wakeup"),
-        Column::number("halts", "halts_per_wakeup"),
-        Column::number("CPU/wakeup", "cpu_ns_per_wakeup"),
-        Column::text("/ today's rule", "cpu_ratio"),
-        Column::number("p50", "p50_ns"),
-        Column::text("/ today's rule", "p50_ratio"),
-        Column::number("p99", "p99_ns"),
+        Column::text("/ today's rule, 95 %", "cost_ratio").rank(1),
+        Column::number("polled", "polled_ns_per_wakeup").rank(4),
+        Column::number("halts", "halts_per_wakeup").rank(5),
+        Column::number("CPU/wakeup", "cpu_ns_per_wakeup").rank(2),
+        Column::text("/ today's rule", "cpu_ratio").rank(7),
+        Column::number("p50", "p50_ns").rank(3),
+        Column::text("/ today's rule", "p50_ratio").rank(7),
+        Column::number("p99", "p99_ns").rank(6),
     ]);
     for GapsResult { gaps, results, .. } in &compared.campaigns {
         for arm in super::results::arms(results) {
@@ -184,32 +184,32 @@ fn verdict(compared: &Compared, place: Poller) -> String {
 
 fn print(compared: &Compared) -> anyhow::Result<()> {
     let price = duration(compared.halt_cost_ns as f64);
-    let mut text = format!(
+    let title = format!(
         "Policies measured live, per wakeup; cost is the time polled plus {price} per halt; the last arm is today's rule \
-         measured again\n\n{}\n",
-        output::fitted(&table(compared))
+         measured again"
     );
+    let mut text = format!("{}\n{}\n", output::wrapped(&title), output::fitted(&table(compared)));
     for place in Poller::ALL {
-        text += &format!("{}\n", verdict(compared, place));
+        text += &output::wrapped(&verdict(compared, place));
     }
     output::text(&text)?;
     for Late { place, late_ns } in &compared.late_ns {
-        eprintln!(
+        output::remark(&format!(
             "{place}: the wakeup latency of a halt is {}; it is subtracted from idle times",
             duration(*late_ns as f64)
-        );
+        ));
     }
     for GapsResult { gaps, place, results, .. } in &compared.campaigns {
-        eprintln!(
+        output::remark(&format!(
             "{place}, {gaps}: {} rounds, {} blocks repeated because other programs used CPU time",
             results.rounds, results.gating.rejected
-        );
+        ));
         for warning in &results.warnings {
-            eprintln!("warning: {place}, {gaps}: {warning}");
+            output::remark(&format!("warning: {place}, {gaps}: {warning}"));
         }
     }
     for note in &compared.notes {
-        eprintln!("note: {note}");
+        output::remark(&format!("note: {note}"));
     }
     Ok(())
 }

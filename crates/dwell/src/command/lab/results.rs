@@ -50,12 +50,13 @@ pub(crate) fn print<T: Serialize>(
         Format::Csv => output::csv(&long(report.results)),
         Format::Table => {
             let results = report.results;
-            let mut text = format!("{title}\n\n{}\n", output::fitted(&values(results, shown)));
-            text += &format!(
-                "Ratio to the baseline, with {} % intervals; the last arm is the baseline measured again:\n\n{}",
-                (results.confidence * 100.0).round(),
-                output::fitted(&compared(results, shown))
+            let mut text =
+                format!("{}\n{}\n", output::wrapped(title), output::fitted(&values(results, shown)));
+            let heading = format!(
+                "Ratio to the baseline, with {} % intervals; the last arm is the baseline measured again:",
+                (results.confidence * 100.0).round()
             );
+            text += &format!("{}\n{}", output::wrapped(&heading), output::fitted(&compared(results, shown)));
             text += more;
             output::text(&text)?;
             notes(report);
@@ -67,18 +68,18 @@ pub(crate) fn print<T: Serialize>(
 /// Notes and warnings, on stderr.
 pub(crate) fn notes<T: Serialize>(report: &Report<'_, T>) {
     let results = report.results;
-    eprintln!(
-        "{} rounds in {}, {} blocks repeated because other programs used CPU time ({})",
+    let repeated = format!(
+        "{} round{} in {}, {} blocks repeated because other programs used CPU time ({})",
         results.rounds,
+        if results.rounds == 1 { "" } else { "s" },
         dwell_report::duration(results.elapsed_s * 1e9),
         results.gating.rejected,
         results.gating.source
     );
-    for note in &report.notes {
-        eprintln!("note: {note}");
-    }
-    for warning in &results.warnings {
-        eprintln!("warning: {warning}");
+    let notes = report.notes.iter().map(|note| format!("note: {note}"));
+    let warnings = results.warnings.iter().map(|warning| format!("warning: {warning}"));
+    for line in std::iter::once(repeated).chain(notes).chain(warnings) {
+        output::remark(&line);
     }
 }
 
@@ -102,7 +103,10 @@ fn cell(value: f64, unit: Unit) -> Cell {
 }
 
 fn values(results: &Results, shown: &[Shown]) -> Table {
-    let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
+    // What is compared with the baseline stays; of the rest the last is of least interest.
+    let columns = (1..).zip(shown).map(|(place, shown)| {
+        Column::number(shown.heading, shown.figure).rank(if shown.compared { 0 } else { place })
+    });
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
     for arm in arms(results) {
         let of = |shown: &Shown| {
@@ -117,7 +121,8 @@ fn values(results: &Results, shown: &[Shown]) -> Table {
 
 fn compared(results: &Results, shown: &[Shown]) -> Table {
     let shown: Vec<&Shown> = shown.iter().filter(|shown| shown.compared).collect();
-    let columns = shown.iter().map(|shown| Column::number(shown.heading, shown.figure));
+    let columns =
+        (0..).zip(&shown).map(|(place, shown)| Column::number(shown.heading, shown.figure).rank(place));
     let mut table = Table::new([Column::text("arm", "arm")].into_iter().chain(columns));
     for arm in arms(results).into_iter().skip(1) {
         let of = |figure: &str| results.row(arm, figure).and_then(ResultRow::ratio).map(ratio);
@@ -163,4 +168,41 @@ fn long(results: &Results) -> Table {
         table.push(cells.chain([Cell::Count(row.rounds as u128)]));
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_stats::fake::FakeEnvironment;
+    use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure};
+    use std::convert::Infallible;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn tables_of_many_figures_fit_and_keep_what_is_compared() {
+        const FIGURES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        let figures = FIGURES.map(|name| Figure::of_block(name, Unit::Count));
+        let options = CampaignOptions { min_rounds: 1, max_rounds: 1, ..CampaignOptions::default() };
+        let arms = Arms::new("adaptive:aio@11.1,poll_max_ns=10ms", ());
+        let campaign = Campaign::new("test", arms, figures, options).unwrap();
+        let measure = |_: &dwell_stats::Trial<'_, ()>| {
+            let block = FIGURES.into_iter().fold(Block::new(vec![1]), |block, name| block.figure(name, 1.0));
+            Ok::<_, Infallible>(block)
+        };
+        let stop = AtomicBool::new(false);
+        let record = campaign.run(&mut FakeEnvironment::always(None), &stop, &mut |_| (), measure).unwrap();
+        let results = record.results();
+        let shown = FIGURES.map(|figure| {
+            if figure == "h" {
+                Shown::compared(figure, "CPU/wakeup")
+            } else {
+                Shown::value(figure, "a heading")
+            }
+        });
+        for width in [80, 120] {
+            let text = values(&results, &shown).to_text_within(width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+            assert!(text.contains("CPU/wakeup") && text.contains("--wide also shows"), "{width}: {text}");
+        }
+    }
 }

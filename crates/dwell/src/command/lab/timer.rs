@@ -5,7 +5,7 @@ use super::kvm_counts::{self, ArmCounts};
 use super::results::{self, Report, Shown};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
-use crate::output::FormatArg;
+use crate::output::{self, FormatArg};
 use dwell_lab::experiment::timer::{ExitCounts, Predicted, Timer, WARM_UP, block, figures, predicted};
 use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
 use dwell_lab::gaps::{GapSpec, Gaps};
@@ -120,9 +120,9 @@ fn prediction(rows: &[Predicted]) -> String {
         Column::text("HLT exits", "hlt_exits"),
         Column::text("guest runs", "running_path"),
         Column::text("set + fire", "running_exits"),
-        Column::text("guest halted", "halted_path"),
-        Column::text("set + fire", "halted_exits"),
-        Column::text("interrupt of a running guest", "running_fire"),
+        Column::text("guest halted", "halted_path").rank(1),
+        Column::text("set + fire", "halted_exits").rank(1),
+        Column::text("interrupt of a running guest", "running_fire").rank(2),
     ]);
     let words = |yes: bool| Cell::Text(if yes { "yes" } else { "no" }.to_owned());
     let exits = |bill: &ExitCounts| Cell::Text(format!("{} + {}", bill.arming, bill.firing));
@@ -138,12 +138,12 @@ fn prediction(rows: &[Predicted]) -> String {
             Cell::Text(row.running.fire.clone()),
         ]);
     }
-    format!(
-        "\nThe exits above are all of the vCPU's, including those for entering CPL0 to set the timer and to halt.\n\n\
-         Predicted, not measured, by the model of KVM's timer: the mechanism that carries a timer of the guest's local\n\
-         APIC, and the exits to set it and to let it fire (HLT exits excluded). Hosts other than this one run the same\n\
-         kernel. A timer is set early by:\n{}\n\n{}",
-        rows[0].advance,
-        crate::output::fitted(&table)
-    )
+    let above = "The exits above are all of the vCPU's, including those for entering CPL0 to set the timer and to halt.";
+    let about = format!(
+        "Predicted, not measured, by the model of KVM's timer: the mechanism that carries a timer of the guest's local APIC, and \
+         the exits to set it and to let it fire (HLT exits excluded). Hosts other than this one run the same kernel. A timer is \
+         set early by: {}",
+        rows[0].advance
+    );
+    format!("\n{}\n{}\n{}", output::wrapped(above), output::wrapped(&about), output::fitted(&table))
 }

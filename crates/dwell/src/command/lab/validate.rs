@@ -192,14 +192,18 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
         Format::Csv => return output::csv(&rows(validated, false)),
         Format::Table => {}
     }
-    let mut text = format!(
-        "Predicted from a recording under {}, and measured, per wakeup{}\n\n{}\nMedian absolute error over all rows:\n",
+    let title = format!(
+        "Predicted from a recording under {}, and measured, per wakeup{}",
         validated.recorded_under,
         match validated.contending_tasks {
             0 => String::new(),
             1 => "; one CPU-bound task on the same core".to_owned(),
             tasks => format!("; {tasks} CPU-bound tasks on the same core"),
-        },
+        }
+    );
+    let mut text = format!(
+        "{}\n{}\nMedian absolute error over all rows:\n",
+        output::wrapped(&title),
         output::fitted(&rows(validated, true))
     );
     for MedianError { figure, error, rows } in &validated.median_absolute_errors {
@@ -208,20 +212,20 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
     }
     output::text(&text)?;
     for of in &validated.distributions {
-        eprintln!(
+        output::remark(&format!(
             "{}: {} rounds of {} wakeups per block, {} blocks repeated because other programs used CPU time",
             of.gaps, of.rounds, of.wakes_per_block, of.blocks_repeated
-        );
+        ));
         for warning in &of.warnings {
-            eprintln!("warning: {}: {warning}", of.gaps);
+            output::remark(&format!("warning: {}: {warning}", of.gaps));
         }
     }
-    eprintln!(
+    output::remark(&format!(
         "note: for counts below {} of the wakeups, the error is the difference as a share of all wakeups",
         dwell_report::percent(RARE)
-    );
+    ));
     for note in &validated.notes {
-        eprintln!("note: {note}");
+        output::remark(&format!("note: {note}"));
     }
     Ok(())
 }
@@ -236,7 +240,7 @@ fn rows(validated: &Validated, for_people: bool) -> Table {
         Column::number("error", "error"),
     ];
     if for_people {
-        columns.push(Column::text("95 % interval", "interval"));
+        columns.push(Column::text("95 % interval", "interval").rank(2));
     } else {
         columns.extend([Column::number("low", "error_low"), Column::number("high", "error_high")]);
     }
