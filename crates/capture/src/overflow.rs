@@ -81,9 +81,8 @@ impl World {
     fn call(&mut self, thread: usize) {
         let (cpu, waiting) = self.threads[thread];
         let number = if waiting.is_some() { LEAVE } else { ENTER };
-        match waiting {
-            Some(since_ns) => drop(self.waits.insert((tid(thread), since_ns, self.now_ns))),
-            None => {}
+        if let Some(since_ns) = waiting {
+            self.waits.insert((tid(thread), since_ns, self.now_ns));
         }
         self.threads[thread].1 = if waiting.is_some() { None } else { Some(self.now_ns) };
         let poll = SystemCall::Poll.number().unwrap();
