@@ -47,7 +47,7 @@ pub enum LeaseError {
     #[error("{place} is {} and not {expected} as a moment ago: another program changed it", shown(.found.as_deref()))]
     Meanwhile {
         /// Where.
-        place: Place,
+        place: Box<Place>,
         /// The value expected.
         expected: String,
         /// What is there.
@@ -275,7 +275,7 @@ fn entries(
             return Err(unfit(&format!("{place} does not exist")));
         }
         if !value::same(&place, found.as_deref(), Some(&expected)) {
-            return Err(LeaseError::Meanwhile { place, expected, found });
+            return Err(LeaseError::Meanwhile { place: Box::new(place), expected, found });
         }
         entries.push(Entry {
             knob: Some(param.name.to_owned()),
