@@ -103,7 +103,7 @@ fn episodes_that_overlap_without_bounds_are_refused() {
         let named = if words[0] == "info" {
             "999 episodes start before the previous one of the same idler has ended"
         } else {
-            "1 idlers cannot idle for 1000.000 s in the 1.000 s of the recording: episodes of one idler overlap"
+            "1 idler cannot idle for 17 min in the 1.00 s of the recording: episodes of one idler overlap"
         };
         assert!(text.contains(named), "{words:?}: {text}");
     }

@@ -1,5 +1,6 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
+use crate::number::duration;
 use dwell_policy::Nanos;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
@@ -133,18 +134,20 @@ impl Span {
 }
 
 /// The episodes of an idler overlap so much that shares and rates have no meaning.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{idlers} idlers cannot idle for {idle_s:.3} s in the {span_s:.3} s of the recording: episodes of one idler overlap; \
-     `dwell info` counts them"
+    "{idlers} idler{} cannot idle for {} in the {} of the recording: episodes of one idler overlap; `dwell info` counts them",
+    if *.idlers == 1 { "" } else { "s" },
+    duration(*.idle_ns as f64),
+    duration(*.span_ns as f64)
 )]
 pub struct Overlapping {
     /// How many idlers there are.
     pub idlers: usize,
-    /// How long all episodes are \[s\].
-    pub idle_s: f64,
-    /// How long the recording is \[s\].
-    pub span_s: f64,
+    /// How long all episodes are \[ns\].
+    pub idle_ns: u128,
+    /// How long the recording is \[ns\].
+    pub span_ns: u64,
 }
 
 impl Overlapping {
@@ -154,7 +157,7 @@ impl Overlapping {
         if idle_ns <= 2 * idlers as u128 * u128::from(span.ns()) {
             return Ok(());
         }
-        Err(Overlapping { idlers, idle_s: idle_ns as f64 / 1e9, span_s: span.ns() as f64 / 1e9 })
+        Err(Overlapping { idlers, idle_ns, span_ns: span.ns() })
     }
 }
 
