@@ -81,7 +81,8 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
             100.0 * controlled
         );
     }
-    say!("{test}: {} ; {:.0} s", status["layers"][0]["cpu_share"], begun.elapsed().as_secs_f64());
+    let own = status["layers"][0]["cpu_share"].as_f64().unwrap_or(f64::NAN);
+    say!("{test}: dwell itself took {:.1} % of a CPU; {:.0} s", 100.0 * own, begun.elapsed().as_secs_f64());
     assert_eq!(ran.text("last.parameters"), ran.text("first.parameters"));
     assert!(lines.contains("guest: the originals are in force again"), "{lines}");
     assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}\n{status}");

@@ -1,8 +1,9 @@
 //! A VMM that controls its own VM: KVM's statistics in, `KVM_CAP_HALT_POLL` out.
 
+use crate::alone::{self, Alone};
 use dwell_capture::kvm_stats::{Counters, StatsFile};
 use dwell_control::{Histograms, SetMaximum, Terms, VmController};
-use dwell_lab::experiment::{LabError, Rig};
+use dwell_lab::experiment::LabError;
 use dwell_lab::guest::{Sleeper, sleeper};
 use dwell_lab::vm::{Machine, Options, VmError};
 use dwell_policy::param::Setting;
@@ -65,13 +66,7 @@ fn histograms(counters: &Counters) -> Histograms<'_> {
 #[test]
 fn a_vmm_controls_its_own_vm() {
     const NAME: &str = "a_vmm_controls_its_own_vm";
-    let rig = match Rig::open(1) {
-        Ok(rig) => rig,
-        Err(error) => {
-            say!("SKIP {error}: {NAME}");
-            return;
-        }
-    };
+    let Some(Alone { rig, .. }) = &alone::rig(1, NAME) else { return };
     let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
     let max = u32::try_from(originals.get("halt_poll_ns").unwrap()).unwrap();
     let machine = Machine::new(Options { halt_poll_ns: Some(max), ..Options::default() }, 1).unwrap();
@@ -82,7 +77,6 @@ fn a_vmm_controls_its_own_vm() {
     let stats = vcpu.stats().unwrap();
     let kicker = vcpu.kicker();
     std::thread::scope(|scope| {
-        let rig = &rig;
         let running = scope.spawn(move || {
             let _place = rig.vcpu_thread(0)?;
             vcpu.run(|| ControlFlow::Break(())).map_err(LabError::from)
@@ -127,9 +121,9 @@ fn a_vmm_controls_its_own_vm() {
                             control.step(now_ns(), &histograms(&counted), &mut Vm(&machine)).unwrap();
                         if let Some(change) = changed {
                             say!(
-                                "{:5} ms: {:?}: {} {:?}",
+                                "{:5} ms: gaps of {} us: {} {:?}",
                                 now_ns() / 1_000_000,
-                                GAPS[number % 2],
+                                GAPS[number % 2].get() / 1_000,
                                 change.to,
                                 change.cause
                             );
