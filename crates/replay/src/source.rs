@@ -144,8 +144,8 @@ impl Span {
 pub struct Overlapping {
     /// How many idlers there are.
     pub idlers: usize,
-    /// How long all episodes are \[ns\].
-    pub idle_ns: u128,
+    /// How long all episodes are, or the longest that a number can be \[ns\].
+    pub idle_ns: u64,
     /// How long the recording is \[ns\].
     pub span_ns: u64,
 }
@@ -157,6 +157,7 @@ impl Overlapping {
         if idle_ns <= 2 * idlers as u128 * u128::from(span.ns()) {
             return Ok(());
         }
+        let idle_ns = u64::try_from(idle_ns).unwrap_or(u64::MAX);
         Err(Overlapping { idlers, idle_ns, span_ns: span.ns() })
     }
 }
