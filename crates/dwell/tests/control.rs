@@ -256,7 +256,7 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
     assert_eq!(status["halt_cost_ns"], 5_000);
     running.signal("-INT");
     running.ended();
-    assert!(good(&["control", "--config", path, "--check"]).contains("mode: Active"));
+    assert!(good(&["control", "--config", path, "--check"]).contains("mode = \"active\""));
     fs::write(&file, "speed = 1\n").unwrap();
     let wrong = dwell(&["control", "--config", path, "--check"]);
     assert!(text(&wrong.stderr).contains("unknown field `speed`"), "{}", text(&wrong.stderr));

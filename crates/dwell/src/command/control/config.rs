@@ -4,12 +4,12 @@ use crate::quantity;
 use anyhow::{Context, ensure};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What a file may set; what it does not keeps its default.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
     mode: Option<Mode>,
@@ -23,7 +23,7 @@ struct File {
 }
 
 /// Whether settings are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Mode {
     /// Print the changes that would be made.
@@ -33,7 +33,7 @@ pub(super) enum Mode {
 }
 
 /// What happens to the setting at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum OnExit {
     /// The originals are restored.
@@ -80,6 +80,28 @@ impl Config {
         }
         over.settle()
     }
+
+    /// As a file that has every key.
+    pub(super) fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(&File {
+            mode: Some(self.mode),
+            layers: Some(self.layers.iter().map(|layer| layer.name().to_owned()).collect()),
+            halt_cost: Some(exact(self.halt_cost)),
+            wakeup_latency: Some(exact(self.wakeup_latency)),
+            longest_window: Some(exact(self.longest_window)),
+            period: Some(exact(self.period)),
+            burst: Some(exact(self.burst)),
+            on_exit: Some(self.on_exit),
+        })
+    }
+}
+
+/// A time in the largest unit in which it is a whole number.
+fn exact(time: Nanos) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+    let ns = time.get();
+    let unit = units.into_iter().find(|(scale, _)| ns != 0 && ns % scale == 0);
+    unit.map_or_else(|| "0".to_owned(), |(scale, unit)| format!("{}{unit}", ns / scale))
 }
 
 /// The largest file that is read \[bytes\].
@@ -148,6 +170,21 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_is_a_configuration() {
+        let config = Config {
+            mode: Mode::Active,
+            layers: vec![Layer::Guest],
+            halt_cost: Nanos(12_500),
+            on_exit: OnExit::Keep,
+            ..Config::read(None).unwrap()
+        };
+        for config in [Config::read(None).unwrap(), config] {
+            let text = config.to_toml().unwrap();
+            assert_eq!(toml::from_str::<File>(&text).unwrap().settle().unwrap(), config, "{text}");
+        }
+    }
 
     #[test]
     fn drop_ins_go_over_the_file_in_the_order_of_their_names() {

@@ -109,7 +109,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let configure = || configuration(&args);
     if args.check {
-        output::text(&format!("{:#?}\n", configure()?))?;
+        output::text(&configure()?.to_toml()?)?;
         return Ok(Answer::Yes);
     }
     ensure!(

@@ -243,7 +243,7 @@ fn print(controlled: &Controlled) -> anyhow::Result<()> {
     }
     let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
     output::text(&format!(
-        "{}{} decisions, {} changes, {writes} writes\n\n",
+        "{}decisions: {}, changes: {}, parameters written: {writes}\n\n",
         if controlled.changes.is_empty() { "" } else { "\n" },
         controlled.decisions,
         controlled.changes.len(),
