@@ -100,7 +100,7 @@ impl Config {
 fn exact(time: Nanos) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
     let ns = time.get();
-    let unit = units.into_iter().find(|(scale, _)| ns != 0 && ns % scale == 0);
+    let unit = units.into_iter().find(|(scale, _)| ns != 0 && ns.is_multiple_of(*scale));
     unit.map_or_else(|| "0".to_owned(), |(scale, unit)| format!("{}{unit}", ns / scale))
 }
 
