@@ -142,7 +142,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
         sleep 1
         state later
         keep status.json dwell status --format json
-        keep verify.json dwell verify --budget 15s --turn 60ms --settle 20ms --format json
+        keep verify.json dwell verify --budget 18s --turn 60ms --settle 20ms --format json
         keep revert.json dwell revert --format json
         sleep 0.2
         state reverted
