@@ -7,7 +7,7 @@ use dwell_testing::say;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -213,13 +213,21 @@ fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
     }
 }
 
+/// Writes a parameter of haltpoll all at once, as sysfs does; a file that is truncated first is empty for a moment.
+fn overwrite(fixture: &Fixture, knob: &str, value: &str) {
+    let path = fixture.path(&format!("{HALTPOLL}/{knob}"));
+    let width = fs::read(&path).unwrap().len() - 1;
+    let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all(format!("{value:<width$}\n").as_bytes()).unwrap();
+}
+
 #[test]
 fn a_value_that_somebody_else_writes_ends_control_until_resume() {
     let fixture = Fixture::guest();
     let sysroot = below(&fixture);
     let running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
     wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-    fixture.set("guest_halt_poll_ns", "77777\n");
+    overwrite(&fixture, "guest_halt_poll_ns", "77777");
     let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "given_up");
     let why = status["layers"][0]["why"].as_str().unwrap();
     assert!(why.contains("guest_halt_poll_ns is 77777 and not 200000"), "{why}");
