@@ -306,7 +306,7 @@ impl Controller {
                 predicted[1] += scale * present.halts as f64;
             }
         }
-        // Idlers that are gone are forgotten.
+        // Idlers that are no longer observed are removed.
         let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
         self.idlers.retain(|idler, known| seen(idler) || !known.sample.is_empty());
         period
@@ -506,7 +506,7 @@ mod tests {
             setting.set("halt_poll_ns", 0).unwrap();
             setting
         };
-        // Somebody has made it never poll, and the load is short.
+        // The setting in force never polls, and the load is short.
         let cause =
             Cause::Gain { episodes: 0, present_ns: 0.0, chosen_ns: 0.0, originals_ns: 0.0, optimum_ns: 0.0 };
         let change = Change { at_ns: 0, from: controller.originals(), to: never, cause };

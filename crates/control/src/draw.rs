@@ -1,7 +1,7 @@
 //! Lengths drawn from KVM's statistics histograms.
 //!
 //! # What they tell
-//! A poll that succeeded tells the length of its episode; one that failed only its window; a wait is the rest of the episode after
+//! A poll that succeeded gives the length of its episode; one that failed only its window; a wait is the rest of the episode after
 //! the window, plus the wakeup latency *L*. Which poll belongs to which wait is not counted: they are drawn as independent, and a
 //! wait that a poll came before is longer by the mean of the failed polls. Within a bucket all lengths are equally likely.
 //!

@@ -1,7 +1,7 @@
 //! The decisions of a live controller of polling settings, apart from the machine.
 //!
 //! # The idea
-//! Loads change by the second and settings are set once. A [`Controller`] is told, period by period, what every idler did
+//! Loads change by the second and settings are set once. A [`Controller`] gets, period by period, what every idler did
 //! ([`Observed`]): what was counted, and the lengths of some of its episodes. It answers with a [`Change`], or none. Time is an
 //! argument and nothing is read or written, so that the same code decides live, over a recording ([`Simulation`]) and in tests.
 //!
@@ -22,7 +22,7 @@
 //! # Limits
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account
 //!   cannot see that; only turns of both settings on the machine can (`dwell verify`).
-//! * One setting for all idlers that it is told of, as sysfs has it; a VMM that can set each VM has a [`VmController`] for each.
+//! * One setting for all idlers that are observed, as sysfs has it; a VMM that can set each VM has a [`VmController`] for each.
 //! * The account is kept from samples, and late by one period: within a period in which the load changes, the setting for the old
 //!   load is in force. Over any 10 s of 4,000 random loads control has cost at most 1.02 times the originals plus what it cost in 14
 //!   times its costliest tenth of a second; a test holds it to 20.

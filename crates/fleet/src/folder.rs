@@ -30,7 +30,7 @@ impl Row {
         Row { vm: vm_of(&recording), recording, costs }
     }
 
-    /// The costs of recordings, on all cores, in their order. `done` is told of each that is worked through.
+    /// The costs of recordings, on all cores, in their order. `done` is called after each.
     pub fn of_files(
         folder: &Path,
         recordings: &[String],

@@ -3,7 +3,7 @@
 //! # The idea
 //! An ordinary change puts every value into the journal before it is written. A controller writes many times a minute, so it takes a
 //! *lease*: one change whose originals, and all values that it may ever write, are on the disk before the first write. Writes
-//! inside of these need the journal no more. Whoever reverts the change, in whatever process and however the controller ended,
+//! of these do not touch the journal. A revert of the change, in whatever process and however the controller ended,
 //! finds each value either among those, and restores the original, or not, and leaves it alone.
 //!
 //! There is at most one open lease for a layer, so that originals are never taken from values that a controller has set.

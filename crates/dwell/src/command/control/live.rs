@@ -42,7 +42,7 @@ pub(super) struct Task<'a> {
     pub(super) configure: &'a dyn Fn() -> anyhow::Result<Config>,
 }
 
-/// Controls until it is told to end.
+/// Controls until it is asked to end.
 pub(super) fn run(task: &Task<'_>) -> Outcome {
     let config = (task.configure)()?;
     let signals = signals()?;
@@ -78,7 +78,7 @@ struct Control<'a> {
     config: Config,
     begun: Instant,
     layers: Vec<Layered>,
-    /// Wakes where somebody writes to a parameter.
+    /// Readable after a write to a parameter.
     writes: Option<OwnedFd>,
 }
 
@@ -284,7 +284,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Restores the originals of a layer, but for what somebody else has written, and leaves it alone from now on.
+    /// Restores the originals of a layer, except values written by another program, and does not control the layer any more.
     fn give_up(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let layer = self.layers[at].layer;
         say(layer, &format!("control ends until `dwell control resume`: {why}"));
@@ -520,7 +520,7 @@ pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// A line on stdout; a reader that is gone is none.
+/// A line on stdout; a closed pipe is no error.
 fn say(layer: Layer, what: &str) {
     let _ = output::text(&format!("{}: {what}\n", layer.name()));
 }

@@ -1,4 +1,4 @@
-//! What the service manager is told: `sd_notify(3)`, a datagram to the socket in `NOTIFY_SOCKET`.
+//! Notifications to the service manager: `sd_notify(3)`, a datagram to the socket in `NOTIFY_SOCKET`.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ impl Manager {
         Manager(address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address))))
     }
 
-    /// Tells it, such as `READY=1`. A manager that does not listen is none.
+    /// Sends one, such as `READY=1`. Without a manager that listens nothing is sent.
     pub(super) fn tell(&self, text: &str) {
         if let Some((socket, address)) = &self.0 {
             let _ = socket.send_to_addr(text.as_bytes(), address);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The name of the socket in the state directory.
 const NAME: &str = "control.sock";
-/// Whoever connects and says nothing is not waited for any longer.
+/// How long a client may take to send its request, or to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest line that is read \[bytes\].
 const LONGEST: u64 = 1 << 20;
@@ -71,10 +71,10 @@ impl Server {
         &self.listener
     }
 
-    /// Answers everybody who waits.
+    /// Answers all clients that are waiting.
     pub(super) fn answer(&self, mut reply: impl FnMut(Ask) -> Value) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // Who hangs up is not told.
+            // A client that has hung up gets no answer.
             let _ = answer_one(stream, &mut reply);
         }
     }
