@@ -225,6 +225,11 @@ pub(crate) fn episodes(number: u64) -> String {
     format!("{} episode{}", dwell_report::count(number.into()), if number == 1 { "" } else { "s" })
 }
 
+/// Episodes and the number of their idlers, as in `5 episodes of 1 idler`.
+pub(crate) fn episodes_of(number: u64, idlers: usize) -> String {
+    format!("{} of {idlers} idler{}", episodes(number), if idlers == 1 { "" } else { "s" })
+}
+
 /// A note on a recording with too few episodes to compare settings.
 pub(crate) fn note_of_few(number: u64) -> Option<String> {
     (number < MIN_EPISODES).then(|| {

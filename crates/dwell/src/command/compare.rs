@@ -320,11 +320,9 @@ fn weights_table(smoothed: &[Weight]) -> Table {
 
 fn print(compared: &Compared) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!(
-        "{}: {} of {} idler{} over {}; halt cost {}",
+        "{}: {} over {}; halt cost {}",
         compared.file,
-        model::episodes(compared.episodes),
-        compared.idlers,
-        if compared.idlers == 1 { "" } else { "s" },
+        model::episodes_of(compared.episodes, compared.idlers),
         duration(compared.span_ns as f64),
         duration(compared.halt_cost_ns as f64),
     )))?;

@@ -314,11 +314,9 @@ impl Common {
 
     fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
-            "{}: {} of {} idler{} over {}, from {} lines of {}",
+            "{}: {} over {}, from {} lines of {}",
             self.output.display(),
-            crate::model::episodes(contents.episodes),
-            contents.idlers.len(),
-            if contents.idlers.len() == 1 { "" } else { "s" },
+            crate::model::episodes_of(contents.episodes, contents.idlers.len()),
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
             self.file.display()

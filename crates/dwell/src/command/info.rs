@@ -50,10 +50,8 @@ pub(crate) fn words(file: &str, summary: &Summary) -> String {
 fn head(file: &str, summary: &Summary) -> String {
     let metadata = &summary.metadata;
     let mut text = output::wrapped(&format!(
-        "{file}: {} of {} idler{} over {}, {} layer",
-        model::episodes(summary.all.episodes),
-        summary.idlers.len(),
-        if summary.idlers.len() == 1 { "" } else { "s" },
+        "{file}: {} over {}, {} layer",
+        model::episodes_of(summary.all.episodes, summary.idlers.len()),
         duration(summary.span_ns as f64),
         metadata.layer.name()
     ));

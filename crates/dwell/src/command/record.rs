@@ -198,11 +198,9 @@ const LISTED: usize = 10;
 fn words(recorded: &Recorded) -> String {
     let seconds = recorded.elapsed_ns as f64 / 1e9;
     let mut text = output::wrapped(&format!(
-        "{}: {} of {} idler{} in {}, {} per second; {} events, {}{} lost",
+        "{}: {} in {}, {} per second; {} events, {}{} lost",
         recorded.output,
-        crate::model::episodes(recorded.episodes),
-        recorded.idlers.len(),
-        if recorded.idlers.len() == 1 { "" } else { "s" },
+        crate::model::episodes_of(recorded.episodes, recorded.idlers.len()),
         duration(recorded.elapsed_ns as f64),
         per_second(recorded.episodes, seconds),
         count(recorded.events.into()),

@@ -159,11 +159,9 @@ fn table(costs: &Costs, stacked: bool) -> Table {
 fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
     use dwell_report::duration;
     output::text(&output::wrapped(&format!(
-        "{}: {} of {} idler{} over {}, {} layer, rule of {} {}",
+        "{}: {} over {}, {} layer, rule of {} {}",
         costs.file,
-        model::episodes(costs.episodes),
-        costs.idlers,
-        if costs.idlers == 1 { "" } else { "s" },
+        model::episodes_of(costs.episodes, costs.idlers),
         duration(costs.span_ns as f64),
         costs.layer,
         if costs.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },

@@ -305,11 +305,9 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
     let first = if tuned.begins_with_source { tuned.notes.first().map(String::as_str) } else { None };
     let first = first.map_or_else(String::new, output::wrapped);
     let head = format!(
-        "{}: {} of {} idler{}, {} layer, rule of {} {}",
+        "{}: {}, {} layer, rule of {} {}",
         tuned.file,
-        model::episodes(tuned.episodes),
-        tuned.idlers,
-        if tuned.idlers == 1 { "" } else { "s" },
+        model::episodes_of(tuned.episodes, tuned.idlers),
         tuned.layer,
         if tuned.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
         tuned.version,

@@ -223,11 +223,9 @@ fn results(controlled: &Controlled) -> Table {
 
 fn print(controlled: &Controlled) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!(
-        "{}: {} of {} idler{} over {}, {} layer, rule of {} {}",
+        "{}: {} over {}, {} layer, rule of {} {}",
         controlled.file,
-        model::episodes(controlled.episodes),
-        controlled.idlers,
-        if controlled.idlers == 1 { "" } else { "s" },
+        model::episodes_of(controlled.episodes, controlled.idlers),
         duration(controlled.span_ns as f64),
         controlled.layer,
         if controlled.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },
