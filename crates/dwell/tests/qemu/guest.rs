@@ -27,9 +27,19 @@ pub(crate) fn revision(release: Release) -> Result<Revision, String> {
     Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
 }
 
+/// A process that is killed when this is dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running QEMU. It ends when this is dropped.
 pub(crate) struct Qemu {
-    child: Child,
+    child: Process,
     dir: tempfile::TempDir,
 }
 
@@ -85,7 +95,7 @@ impl Qemu {
             command.env("LD_PRELOAD", library);
         }
         let child = command.spawn().map_err(|error| format!("QEMU cannot be started: {error}"))?;
-        Ok(Qemu { child, dir })
+        Ok(Qemu { child: Process(child), dir })
     }
 
     /// Starts it and waits until its guest reads the disk.
@@ -99,7 +109,7 @@ impl Qemu {
         let begun = Instant::now();
         while !self.console().contains("dwell-guest: ready") {
             assert!(begun.elapsed() < BOOT, "the guest does not start: {}", self.console());
-            assert_eq!(self.child.try_wait().expect("QEMU is a child"), None, "QEMU ended");
+            assert_eq!(self.child.0.try_wait().expect("QEMU is a child"), None, "QEMU ended");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -118,18 +128,12 @@ impl Qemu {
     }
 
     pub(crate) fn stderr(&mut self) -> ChildStderr {
-        self.child.stderr.take().expect("stderr goes to a pipe")
+        self.child.0.stderr.take().expect("stderr goes to a pipe")
     }
 
     pub(crate) fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        self.end();
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
     }
 }
 

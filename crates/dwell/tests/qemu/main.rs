@@ -1,9 +1,10 @@
-//! Against a real QEMU with a Linux guest: the models, the importer, the monitor and the live comparison.
+//! Against a real QEMU: the models, the importer, the monitor, the live comparison, and KVM's statistics files.
 //!
 //! `.ci/qemu` gets what is needed; what is not there makes its tests skip and say why.
 
 mod exact;
 mod guest;
+mod halts;
 mod live;
 mod recorded;
 
