@@ -4,6 +4,7 @@
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
 #![forbid(unsafe_code)]
 
+pub mod cpio;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod kvm_stats;

@@ -44,6 +44,16 @@ impl Release {
             return Ok(command);
         };
         let root = folder().join(version);
+        let mut command = Release::unpacked(version, program)?;
+        command
+            .args(["-L".into(), root.join("usr/share/qemu")])
+            .args(["-L".into(), root.join("usr/share/seabios")]);
+        Ok(command)
+    }
+
+    /// A program of an unpacked release with the libraries of that release.
+    fn unpacked(version: &str, program: &Path) -> Result<Command, String> {
+        let root = folder().join(version);
         let library = |place: &str| root.join(place).join("x86_64-linux-gnu");
         let loader = ["lib64", "usr/lib64"].map(|place| root.join(place).join("ld-linux-x86-64.so.2"));
         let loader = loader.into_iter().find(|loader| loader.exists());
@@ -53,10 +63,26 @@ impl Release {
             .env("QEMU_MODULE_DIR", library("usr/lib").join("qemu"))
             .arg("--library-path")
             .arg(format!("{}:{}", library("lib").display(), library("usr/lib").display()))
-            .arg(program)
-            .args(["-L".into(), root.join("usr/share/qemu")])
-            .args(["-L".into(), root.join("usr/share/seabios")]);
+            .arg(program);
         Ok(command)
+    }
+
+    /// Its qemu-storage-daemon without options.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn storage_daemon(self) -> Result<Command, String> {
+        const DAEMON: &str = "qemu-storage-daemon";
+        match self {
+            Release::Installed => installed(DAEMON).map(Command::new),
+            Release::Unpacked(version) => {
+                let program = folder().join(version).join("usr/bin").join(DAEMON);
+                if !program.exists() {
+                    return Err(format!("no {DAEMON} {version} in {}", folder().display()));
+                }
+                Release::unpacked(version, &program)
+            }
+        }
     }
 
     /// Where its program is.
@@ -65,11 +91,7 @@ impl Release {
     /// Why there is none.
     pub fn program(self) -> Result<PathBuf, String> {
         match self {
-            Release::Installed => {
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let mut places = std::env::split_paths(&path).map(|folder| folder.join(PROGRAM));
-                places.find(|program| program.exists()).ok_or_else(|| format!("no {PROGRAM}"))
-            }
+            Release::Installed => installed(PROGRAM),
             Release::Unpacked(version) => {
                 let program = folder().join(version).join("usr/bin").join(PROGRAM);
                 program
@@ -79,6 +101,13 @@ impl Release {
             }
         }
     }
+}
+
+/// Where the program of this name is that a shell would start.
+fn installed(program: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    places.find(|program| program.exists()).ok_or_else(|| format!("no {program}"))
 }
 
 /// Where `.ci/qemu` puts what it makes.

@@ -1,6 +1,6 @@
 //! A Linux machine in QEMU that runs one shell script and hands back files.
 
-use crate::cpio::Archive;
+use dwell_testing::cpio::Archive;
 use dwell_testing::qemu::Release;
 use dwell_testing::say;
 use std::fs::{self, File};

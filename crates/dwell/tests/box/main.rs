@@ -20,7 +20,6 @@
 //! then does not show in the guest, and what is measured there does not depend on the load of the machine outside.
 
 mod control;
-mod cpio;
 mod guest;
 mod inside;
 mod machine;

@@ -9,14 +9,14 @@ const FOLDER: u32 = 0o040_755;
 const CONSOLE: u32 = 0o020_600;
 
 /// Files by path, and the folders above them.
-#[derive(Default)]
-pub(crate) struct Archive {
+#[derive(Debug, Default)]
+pub struct Archive {
     entries: BTreeMap<String, (u32, Vec<u8>)>,
 }
 
 impl Archive {
     /// An archive with the folders and the console that init needs.
-    pub(crate) fn new() -> Archive {
+    pub fn new() -> Archive {
         let mut archive = Archive::default();
         for folder in ["bin", "dev", "proc", "sys", "tmp", "run", "mod", "mnt", "etc", "out", "var/lib"] {
             archive.insert(folder, FOLDER, vec![]);
@@ -26,7 +26,7 @@ impl Archive {
     }
 
     /// A file.
-    pub(crate) fn file(&mut self, path: &str, content: Vec<u8>) {
+    pub fn file(&mut self, path: &str, content: Vec<u8>) {
         self.insert(path.trim_start_matches('/'), FILE, content);
     }
 
@@ -38,7 +38,10 @@ impl Archive {
     }
 
     /// Writes it.
-    pub(crate) fn write(&self, mut to: impl Write) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let mut number = 0;
         for (path, (mode, content)) in &self.entries {
             number += 1;
