@@ -48,6 +48,14 @@ impl Epoll {
         let flags = if edge { EventFlags::IN | EventFlags::ET } else { EventFlags::IN };
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(id.0.into()), flags)?)
     }
+
+    /// Watches it no longer.
+    ///
+    /// # Errors
+    /// The system call's.
+    pub fn forget(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
 }
 
 impl Wait for Epoll {

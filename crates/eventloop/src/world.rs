@@ -50,7 +50,8 @@ impl<F: AsFd, R: FnMut(u32) -> bool> Source for Blind<F, R> {
 /// The sources, and those that have something to do.
 #[derive(Default)]
 struct Sources<'a> {
-    all: Vec<Slot<'a>>,
+    /// By their numbers; `None` where one was removed.
+    all: Vec<Option<Slot<'a>>>,
     /// In the order in which they were seen.
     ready: VecDeque<u32>,
 }
@@ -65,7 +66,7 @@ struct Slot<'a> {
 
 impl Sources<'_> {
     fn is_ready(&mut self, id: SourceId) {
-        let Some(slot) = self.all.get_mut(id.0 as usize) else { return };
+        let Some(Some(slot)) = self.all.get_mut(id.0 as usize) else { return };
         if !slot.ready {
             slot.ready = true;
             self.ready.push_back(id.0);
@@ -75,7 +76,11 @@ impl Sources<'_> {
     /// Looks at every source; whether any has something to do.
     fn look(&mut self) -> bool {
         for (id, slot) in (0u32..).zip(&mut self.all) {
-            if slot.looks && !slot.ready && slot.source.look() {
+            if let Some(slot) = slot
+                && slot.looks
+                && !slot.ready
+                && slot.source.look()
+            {
                 slot.ready = true;
                 self.ready.push_back(id);
             }
@@ -88,7 +93,7 @@ impl Sources<'_> {
         let turn = self.ready.len();
         for _ in 0..turn {
             let Some(id) = self.ready.pop_front() else { break };
-            let slot = &mut self.all[id as usize];
+            let Some(slot) = &mut self.all[id as usize] else { continue };
             slot.ready = slot.source.run(BUDGET);
             if slot.ready {
                 self.ready.push_back(id);
@@ -98,7 +103,12 @@ impl Sources<'_> {
     }
 
     fn all(&mut self, call: impl Fn(&mut dyn Source)) {
-        self.all.iter_mut().for_each(|slot| call(slot.source.as_mut()));
+        self.all.iter_mut().flatten().for_each(|slot| call(slot.source.as_mut()));
+    }
+
+    /// The lowest number that no source has.
+    fn free(&self) -> usize {
+        self.all.iter().position(Option::is_none).unwrap_or(self.all.len())
     }
 }
 
@@ -137,6 +147,18 @@ impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
         Ok(self.push(source))
     }
 
+    /// Removes a source and no longer watches its file descriptor. Its number goes to the next source that is added.
+    ///
+    /// # Errors
+    /// There is no source of this number, or its file descriptor was closed while the loop had it.
+    pub fn remove(&mut self, id: SourceId) -> io::Result<()> {
+        let source = self.take(id).ok_or(io::ErrorKind::NotFound)?;
+        match source.fd() {
+            Some(fd) => self.wait.forget(fd),
+            None => Ok(()),
+        }
+    }
+
     /// Adds a file descriptor that cannot be looked at without a system call: a socket, a listener, a timerfd. `run` is called while it
     /// is readable, as [`Source::run`] is. It must not be closed elsewhere while the loop has it.
     ///
@@ -158,23 +180,37 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
 
     /// The number of the next source.
     fn next(&self) -> SourceId {
-        SourceId(u32::try_from(self.sources.all.len()).unwrap_or(u32::MAX))
+        SourceId(u32::try_from(self.sources.free()).unwrap_or(u32::MAX))
     }
 
-    /// Adds a source that the way to wait already knows by the number that it gets: the next one, from 0.
-    pub fn push(&mut self, mut source: impl Source + 'a) -> SourceId {
+    fn put(&mut self, slot: Slot<'a>) -> SourceId {
         let id = self.next();
-        source.quiet();
-        self.sources.all.push(Slot { source: Box::new(source), looks: true, ready: false });
+        match self.sources.all.get_mut(id.0 as usize) {
+            Some(place) => *place = Some(slot),
+            None => self.sources.all.push(Some(slot)),
+        }
         id
+    }
+
+    /// Adds a source that the way to wait already knows by the number that it gets: the lowest that is free, from 0.
+    pub fn push(&mut self, mut source: impl Source + 'a) -> SourceId {
+        source.quiet();
+        self.put(Slot { source: Box::new(source), looks: true, ready: false })
     }
 
     /// As [`push`](Loop::push), of a source that is never looked at: only the way to wait reports it.
     pub fn push_blind(&mut self, source: impl Source + 'a) -> SourceId {
-        let id = self.next();
         self.blind = true;
-        self.sources.all.push(Slot { source: Box::new(source), looks: false, ready: false });
-        id
+        self.put(Slot { source: Box::new(source), looks: false, ready: false })
+    }
+
+    /// Takes a source out of the loop; the way to wait must no longer report its number. Its notifications are as the loop left
+    /// them: off.
+    pub fn take(&mut self, id: SourceId) -> Option<Box<dyn Source + 'a>> {
+        let slot = self.sources.all.get_mut(id.0 as usize)?.take()?;
+        self.sources.ready.retain(|ready| *ready != id.0);
+        self.blind = self.sources.all.iter().flatten().any(|slot| !slot.looks);
+        Some(slot.source)
     }
 
     /// Calls back after a while, and again after what the callback returns.

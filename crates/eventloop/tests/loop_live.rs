@@ -72,3 +72,30 @@ fn timers_are_run_at_their_times_and_can_be_cancelled() {
     assert!(begin.elapsed() >= Duration::from_millis(15));
     assert!(halts.get() >= 3, "it slept until each");
 }
+
+/// Sources come and go while the loop runs: the number of one that is gone is given to the next, and nobody hears its rings.
+#[test]
+fn removed_source_is_neither_run_nor_watched() {
+    let (first, second) = (Cell::new(0), Cell::new(0));
+    let mut looped = Loop::new(Idler::new(Never)).unwrap();
+    let (bell, doorbell) = Bell::new(|| first.set(first.get() + 1)).unwrap();
+    let id = looped.add(bell).unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let blind = looped.add_fd(read, |_| panic!("removed")).unwrap();
+    doorbell.ring();
+    looped.step().unwrap();
+    assert_eq!(first.get(), 1);
+    // Rung and written to, and then removed: neither is run.
+    doorbell.ring();
+    rustix::io::write(&write, b"x").unwrap();
+    looped.remove(id).unwrap();
+    looped.remove(blind).unwrap();
+    assert!(looped.remove(id).is_err() && looped.remove(blind).is_err());
+    let (bell, other) = Bell::new(|| second.set(second.get() + 1)).unwrap();
+    assert_eq!(looped.add(bell).unwrap(), id);
+    for _ in 0..100 {
+        other.ring();
+        looped.step().unwrap();
+    }
+    assert_eq!((first.get(), second.get()), (1, 100));
+}
