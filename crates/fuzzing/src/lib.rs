@@ -19,6 +19,7 @@ pub mod perf;
 pub mod plan;
 pub mod qemu;
 pub mod qmp;
+pub mod request;
 pub mod ring;
 pub mod seeds;
 
@@ -26,7 +27,7 @@ pub mod seeds;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("qemu", qemu::run),
@@ -40,4 +41,5 @@ pub const TARGETS: [Target; 13] = [
     ("measured", measured::run),
     ("kvm_stats", kvm_stats::run),
     ("doctor", doctor::run),
+    ("request", request::run),
 ];

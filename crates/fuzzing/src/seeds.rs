@@ -36,6 +36,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "measured" => measured(),
         "kvm_stats" => kvm_stats(),
         "doctor" => doctor(),
+        "request" => request(),
         _ => vec![],
     }
 }
@@ -284,4 +285,30 @@ fn doctor() -> Vec<Vec<u8>> {
     let format = "name: kvm_halt_poll_ns\nID: 7\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
         \tfield:bool grow;\toffset:8;\tsize:1;\tsigned:0;\n\nprint fmt: \"x\"\n";
     vec![guest.map(str::as_bytes).join(&0xff), format.into()]
+}
+
+/// Memories with one request each: a write in three descriptors, a read through an indirect table, a discard with a split header.
+fn request() -> Vec<Vec<u8>> {
+    let descriptor = |address: u64, len: u32, flags: u16, next: u16| {
+        [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()
+    };
+    let memory = |table: Vec<Vec<u8>>, indirect: Vec<Vec<u8>>, kind: u32| {
+        let mut all = table.concat();
+        all.resize(0x800, 0);
+        all.extend([0, 0, 1, 0, 0, 0]);
+        all.resize(0x1000, 0);
+        all.extend(indirect.concat());
+        all.resize(0x1100, 0);
+        all.extend(kind.to_le_bytes());
+        all.extend([0, 0, 0, 0, 8]);
+        all.resize(0x1200, 0);
+        all.insert(0, 3);
+        all
+    };
+    let (header, status) = (descriptor(0x1100, 16, 1, 1), descriptor(0x1800, 1, 2, 0));
+    let written = vec![header.clone(), descriptor(0x1f00, 512, 1, 2), status.clone()];
+    let table = vec![descriptor(0x1000, 48, 4, 0)];
+    let read = vec![header, descriptor(0x1f00, 512, 3, 2), status.clone()];
+    let split = vec![descriptor(0x1100, 7, 1, 1), descriptor(0x1107, 25, 1, 2), status];
+    vec![memory(written, vec![], 1), memory(table, read, 0), memory(split, vec![], 11)]
 }
