@@ -1,6 +1,6 @@
 //! One virtqueue: taking chains, returning them, notifications in both directions.
 
-use crate::request::{MalformedChain, Request};
+use crate::request::Request;
 use crate::statistics::QueueCounts;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
@@ -102,19 +102,25 @@ impl Virtqueue {
         if !self.takes() {
             return Taken::Nothing;
         }
-        let chain = match self.queue.iter(memory) {
-            Ok(mut available) => available.next(),
+        match self.queue.avail_idx(memory, Ordering::Acquire) {
+            Ok(index) if index.0 == self.queue.next_avail() => return Taken::Nothing,
+            Ok(_) => {}
             Err(error) => {
                 self.breaks(&error);
                 return Taken::Nothing;
             }
+        }
+        let chain = match self.queue.iter(memory) {
+            // Available by the index that was just read: without a chain, its entry of the ring cannot be read.
+            Ok(mut available) => available.next().ok_or(Error::InvalidChain),
+            Err(error) => Err(error),
         };
-        let Some(chain) = chain else {
-            // Available by the index, but its entry of the ring cannot be read.
-            if self.look(memory) {
-                self.breaks(&Error::InvalidChain);
+        let chain = match chain {
+            Ok(chain) => chain,
+            Err(error) => {
+                self.breaks(&error);
+                return Taken::Nothing;
             }
-            return Taken::Nothing;
         };
         let head = chain.head_index();
         if head >= self.queue.size() {
@@ -126,8 +132,7 @@ impl Virtqueue {
                 self.in_flight += 1;
                 Taken::Request(head)
             }
-            Err(MalformedChain::TooLong | MalformedChain::Broken | MalformedChain::Order)
-            | Err(MalformedChain::NoHeader | MalformedChain::NoStatus | MalformedChain::Address) => {
+            Err(_) => {
                 self.counts.malformed += 1;
                 self.give(memory, head, 0);
                 Taken::Malformed
