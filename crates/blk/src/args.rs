@@ -130,7 +130,14 @@ impl Args {
             }
             Some(rule) => rule.policy().context("cannot use this policy"),
             None => match Halt::measure() {
-                Ok(halt) => Ok(Any::other(halt.leader(Price::percent(self.latency_price)))),
+                Ok(halt) => {
+                    let price = Price::percent(self.latency_price);
+                    let (cost, latency) = (halt.cost(price), halt.typical(price).latency);
+                    eprintln!(
+                        "dwell-blk: policy leader@{cost},late={latency} with trial bursts, by measurement"
+                    );
+                    Ok(Any::other(halt.leader(price)))
+                }
                 Err(error @ MeasureHaltError::OneCpu) => Err(error)
                     .context("cannot choose a policy; start it on two CPUs and give --cpu, or give --policy"),
                 Err(error) => Err(error).context("cannot choose a policy; give --policy"),

@@ -17,6 +17,11 @@ pub trait Wait {
     /// # Errors
     /// The system call's.
     fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
+
+    /// Of a way to wait that shows ready file descriptors without a system call, such as io_uring: whether it has any. `None`: it does not.
+    fn ring(&mut self) -> Option<bool> {
+        None
+    }
 }
 
 /// Waits for file descriptors by `epoll_wait`, with time-outs in nanoseconds where the kernel takes them (Linux 5.11).

@@ -3,4 +3,5 @@
 mod device;
 mod guest;
 mod hostile;
+mod recorded;
 mod rig;

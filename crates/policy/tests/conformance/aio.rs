@@ -30,7 +30,11 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
         }
         "loop" => {
             let case: Loop = parse(rest)?;
-            &move |release| case.check(release, params, &kinds)
+            &move |release| {
+                let steps = case.check(release, params, &kinds)?;
+                expect("iterations through the loop", &case.check_looped(release, params, &kinds)?, &steps)?;
+                Ok(steps)
+            }
         }
         _ => return Err(format!("unknown kind {kind:?}")),
     };
@@ -49,7 +53,11 @@ fn parse<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| format!("{e} in {text:.80}"))
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {
+pub(super) fn expect<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    got: &T,
+    expected: &T,
+) -> Result<(), String> {
     if got == expected { Ok(()) } else { Err(format!("{what} is {got:?}, expected {expected:?}")) }
 }
 
@@ -84,7 +92,7 @@ impl Setting {
 /// A trace event as the vectors write it; handler -1 is the notifier.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(tag = "ev", rename_all = "snake_case", deny_unknown_fields)]
-enum Traced {
+pub(super) enum Traced {
     Begin { max_ns: i64, timeout: i64 },
     End { progress: u8, timeout: i64 },
     Grow { h: Option<i64>, old: i64, new: i64 },
@@ -95,7 +103,7 @@ enum Traced {
 
 impl Traced {
     /// `event` of a context whose notifier, if it has one, is its last handler.
-    fn new(event: Event, name: impl Fn(u32) -> i64) -> Traced {
+    pub(super) fn new(event: Event, name: impl Fn(u32) -> i64) -> Traced {
         match event {
             Event::PollBegin { max_ns, timeout_ns } => Traced::Begin { max_ns, timeout: timeout_ns },
             Event::PollEnd { progress, timeout_ns } => {
@@ -114,15 +122,15 @@ impl Traced {
     }
 }
 
-fn ns_of(handlers: &[Handler]) -> Vec<i64> {
+pub(super) fn ns_of(handlers: &[Handler]) -> Vec<i64> {
     handlers.iter().map(Handler::ns).collect()
 }
 
-fn in_poll(handlers: &[Handler]) -> Vec<u8> {
+pub(super) fn in_poll(handlers: &[Handler]) -> Vec<u8> {
     handlers.iter().map(|handler| handler.in_poll().into()).collect()
 }
 
-fn table(kinds: &[Kind]) -> Vec<Handler> {
+pub(super) fn table(kinds: &[Kind]) -> Vec<Handler> {
     kinds.iter().copied().map(Handler::new).collect()
 }
 
@@ -204,7 +212,7 @@ impl Unit {
 /// A whole event loop in virtual time.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Loop {
+pub(super) struct Loop {
     fdmon: Fdmon,
     cost: Cost,
     /// When events come, by handler.
@@ -214,7 +222,7 @@ struct Loop {
     timers: Vec<i64>,
     /// How many `aio_poll`s at most; the loop ends before where nothing is left to happen.
     iters: usize,
-    expect: Vec<LoopState>,
+    pub(super) expect: Vec<LoopState>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -237,18 +245,18 @@ struct Cost {
 
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-struct LoopState {
-    t: i64,
+pub(super) struct LoopState {
+    pub(super) t: i64,
     #[serde(deserialize_with = "nullable")]
-    wait: Option<i64>,
-    dispatched: Vec<(i64, String)>,
-    trace: Vec<Traced>,
-    poll_ns: i64,
-    h: Option<Vec<i64>>,
-    hn: Option<i64>,
-    in_poll: Vec<u8>,
-    started: u8,
-    t_end: i64,
+    pub(super) wait: Option<i64>,
+    pub(super) dispatched: Vec<(i64, String)>,
+    pub(super) trace: Vec<Traced>,
+    pub(super) poll_ns: i64,
+    pub(super) h: Option<Vec<i64>>,
+    pub(super) hn: Option<i64>,
+    pub(super) in_poll: Vec<u8>,
+    pub(super) started: u8,
+    pub(super) t_end: i64,
 }
 
 impl Loop {
@@ -286,23 +294,23 @@ impl Loop {
 }
 
 /// When virtual time begins.
-const EPOCH: i64 = 1_000_000_000_000;
+pub(super) const EPOCH: i64 = 1_000_000_000_000;
 
 /// The virtual world around a context; handler numbers are those of the case, and the notifier's follows them.
-struct World {
-    now: i64,
+pub(super) struct World {
+    pub(super) now: i64,
     cost: Cost,
     fdmon: Fdmon,
     sources: Vec<Source>,
     notifications: VecDeque<i64>,
-    timers: Vec<i64>,
-    notified: bool,
+    pub(super) timers: Vec<i64>,
+    pub(super) notified: bool,
     notify_me: bool,
     /// The notifier's file descriptor was written to.
     eventfd: bool,
-    waited: Option<i64>,
-    dispatched: Vec<(i64, String)>,
-    trace: Vec<Traced>,
+    pub(super) waited: Option<i64>,
+    pub(super) dispatched: Vec<(i64, String)>,
+    pub(super) trace: Vec<Traced>,
 }
 
 /// What a handler watches.
@@ -322,7 +330,7 @@ impl Source {
 }
 
 impl World {
-    fn new(case: &Loop, kinds: &[Kind]) -> World {
+    pub(super) fn new(case: &Loop, kinds: &[Kind]) -> World {
         let absolute = |offsets: &[i64]| offsets.iter().map(|offset| EPOCH + offset).collect::<VecDeque<_>>();
         let source = |offsets: &Vec<i64>| Source { arrivals: absolute(offsets), armed_since: Some(i64::MIN) };
         debug_assert_eq!(case.arrivals.len(), kinds.len());
@@ -342,12 +350,12 @@ impl World {
         }
     }
 
-    fn notifier(&self) -> u32 {
+    pub(super) fn notifier(&self) -> u32 {
         u32::try_from(self.sources.len()).expect("few handlers")
     }
 
     /// The name of a handler in the vectors.
-    fn name(&self, h: u32) -> i64 {
+    pub(super) fn name(&self, h: u32) -> i64 {
         if h == self.notifier() { -1 } else { h.into() }
     }
 

@@ -8,6 +8,7 @@ mod fields;
 mod haltpoll;
 mod kvm;
 mod lapic;
+mod looped;
 
 use libtest_mimic::{Arguments, Trial};
 use std::path::PathBuf;
