@@ -28,6 +28,9 @@ const IO_BITMAP_BYTES: u64 = 8192;
 const STACK3_PAGES: usize = 16;
 const STACK0_PAGES: usize = 1;
 
+/// RFLAGS: the bit that is always set, and ports allowed at CPL3 (IOPL) without a look at the I/O bitmap: QEMU's emulator of
+/// SVM refuses every port where the bitmap's TSS is marked busy, which it is while it is in use.
+const RFLAGS: u64 = 1 << 1 | 3 << 12;
 /// CR4: physical address extension, SSE and its exceptions.
 const CR4: u64 = 1 << 5 | 1 << 9 | 1 << 10;
 /// CR0: protection, coprocessor, numeric errors, write protection, alignment, paging.
@@ -76,7 +79,7 @@ impl<'m> Vcpu<'m> {
             rdi: argument,
             // As after a call: the return address would be at a multiple of 16.
             rsp: stack - 8,
-            rflags: 2,
+            rflags: RFLAGS,
             ..Default::default()
         };
         fd.set_regs(&regs).map_err(kvm("KVM_SET_REGS"))?;
