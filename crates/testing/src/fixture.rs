@@ -42,14 +42,19 @@ impl Fixture {
         fixture.write("/proc/sys/kernel/osrelease", &format!("{kernel}\n"));
         fixture.write("/proc/sys/kernel/random/boot_id", "8a0d4b7c\n");
         fixture.write("/usr/bin/systemd-tmpfiles", "");
+        fixture.write_defaults(kernel, layer);
+        fixture
+    }
+
+    /// Writes the parameters of a layer, at the defaults of this kernel.
+    pub fn write_defaults(&self, kernel: &str, layer: Layer) {
         for (param, value) in Setting::defaults(layer, Version::parse(kernel).unwrap()).iter() {
             let text = match param.unit {
                 param::Unit::Switch => if value == 0 { "N" } else { "Y" }.to_owned(),
                 _ => value.to_string(),
             };
-            fixture.write(&format!("{}/{}", param.home, param.name), &format!("{text}\n"));
+            self.write(&format!("{}/{}", param.home, param.name), &format!("{text}\n"));
         }
-        fixture
     }
 
     /// Where a file of the machine really is.

@@ -9,6 +9,7 @@ pub mod cpio;
 pub mod fixture;
 pub mod kvm_stats;
 pub mod qemu;
+pub mod shim;
 
 /// As `eprintln!`, but printed also where the test passes: the test harness does not capture it.
 ///

@@ -8,9 +8,8 @@ use dwell_policy::version::Version;
 pub(crate) use dwell_testing::qemu::Release;
 use dwell_testing::qemu::folder;
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the guest may take to read its disk, on a busy machine.
@@ -143,15 +142,5 @@ pub(crate) const TRACE: [&str; 8] =
 
 /// Compiles the shim; the error is the cause why that cannot be.
 pub(crate) fn shim(dir: &Path) -> Result<PathBuf, String> {
-    let (source, library) = (dir.join("shim.c"), dir.join("shim.so"));
-    let written = File::create(&source).and_then(|mut file| file.write_all(include_bytes!("shim.c")));
-    written.expect("the shim can be written");
-    let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([&library, &source])
-        .arg("-ldl")
-        .output()
-        .map_err(|error| format!("no C compiler ({error})"))?;
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    Ok(library)
+    dwell_testing::shim::compiled(dir, include_str!("shim.c"))
 }
