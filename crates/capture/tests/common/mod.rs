@@ -104,7 +104,10 @@ impl HaltingVcpu {
         self.run_on(gaps_ns)
     }
 
-    /// As [`HaltingVcpu::run`]; the VM is there until `self` is dropped.
+    /// As [`HaltingVcpu::run`]. With `DWELL_WAKER_SLEEPS=1` whoever wakes it sleeps in the meantime: emulated CPUs take turns
+    /// in one thread, and one that spins keeps the others waiting.
+    ///
+    /// The VM is there until `self` is dropped.
     pub(crate) fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
         self.go.send(()).unwrap();
         // SAFETY: both lie in guest memory, are aligned, live as long as `self`, and are only used as atomics.
@@ -112,9 +115,13 @@ impl HaltingVcpu {
             let base = self.memory.cast::<u8>();
             (AtomicU16::from_ptr(base.add(COUNT).cast()), AtomicU8::from_ptr(base.add(STOP)))
         };
+        let sleeps = std::env::var("DWELL_WAKER_SLEEPS").is_ok_and(|value| value == "1");
         std::thread::sleep(Duration::from_millis(5));
         for (number, gap) in gaps_ns.iter().enumerate() {
             let until = Instant::now() + Duration::from_nanos(*gap);
+            if sleeps {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            }
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
@@ -125,6 +132,9 @@ impl HaltingVcpu {
             self.wake.write(1).unwrap();
             let mut woken = Instant::now();
             while count.load(Ordering::Acquire) == before {
+                if sleeps {
+                    std::thread::sleep(Duration::from_micros(1));
+                }
                 std::thread::yield_now();
                 // An interrupt that comes before the guest has set up its controller is lost; on a shared core that may
                 // be long after the start.
