@@ -1,19 +1,13 @@
 //! The live controller on a whole machine: its changes, what they save by the kernel's own count, and the originals afterwards.
 
 use crate::VIRTUAL_TIME;
+use crate::counted::Counted;
 use crate::machine::{Job, Ran};
 use dwell_testing::say;
 use std::time::{Duration, Instant};
 
-/// What cpuidle has counted of CPU 0, and haltpoll's parameters.
-const COUNTED: &str = "
-    counted() {
-        cd /sys/devices/system/cpu/cpu0/cpuidle
-        cat state0/time state0/usage state1/usage >/out/$1.counted
-        cat /proc/uptime >>/out/$1.counted
-        grep . /sys/module/haltpoll/parameters/* >/out/$1.parameters
-        cd /
-    }
+/// A load for so many seconds, and what was counted in the second after them.
+const PHASE: &str = "
     phase() {
         inside nap 0 $2 1000000 $3 >/dev/null & load=$!
         sleep $4
@@ -29,19 +23,15 @@ const K: f64 = 60.0;
 
 /// Cost in a phase: CPU time polled and halts at their cost, as a share of a CPU.
 fn cost(ran: &Ran, phase: &str) -> f64 {
-    let numbers = |when: &str| -> Vec<f64> {
-        let text = ran.text(&format!("{phase}.{when}.counted"));
-        text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
-    };
-    let (begun, ended) = (numbers("begun"), numbers("ended"));
-    let by = |place: usize| ended[place] - begun[place];
-    (by(0) + K * by(2)) / (by(3) * 1e6)
+    let [begun, ended] = ["begun", "ended"].map(|when| Counted::of(ran, &format!("{phase}.{when}")));
+    let by = |file: &str| begun.per_s(&ended, "cpu0/cpuidle", file);
+    (by("state0/time") + K * by("state1/usage")) / 1e6
 }
 
 /// Two loads one after the other, under the defaults and under control.
 pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     let script = format!(
-        "{COUNTED}
+        "{PHASE}
         counted first
         phase default.long 150 exponential 0.3
         at default.long
@@ -83,7 +73,8 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     }
     let own = status["layers"][0]["cpu_share"].as_f64().unwrap_or(f64::NAN);
     say!("{test}: dwell itself took {:.1} % of a CPU; {:.0} s", 100.0 * own, begun.elapsed().as_secs_f64());
-    assert_eq!(ran.text("last.parameters"), ran.text("first.parameters"));
+    let [first, last] = ["first", "last"].map(|when| Counted::of(&ran, when).parameters);
+    assert_eq!(last, first);
     assert!(lines.contains("guest: the originals are in force again"), "{lines}");
     assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}\n{status}");
     Ok(())

@@ -1,6 +1,7 @@
 //! The guest layer: the driver and the governor haltpoll of a stock kernel.
 
 use crate::VIRTUAL_TIME;
+use crate::cycle::Cycle;
 use crate::machine::{Job, Kernel, Ran, Signature, program_of_test};
 use dwell_testing::say;
 use serde_json::Value;
@@ -103,89 +104,21 @@ fn agrees_with_the_kernel(test: &str, kernel: Kernel, signature: Signature, ran:
     Ok(())
 }
 
-/// haltpoll's parameters, and how often the CPUs have entered the polling state and the halt by the kernel's own count.
-const STATE: &str = "
-    state() {
-        grep . /sys/module/haltpoll/parameters/* >/out/$1.parameters
-        cat /sys/devices/system/cpu/cpu*/cpuidle/state0/usage >/out/$1.polls
-        cat /proc/uptime >/out/$1.uptime
-    }
-";
-
-/// The number of polls between two calls of `state`, for each second.
-fn polls_per_s(ran: &Ran, from: &str, to: &str) -> f64 {
-    let polls = |name: &str| -> f64 {
-        ran.text(&format!("{name}.polls")).split_whitespace().filter_map(|n| n.parse::<f64>().ok()).sum()
-    };
-    let uptime = |name: &str| -> f64 {
-        let text = ran.text(&format!("{name}.uptime"));
-        text.split_whitespace().next().and_then(|seconds| seconds.parse().ok()).expect("seconds")
-    };
-    (polls(to) - polls(from)) / (uptime(to) - uptime(from))
-}
-
 /// A guest is recorded and tuned, the plan is applied and verified and reverted; and the kernel's own count of polls shows
 /// the effect.
 pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
-    let script = format!(
-        "{STATE}
-        inside nap 0 150 1000000 exponential >/dev/null & load=$!
-        sleep 0.3
-        state begun
-        sleep 1
-        state before
-        keep record dwell record guest --duration 2s -o /out/guest.parquet
-        keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --plan /out/plan.toml --format json
-        keep apply.json dwell apply /out/plan.toml --format json
-        sleep 0.2
-        state applied
-        sleep 1
-        state later
-        keep status.json dwell status --format json
-        keep verify.json dwell verify --budget 18s --turn 60ms --settle 20ms --format json
-        keep revert.json dwell revert --format json
-        sleep 0.2
-        state reverted
-        sleep 1
-        state ended
-        keep history.json dwell history --format json
-    "
-    );
     let limit = Duration::from_secs(600);
-    let job =
-        Job { options: &VIRTUAL_TIME, append: FORCED, cpus: 1, script: &script, limit, ..Job::default() };
-    let begun = Instant::now();
-    let ran = job.run(test)?;
-    let commands =
-        ["record", "tune.json", "apply.json", "status.json", "verify.json", "revert.json", "history.json"];
-    commands.iter().for_each(|command| ran.succeeded(command));
-    let tune = ran.json("tune.json");
-    let verify = ran.json("verify.json");
-    say!("{test}: {}", tune["advice"].as_str().unwrap_or_default());
-
-    // What was written is what was advised, and what was restored is what was there.
-    let parameters = |when: &str| ran.text(&format!("{when}.parameters"));
-    assert_ne!(parameters("applied"), parameters("begun"));
-    assert_eq!(parameters("later"), parameters("applied"));
-    assert_eq!(parameters("reverted"), parameters("begun"));
-    let places = ran.json("status.json")[0]["places"].as_array().cloned().unwrap_or_default();
-    assert!(!places.is_empty() && places.iter().all(|place| place["standing"] == "in_force"), "{places:?}");
-    assert_eq!(ran.json("history.json")[0]["state"], "reverted");
-
-    // The plan is for less cost: here, fewer polls that fail. The kernel counts them itself.
-    let [before, after, back] = [("begun", "before"), ("applied", "later"), ("reverted", "ended")]
-        .map(|(from, to)| polls_per_s(&ran, from, to));
-    let verdict = verify["verdict"].as_str().unwrap_or_default();
-    let rounds = verify["rounds"].as_u64().unwrap_or(0);
-    say!(
-        "{test}: {before:.0} polls/s before, {after:.0} applied, {back:.0} reverted; verify: {verdict} in {rounds} rounds; {:.0} s",
-        begun.elapsed().as_secs_f64()
-    );
-    assert!(["confirmed", "partly_confirmed"].contains(&verdict) && rounds >= 6, "{verify}");
-    assert!((before - after).abs() > 0.1 * before, "{before} {after}");
-    // How long windows are depends on those before them, so that the same setting polls more or less often.
-    assert!((back - after).abs() > 0.1 * before, "{after} {back}");
-    Ok(())
+    let job = Job { options: &VIRTUAL_TIME, append: FORCED, cpus: 1, limit, ..Job::default() };
+    let cycle = Cycle {
+        layer: "guest",
+        load: "inside nap 0 150 1000000 exponential >/dev/null &",
+        record: "2s",
+        tune: "--halt-cost 20us",
+        verify: "--budget 18s --turn 60ms --settle 20ms",
+        applied: "",
+        polls: ("cpuidle", "state0/usage"),
+    };
+    cycle.run(test, job).map(drop)
 }
 
 /// Decisions to compare: the short form, and the long one with `DWELL_BOX_LONG=1`.
@@ -194,7 +127,7 @@ const DECISIONS: [u64; 2] = [20_000, 104_000];
 /// The test `haltpoll` of the crate dwell-capture in a guest: BPF sees each decision of the kernel's governor, and the model
 /// gives the same.
 pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(), String> {
-    let long = std::env::var("DWELL_BOX_LONG").is_ok_and(|value| value == "1");
+    let long = crate::is_long();
     let wanted = DECISIONS[usize::from(long)];
     let script = format!(
         "

@@ -1,6 +1,10 @@
-//! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`.
+//! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
+//! FILES`.
 
+use dwell_lab::guest::{Sleeper, sleeper};
+use dwell_lab::vm::{Machine, Options, VmError};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Does what the words of the command line ask for, if it is started as `inside`.
@@ -12,6 +16,10 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
     }
     Some(match words {
         ["nap", cpu, mean_us, count, shape] => nap(number(cpu), number(mean_us), number(count), shape),
+        ["halt", mean_us, count, shape, files] => {
+            halt(number(mean_us), number(count), shape, *files == "statistics")
+                .map_err(|error| format!("the VM: {error}"))
+        }
         _ => Err(format!("cannot do {words:?}")),
     })
 }
@@ -25,7 +33,7 @@ fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(usize::try_from(cpu).unwrap());
     sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))?;
-    let mut random = Numbers(0x9e37_79b9_7f4a_7c15 ^ cpu);
+    let mut random = Numbers::new(cpu);
     let mut late = vec![];
     let begun = Instant::now();
     for _ in 0..count {
@@ -46,6 +54,30 @@ fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A VM whose only vCPU halts and is interrupted, again and again; with its statistics file open, as QEMU 8.1 and later have
+/// it, or not.
+fn halt(mean_us: u64, count: u64, shape: &str, opens_statistics: bool) -> Result<(), VmError> {
+    let machine = Machine::new(Options::default(), 1)?;
+    let shared = machine.place::<Sleeper>()?;
+    shared.always_interrupts();
+    let wake = machine.irqfd(0)?;
+    let mut vcpu = machine.vcpu(0, sleeper, shared)?;
+    let _statistics = opens_statistics.then(|| vcpu.stats()).transpose()?;
+    let kicker = vcpu.kicker();
+    let mut random = Numbers::new(0);
+    std::thread::scope(|scope| {
+        let guest = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
+        let guest = guest.spawn_scoped(scope, move || vcpu.run(|| ControlFlow::Continue(())));
+        for event in 1..=count {
+            std::thread::sleep(Duration::from_secs_f64(gap_ns(mean_us, shape, &mut random) / 1e9));
+            shared.post(event);
+            wake.write(1).expect("an eventfd can be written");
+        }
+        kicker.kick();
+        guest.expect("a thread can be made").join().expect("the vCPU's thread ends")
+    })
+}
+
 /// How long to wait \[ns\], about `mean_us` on average.
 fn gap_ns(mean_us: u64, shape: &str, random: &mut Numbers) -> f64 {
     let mean = mean_us as f64 * 1e3;
@@ -59,14 +91,27 @@ fn gap_ns(mean_us: u64, shape: &str, random: &mut Numbers) -> f64 {
 }
 
 /// Numbers that look random and are the same every time (xorshift64).
-struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// In (0, 1].
-    fn unit(&mut self) -> f64 {
+    pub(crate) fn new(seed: u64) -> Numbers {
+        Numbers(0x9e37_79b9_7f4a_7c15 ^ seed)
+    }
+
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
+        self.0
+    }
+
+    /// In (0, 1].
+    pub(crate) fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Less than `end`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).expect("less than a usize")
     }
 }

@@ -96,7 +96,7 @@ fn dependencies(module: &[u8]) -> Vec<String> {
     value.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-fn output(command: &mut Command) -> Vec<u8> {
+pub(crate) fn output(command: &mut Command) -> Vec<u8> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
@@ -113,6 +113,17 @@ pub(crate) enum Signature {
 
 /// Without CMPXCHG16B, which QEMU 7.2 emulates with wrong flags when one thread runs all CPUs: kernels die of it.
 const CPU: &str = "max,cx16=off";
+
+/// What a machine consists of.
+pub(crate) enum Root {
+    /// Its initramfs.
+    Initramfs,
+    /// Debian with systemd on a disk, whose image is not changed. The machine may reboot, the script is one for Debian's shell, and
+    /// `files` are below `/run/box`.
+    Copy(PathBuf),
+    /// The same, and what it writes stays in the image.
+    Disk(PathBuf),
+}
 
 /// A machine and its script.
 pub(crate) struct Job<'a> {
@@ -133,6 +144,7 @@ pub(crate) struct Job<'a> {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Programs to put in beside `dwell` and `inside`, with their libraries: from where, and under what name in `/bin`.
     pub(crate) programs: Vec<(PathBuf, &'a str)>,
+    pub(crate) root: Root,
     /// What runs in it: a script for busybox's shell, with `at` and `keep` of `init`. The files in `/out` come back.
     pub(crate) script: &'a str,
     /// When it is killed at the latest.
@@ -153,6 +165,7 @@ impl Default for Job<'_> {
             later: &[],
             files: vec![],
             programs: vec![],
+            root: Root::Initramfs,
             script: "",
             limit: Duration::from_secs(300),
         }
@@ -202,47 +215,29 @@ impl Ran {
     }
 }
 
+/// A folder for the files of a job.
+fn folder_of_job(test: &str) -> tempfile::TempDir {
+    let dir = match std::env::var_os("DWELL_BOX_KEEP") {
+        Some(keep) => tempfile::Builder::new().prefix(test).disable_cleanup(true).tempdir_in(keep),
+        None => tempfile::tempdir(),
+    };
+    dir.expect("a folder can be made")
+}
+
+/// What a machine has printed so far.
+fn printed(dir: &Path, port: &str) -> String {
+    fs::read(dir.join(port))
+        .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
 impl Job<'_> {
     /// Runs it to its end; the error is the cause why it cannot run here.
     pub(crate) fn run(&self, test: &str) -> Result<Ran, String> {
-        let kernel = self.kernel.folder().join("vmlinuz");
-        if !kernel.exists() {
-            return Err(format!("no kernel in {}; .ci/box gets it", self.kernel.folder().display()));
-        }
-        let dir = match std::env::var_os("DWELL_BOX_KEEP") {
-            Some(keep) => tempfile::Builder::new().prefix(test).disable_cleanup(true).tempdir_in(keep),
-            None => tempfile::tempdir(),
-        };
-        let dir = dir.expect("a folder can be made");
-        let initramfs = dir.path().join("initramfs");
-        self.archive()?
-            .write(std::io::BufWriter::new(File::create(&initramfs).unwrap()))
-            .expect("an initramfs can be written");
-        let disk = dir.path().join("disk");
-        File::create(&disk).and_then(|file| file.set_len(128 << 20)).expect("a disk can be made");
-
-        let mut qemu = self.command(dir.path())?;
-        qemu.args(self.options)
-            .args(["-cpu", CPU, "-smp", &self.cpus.to_string(), "-m", &self.memory_mib.to_string()])
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .arg("-kernel")
-            .arg(kernel)
-            .arg("-initrd")
-            .arg(initramfs)
-            .args(["-append", &format!("console=ttyS0 panic=-1 quiet nowatchdog {}", self.append)])
-            .arg("-serial")
-            .arg(format!("file:{}", dir.path().join("console").display()))
-            .arg("-serial")
-            .arg(format!("file:{}", dir.path().join("said").display()))
-            .arg("-drive")
-            .arg(format!("file={},format=raw,if=virtio,cache=unsafe", disk.display()));
+        let dir = folder_of_job(test);
+        let qemu = self.machine(dir.path())?;
         let begun = Instant::now();
         let ended = to_its_end(qemu, self.limit)?;
-        let text = |name: &str| {
-            fs::read(dir.path().join(name))
-                .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
-        };
-        let (said, console) = (text("said"), text("console"));
+        let (said, console) = (printed(dir.path(), "said"), printed(dir.path(), "console"));
         assert!(
             said.contains("job: ended"),
             "{test}: the job {} within {:?}\n{said}\n{}",
@@ -252,12 +247,67 @@ impl Job<'_> {
         );
         let out = dir.path().join("out");
         fs::create_dir(&out).unwrap();
-        output(Command::new("tar").arg("xf").arg(&disk).arg("-C").arg(&out));
+        output(Command::new("tar").arg("xf").arg(dir.path().join("disk")).arg("-C").arg(&out));
         say!("{test}: {} in {:.0} s", self.kernel.text("release")?, begun.elapsed().as_secs_f64());
         for warning in ["] WARNING: ", "] BUG: ", "] Oops: "] {
             assert!(!console.contains(warning), "{test}: {warning} in the kernel's log\n{console}");
         }
         Ok(Ran { said, dir })
+    }
+
+    /// Runs it until `patience` after it has printed `words`, and kills it then with SIGKILL; returns what it printed.
+    pub(crate) fn cut(&self, test: &str, words: &str, patience: Duration) -> Result<String, String> {
+        let dir = folder_of_job(test);
+        let mut qemu = self.machine(dir.path())?;
+        let qemu = qemu.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let mut qemu = qemu.map_err(|error| format!("QEMU cannot be started: {error}"))?;
+        let begun = Instant::now();
+        while !printed(dir.path(), "said").contains(words)
+            && qemu.try_wait().expect("QEMU is a child").is_none()
+            && begun.elapsed() < self.limit
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(patience);
+        let _ = qemu.kill();
+        let _ = qemu.wait();
+        Ok(printed(dir.path(), "said"))
+    }
+
+    /// QEMU with the machine, whose files are in `dir`.
+    fn machine(&self, dir: &Path) -> Result<Command, String> {
+        let kernel = self.kernel.folder().join("vmlinuz");
+        if !kernel.exists() {
+            return Err(format!("no kernel in {}; .ci/box gets it", self.kernel.folder().display()));
+        }
+        let (initramfs, disk) = (dir.join("initramfs"), dir.join("disk"));
+        self.archive()?
+            .write(std::io::BufWriter::new(File::create(&initramfs).unwrap()))
+            .expect("an initramfs can be written");
+        File::create(&disk).and_then(|file| file.set_len(128 << 20)).expect("a disk can be made");
+
+        let mut qemu = self.command(dir)?;
+        qemu.args(self.options)
+            .args(["-cpu", CPU, "-smp", &self.cpus.to_string(), "-m", &self.memory_mib.to_string()])
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(initramfs)
+            .args(["-append", &format!("console=ttyS0 panic=-1 quiet nowatchdog {}", self.append)])
+            .arg("-serial")
+            .arg(format!("file:{}", dir.join("console").display()))
+            .arg("-serial")
+            .arg(format!("file:{}", dir.join("said").display()))
+            .arg("-drive")
+            .arg(format!("file={},format=raw,if=virtio,cache=unsafe", disk.display()));
+        let root = |path: &Path, how: &str| format!("file={},format=raw,if=virtio,{how}", path.display());
+        match &self.root {
+            Root::Initramfs => qemu.arg("-no-reboot"),
+            Root::Copy(image) => qemu.arg("-drive").arg(root(image, "cache=unsafe,snapshot=on")),
+            Root::Disk(image) => qemu.arg("-drive").arg(root(image, "cache=writeback")),
+        };
+        Ok(qemu)
     }
 
     fn command(&self, dir: &Path) -> Result<Command, String> {
@@ -282,6 +332,10 @@ impl Job<'_> {
         // With one dwell knows that a recording is of this machine.
         archive.file("etc/machine-id", b"0123456789abcdef0123456789abcdef\n".to_vec());
         archive.file("init", include_bytes!("init").to_vec());
+        archive.file("functions", include_bytes!("functions").to_vec());
+        if !matches!(self.root, Root::Initramfs) {
+            archive.file("unit", include_bytes!("unit").to_vec());
+        }
         archive.file("job", self.script.as_bytes().to_vec());
         let virtio = ["virtio_pci", "virtio_blk"];
         let first: Vec<&str> = virtio.iter().chain(self.modules).copied().collect();

@@ -11,7 +11,8 @@
 //! # A job
 //! A machine ([`machine::Job`]) boots one of Debian's kernels under QEMU's emulator, with an initramfs of busybox, kernel
 //! modules, `dwell` and this program as `inside`, which is the load ([`inside`]). It runs a script for busybox's shell in
-//! which `keep NAME command…` runs a command and keeps what it prints, and `at words…` prints words with the uptime. What the
+//! which `keep NAME command…` runs a command and keeps what it prints, `counted NAME` keeps what the kernel counts
+//! ([`counted`]), and `at words…` prints words with the uptime. What the
 //! script leaves in `/out` comes back ([`machine::Ran`]). To add one, write a function that makes a `Job`, runs it and looks
 //! at what is left, and name it in [`JOBS`]. Files that it needs, such as a kernel module, go into `Job::files`.
 //!
@@ -20,10 +21,15 @@
 //! then does not show in the guest, and what is measured there does not depend on the load of the machine outside.
 
 mod control;
+mod counted;
+mod cycle;
 mod guest;
+mod host;
 mod inside;
 mod machine;
 mod module;
+mod persist;
+mod power;
 
 use dwell_testing::say;
 use libtest_mimic::{Arguments, Trial};
@@ -35,6 +41,11 @@ const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
     ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
     ("the_guest_layer_is_controlled", control::the_guest_layer_is_controlled),
+    ("the_host_layer_from_record_to_revert", host::from_record_to_revert),
+    ("a_change_is_kept_over_a_reboot", persist::a_change_is_kept_over_a_reboot),
+    ("a_machine_that_is_killed_starts_in_order", persist::a_machine_that_is_killed_starts_in_order),
+    ("a_power_cut_is_survived_at_every_write", power::a_power_cut_is_survived_at_every_write),
+    ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
@@ -43,6 +54,11 @@ const JOBS: &[(&str, Check)] = &[
 
 /// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
 const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"];
+
+/// Whether the long forms of the jobs are asked for.
+fn is_long() -> bool {
+    std::env::var("DWELL_BOX_LONG").is_ok_and(|value| value == "1")
+}
 
 fn main() {
     if let Some(result) = inside::run(&std::env::args().collect::<Vec<_>>()) {
