@@ -9,6 +9,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::thread;
 use std::vec::Vec;
@@ -60,20 +61,23 @@ impl From<Errno> for MeasureHaltError {
 
 impl Halt {
     /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy machine makes them
-    /// higher. The threads run where the scheduler puts them among the CPUs of the caller.
+    /// higher. The threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that polls cannot
+    /// run anyway, and where the scheduler puts both on one, as it does on a busy machine, a sleep seems to cost a tenth.
     ///
     /// # Errors
     /// [`MeasureHaltError`]; none of them is a reason not to run: [`Halt::constant`] takes a guess.
     pub fn measure() -> Result<Halt, MeasureHaltError> {
-        let affinity = rustix::thread::sched_getaffinity(None)?;
-        if affinity.count() < 2 {
+        let affinity = sched_getaffinity(None)?;
+        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu));
+        let (Some(one), Some(other)) = (cpus.next(), cpus.next()) else {
             return Err(MeasureHaltError::OneCpu);
-        }
+        };
         let bed = Bed::new()?;
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| bed.sleeps());
-            let wakers = bed.wakes();
+            let sleeper = scope.spawn(|| on(one, || bed.sleeps()));
+            let waker = scope.spawn(|| on(other, || bed.wakes()));
             let slept = sleeper.join().unwrap_or(Err(MeasureHaltError::NotWoken))?;
+            let wakers = waker.join().map_err(|_| MeasureHaltError::NotWoken)?;
             let mut sleeps = [Sleep::default(); LENGTHS];
             for (place, sleep) in sleeps.iter_mut().enumerate() {
                 let (after, _) = PLAN[place];
@@ -88,6 +92,15 @@ impl Halt {
             Ok(Halt::new(sleeps))
         })
     }
+}
+
+/// Does something on this CPU, if the thread may still be there.
+fn on<T>(cpu: usize, what: impl FnOnce() -> T) -> T {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    // It was among the caller's CPUs a moment ago; elsewhere the figures are those of where it is.
+    let _ = sched_setaffinity(None, &cpus);
+    what()
 }
 
 /// What both threads share.
@@ -164,7 +177,7 @@ impl Bed {
     }
 }
 
-/// Spins, and sometimes lets others run: both threads may have been put on one CPU.
+/// Spins, and sometimes lets others run, who may be on this CPU.
 fn pause(spins: &mut u32) {
     *spins = spins.wrapping_add(1);
     if spins.is_multiple_of(4096) { thread::yield_now() } else { core::hint::spin_loop() }
@@ -201,6 +214,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// They were left to the scheduler, which put both on one CPU of a busy machine: 4 us in place of 35.
+    #[test]
+    fn threads_are_on_the_cpus_that_they_are_put_on() {
+        let before = sched_getaffinity(None).unwrap();
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).take(2) {
+            let found = thread::scope(|scope| scope.spawn(|| on(cpu, || sched_getaffinity(None))).join());
+            let found = found.unwrap().unwrap();
+            assert!(found.is_set(cpu) && found.count() == 1);
+        }
+        let _ = Halt::measure();
+        assert_eq!(
+            sched_getaffinity(None).unwrap().count(),
+            before.count(),
+            "the caller's own are as before"
+        );
     }
 
     #[test]
