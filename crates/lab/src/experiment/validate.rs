@@ -332,6 +332,15 @@ impl dwell_capture::Observer for Started {
     }
 }
 
+/// A recorder of this process's vCPUs. Opening one before the first block shows what permission it lacks.
+///
+/// # Errors
+/// If this process may not record, or the kernel cannot.
+pub fn recorder(contended: bool) -> Result<Recorder, LabError> {
+    let pid = i32::try_from(std::process::id()).ok();
+    Ok(Recorder::open(Target::Host { pid, exits: false, contention: contended }, None)?)
+}
+
 /// A block that dwell's recorder watches.
 fn recorded(
     rig: &Rig,
@@ -342,9 +351,7 @@ fn recorded(
 ) -> Result<(WakeupBlock, Recording), LabError> {
     let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
         // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
-        let target =
-            Target::Host { pid: i32::try_from(std::process::id()).ok(), exits: false, contention: contended };
-        let recorder = Recorder::open(target, None)?;
+        let recorder = recorder(contended)?;
         let enough = AtomicBool::new(false);
         let (started, ready) = channel();
         std::thread::scope(|scope| {

@@ -159,12 +159,12 @@ impl<'a> Control<'a> {
         let originals = setting(machine, layer)?;
         let terms = Terms { late, longest_window, period, ..Terms::at(halt_cost) };
         let mut controller = Controller::new(originals, terms)?;
+        let source = Source::new(machine, layer, late, burst, halt_cost)?;
         let lease = match mode {
             Mode::Active => Some(Lease::take(machine, state, originals, controller.candidates())?),
             Mode::Advise => None,
         };
         controller.start(self.now_ns());
-        let source = Source::new(layer, late, burst, halt_cost);
         let tally = Tally::default();
         Ok(Layered { layer, controller, source, lease, given_up: None, advised: None, tally })
     }

@@ -29,18 +29,22 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Of a layer.
-    pub(super) fn new(layer: Layer, late: Nanos, burst: Nanos, halt_cost: Nanos) -> Source {
-        match layer {
-            Layer::Host => Source::Host(Box::new(Host {
-                late,
-                reader: None,
-                looked: None,
-                last: None,
-                random: SplitMix64::new(1),
-            })),
-            _ => Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None }),
+    /// Of a layer. Fails where the machine's CPUs idle and this process may not record them: a later burst would.
+    pub(super) fn new(
+        machine: &dyn Machine,
+        layer: Layer,
+        late: Nanos,
+        burst: Nanos,
+        halt_cost: Nanos,
+    ) -> anyhow::Result<Source> {
+        if layer == Layer::Host {
+            let random = SplitMix64::new(1);
+            return Ok(Source::Host(Box::new(Host { late, reader: None, looked: None, last: None, random })));
         }
+        if cpus(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
+            drop(recorder()?);
+        }
+        Ok(Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None }))
     }
 
     /// What was seen since the last call. A source of bursts takes as long as a burst.
@@ -184,6 +188,11 @@ fn since(now: &Cpus, before: &Cpus) -> Cpus {
     now.iter().filter_map(of).collect()
 }
 
+fn recorder() -> anyhow::Result<Recorder> {
+    Recorder::open(Target::Guest { source: GuestSource::Auto }, None)
+        .context("cannot record the idle times of this machine's CPUs")
+}
+
 impl Guest {
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
         let before = cpus(machine);
@@ -195,8 +204,7 @@ impl Guest {
         if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
             return Ok(vec![]);
         }
-        let recorder = Recorder::open(Target::Guest { source: GuestSource::Auto }, None)
-            .context("cannot record the idle times of this machine's CPUs")?;
+        let recorder = recorder()?;
         let stop = AtomicBool::new(false);
         let mut found = Found::default();
         let (before, begun) = (cpus(machine), Instant::now());

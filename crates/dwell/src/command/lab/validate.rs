@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{
-    FIGURES, Others, Prediction, RARE, block, figures, median_error, predictions,
+    FIGURES, Others, Prediction, RARE, block, figures, median_error, predictions, recorder,
 };
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::gaps::{GapSpec, Gaps};
@@ -106,6 +106,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;
+    drop(recorder(args.contended > 0).context("cannot record the vCPU")?);
     let calibration = match (args.calibrate, stored()?) {
         (false, Some(calibration)) => calibration,
         _ => calibrate(&rig, &mut session, &args.campaign, Intervals::Optional)?,
