@@ -1,5 +1,8 @@
 //! The haltpoll governor of this machine, where it is in force: every decision is compared with the policy.
 //!
+//! Where BPF sees the governor, none may deviate. Where the kernel does not allow that, the times of `power:cpu_idle` are
+//! compared, and one decision of 200 may: what keeps a CPU between the two clocks cannot be seen.
+//!
 //! `DWELL_DECISIONS` is how many decisions are wanted (20,000 if it is not set, 100,000 for the long form).
 
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
@@ -83,24 +86,24 @@ fn is_native(machine: &Sysroot) -> bool {
     is("current_driver") && is("current_governor") && NAMES.iter().all(writable)
 }
 
-/// The same events through three eyes: the governor's figures, the times of `power:cpu_idle`, and a policy that is wrong.
+/// The same events through four eyes: the governor's figures, the times of `power:cpu_idle`, and a policy that is wrong with
+/// both.
 struct Tap<'a> {
     exact: Follower,
     by_clock: Follower,
-    wrong: Follower,
+    wrong: [Follower; 2],
     wanted: u64,
     enough: &'a AtomicBool,
 }
 
 impl Observer for Tap<'_> {
     fn event(&mut self, event: &Event) {
-        for decisions in [&mut self.exact, &mut self.by_clock, &mut self.wrong] {
-            decisions.observe(event);
-        }
+        self.wrong.iter_mut().chain([&mut self.exact, &mut self.by_clock]).for_each(|one| one.observe(event));
     }
 
     fn status(&mut self, _: &Status) {
-        if self.exact.counts().decisions >= self.wanted {
+        // Where the governor cannot be seen, only times by the clock are there.
+        if self.exact.counts().decisions.max(self.by_clock.counts().decisions) >= self.wanted {
             self.enough.store(true, Ordering::Relaxed);
         }
     }
@@ -161,6 +164,8 @@ fn load(stop: &AtomicBool, cpus: &[u32]) {
 }
 
 struct Run {
+    /// Whether BPF sees the governor's own figures.
+    seen: bool,
     exact: Counts,
     by_clock: Counts,
     wrong: Counts,
@@ -178,7 +183,7 @@ fn run(params: Params, revision: Revision, wanted: u64, cpus: &[u32]) -> Result<
     let mut tap = Tap {
         exact: Follower::new(revision, params, true),
         by_clock: Follower::new(revision, params, false),
-        wrong: Follower::new(revision, other, true),
+        wrong: [false, true].map(|exact| Follower::new(revision, other, exact)),
         wanted,
         enough: &enough,
     };
@@ -195,13 +200,12 @@ fn run(params: Params, revision: Revision, wanted: u64, cpus: &[u32]) -> Result<
     if !in_force(&params) {
         return Err("another process changed the parameters of haltpoll".to_owned());
     }
-    if !summary.metadata.source.events.iter().any(|event| event == "fentry:haltpoll_reflect") {
-        return Err("this kernel's governor cannot be seen through BPF".to_owned());
-    }
+    let seen = summary.metadata.source.events.iter().any(|event| event == "fentry:haltpoll_reflect");
     Ok(Run {
+        seen,
         exact: tap.exact.counts().clone(),
         by_clock: tap.by_clock.counts().clone(),
-        wrong: tap.wrong.counts().clone(),
+        wrong: tap.wrong[usize::from(seen)].counts().clone(),
         cpus: summary.status.idlers,
         reader: Reader::from_bytes("live", bytes).unwrap(),
     })
@@ -248,7 +252,8 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
             Ok(run) => run,
             Err(why) => return say!("SKIP {why}: {TEST}"),
         };
-        let Run { exact, by_clock, .. } = &run;
+        let Run { seen, by_clock, .. } = &run;
+        let exact = if *seen { &run.exact } else { by_clock };
         let (known, rows) = windows(&run.reader);
         say!(
             "{:>6}  {:>9}  {:>5}  {:>7}  {:>11}  {:>11}  {:>13}  {:>6}/{:<19}  {:>10}  {known}/{rows}",
@@ -263,8 +268,18 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
             by_clock.deviations,
             run.wrong.deviations,
         );
-        assert_eq!((exact.deviations, &exact.first), (0, &vec![]), "{exact:?}");
-        assert_eq!(exact.explained.near_a_threshold + exact.explained.setting_changed, 0);
+        if *seen {
+            assert_eq!((exact.deviations, &exact.first), (0, &vec![]), "{exact:?}");
+            assert_eq!(exact.explained.near_a_threshold + exact.explained.setting_changed, 0);
+        } else {
+            // Between the two readings of the governor a hypervisor may take the CPU away, which the events do not show.
+            say!(
+                "the governor's own figures are not to be had here; by the times of power:cpu_idle: {:?}",
+                exact
+            );
+        }
+        all.deviations += exact.deviations;
+        all.explained.near_a_threshold += exact.explained.near_a_threshold;
         all.decisions += exact.decisions;
         all.halts += exact.halts;
         all.changes += exact.changes;
@@ -278,18 +293,21 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
     }
     drop(originals);
     say!(
-        "all: {} decisions, {} halts, {} changes of the window, 0 unexplained deviations; explained: {} polls woken past their window; {} \
+        "all: {} decisions, {} halts, {} changes of the window, {} unexplained deviations; explained: {} polls woken past their window, {} near a threshold; {} \
          halts with another outcome by the times of power:cpu_idle; resumed {} times after losses; {wrong} deviations of a rule that is off",
         all.decisions,
         all.halts,
         all.changes,
+        all.deviations,
         all.explained.woken_past_the_window,
+        all.explained.near_a_threshold,
         all.clock_differs,
         all.resumed
     );
     if all.decisions < wanted {
         say!("SKIP other work kept the CPUs busy: {} of {wanted} decisions: {TEST}", all.decisions);
     } else {
-        assert!(wrong > 100, "a rule that is off deviates {wrong} times");
+        assert!(wrong > 100 && wrong > 5 * all.deviations, "a rule that is off deviates {wrong} times");
+        assert!(all.deviations * 200 <= all.decisions, "{all:?}");
     }
 }
