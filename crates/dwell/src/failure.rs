@@ -1,6 +1,7 @@
 //! How the program ends.
 
 use crate::output;
+use dwell_recording::with_causes;
 use std::io;
 use std::process::ExitCode;
 
@@ -23,7 +24,7 @@ pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
         Ok(Answer::No) => ExitCode::from(1),
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::note(&format!("dwell: {}", one_line(&error)));
+            output::note(&format!("dwell: {}", with_causes(error.as_ref())));
             ExitCode::from(2)
         }
     }
@@ -33,18 +34,4 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
-}
-
-/// The whole chain of causes, each one once.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain() {
-        let text = cause.to_string().replace('\n', " ");
-        if line.is_empty() {
-            line = text;
-        } else if !line.contains(&text) {
-            line = format!("{line}: {text}");
-        }
-    }
-    line
 }

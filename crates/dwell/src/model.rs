@@ -222,12 +222,12 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
 
 /// Episodes and their number, as in `1 episode`.
 pub(crate) fn episodes(number: u64) -> String {
-    format!("{} episode{}", dwell_report::count(number.into()), if number == 1 { "" } else { "s" })
+    dwell_report::number_of(number.into(), "episode")
 }
 
 /// Episodes and the number of their idlers, as in `5 episodes of 1 idler`.
 pub(crate) fn episodes_of(number: u64, idlers: usize) -> String {
-    format!("{} of {idlers} idler{}", episodes(number), if idlers == 1 { "" } else { "s" })
+    format!("{} of {}", episodes(number), dwell_report::number_of(idlers as u128, "idler"))
 }
 
 /// A note on a recording with too few episodes to compare settings.

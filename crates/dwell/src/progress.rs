@@ -124,9 +124,9 @@ impl Recordings {
             let seconds = self.begun.elapsed().as_secs_f64();
             let left = seconds * 1e9 * (self.total.saturating_sub(done) as f64 / done as f64);
             live.show(&format!(
-                "{} of {} recordings, {} left",
+                "{} of {}, {} left",
                 dwell_report::count(done.into()),
-                dwell_report::count(self.total.into()),
+                dwell_report::number_of(self.total.into(), "recording"),
                 dwell_report::duration(left)
             ));
         }
@@ -163,10 +163,10 @@ impl Recording {
             .duration
             .map_or_else(String::new, |d| format!(" of {}", dwell_report::duration(d.as_nanos() as f64)));
         format!(
-            "{:.0} s{of}: {} episodes/s of {} idlers, {} in all; {} events/s, {} lost{}",
+            "{:.0} s{of}: {} episodes/s of {}, {} in all; {} events/s, {} lost{}",
             now.elapsed.as_secs_f64(),
             per_second(now.episodes - self.before.episodes, seconds),
-            now.idlers,
+            dwell_report::number_of(now.idlers as u128, "idler"),
             dwell_report::count(now.episodes.into()),
             per_second(now.events - self.before.events, seconds),
             dwell_report::count(now.lost.into()),

@@ -1,10 +1,9 @@
 //! The recordings of a folder, their VMs and classes.
 
 use crate::costs::{Costs, Question, Unusable};
-use dwell_recording::Reader;
+use dwell_recording::{Reader, with_causes};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +23,7 @@ impl Row {
     /// The costs of a recording, as it was `opened`; errors call it by a name that is not repeated in the row.
     pub fn new(recording: String, name: &str, question: &Question, opened: Result<Reader, Unusable>) -> Row {
         let costs = opened.and_then(|reader| question.costs(reader)).map_err(|error| {
-            let text = chain(&error);
+            let text = with_causes(&error);
             text.strip_prefix(name).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text).to_owned()
         });
         Row { vm: vm_of(&recording), recording, costs }
@@ -46,18 +45,6 @@ impl Row {
         };
         recordings.par_iter().map(row).collect()
     }
-}
-
-/// An error and its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        texts.push(error.to_string());
-        cause = error.source();
-    }
-    texts.dedup();
-    texts.join(": ")
 }
 
 /// The VM of a recording: the name of the file without its folders and extension.

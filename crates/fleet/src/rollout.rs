@@ -6,6 +6,7 @@ use crate::folder::Row;
 use crate::split::HeldOut;
 use dwell_policy::param::Setting;
 use dwell_replay::Values;
+use dwell_replay::number::number_of;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,7 +155,7 @@ pub fn rollout(
     let units = Units::of(&fitted, settings.len());
     let mut chosen: Vec<(String, Vec<usize>)> = vec![];
     for &number in numbers {
-        let name = if number == 1 { "1 setting".to_owned() } else { format!("{number} settings") };
+        let name = number_of(number as u128, "setting");
         if !chosen.iter().any(|(there, _)| *there == name) {
             chosen.push((name, choose(&units.costs, number)));
         }

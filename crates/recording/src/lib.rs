@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounting;
+mod causes;
 mod chunk;
 mod columns;
 mod contents;
@@ -57,6 +58,7 @@ pub mod table;
 mod thrift;
 mod writer;
 
+pub use causes::with_causes;
 pub use chunk::{Chunk, ReadySets};
 pub use columns::{COLUMNS, Column, Columns};
 pub use contents::{Contents, Idler};

@@ -65,6 +65,11 @@ pub fn count(number: u128) -> String {
     text
 }
 
+/// How many of a thing there are: `1 idler`, `1,200 idlers`.
+pub fn number_of(number: u128, thing: &str) -> String {
+    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +100,9 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(number_of(0, "VM"), "0 VMs");
+        assert_eq!(number_of(1, "VM"), "1 VM");
+        assert_eq!(number_of(1_200, "VM"), "1,200 VMs");
         assert_eq!(rounded(-1_273.4), "-1,273");
         assert_eq!(rounded(-0.4), "0");
         assert_eq!(rounded(1_999.5), "2,000");

@@ -1,6 +1,6 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
-use crate::number::duration;
+use crate::number::{duration, number_of};
 use dwell_policy::Nanos;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
@@ -136,8 +136,8 @@ impl Span {
 /// The episodes of an idler overlap so much that shares and rates have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{idlers} idler{} cannot idle for {} in the {} of the recording: episodes of one idler overlap; `dwell info` counts them",
-    if *.idlers == 1 { "" } else { "s" },
+    "{} cannot idle for {} in the {} of the recording: episodes of one idler overlap; `dwell info` counts them",
+    number_of(*.idlers as u128, "idler"),
     duration(*.idle_ns as f64),
     duration(*.span_ns as f64)
 )]

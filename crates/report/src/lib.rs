@@ -12,7 +12,7 @@ pub mod page;
 pub mod priced;
 mod table;
 
-pub use dwell_replay::number::{count, duration, percent, ratio};
+pub use dwell_replay::number::{count, duration, number_of, percent, ratio};
 pub use histogram::histogram;
 pub use table::{Cell, Column, Table, wrap};
 

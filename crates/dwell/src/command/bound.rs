@@ -6,7 +6,7 @@ use crate::quantity;
 use anyhow::bail;
 use dwell_capture::kvm_stats::{Bound, Delta, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
-use dwell_report::{Cell, Column, Table, count, duration, percent};
+use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -226,15 +226,14 @@ fn page(interval: &Interval) -> String {
     let halt_cost = duration(interval.halt_cost_ns as f64);
     let share_of = |part: Option<f64>| part.map_or_else(|| "none".to_owned(), percent);
     let mut text = format!(
-        "{} VM{} over {}, halt cost {halt_cost}\n\n\
+        "{} over {}, halt cost {halt_cost}\n\n\
          polling CPU        {}/s, {} of a CPU\n\
          \x20 in failed polls  {}/s, {}\n\
          successful polls   {} of {} polls/s\n\
          halts              {exactly}{}/s, costing {}/s\n\
          least cost         {}/s, a lower bound for any policy\n\
          gain               at most {}/s, {} of a CPU, for any setting\n",
-        interval.vms.len(),
-        if interval.vms.len() == 1 { "" } else { "s" },
+        number_of(interval.vms.len() as u128, "VM"),
         duration(interval.span_ns as f64),
         duration(f.polled_ns_per_s),
         percent(f.polled_share),
@@ -259,8 +258,8 @@ fn page(interval: &Interval) -> String {
     }
     if interval.ended > 0 {
         text.push_str(&format!(
-            "\nnote: {} VMs ended during the measurement; their counts are lost\n",
-            interval.ended
+            "\nnote: counts of {} that ended during the measurement are lost\n",
+            number_of(interval.ended as u128, "VM")
         ));
     }
     text

@@ -231,7 +231,7 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
 
 /// Their number, as in `1 VM`.
 fn vms(number: usize) -> String {
-    format!("{} VM{}", dwell_report::count(number as u128), if number == 1 { "" } else { "s" })
+    dwell_report::number_of(number as u128, "VM")
 }
 
 /// Choices by their figures; with the class of each if asked for.

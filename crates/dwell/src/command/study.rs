@@ -354,11 +354,10 @@ fn long(studied: &Studied) -> Table {
 fn print(studied: &Studied) -> anyhow::Result<()> {
     let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
     let head = format!(
-        "{}: {} of {} recording{}, rules of Linux {}; cost / optimum",
+        "{}: {} of {}, rules of Linux {}; cost / optimum",
         studied.folder,
         model::episodes(episodes),
-        studied.prices[0].recordings.len(),
-        if studied.prices[0].recordings.len() == 1 { "" } else { "s" },
+        dwell_report::number_of(studied.prices[0].recordings.len() as u128, "recording"),
         studied.kernel,
     );
     let any_fitted = studied.prices[0].recordings.iter().any(|one| one.fitted);

@@ -14,6 +14,7 @@ use dwell_machine::{Module as Loading, Writable, identity, kernel};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_recording::with_causes;
 use std::fmt;
 
 /// The obstacles that the user overrides.
@@ -131,27 +132,16 @@ impl fmt::Display for Obstacle {
                     "{place} is read-only on this kernel; it can be set only at the next start, by {instead}"
                 )
             }
-            Obstacle::Refused(error) => error_chain(f, error),
+            Obstacle::Refused(error) => f.write_str(&with_causes(error)),
             Obstacle::NoEffect { knobs, why } => {
                 write!(f, "{} would have no effect: {why}", knobs.join(", "))
             }
-            Obstacle::Keep(error) => error_chain(f, error),
+            Obstacle::Keep(error) => f.write_str(&with_causes(error)),
             Obstacle::Unfinished(id) => {
                 write!(f, "change {id} was interrupted; revert it first: dwell revert {id}")
             }
             Obstacle::Plan(error) => write!(f, "{error}"),
         }
-    }
-}
-
-fn error_chain(f: &mut fmt::Formatter<'_>, error: &dyn std::error::Error) -> fmt::Result {
-    write!(f, "{error}")?;
-    match error.source() {
-        Some(source) => {
-            f.write_str(": ")?;
-            error_chain(f, source)
-        }
-        None => Ok(()),
     }
 }
 

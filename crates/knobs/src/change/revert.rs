@@ -7,6 +7,7 @@ use crate::knob::Knob;
 use crate::place::Place;
 use crate::value::{self, ValueError};
 use dwell_machine::Writable;
+use dwell_recording::with_causes;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -93,7 +94,7 @@ pub fn revert(
     };
     let back = |entry: &Entry| {
         let outcome = put_back(machine, entry, force, &by)
-            .unwrap_or_else(|error| Outcome::Failed { why: chain(&error) });
+            .unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) });
         (entry.place.clone(), entry.original.clone(), outcome)
     };
     let places: Vec<_> = change.entries.iter().rev().map(back).collect();
@@ -105,13 +106,6 @@ pub fn revert(
         journal.save(&done).map_err(|source| RevertError::Unrecorded { id, source })?;
     }
     Ok(Reverted { id, places, complete })
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 fn put_back(

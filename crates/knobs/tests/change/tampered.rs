@@ -9,6 +9,7 @@ use dwell_knobs::verification::{Figure, Verdict, Verification};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_recording::with_causes;
 use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use dwell_testing::say;
 use serde_json::{Value, json};
@@ -164,7 +165,7 @@ fn whichever_value_is_replaced_only_parameters_and_own_files_are_written() {
             let before = fixture.snapshot();
             let shown = || format!("{place} = {:.60}", value.to_string());
             let error = match Journal::open(&fixture.machine, STATE) {
-                Err(error) => Some(chain(&error)),
+                Err(error) => Some(with_causes(&error)),
                 Ok(mut journal) => {
                     let ids: Vec<u32> = journal.changes().iter().map(|change| change.id).collect();
                     ids.iter().for_each(|id| drop(change::revert(&mut journal, *id, true, &mut no_wait)));
@@ -215,7 +216,7 @@ fn whichever_byte_is_changed_the_journal_is_refused() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let error = Journal::open(&fixture.machine, STATE).err().map(|error| chain(&error));
+        let error = Journal::open(&fixture.machine, STATE).err().map(|error| with_causes(&error));
         let error = error.unwrap_or_else(|| panic!("byte {at}"));
         assert!(
             error.contains("move it elsewhere") || error.contains("use the dwell that wrote it"),
@@ -231,7 +232,8 @@ fn a_journal_of_another_kind_length_or_owner_is_refused() {
     let fixture = kept();
     let path = fixture.path(JOURNAL);
     let whole = fs::read(&path).unwrap();
-    let told = || Journal::open(&fixture.machine, STATE).err().map_or(String::new(), |error| chain(&error));
+    let told =
+        || Journal::open(&fixture.machine, STATE).err().map_or(String::new(), |error| with_causes(&error));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(told().contains("lets other users write"), "{}", told());
     fs::remove_file(&path).unwrap();
@@ -251,10 +253,6 @@ fn a_journal_of_another_kind_length_or_owner_is_refused() {
     assert_eq!(told(), "");
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    error.source().map_or(error.to_string(), |source| format!("{error}: {}", chain(source)))
-}
-
 #[test]
 fn a_state_directory_that_another_user_can_write_is_refused() {
     let fixture = Fixture::guest();
@@ -266,14 +264,15 @@ fn a_state_directory_that_another_user_can_write_is_refused() {
         let before = fixture.snapshot();
         let error = apply(&fixture.machine, &guest_plan(), false).unwrap_err();
         // A sticky directory above the one with the journal will do; what is in it is dwell's own.
-        assert!(chain(&error).contains("lets other users write"), "{mode:o}: {}", chain(&error));
-        assert!(chain(&error).contains("chown root"), "{}", chain(&error));
+        assert!(with_causes(&error).contains("lets other users write"), "{mode:o}: {}", with_causes(&error));
+        assert!(with_causes(&error).contains("chown root"), "{}", with_causes(&error));
         assert_eq!(fixture.snapshot(), before);
         fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
     }
     fs::set_permissions(fixture.path("/var/lib"), fs::Permissions::from_mode(0o777)).unwrap();
     assert!(
-        chain(&apply(&fixture.machine, &guest_plan(), false).unwrap_err()).contains("lib: its mode 0777")
+        with_causes(&apply(&fixture.machine, &guest_plan(), false).unwrap_err())
+            .contains("lib: its mode 0777")
     );
     fs::set_permissions(fixture.path("/var/lib"), fs::Permissions::from_mode(0o755)).unwrap();
     apply(&fixture.machine, &guest_plan(), false).unwrap();
@@ -293,7 +292,7 @@ fn what_is_kept_is_not_written_through_a_link_or_into_a_directory_of_others() {
     fs::set_permissions(fixture.path("/etc/tmpfiles.d"), fs::Permissions::from_mode(0o777)).unwrap();
     let before = fixture.snapshot();
     let error = apply(&fixture.machine, &guest_plan(), true).unwrap_err();
-    assert!(chain(&error).contains("lets other users write"), "{}", chain(&error));
+    assert!(with_causes(&error).contains("lets other users write"), "{}", with_causes(&error));
     assert_eq!(fixture.snapshot(), before);
 }
 
@@ -383,7 +382,7 @@ fn the_greatest_number_is_the_last() {
     fs::write(path.with_file_name("4294967295.journal"), encode(&change)).unwrap();
     let before = fixture.snapshot();
     for keep in [false, true] {
-        let error = chain(&apply(&fixture.machine, &guest_plan(), keep).unwrap_err());
+        let error = with_causes(&apply(&fixture.machine, &guest_plan(), keep).unwrap_err());
         assert!(error.contains("4294967295.journal has the largest number"), "{error}");
         assert_eq!(fixture.snapshot(), before);
     }

@@ -201,8 +201,9 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
     }
     for GapsResult { gaps, place, results, .. } in &compared.campaigns {
         output::remark(&format!(
-            "{place}, {gaps}: {} rounds, {} blocks repeated because other programs used CPU time",
-            results.rounds, results.gating.rejected
+            "{place}, {gaps}: {}, {} repeated because other programs used CPU time",
+            dwell_report::number_of(results.rounds.into(), "round"),
+            dwell_report::number_of(results.gating.rejected.into(), "block")
         ));
         for warning in &results.warnings {
             output::remark(&format!("warning: {place}, {gaps}: {warning}"));

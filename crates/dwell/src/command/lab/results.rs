@@ -1,7 +1,7 @@
 //! How results of a campaign are printed.
 
 use crate::output::{self, Format};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Cell, Column, Table, number_of};
 use dwell_stats::{Interval, ResultRow, Results, Unit};
 use serde::Serialize;
 
@@ -69,11 +69,10 @@ pub(crate) fn print<T: Serialize>(
 pub(crate) fn notes<T: Serialize>(report: &Report<'_, T>) {
     let results = report.results;
     let repeated = format!(
-        "{} round{} in {}, {} blocks repeated because other programs used CPU time ({})",
-        results.rounds,
-        if results.rounds == 1 { "" } else { "s" },
+        "{} in {}, {} repeated because other programs used CPU time ({})",
+        number_of(results.rounds.into(), "round"),
         dwell_report::duration(results.elapsed_s * 1e9),
-        results.gating.rejected,
+        number_of(results.gating.rejected.into(), "block"),
         results.gating.source
     );
     let notes = report.notes.iter().map(|note| format!("note: {note}"));

@@ -214,8 +214,11 @@ fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {
     output::text(&text)?;
     for of in &validated.distributions {
         output::remark(&format!(
-            "{}: {} rounds of {} wakeups per block, {} blocks repeated because other programs used CPU time",
-            of.gaps, of.rounds, of.wakes_per_block, of.blocks_repeated
+            "{}: {} of {} wakeups per block, {} repeated because other programs used CPU time",
+            of.gaps,
+            dwell_report::number_of(of.rounds.into(), "round"),
+            of.wakes_per_block,
+            dwell_report::number_of(of.blocks_repeated.into(), "block")
         ));
         for warning in &of.warnings {
             output::remark(&format!("warning: {}: {warning}", of.gaps));

@@ -3,7 +3,7 @@
 use super::action::KEYS;
 use super::state::{Row, Sort, State};
 use super::theme::Theme;
-use dwell_report::{count, duration, histogram, percent};
+use dwell_report::{count, duration, histogram, number_of, percent};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -63,13 +63,12 @@ pub(crate) fn cell(row: &Row, column: Sort) -> String {
 fn about<'a>(state: &State, rows: &[Row], theme: &Theme, width: u16) -> Line<'a> {
     let wakeups: f64 = rows.iter().map(|row| row.wakeups_per_s).sum();
     let polling: f64 = rows.iter().filter_map(|row| row.polling).sum();
-    let plural = if rows.len() == 1 { "" } else { "s" };
     let alarm = |text: String| Span::styled(text, theme.alarm);
     let mut parts = vec![Span::styled(format!("dwell top  {}", state.target()), theme.title)];
     parts.extend(state.is_paused().then(|| alarm("paused".to_owned())));
     parts.extend(state.losses().map(alarm));
     parts.extend([
-        Span::raw(format!("{} idler{plural}", rows.len())),
+        Span::raw(number_of(rows.len() as u128, "idler")),
         Span::raw(format!("{}{} wakeups/s", state.at_least(), whole(wakeups))),
         Span::raw(format!("polling {}", percent(polling))),
         Span::raw(format!("last {}", duration(state.span().as_nanos() as f64))),
