@@ -64,17 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dwell_idle::Nanos;
-    use dwell_idle::policy::reference::{Fixed, Never};
-
-    #[test]
-    fn every_wait_ends_with_its_request() {
-        let never = run(200, Duration::ZERO, Idler::new(Never)).unwrap();
-        client::never_polls(&never);
-        let polls = run(200, Duration::ZERO, Idler::new(Fixed(Nanos(50_000_000)))).unwrap();
-        client::polls(&polls);
-    }
+#[test]
+fn every_wait_ends_with_its_request() {
+    client::every_wait_ends(true, |policy| run(200, Duration::ZERO, Idler::new(policy)));
 }

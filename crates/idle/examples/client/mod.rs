@@ -1,5 +1,7 @@
 //! The other end of the examples: a client in a thread of its own that sends a request and sleeps until it has the answer.
 
+#[cfg(test)]
+use dwell_idle::{Nanos, Totals, policy::reference::Fixed};
 use std::io::{Error, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -44,17 +46,15 @@ pub(crate) fn think() -> std::result::Result<Duration, std::num::ParseIntError> 
     Ok(Duration::from_micros(std::env::args().nth(1).map_or(Ok(0), |us| us.parse())?))
 }
 
-/// What a test asks of an example: `Never` halts in every wait.
+/// The test of an example: without a window it polls in no wait, and with a long one it catches events. `halts` is whether
+/// it halts in every wait then, also where the event is already there.
 #[cfg(test)]
 #[allow(dead_code)]
-pub(crate) fn never_polls(never: &dwell_idle::Totals) {
-    assert_eq!((never.caught, never.episodes), (0, never.halts));
-}
-
-/// What a test asks of an example: a long fixed window catches events. A wait that it does not poll through was disturbed
-/// by other tasks on the CPU.
-#[cfg(test)]
-#[allow(dead_code)]
-pub(crate) fn polls(polls: &dwell_idle::Totals) {
+pub(crate) fn every_wait_ends(halts: bool, run: impl Fn(Fixed) -> Result<Totals>) {
+    let never = run(Fixed(Nanos(0))).unwrap();
+    assert!(never.caught == 0 && never.halts > 0, "{never:?}");
+    assert!(!halts || never.halts == never.episodes, "{never:?}");
+    // A wait that it does not poll through was disturbed by other tasks on the CPU.
+    let polls = run(Fixed(Nanos(50_000_000))).unwrap();
     assert!(polls.caught + polls.preempted > 0, "{polls:?}");
 }
