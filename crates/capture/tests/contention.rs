@@ -3,15 +3,13 @@
 //! Medians over `ROUNDS` recordings; the waker has another core, and everything else on the machine is part of what is
 //! recorded.
 
-mod common;
-
-use common::{HaltingVcpu, Numbers};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_recording::accounting::KvmCounted;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_replay::RecordingSource;
 use dwell_replay::check::{AGREES, self_check};
 use dwell_testing::say;
+use dwell_testing::vcpu::{HaltingVcpu, Numbers};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,7 +42,7 @@ fn vcpu_thread() -> Pid {
 fn gaps(count: usize) -> Vec<u64> {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let mut gap =
-        || if numbers.next().is_multiple_of(10) { 1_500_000 } else { 5_000 + numbers.next() % 295_000 };
+        || if numbers.draw().is_multiple_of(10) { 1_500_000 } else { 5_000 + numbers.draw() % 295_000 };
     (0..count).map(|_| gap()).collect()
 }
 

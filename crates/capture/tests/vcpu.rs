@@ -1,14 +1,12 @@
 //! A real vCPU, recorded live: the recording against the vCPU's own statistics, and the replay of the recording against
 //! every decision that the kernel traced.
 
-mod common;
-
-use common::{HaltingVcpu, Numbers, opened};
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
 use dwell_testing::say;
+use dwell_testing::vcpu::{HaltingVcpu, Numbers};
 use dwell_trace::event::{Event, EventKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -139,7 +137,10 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
                 Err(error) => return say!("SKIP {error}: {TEST}"),
             };
             let target = Target::Host { pid: Some(pid), exits: false, contention: false };
-            let Some(recorder) = opened(Recorder::open(target, None), TEST) else { return };
+            let recorder = match Recorder::open(target, None) {
+                Ok(recorder) => recorder,
+                Err(error) => return say!("SKIP {error}: {TEST}"),
+            };
             let (started, ready) = channel();
             let stop = AtomicBool::new(false);
             let mut tap = Tap { started: Some(started), pid, change: None, traced: vec![] };

@@ -8,13 +8,11 @@
 //!
 //! `.ci/instructions` counts the instructions of the same with callgrind.
 
-mod workload;
-
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use dwell_policy::Policy;
+use dwell_testing::learners::{Measure, Stream, each};
 use std::hint::black_box;
-use workload::{Measure, Stream, each};
 
 const EPISODES: usize = 1 << 14;
 

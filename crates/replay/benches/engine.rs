@@ -12,14 +12,12 @@
 //!
 //! `cargo bench -p dwell-replay --bench engine -- [FILTER]`: all of it takes about four minutes on two cores.
 
-mod workload;
-
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
 use dwell_policy::Layer;
 use dwell_replay::engine::Isa;
+use dwell_testing::engine::{Family, Method, Stream, families, sample, streams};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use workload::{Family, Method, Stream, families, sample, streams};
 
 /// Settings that the naive replay is measured on.
 const NAIVE: usize = 32;

@@ -1,15 +1,20 @@
-//! What the tests of the workspace share. Without its feature `fixture` it depends on nothing, so that tests of every crate
-//! can use it.
+//! What tests, benchmarks and their programs share. Without features it depends on nothing, so that tests of every crate can
+//! use it.
 //!
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
-#![forbid(unsafe_code)]
 
 pub mod cpio;
+#[cfg(feature = "engine")]
+pub mod engine;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod kvm_stats;
+#[cfg(feature = "learners")]
+pub mod learners;
 pub mod qemu;
 pub mod shim;
+#[cfg(feature = "vcpu")]
+pub mod vcpu;
 
 /// As `eprintln!`, but printed also where the test passes: the test harness does not capture it.
 ///

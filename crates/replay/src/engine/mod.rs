@@ -52,7 +52,7 @@
 //! What is executed, skipping and bookkeeping included, is counted by
 //! `valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*Stream*replay*'
 //! target/release/examples/rate --family 'host, straight' --stream exponential`: the number "Collected", divided by
-//! the interval-configurations that the example prints. The same example without valgrind prints the rate, which
+//! the interval-configurations that the program prints. The same program without valgrind prints the rate, which
 //! divided by the bound at the clock of the core is the share reached: with AVX2 2.4 G of 3.0 G at the 2.2 GHz that a
 //! shared Xeon gave, 0.8. Of the other families, more of which is decided for all settings at once, README has figures.
 //!

@@ -10,11 +10,11 @@ use dwell_policy::{Nanos, Outcome, Policy};
 const HALT_COST: Nanos = Nanos(20_000);
 
 /// Busy and idle times in no order that a branch predictor could learn.
-pub(crate) struct Stream(Vec<(Nanos, Nanos)>);
+pub struct Stream(Vec<(Nanos, Nanos)>);
 
 impl Stream {
     /// Idle times up to four halts, every third ten times as long; busy times up to two halts.
-    pub(crate) fn new(episodes: usize) -> Stream {
+    pub fn new(episodes: usize) -> Stream {
         let mut state = 1u64;
         let mut below = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -29,7 +29,7 @@ impl Stream {
 
     /// Lets a policy live through all episodes; returns the time that it would have polled, so that nothing is left out.
     #[inline(never)]
-    pub(crate) fn live(&self, policy: &mut impl Policy) -> u64 {
+    pub fn live(&self, policy: &mut impl Policy) -> u64 {
         let mut polled = 0u64;
         for (busy, idle) in &self.0 {
             polled = polled.wrapping_add(policy.window_after(*busy).min(*idle).get());
@@ -40,13 +40,13 @@ impl Stream {
 }
 
 /// What is done with each policy.
-pub(crate) trait Measure {
+pub trait Measure {
     /// Measures one.
     fn measure(&mut self, name: &str, policy: impl Policy + Clone);
 }
 
 /// Every policy, the baseline first.
-pub(crate) fn each(measure: &mut impl Measure) {
+pub fn each(measure: &mut impl Measure) {
     measure.measure("baseline: fixed window", Fixed(HALT_COST));
     let revision = host::Revision::V6_11;
     measure.measure("kvm 6.18", HaltPoll::new(revision, host::Params::default_for(revision)));

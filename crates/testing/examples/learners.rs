@@ -1,14 +1,11 @@
 //! Lets one of the benchmarked policies live through episodes, for a look at it with other tools:
 //!
-//! `cargo run --release -p dwell-policy --example learners -- leader 100000`
+//! `cargo run --release -p dwell-testing --features learners --example learners -- leader 100000`
 //!
 //! `.ci/instructions` runs this under callgrind and prints the instructions of each policy for one episode.
 
-#[path = "../benches/workload/mod.rs"]
-mod workload;
-
 use dwell_policy::Policy;
-use workload::{Measure, Stream, each};
+use dwell_testing::learners::{Measure, Stream, each};
 
 struct Named {
     name: String,

@@ -1,6 +1,5 @@
 //! A vCPU that halts and is woken, for tests on machines with /dev/kvm.
 #![allow(unsafe_code, reason = "KVM maps guest memory and hands out a statistics descriptor by number")]
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use kvm_bindings::{KVM_CAP_HALT_POLL, kvm_enable_cap, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
@@ -43,20 +42,20 @@ const MEMORY: usize = 0x1_0000;
 struct Memory([u8; MEMORY]);
 
 /// A VM with one vCPU in an endless loop of HLT, woken through an irqfd.
-pub(crate) struct HaltingVcpu {
+pub struct HaltingVcpu {
     vm: VmFd,
     stats: Option<Stats>,
     go: Sender<()>,
     thread: Option<JoinHandle<u64>>,
     /// CPU time of the vCPU's thread, once it has been run \[ns\].
-    pub(crate) cpu_ns: u64,
+    pub cpu_ns: u64,
     memory: *mut Memory,
     wake: EventFd,
 }
 
 impl HaltingVcpu {
     /// With `cap_ns` as its own maximum of halt polling \[ns\].
-    pub(crate) fn new(cap_ns: Option<u32>) -> Result<HaltingVcpu, String> {
+    pub fn new(cap_ns: Option<u32>) -> Result<HaltingVcpu, String> {
         let text = |what: &str| {
             let what = what.to_owned();
             move |error: kvm_ioctls::Error| format!("{what}: {error}")
@@ -100,7 +99,7 @@ impl HaltingVcpu {
 
     /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
     /// Returns its own statistics.
-    pub(crate) fn run(mut self, gaps_ns: &[u64]) -> Stats {
+    pub fn run(mut self, gaps_ns: &[u64]) -> Stats {
         self.run_on(gaps_ns)
     }
 
@@ -108,7 +107,7 @@ impl HaltingVcpu {
     /// in one thread, and one that spins keeps the others waiting.
     ///
     /// The VM is there until `self` is dropped.
-    pub(crate) fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
+    pub fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
         self.go.send(()).unwrap();
         // SAFETY: both lie in guest memory, are aligned, live as long as `self`, and are only used as atomics.
         let (count, stop) = unsafe {
@@ -188,7 +187,7 @@ impl Drop for HaltingVcpu {
 
 /// What KVM counts for a vCPU, by name; a histogram is a list.
 #[derive(Debug)]
-pub(crate) struct Stats {
+pub struct Stats {
     file: File,
     values: BTreeMap<String, Vec<u64>>,
 }
@@ -230,16 +229,17 @@ impl Stats {
     }
 
     /// A counter, or the sum of a histogram.
-    pub(crate) fn get(&self, name: &str) -> u64 {
+    pub fn get(&self, name: &str) -> u64 {
         self.values[name].iter().sum()
     }
 }
 
 /// Numbers that look random and are the same every time (xorshift64).
-pub(crate) struct Numbers(pub(crate) u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next one.
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -247,15 +247,7 @@ impl Numbers {
     }
 
     /// In (0, 1].
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    pub fn unit(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// Whether this machine lets us record `what`; says `SKIP` and why, if not.
-pub(crate) fn opened(
-    recorder: Result<dwell_capture::Recorder, dwell_capture::RecordError>,
-    test: &str,
-) -> Option<dwell_capture::Recorder> {
-    recorder.map_err(|error| dwell_testing::say!("SKIP {error}: {test}")).ok()
 }

@@ -1,8 +1,5 @@
 //! The streams and settings that the engine is measured with: by its benchmark, and by the example `rate`.
 
-// Each of the two takes what it needs.
-#![allow(dead_code)]
-
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -20,10 +17,13 @@ const EPISODES: usize = 1 << 15;
 const SPREAD: usize = 512;
 
 /// Lengths of one or more idlers, in memory.
-pub(crate) struct Stream {
-    pub(crate) name: String,
-    pub(crate) recorded: bool,
-    pub(crate) episodes: u64,
+pub struct Stream {
+    /// The kind of its lengths, or the recording.
+    pub name: String,
+    /// Whether it is from a recording.
+    pub recorded: bool,
+    /// How many there are.
+    pub episodes: u64,
     batches: Vec<Batch>,
 }
 
@@ -38,7 +38,7 @@ impl Stream {
 
     /// Lets every rule of a bank live through it.
     #[inline(never)]
-    pub(crate) fn replay(&self, bank: &mut Bank) -> Vec<Counts> {
+    pub fn replay(&self, bank: &mut Bank) -> Vec<Counts> {
         self.batches.iter().for_each(|batch| bank.feed(batch));
         let counts = bank.take();
         assert!(counts.iter().all(|counts| counts.episodes == self.episodes));
@@ -80,20 +80,22 @@ fn recorded() -> Vec<Stream> {
 }
 
 /// All of them.
-pub(crate) fn streams() -> Vec<Stream> {
+pub fn streams() -> Vec<Stream> {
     generated().into_iter().chain(recorded()).collect()
 }
 
 /// Rules of one layer.
-pub(crate) struct Family {
-    pub(crate) name: String,
-    pub(crate) rules: Vec<Rule>,
+pub struct Family {
+    /// The layer and what the rules have in common.
+    pub name: String,
+    /// The rules.
+    pub rules: Vec<Rule>,
 }
 
 /// The families of a layer: `grid` is the grid of `dwell tune`. In `apart` no two of 2 700 settings have the same
 /// maximum: the general path. In `spread` 512 of them are all there are, so that little is common to the settings of
 /// a vector: the general path at its worst. `straight` shares nothing.
-pub(crate) fn families(layer: Layer) -> Vec<Family> {
+pub fn families(layer: Layer) -> Vec<Family> {
     let name = match layer {
         Layer::Host => "host",
         Layer::Guest => "guest",
@@ -155,20 +157,22 @@ fn straight() -> Vec<Setting> {
 }
 
 /// Some of the rules, evenly drawn.
-pub(crate) fn sample(rules: &[Rule], size: usize) -> Vec<Rule> {
+pub fn sample(rules: &[Rule], size: usize) -> Vec<Rule> {
     rules.iter().copied().step_by((rules.len() / size).max(1)).take(size).collect()
 }
 
 /// How rules are replayed.
-pub(crate) struct Method {
-    pub(crate) name: String,
+pub struct Method {
+    /// The instructions and the number of cores.
+    pub name: String,
     /// Through the engine, or one setting after the other through its policy.
-    pub(crate) isa: Option<Isa>,
+    pub isa: Option<Isa>,
     pool: rayon::ThreadPool,
 }
 
 impl Method {
-    pub(crate) fn new(isa: Option<Isa>, threads: usize) -> Method {
+    /// With these instructions on so many cores.
+    pub fn new(isa: Option<Isa>, threads: usize) -> Method {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
         let cores = if threads == 1 { "1 core".to_owned() } else { format!("{threads} cores") };
         Method { name: format!("{}, {cores}", isa.map_or("naive", Isa::name)), isa, pool }
@@ -176,7 +180,7 @@ impl Method {
 
     /// The time that a replay takes: on one core the CPU time of its thread, which does not depend on who else wanted
     /// the core, and on more of them by the clock.
-    pub(crate) fn replay(&self, rules: &[Rule], stream: &Stream) -> Duration {
+    pub fn replay(&self, rules: &[Rule], stream: &Stream) -> Duration {
         let mut bank = match self.isa {
             Some(isa) => Bank::with_isa(rules, 0, isa),
             None => Bank::scalar(rules, 0),

@@ -1,6 +1,5 @@
 //! Recorded under load, nothing is lost, or it is said how much.
 
-#[path = "common/pingpong.rs"]
 mod pingpong;
 
 use dwell_capture::{Observer, Recorder, Status, Target, Until};

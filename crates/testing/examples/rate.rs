@@ -1,6 +1,6 @@
 //! One replay of one family of settings over one stream, for a look at the engine with other tools:
 //!
-//! `cargo run --release -p dwell-replay --example rate -- --isa AVX2 --family 'host, apart' --stream exponential`
+//! `cargo run --release -p dwell-testing --features engine --example rate -- --isa AVX2 --family 'host, apart' --stream exponential`
 //!
 //! Families and streams are those of the benchmark `engine` whose names contain what is asked for; all by default. It
 //! prints episodes times settings, and the rate. To learn how many instructions each of them takes, divide what
@@ -8,12 +8,9 @@
 //!
 //! `valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*Stream*replay*' target/release/examples/rate …`
 
-#[path = "../benches/workload/mod.rs"]
-mod workload;
-
 use dwell_policy::Layer;
 use dwell_replay::engine::Isa;
-use workload::{Method, families, streams};
+use dwell_testing::engine::{Method, families, streams};
 
 /// Any error, for the end of the program.
 type Failure = Box<dyn std::error::Error>;
