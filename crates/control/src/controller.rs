@@ -143,7 +143,7 @@ pub struct Status {
     pub owed_ns: f64,
     /// Whether the originals are in force for a while after a loss.
     pub rests: bool,
-    /// Why it stood down, if it did.
+    /// Why it gave up, if it did.
     pub untrusted: Option<Apart>,
 }
 
@@ -212,7 +212,7 @@ impl Controller {
         })
     }
 
-    /// Control begins, or begins anew after it stood down.
+    /// Control begins, or begins anew after it gave up.
     pub fn start(&mut self, now_ns: u64) {
         self.untrusted = None;
         self.trust = Trust::default();

@@ -8,7 +8,7 @@
 //! # The steps of a decision
 //! 1. **Trust**: the setting in force is replayed over the episodes of the period, and its polls and halts are compared with those
 //!    counted. Three periods in a row more than [`trust::LIMIT`] apart: the rule does not describe this load. The controller goes
-//!    back to the originals and stands down.
+//!    back to the originals and ends.
 //! 2. **Account**: the originals are replayed over the same episodes. What the setting in force cost, less 1.02 times what they would
 //!    have cost, is added up. Above a quarter of a second's worth the controller goes back to the originals, for 1 s, then 2 … 64 s.
 //! 3. **Gate**: the cost that was counted, less what the optimum pays, bounds any gain. Below 2 % of the cost or 0.1 % of a CPU

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Exit with 1 unless a gain was measured
     #[arg(long)]
     exit_code: bool,
-    /// The most time to measure; a round takes 6 times --turn and --settle together
+    /// Longest time to measure; a round takes 6 times --turn and --settle together
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     budget: Nanos,
     /// How long to measure before each switch

@@ -149,7 +149,7 @@ impl<'a> Control<'a> {
                     say(
                         layer,
                         &format!(
-                            "a controller that was killed has left its setting; `dwell revert {}` restores the originals",
+                            "a controller was killed and its setting is still in force; `dwell revert {}` restores the originals",
                             open.id
                         ),
                     );
@@ -504,7 +504,7 @@ fn cpu_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Restores what a controller that was killed has left.
+/// Restores the originals after a controller was killed.
 pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
     if machine.exists(state_directory) {
         ensure!(

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Whether settings are written [default: that of the configuration, else advise]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
-    /// Configuration in TOML; drop-ins FILE.d/*.toml go over it [default: /etc/dwell/control.toml, if it is there]
+    /// Configuration in TOML; drop-ins FILE.d/*.toml override it [default: /etc/dwell/control.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration, print it and exit
@@ -80,7 +80,7 @@ enum Command {
     Resume(AskArgs),
     /// End the running controller; the originals are restored
     Stop(AskArgs),
-    /// Restore the originals that a killed controller has left
+    /// Restore the originals after a controller was killed
     ///
     /// For a service manager, after any end. Does nothing where nothing is left, and refuses while a controller runs.
     Restore(AskArgs),
