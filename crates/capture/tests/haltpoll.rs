@@ -1,7 +1,8 @@
 //! The haltpoll governor of this machine, where it is in force: every decision is compared with the policy.
 //!
 //! Where BPF sees the governor, none may deviate. Where the kernel does not allow that, the times of `power:cpu_idle` are
-//! compared, and one decision of 200 may: what keeps a CPU between the two clocks cannot be seen.
+//! compared, and one decision of 50 may, if a rule that is off deviates five times as often: what keeps a CPU between the
+//! reading of the clock and the event cannot be seen.
 //!
 //! `DWELL_DECISIONS` is how many decisions are wanted (20,000 if it is not set, 100,000 for the long form).
 
@@ -246,7 +247,7 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
         "max_ns  decisions  halts  changes  unexplained  past_window  clock_differs  by_clock(near/unexplained)  wrong_rule  windows"
     );
     let mut all = Counts::default();
-    let mut wrong = 0;
+    let (mut wrong, mut by_the_clock) = (0, false);
     for params in settings {
         let run = match run(params, revision, wanted / settings.len() as u64, &cpus) {
             Ok(run) => run,
@@ -278,6 +279,7 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
                 exact
             );
         }
+        by_the_clock |= !seen;
         all.deviations += exact.deviations;
         all.explained.near_a_threshold += exact.explained.near_a_threshold;
         all.decisions += exact.decisions;
@@ -306,8 +308,10 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
     );
     if all.decisions < wanted {
         say!("SKIP other work kept the CPUs busy: {} of {wanted} decisions: {TEST}", all.decisions);
+    } else if by_the_clock && wrong <= 100 {
+        say!("SKIP too few decisions tell the rule from one that is off: {TEST}");
     } else {
         assert!(wrong > 100 && wrong > 5 * all.deviations, "a rule that is off deviates {wrong} times");
-        assert!(all.deviations * 200 <= all.decisions, "{all:?}");
+        assert!(all.deviations * 50 <= all.decisions, "{all:?}");
     }
 }
