@@ -46,9 +46,10 @@ fn predictions_come_true_on_a_shared_core() {
             let Some(Validated { predictions, undisturbed, .. }) = validated(rig, test, tasks) else {
                 return Ok(());
             };
-            // KVM polls for one pass of its loop, whatever the window: nearly all halt.
-            let halts = of(&predictions, "host:1ms", "halts").predicted;
-            holds!(halts > 0.9, "{halts} halts");
+            // KVM polls for one pass of its loop, whatever the window: nearly as many halt as without one. Where a halt takes
+            // long, the shortest gaps are over before the vCPU gets there.
+            let [long, none] = ["host:1ms", "host:0"].map(|arm| of(&predictions, arm, "halts").predicted);
+            holds!(long > 0.95 * none && none > 0.5, "{long} and {none} halts");
             let judged = predictions.iter().filter(|v| ["polls", "polled_ns", "halts"].contains(&&*v.figure));
             let errors: Vec<_> =
                 judged.map(|v| (v.arm.as_str(), &*v.figure, v.median_error.unwrap())).collect();
