@@ -11,11 +11,12 @@ use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::thread::process_cpu_time;
 use dwell_lab::host::{Cpu, Load, Pinned};
-use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Interval, Results, Unit};
+use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Interval, Results, SplitMix64, Unit};
+use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -81,15 +82,8 @@ impl Cell {
 /// A daemon that serves, and the driver that is connected to it.
 struct Peer {
     name: String,
-    process: Child,
+    process: Process,
     driver: Driver,
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 /// How the daemons of a cell are started, by name; the first is what the others are compared with.
@@ -151,8 +145,8 @@ fn commands(dir: &Path, disk: Option<&Path>) -> anyhow::Result<Vec<(String, Comm
 
 fn start(dir: &Path, name: String, mut command: Command, depth: u16) -> anyhow::Result<Peer> {
     let socket = dir.join(&name);
-    let mut process =
-        command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot start a daemon")?;
+    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut process = Process(process.context("cannot start a daemon")?);
     let begin = Instant::now();
     while !socket.exists() {
         if let Some(status) = process.try_wait()? {
@@ -169,22 +163,11 @@ fn start(dir: &Path, name: String, mut command: Command, depth: u16) -> anyhow::
     Ok(Peer { name, process, driver })
 }
 
-/// Random numbers: xorshift64*.
-struct Random(u64);
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 /// One block of requests.
 fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> std::io::Result<Block> {
     let pid = peer.process.id();
     let (queue, memory) = peer.driver.queue(0);
-    let mut random = Random(sequence.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random = SplitMix64::new(sequence);
     let mut free: Vec<u16> = (0..cell.depth).collect();
     let mut began = vec![Instant::now(); usize::from(cell.depth)];
     let mut latencies = vec![];
@@ -203,15 +186,14 @@ fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> std::io::Result<Block> {
         }
         if !over && !free.is_empty() {
             if !cell.think.is_zero() {
-                let unit = ((random.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-                let until = now + cell.think.mul_f64(-unit.ln());
+                let until = now + Duration::from_nanos(random.exponential(cell.think.as_nanos() as f64));
                 while Instant::now() < until {
                     std::hint::spin_loop();
                 }
             }
             while let Some(number) = free.pop() {
                 began[usize::from(number)] = Instant::now();
-                queue.submit(memory, number, 0, random.next() % (BYTES / 4096) * 8, 4096, false);
+                queue.submit(memory, number, 0, random.below(BYTES / 4096) * 8, 4096, false);
             }
             queue.publish(memory)?;
         }
@@ -326,7 +308,11 @@ fn print(cell: Cell, results: &Results, arms: &[String]) -> Vec<String> {
     losing
 }
 
-fn run() -> anyhow::Result<()> {
+fn load_average() -> String {
+    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
+}
+
+fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let begin = Instant::now();
     let budget = Duration::from_secs(args.budget);
@@ -346,7 +332,7 @@ fn run() -> anyhow::Result<()> {
         env!("CARGO_PKG_VERSION"),
         rustix::system::uname().release().to_string_lossy(),
         folder().display(),
-        std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim()
+        load_average()
     );
     let (mut losing, mut all) = (vec![], vec![]);
     for (number, &cell) in cells.iter().enumerate() {
@@ -395,17 +381,10 @@ fn run() -> anyhow::Result<()> {
     if losing.is_empty() {
         println!("none");
     }
-    println!(
-        "\nload average at the end: {}",
-        std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim()
-    );
+    println!("\nload average at the end: {}", load_average());
     if let Some(path) = args.json {
         std::fs::write(&path, serde_json::to_string(&all)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
-}
-
-fn main() -> anyhow::Result<()> {
-    run()
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -63,13 +63,13 @@ pub struct DriverQueue {
     /// Where its area begins in the memory.
     area: usize,
     available: u16,
-    /// What was available at the last look at the device's wish to be notified.
+    /// The available index when the driver last decided whether to kick.
     published: u16,
     used: u16,
     kick: EventFd,
     call: EventFd,
     error: EventFd,
-    /// Notifications of the device so far.
+    /// Times that the device was kicked.
     pub kicks: u64,
     event_idx: bool,
 }
@@ -121,7 +121,7 @@ impl Driver {
         if !setup.event_idx {
             features &= !(1 << VIRTIO_RING_F_EVENT_IDX);
         }
-        // What the driver does not know: the log of dirty memory, packed rings and more.
+        // Without the log of dirty memory, packed rings and more, which the driver does not implement.
         let known = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | 1 << 32 | 0x3000_0000 | 0xffff;
         features &= known;
         let protocol = frontend.get_protocol_features().map_err(other)?;
@@ -223,7 +223,7 @@ impl Driver {
     }
 }
 
-/// What the protocol of a frontend without the number of queues assumes.
+/// Queues that a frontend may assume without asking.
 const VHOST_QUEUES: u64 = 16;
 
 // The parts of a queue's area; sizes for 1,024 entries.
@@ -258,11 +258,12 @@ impl Descriptor {
     }
 }
 
-// NEXT and WRITE are 1 and 2.
-#[allow(clippy::cast_possible_truncation)]
-const NEXT: u16 = VRING_DESC_F_NEXT as u16;
-#[allow(clippy::cast_possible_truncation)]
-const WRITE: u16 = VRING_DESC_F_WRITE as u16;
+/// Flag of a descriptor: another one follows.
+pub const NEXT: u16 = 1;
+/// Flag of a descriptor: the device writes.
+pub const WRITE: u16 = 2;
+/// Flag of a descriptor: it refers to a table of descriptors.
+pub const INDIRECT: u16 = 4;
 
 impl DriverQueue {
     fn new(index: usize, setup: Setup, event_idx: bool) -> io::Result<DriverQueue> {
@@ -375,7 +376,7 @@ impl DriverQueue {
         self.available = self.available.wrapping_add(1);
     }
 
-    /// Makes visible what was offered, and kicks the device if it wants that.
+    /// Makes visible what was offered, and kicks the device unless it has turned notifications off.
     ///
     /// # Errors
     /// The kick.
@@ -398,7 +399,7 @@ impl DriverQueue {
         if kicks { self.kick() } else { Ok(()) }
     }
 
-    /// Kicks the device whether it wants that or not.
+    /// Kicks the device, also where it has turned notifications off.
     ///
     /// # Errors
     /// The system call's.
@@ -407,11 +408,11 @@ impl DriverQueue {
         self.kick.write(1)
     }
 
-    /// Sets the index of the available ring to anything: what a driver must not do.
+    /// Sets the index of the available ring to any value, as a driver must not.
     ///
     /// # Panics
     /// The ring is not within the memory.
-    pub fn lie(&mut self, memory: &MmapRegion, available: u16) {
+    pub fn set_available(&mut self, memory: &MmapRegion, available: u16) {
         self.word(memory, AVAILABLE + 2).store(available.to_le(), Ordering::Release);
     }
 
@@ -441,7 +442,7 @@ impl DriverQueue {
         Some((request, status))
     }
 
-    /// Asks the device to notify of the next thing that it returns; whether something was returned meanwhile.
+    /// Asks the device to notify when it returns the next chain; whether it has returned one meanwhile.
     ///
     /// # Panics
     /// The ring is not within the memory.
@@ -486,7 +487,7 @@ impl DriverQueue {
         }
     }
 
-    /// What a recovered driver knows: the rings are empty.
+    /// Empties the rings, as a driver does that starts again.
     ///
     /// # Panics
     /// The ring is not within the memory.

@@ -5,6 +5,7 @@ use dwell_capture::names::ProcNames;
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
 use dwell_machine::Sysroot;
 use dwell_recording::{Chunk, Columns, Metadata, Packing, Reader, Writer};
+use dwell_testing::process::Process;
 use dwell_testing::say;
 use dwell_testing::vcpu::{HaltingVcpu, Numbers, Stats};
 use dwell_trace::event::Event;
@@ -190,7 +191,7 @@ fn the_recorders_events_as_text_give_the_same_recording() {
 }
 
 /// `perf record`, until it is dropped.
-struct Perf(std::process::Child);
+struct Perf(Process);
 
 impl Perf {
     fn start(file: &Path, events: &str) -> Result<Perf, String> {
@@ -198,7 +199,7 @@ impl Perf {
         command.args(["record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-e", events, "-o"]).arg(file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("perf: {error}; install linux-perf"))?;
-        let mut perf = Perf(child);
+        let mut perf = Perf(Process(child));
         let begun = Instant::now();
         // The file gets its header before the events are switched on.
         while !file.metadata().is_ok_and(|file| file.len() > 0) {
@@ -219,13 +220,6 @@ impl Perf {
             kill_process(pid, Signal::INT).unwrap();
         }
         self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Perf {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

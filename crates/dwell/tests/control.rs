@@ -3,13 +3,14 @@
 use dwell_policy::Layer;
 use dwell_policy::param;
 use dwell_testing::fixture::{Fixture, HALTPOLL};
+use dwell_testing::process::Process;
 use dwell_testing::say;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn dwell(args: &[&str]) -> Output {
@@ -72,18 +73,19 @@ fn a_recording_is_controlled_the_same_way_each_time_and_never_at_a_loss() {
 
 /// A controller that runs, and its lines.
 struct Running {
-    child: Child,
+    child: Process,
     lines: BufReader<ChildStdout>,
 }
 
 impl Running {
     fn start(args: &[&str]) -> Running {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+        let child = Command::new(env!("CARGO_BIN_EXE_dwell"))
             .arg("control")
             .args(args)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program can be started");
+        let mut child = Process(child);
         let lines = BufReader::new(child.stdout.take().unwrap());
         Running { child, lines }
     }
@@ -105,13 +107,6 @@ impl Running {
         std::io::Read::read_to_string(&mut self.lines, &mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
         rest
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dwell_fuzzing::{TARGETS, Target, seeds};
+use dwell_stats::SplitMix64;
 use dwell_testing::say;
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -17,20 +18,9 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// The longest input that is tried \[bytes\].
 const MOST_BYTES: usize = 1 << 14;
 
-/// Random numbers: xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
-    }
+/// A random index below `end`; 0 for `end` = 0.
+fn below(random: &mut SplitMix64, end: usize) -> usize {
+    usize::try_from(random.below(end as u64)).unwrap()
 }
 
 /// Numbers at which something changes.
@@ -52,12 +42,12 @@ const NUMBERS: [&str; 14] = [
 ];
 
 /// One random change.
-fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    let at = random.below(bytes.len());
-    let range = at..bytes.len().min(at + 1 + random.below(16));
-    match random.below(9) {
-        0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-        1 if !bytes.is_empty() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b' '][random.below(8)],
+fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut SplitMix64) {
+    let at = below(random, bytes.len());
+    let range = at..bytes.len().min(at + 1 + below(random, 16));
+    match below(random, 9) {
+        0 if !bytes.is_empty() => bytes[at] ^= 1 << below(random, 8),
+        1 if !bytes.is_empty() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'"', b' '][below(random, 8)],
         2 => bytes.truncate(at),
         3 => drop(bytes.drain(range)),
         4 => {
@@ -65,19 +55,19 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             bytes.splice(at..at, piece);
         }
         5 if !other.is_empty() => {
-            let from = random.below(other.len());
-            let piece = &other[from..other.len().min(from + 1 + random.below(200))];
+            let from = below(random, other.len());
+            let piece = &other[from..other.len().min(from + 1 + below(random, 200))];
             bytes.splice(at..at, piece.iter().copied());
         }
         6 => {
-            let value = u32::try_from(random.next() >> 32 >> random.below(32)).unwrap();
+            let value = u32::try_from(random.bits() >> 32 >> below(random, 32)).unwrap();
             bytes.splice(at..bytes.len().min(at + 4), value.to_le_bytes());
         }
         7 => {
             let line = |byte: &u8| *byte == b'\n';
             let end = bytes[at..].iter().position(line).map_or(bytes.len(), |end| at + end + 1);
             let line = bytes[at..end].to_vec();
-            let to = random.below(bytes.len());
+            let to = below(random, bytes.len());
             bytes.splice(to..to, line);
         }
         // The digits at or after the place become another number.
@@ -86,7 +76,7 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
                 return;
             };
             let digits = bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            bytes.splice(from..from + digits, NUMBERS[random.below(NUMBERS.len())].bytes());
+            bytes.splice(from..from + digits, NUMBERS[below(random, NUMBERS.len())].bytes());
         }
     }
     bytes.truncate(MOST_BYTES);
@@ -133,7 +123,7 @@ fn targets_hold_over_seeds_and_random_changes() {
     let seconds = std::env::var("DWELL_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let number = u64::try_from(begun.as_nanos() & u128::from(u64::MAX)).unwrap() | 1;
-    let mut random = Random(number);
+    let mut random = SplitMix64::new(number);
     // The Parquet library may panic, which the reader turns into an error; nothing is printed of that.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
@@ -145,9 +135,9 @@ fn targets_hold_over_seeds_and_random_changes() {
         let (end, mut executions) = (Instant::now() + Duration::from_secs_f64(seconds), 0u64);
         let mut outcome = seeds.iter().try_for_each(|seed| run(target, seed));
         while outcome.is_ok() && Instant::now() < end {
-            let mut input = seeds[random.below(seeds.len())].clone();
-            let other = &seeds[random.below(seeds.len())];
-            (0..1 + random.below(8)).for_each(|_| change(&mut input, other, &mut random));
+            let mut input = seeds[below(&mut random, seeds.len())].clone();
+            let other = &seeds[below(&mut random, seeds.len())];
+            (0..1 + below(&mut random, 8)).for_each(|_| change(&mut input, other, &mut random));
             outcome = run(target, &input);
             executions += 1;
         }

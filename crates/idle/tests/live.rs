@@ -5,9 +5,9 @@ use dwell_idle::policy::catalogue::{Any, Entry, Start, Terms};
 use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
 use dwell_idle::policy::trial::Trial;
 use dwell_idle::{Clock, Halt, Idler, Monotonic, Nanos, Policy, Price, Record, Recorder};
-use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, Reader, summary::Summary};
-use dwell_replay::{Player, RecordingSource, Rule, Source};
-use dwell_testing::say;
+use dwell_recording::{IdleIncludes, Layer, Reader, summary::Summary};
+use dwell_replay::Rule;
+use dwell_testing::{say, windows};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,23 +72,9 @@ fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) -
     assert_eq!((metadata.layer, metadata.idle_includes), (Layer::Iothread, IdleIncludes::Wake));
     assert!(Summary::of(&reader).unwrap().all.episodes == contents.episodes);
 
-    let source = RecordingSource::new(Arc::clone(&reader), true);
-    let mut windows: Vec<u64> = vec![];
-    let mut player: Player = rule.start_late(source.handlers()).unwrap();
-    source
-        .visit(0..source.episodes(), &mut |batch| {
-            for run in batch.runs() {
-                player.follow(run, |window| windows.push(window.get()));
-            }
-        })
-        .unwrap();
-    let (mut recorded, mut chunk) = (vec![], Chunk::default());
-    for group in 0..reader.row_groups() {
-        reader.read(group, Columns::WINDOW_NS, &mut chunk).unwrap();
-        recorded.extend(chunk.window_ns.iter().map(|window| window.unwrap()));
-    }
-    assert_eq!(windows.len(), recorded.len());
-    let deviations = windows.iter().zip(&recorded).filter(|(a, b)| a != b).count();
+    let (recorded, replayed) = windows::recorded_and_replayed(&reader, &rule);
+    assert_eq!(replayed.len(), recorded.len());
+    let deviations = replayed.iter().zip(&recorded).filter(|(a, b)| a != b).count();
     say!(
         "{name}: {} windows recorded live ({} polled through, {} halts, {lost} lost), {deviations} deviations in the replay",
         recorded.len(),

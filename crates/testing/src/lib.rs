@@ -11,10 +11,13 @@ pub mod fixture;
 pub mod kvm_stats;
 #[cfg(feature = "learners")]
 pub mod learners;
+pub mod process;
 pub mod qemu;
 pub mod shim;
 #[cfg(feature = "vcpu")]
 pub mod vcpu;
+#[cfg(feature = "windows")]
+pub mod windows;
 
 /// As `eprintln!`, but printed also where the test passes: the test harness does not capture it.
 ///

@@ -2,12 +2,13 @@
 
 use crate::rig::file;
 use dwell_testing::cpio::Archive;
+use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use dwell_testing::say;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the guest may take, on a busy machine.
@@ -39,15 +40,6 @@ say zeroes $(/bin/busybox tr -d '\000' < /tmp/zero | /bin/busybox wc -c)
 say end
 /bin/busybox poweroff -f
 "#;
-
-/// A process that ends with the test.
-struct Process(Child);
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn qemu(release: Release, dir: &Path) -> Result<Command, String> {
     let mut command = release.command()?;

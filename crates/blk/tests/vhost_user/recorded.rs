@@ -8,9 +8,9 @@ use dwell_policy::catalogue::Any;
 use dwell_policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, version::Version};
-use dwell_recording::{Chunk, Columns, Reader};
-use dwell_replay::{Player, RecordingSource, Rule, Source};
-use dwell_testing::say;
+use dwell_recording::Reader;
+use dwell_replay::Rule;
+use dwell_testing::{say, windows};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn wanted() -> u64 {
 }
 
 /// Requests with pauses, until the device has waited so often; the windows that it recorded and those of a replay.
-fn recorded_and_replayed(policy: Any, rule: Rule) -> (Vec<u64>, Vec<u64>) {
+fn recorded_and_replayed(policy: Any, rule: &Rule) -> (Vec<u64>, Vec<u64>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("waits.parquet");
     let recorder = Recorder::create(&path).unwrap();
@@ -59,28 +59,12 @@ fn recorded_and_replayed(policy: Any, rule: Rule) -> (Vec<u64>, Vec<u64>) {
     let reader = Arc::new(Reader::open(&path).unwrap());
     assert_eq!(reader.metadata().lost.events, Some(0));
     assert_eq!(contents.episodes, statistics.waits);
-
-    let source = RecordingSource::new(Arc::clone(&reader), true);
-    let mut replayed: Vec<u64> = vec![];
-    let mut player: Player = rule.start_late(source.handlers()).unwrap();
-    source
-        .visit(0..source.episodes(), &mut |batch| {
-            for run in batch.runs() {
-                player.follow(run, |window| replayed.push(window.get()));
-            }
-        })
-        .unwrap();
-    let (mut recorded, mut chunk) = (vec![], Chunk::default());
-    for group in 0..reader.row_groups() {
-        reader.read(group, Columns::WINDOW_NS, &mut chunk).unwrap();
-        recorded.extend(chunk.window_ns.iter().map(|window| window.unwrap()));
-    }
-    (recorded, replayed)
+    windows::recorded_and_replayed(&reader, rule)
 }
 
 fn replays_without_deviation(name: &str, policy: Any, rule: Rule) {
     let begin = Instant::now();
-    let (recorded, replayed) = recorded_and_replayed(policy, rule);
+    let (recorded, replayed) = recorded_and_replayed(policy, &rule);
     assert_eq!(recorded.len(), replayed.len());
     let deviations = recorded.iter().zip(&replayed).filter(|(a, b)| a != b).count();
     let mut different = recorded.clone();

@@ -8,23 +8,17 @@ use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_testing::fixture::{self, Fixture};
+use dwell_testing::process::Process;
 use dwell_testing::say;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A QEMU without a machine, which has an I/O thread all the same.
 struct Qemu {
-    child: Child,
+    _process: Process,
     socket: PathBuf,
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Qemu {
@@ -50,7 +44,7 @@ impl Qemu {
         ]);
         command.arg(format!("unix:{},server=on,wait=off", socket.display()));
         let child = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
-        let qemu = Qemu { child, socket };
+        let qemu = Qemu { _process: Process(child), socket };
         let begun = Instant::now();
         while qemu.connect().is_none() {
             assert!(begun.elapsed() < Duration::from_secs(30), "QEMU does not serve its monitor");

@@ -5,11 +5,12 @@
 
 use dwell_policy::iothread::{Release as Rules, Revision};
 use dwell_policy::version::Version;
+use dwell_testing::process::Process;
 pub(crate) use dwell_testing::qemu::Release;
 use dwell_testing::qemu::folder;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the guest may take to read its disk, on a busy machine.
@@ -24,16 +25,6 @@ pub(crate) fn revision(release: Release) -> Result<Revision, String> {
     let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
     let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
     Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
-}
-
-/// A process that is killed when this is dropped.
-pub(crate) struct Process(pub(crate) Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A running QEMU. It ends when this is dropped.
@@ -108,7 +99,7 @@ impl Qemu {
         let begun = Instant::now();
         while !self.console().contains("dwell-guest: ready") {
             assert!(begun.elapsed() < BOOT, "the guest does not start: {}", self.console());
-            assert_eq!(self.child.0.try_wait().expect("QEMU is a child"), None, "QEMU ended");
+            assert_eq!(self.child.try_wait().expect("QEMU is a child"), None, "QEMU ended");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -127,12 +118,12 @@ impl Qemu {
     }
 
     pub(crate) fn stderr(&mut self) -> ChildStderr {
-        self.child.0.stderr.take().expect("stderr goes to a pipe")
+        self.child.stderr.take().expect("stderr goes to a pipe")
     }
 
     pub(crate) fn end(&mut self) {
-        let _ = self.child.0.kill();
-        let _ = self.child.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,7 +1,6 @@
 //! A QEMU on KVM whose guest halts: `dwell bound` reads the statistics files that it keeps open.
 
-use crate::guest::Process;
-use dwell_testing::{qemu::Release, say};
+use dwell_testing::{process::Process, qemu::Release, say};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -71,7 +70,7 @@ fn bound_counts_the_halts_that_are_recorded() {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let qemu = Process(command.spawn().expect("QEMU can be started"));
-    let pid = qemu.0.id().to_string();
+    let pid = qemu.id().to_string();
     let begun = Instant::now();
     loop {
         match halts(&pid, "200ms") {

@@ -1,6 +1,7 @@
 use super::*;
+use dwell_testing::process::Process;
 use proptest::prelude::*;
-use std::process::{Child, Command};
+use std::process::Command;
 
 const STAT: &str = "cpu  100 20 30 4000 500 6 7 80 90 10\ncpu0 1 2 3\nintr 5\n";
 const BOTH: &str = "proc /proc proc rw 0 0\n\
@@ -116,20 +117,8 @@ fn what_is_not_ours_is_foreign_and_never_negative() {
     assert!(stolen.exceeds(0.07) && !stolen.exceeds(0.09));
 }
 
-/// Kills a process when the test ends.
-struct Spinning(Child);
-
-impl Spinning {
-    fn new() -> Spinning {
-        Spinning(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
-    }
-}
-
-impl Drop for Spinning {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn spinning() -> Process {
+    Process(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
 }
 
 /// The load of a process that spins is seen while it is a stranger, and not once it belongs to the experiment. Others may
@@ -137,8 +126,8 @@ impl Drop for Spinning {
 #[test]
 fn a_stranger_is_seen_and_a_friend_is_not() {
     let mut load = Load::open().unwrap();
-    let child = Spinning::new();
-    let pid = child.0.id();
+    let child = spinning();
+    let pid = child.id();
     let used = || process_cpu_time(pid).unwrap().get() as f64 / 1e9;
     let span = Duration::from_secs(1);
 
@@ -181,7 +170,7 @@ fn a_process_of_the_experiment_that_is_gone_is_named() {
 fn waiting_for_quiet_has_an_end() {
     let mut load = Load::open().unwrap();
     assert!(load.wait_quiet(f64::INFINITY, Duration::from_secs(60)));
-    let child = Spinning::new();
+    let child = spinning();
     let begin = Instant::now();
     let quiet = load.wait_quiet(-1.0, Duration::from_millis(300));
     assert!(!quiet && begin.elapsed() >= Duration::from_millis(300));
