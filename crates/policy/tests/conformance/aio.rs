@@ -122,11 +122,11 @@ impl Traced {
     }
 }
 
-pub(super) fn ns_of(handlers: &[Handler]) -> Vec<i64> {
+fn ns_of(handlers: &[Handler]) -> Vec<i64> {
     handlers.iter().map(Handler::ns).collect()
 }
 
-pub(super) fn in_poll(handlers: &[Handler]) -> Vec<u8> {
+fn in_poll(handlers: &[Handler]) -> Vec<u8> {
     handlers.iter().map(|handler| handler.in_poll().into()).collect()
 }
 
@@ -246,17 +246,37 @@ struct Cost {
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoopState {
-    pub(super) t: i64,
+    t: i64,
     #[serde(deserialize_with = "nullable")]
-    pub(super) wait: Option<i64>,
-    pub(super) dispatched: Vec<(i64, String)>,
-    pub(super) trace: Vec<Traced>,
-    pub(super) poll_ns: i64,
-    pub(super) h: Option<Vec<i64>>,
-    pub(super) hn: Option<i64>,
-    pub(super) in_poll: Vec<u8>,
-    pub(super) started: u8,
-    pub(super) t_end: i64,
+    wait: Option<i64>,
+    dispatched: Vec<(i64, String)>,
+    trace: Vec<Traced>,
+    poll_ns: i64,
+    h: Option<Vec<i64>>,
+    hn: Option<i64>,
+    in_poll: Vec<u8>,
+    started: u8,
+    t_end: i64,
+}
+
+impl LoopState {
+    /// The state after an iteration that began at `t`; what the world has seen in it is taken.
+    pub(super) fn after(t: i64, aio: &Aio<Vec<Handler>>, world: &mut World) -> Result<LoopState, String> {
+        let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
+        let per_handler = aio.release().revision() != Revision::Global;
+        Ok(LoopState {
+            t,
+            wait: world.waited,
+            dispatched: std::mem::take(&mut world.dispatched),
+            trace: std::mem::take(&mut world.trace),
+            poll_ns: aio.effective(),
+            h: per_handler.then(|| ns_of(handlers)),
+            hn: per_handler.then(|| notifier.ns()),
+            in_poll: in_poll(handlers),
+            started: aio.in_poll_mode().into(),
+            t_end: world.now,
+        })
+    }
 }
 
 impl Loop {
@@ -270,20 +290,7 @@ impl Loop {
             let t = world.now;
             (world.waited, world.dispatched, world.trace) = (None, Vec::new(), Vec::new());
             aio.aio_poll(&mut world, true);
-            let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
-            let per_handler = release.revision() != Revision::Global;
-            let got = LoopState {
-                t,
-                wait: world.waited,
-                dispatched: std::mem::take(&mut world.dispatched),
-                trace: std::mem::take(&mut world.trace),
-                poll_ns: aio.effective(),
-                h: per_handler.then(|| ns_of(handlers)),
-                hn: per_handler.then(|| notifier.ns()),
-                in_poll: in_poll(handlers),
-                started: aio.in_poll_mode().into(),
-                t_end: world.now,
-            };
+            let got = LoopState::after(t, &aio, &mut world)?;
             expect(&format!("iteration {index}"), &got, expected)?;
         }
         if self.expect.len() > self.iters {

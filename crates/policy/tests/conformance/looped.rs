@@ -1,9 +1,9 @@
 //! The loops in virtual time once more, through `dwell-eventloop`: its sources, timers and way to wait are those of the case.
 
-use crate::aio::{EPOCH, Loop, LoopState, Traced, World, expect, in_poll, ns_of, table};
+use crate::aio::{EPOCH, Loop, LoopState, Traced, World, expect, table};
 use dwell_eventloop::{Idler, Nanos, Seen, Source, SourceId, Wait};
 use dwell_idle::Clock;
-use dwell_policy::iothread::{Aio, Env, Handler, Kind, Monitor, Params, Release, Revision, Via};
+use dwell_policy::iothread::{Aio, Env, Handler, Kind, Monitor, Params, Release, Via};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -129,22 +129,7 @@ impl Loop {
                     Seen::Dispatched(_, way) => via.set(way),
                 })
                 .map_err(|error| error.to_string())?;
-            let aio = looped.idler().policy();
-            let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
-            let per_handler = release.revision() != Revision::Global;
-            let world = &mut *world.borrow_mut();
-            let got = LoopState {
-                t,
-                wait: world.waited,
-                dispatched: std::mem::take(&mut world.dispatched),
-                trace: std::mem::take(&mut world.trace),
-                poll_ns: aio.effective(),
-                h: per_handler.then(|| ns_of(handlers)),
-                hn: per_handler.then(|| notifier.ns()),
-                in_poll: in_poll(handlers),
-                started: aio.in_poll_mode().into(),
-                t_end: world.now,
-            };
+            let got = LoopState::after(t, looped.idler().policy(), &mut world.borrow_mut())?;
             expect(&format!("iteration {index} through the loop"), &got, expected)?;
         }
         Ok(self.expect.len())
