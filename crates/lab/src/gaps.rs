@@ -119,10 +119,10 @@ impl fmt::Display for GapSpec {
     /// As it is parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GapSpec::Constant(gap) => write!(f, "constant:{}", ExactDuration(*gap)),
-            GapSpec::Exponential(mean) => write!(f, "exponential:{}", ExactDuration(*mean)),
+            GapSpec::Constant(gap) => write!(f, "constant:{gap:#}"),
+            GapSpec::Exponential(mean) => write!(f, "exponential:{mean:#}"),
             GapSpec::Bimodal { first, second, first_share } => {
-                write!(f, "bimodal:{},{},{first_share}", ExactDuration(*first), ExactDuration(*second))
+                write!(f, "bimodal:{first:#},{second:#},{first_share}")
             }
             GapSpec::Recording { path, idler } => {
                 let path = path.display().to_string();
@@ -130,19 +130,6 @@ impl fmt::Display for GapSpec {
                 write!(f, "recording:{path}{at}{}", idler.as_deref().unwrap_or_default())
             }
         }
-    }
-}
-
-/// A span of time as people type it: exact, in the largest unit in which it is a whole number.
-pub(crate) struct ExactDuration(pub(crate) Nanos);
-
-impl fmt::Display for ExactDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ns = self.0.get();
-        let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
-        let (scale, unit) =
-            units.into_iter().find(|(scale, _)| ns != 0 && ns.is_multiple_of(*scale)).unwrap_or((1, "ns"));
-        if ns == 0 { f.write_str("0") } else { write!(f, "{}{unit}", ns / scale) }
     }
 }
 

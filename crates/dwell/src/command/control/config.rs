@@ -86,22 +86,14 @@ impl Config {
         toml::to_string(&File {
             mode: Some(self.mode),
             layers: Some(self.layers.iter().map(|layer| layer.name().to_owned()).collect()),
-            halt_cost: Some(exact(self.halt_cost)),
-            wakeup_latency: Some(exact(self.wakeup_latency)),
-            longest_window: Some(exact(self.longest_window)),
-            period: Some(exact(self.period)),
-            burst: Some(exact(self.burst)),
+            halt_cost: Some(format!("{:#}", self.halt_cost)),
+            wakeup_latency: Some(format!("{:#}", self.wakeup_latency)),
+            longest_window: Some(format!("{:#}", self.longest_window)),
+            period: Some(format!("{:#}", self.period)),
+            burst: Some(format!("{:#}", self.burst)),
             on_exit: Some(self.on_exit),
         })
     }
-}
-
-/// A time in the largest unit in which it is a whole number.
-fn exact(time: Nanos) -> String {
-    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
-    let ns = time.get();
-    let unit = units.into_iter().find(|(scale, _)| ns != 0 && ns.is_multiple_of(*scale));
-    unit.map_or_else(|| "0".to_owned(), |(scale, unit)| format!("{}{unit}", ns / scale))
 }
 
 /// The largest file that is read \[bytes\].

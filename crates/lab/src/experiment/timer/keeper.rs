@@ -3,7 +3,6 @@
 use super::super::arm::{ParseArmError, Parts, duration};
 use super::super::service::Service;
 use super::super::{LabError, Rig, os};
-use crate::gaps::ExactDuration;
 use crate::guest::timer::{KeptBy, TimerChannel};
 use crate::guest::tsc;
 use crate::host::monotonic;
@@ -94,7 +93,7 @@ impl fmt::Display for Timer {
         match self.keeper {
             Keeper::InKernel => f.write_str("in-kernel")?,
             Keeper::Spin { early: Nanos::ZERO } => f.write_str("spin")?,
-            Keeper::Spin { early } => write!(f, "spin-early={}", ExactDuration(early))?,
+            Keeper::Spin { early } => write!(f, "spin-early={early:#}")?,
             Keeper::Timerfd => f.write_str("timerfd")?,
         }
         if self.inject == Inject::Msi {
