@@ -1,4 +1,4 @@
-//! What is typed, and what it means.
+//! The command line.
 
 use anyhow::Context;
 use clap::{ArgGroup, Parser, ValueEnum};
@@ -134,7 +134,7 @@ impl Args {
                     let price = Price::percent(self.latency_price);
                     let (cost, latency) = (halt.cost(price), halt.typical(price).latency);
                     eprintln!(
-                        "dwell-blk: policy leader@{cost},late={latency} with trial bursts, by measurement"
+                        "dwell-blk: policy leader@{cost:#},late={latency:#} with trial bursts, by measurement"
                     );
                     Ok(Any::other(halt.leader(price)))
                 }

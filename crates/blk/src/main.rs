@@ -50,7 +50,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             connections(&listener, worker, &disk, args, &stop)?
         }
     };
-    // Someone else's by now, perhaps; then the next one replaces it.
+    // Somebody may have removed it already.
     let _ = std::fs::remove_file(&args.socket);
     print(&statistics, args.format)
 }

@@ -35,7 +35,7 @@ pub enum Kind {
     WriteZeroes,
     /// The serial number.
     GetId,
-    /// Something that this device does not know.
+    /// A type that this device does not implement.
     Other(u32),
 }
 

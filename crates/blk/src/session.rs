@@ -52,6 +52,7 @@ pub struct Shape {
 }
 
 /// A region of guest memory.
+#[derive(Clone)]
 struct Region {
     /// What the frontend calls it.
     given: VhostUserMemoryRegion,
@@ -278,10 +279,7 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
             return Err(Error::InvalidParam);
         }
         let added = Session::map(region, file)?;
-        let kept =
-            self.regions.iter().map(|kept| Region { given: kept.given, mapped: Arc::clone(&kept.mapped) });
-        let regions = kept.chain([added]).collect();
-        self.set_regions(regions)?;
+        self.set_regions(self.regions.iter().cloned().chain([added]).collect())?;
         Ok(None)
     }
 
@@ -291,12 +289,7 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
             (guest_phys_addr, memory_size, user_addr)
                 == (region.guest_phys_addr, region.memory_size, region.user_addr)
         };
-        let kept: Vec<Region> = self
-            .regions
-            .iter()
-            .filter(|kept| !same(kept))
-            .map(|kept| Region { given: kept.given, mapped: Arc::clone(&kept.mapped) })
-            .collect();
+        let kept: Vec<Region> = self.regions.iter().filter(|kept| !same(kept)).cloned().collect();
         if kept.len() == self.regions.len() {
             return Err(Error::InvalidParam);
         }

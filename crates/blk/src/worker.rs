@@ -414,7 +414,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if self.uring.submit_and_wait(1).is_err() {
-                // Without completions nobody knows when the kernel is done with the memory: it stays mapped.
+                // Without completions it is not known when the kernel last writes to the memory: it stays mapped.
                 std::mem::forget(self.memory.take());
                 return;
             }
@@ -606,7 +606,7 @@ struct IoThread<P, R> {
     sources: Vec<Option<SourceId>>,
     asked: Receiver<Asked>,
     /// Whether the doorbell was rung since the commands were looked at.
-    called: Rc<Cell<bool>>,
+    rung: Rc<Cell<bool>>,
     waiting: VecDeque<Asked>,
 }
 
@@ -620,27 +620,27 @@ impl<P: Policy, R: Record> IoThread<P, R> {
         let device = Device::new(disk, options.queues)?;
         let ring = borrowed(&device.uring).try_clone_to_owned()?;
         let device = Rc::new(RefCell::new(device));
-        let called = Rc::new(Cell::new(false));
+        let rung = Rc::new(Cell::new(false));
         let mut looped = Loop::new(Idler::new(options.policy).recording(options.record))?;
-        let calls = Rc::clone(&called);
-        let (bell, doorbell) = Bell::new(move || calls.set(true))?;
+        let rings = Rc::clone(&rung);
+        let (bell, doorbell) = Bell::new(move || rings.set(true))?;
         looped.add(bell)?;
         looped.add(Completions { device: Rc::clone(&device), ring })?;
         let sources = vec![None; options.queues];
-        Ok((IoThread { device, looped, sources, asked, called, waiting: VecDeque::new() }, doorbell))
+        Ok((IoThread { device, looped, sources, asked, rung, waiting: VecDeque::new() }, doorbell))
     }
 
     fn run(&mut self) -> io::Result<()> {
         loop {
             self.looped.step()?;
-            if (self.called.take() || !self.waiting.is_empty()) && self.obey() {
+            if (self.rung.take() || !self.waiting.is_empty()) && self.carry_out() {
                 return Ok(());
             }
         }
     }
 
     /// Carries out the commands that can be; whether the end was asked for.
-    fn obey(&mut self) -> bool {
+    fn carry_out(&mut self) -> bool {
         self.waiting.extend(self.asked.try_iter());
         while let Some((command, answer)) = self.waiting.pop_front() {
             if !self.device.borrow_mut().is_ready_for(&command) {
@@ -648,7 +648,7 @@ impl<P: Policy, R: Record> IoThread<P, R> {
                 return false;
             }
             let ends = matches!(command, Command::End);
-            // Who asked may be gone.
+            // The connection that asked may have ended.
             let _ = answer.send(self.execute(command).unwrap_or_else(Answer::Failed));
             if ends {
                 return true;
