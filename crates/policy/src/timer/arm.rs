@@ -34,6 +34,9 @@ pub struct HvTimer {
 }
 
 impl HvTimer {
+    /// The rate of every Intel CPU that the kernel's own sources mention.
+    pub const USUAL_RATE_SHIFT: u8 = 5;
+
     /// The timer of a host whose CPU has this rate. `leaf` is `None` where CPUID has no leaf 0x15.
     ///
     /// The limit is 2^32 − 1, except in 7.3 on bare metal: there, because of an erratum, it is at most

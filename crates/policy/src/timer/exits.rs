@@ -29,6 +29,17 @@ impl Path {
         Path::PostedOwnPcpu,
         Path::PostedOtherPcpu,
     ];
+
+    /// In a few words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Path::HvTimer => "preemption timer",
+            Path::HrtimerOwnPcpu => "hrtimer, own CPU",
+            Path::HrtimerOtherPcpu => "hrtimer, other CPU",
+            Path::PostedOwnPcpu => "posted, own CPU",
+            Path::PostedOtherPcpu => "posted, other CPU",
+        }
+    }
 }
 
 /// How the expiry made itself felt: the reason for the exits of firing, or for their absence.

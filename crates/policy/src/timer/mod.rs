@@ -29,7 +29,7 @@
 //! 4. [`housekeeping::target`] is the pCPU on which an hrtimer fires.
 //! 5. [`LapicTimer::expire`] decides how the expiry is delivered to the guest.
 //! 6. [`LapicTimer::wait_lapic_expire`] spins until the deadline and tunes the [`Advance`].
-//! 7. [`Exits::of`] counts the VM exits per timer that was armed and fired.
+//! 7. [`Exits::of`] counts the VM exits per timer that was armed and fired; [`Setup`] puts a host and a VM together.
 //!
 //! # Limits
 //!
@@ -51,6 +51,7 @@ mod exits;
 mod lapic;
 mod posting;
 mod revision;
+mod setup;
 mod tsc;
 
 pub use advance::{
@@ -68,4 +69,5 @@ pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
 };
 pub use revision::Revision;
+pub use setup::Setup;
 pub use tsc::{GuestTsc, Scale};

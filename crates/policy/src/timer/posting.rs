@@ -67,6 +67,16 @@ impl PostingPredicate {
         PostingPredicate::Merged2022,
     ];
 
+    /// Its name: `merged-2019`, `yao-2021`, `li-2021` or `merged-2022`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PostingPredicate::Merged2019 => "merged-2019",
+            PostingPredicate::Yao2021 => "yao-2021",
+            PostingPredicate::Li2021 => "li-2021",
+            PostingPredicate::Merged2022 => "merged-2022",
+        }
+    }
+
     /// POST-capable: whether this vCPU's timers may be posted at all; `kvm_can_post_timer_interrupt`.
     pub const fn can_post_timer_interrupt(self, vcpu: &VcpuConfig) -> bool {
         let asked = match self {

@@ -6,11 +6,9 @@
 use super::super::{LabError, Rig};
 use crate::vm::KvmKind;
 use dwell_machine::{Machine, Sysroot, cpu as cpus, kernel};
-use dwell_policy::Nanos;
-use dwell_policy::timer::housekeeping::{self, Cpu, Host, Hrtimer};
 use dwell_policy::timer::{
-    Advance, AdvanceParameter, Armed, Clocks, Exits, GuestTsc, HvTimer, LapicTimer, PI_INJECT_TIMER_DEFAULT,
-    Path, Revision, TimerMode, Vcpu, VcpuConfig, VcpuState, pi_inject_timer_at_init,
+    Advance, AdvanceParameter, HvTimer, PI_INJECT_TIMER_DEFAULT, Revision, Setup, VcpuConfig, VcpuState,
+    pi_inject_timer_at_init,
 };
 use dwell_policy::version::Version;
 use serde::Serialize;
@@ -57,11 +55,6 @@ struct Assumptions {
     timer_migration: bool,
 }
 
-/// log2 of TSC cycles per count of the preemption timer; 5 on every Intel CPU that the kernel's own sources mention.
-const RATE_SHIFT: u8 = 5;
-/// How far ahead the timer is set \[ns\]: far beyond every advance, far below every limit.
-const AHEAD_NS: u64 = 100_000;
-
 /// The rows for this host, as it is and with `nohz_full=`, and for three others with the same kernel: one with the VMX
 /// preemption timer, one with APICv beside it, and one with AVIC.
 ///
@@ -72,11 +65,10 @@ pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
     let release = kernel::release(&machine).and_then(|text| Version::parse(&text));
     let revision = release.and_then(|version| Revision::of(version).ok()).ok_or(LabError::UnknownKernel)?;
     let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
-    let khz = u32::try_from(rig.hz().get() / 1_000).unwrap_or(u32::MAX);
     let advance = advance(revision, &machine);
     let this = this_host(revision, rig.kvm_kind(), cpu, &machine);
     let hosts = [this].into_iter().flat_map(with_and_without).chain(others(revision));
-    Ok(hosts.map(|host| host.predict(revision, khz, advance)).collect())
+    Ok(hosts.map(|host| host.predict(revision, advance)).collect())
 }
 
 fn this_host(revision: Revision, kvm_kind: &KvmKind, cpu: u32, machine: &dyn Machine) -> Assumptions {
@@ -86,7 +78,8 @@ fn this_host(revision: Revision, kvm_kind: &KvmKind, cpu: u32, machine: &dyn Mac
     Assumptions {
         name: "this host",
         posts: kvm_kind.posted_interrupts == Some(true),
-        hv_timer: preemption_timer.then(|| HvTimer::new(revision, RATE_SHIFT, kvm_kind.nested, None)),
+        hv_timer: preemption_timer
+            .then(|| HvTimer::new(revision, HvTimer::USUAL_RATE_SHIFT, kvm_kind.nested, None)),
         hlt_in_guest: false,
         housekeeping,
         pi_inject: pi_inject.unwrap_or(housekeeping),
@@ -110,7 +103,7 @@ fn with_and_without(this: Assumptions) -> Vec<Assumptions> {
 }
 
 fn others(revision: Revision) -> impl Iterator<Item = Assumptions> {
-    let hv = Some(HvTimer::new(revision, RATE_SHIFT, false, None));
+    let hv = Some(HvTimer::new(revision, HvTimer::USUAL_RATE_SHIFT, false, None));
     let kinds =
         [("VMX preemption timer", false, hv), ("VMX with APICv", true, hv), ("SVM with AVIC", true, None)];
     let both = [false, true];
@@ -161,67 +154,27 @@ impl Assumptions {
         }
     }
 
-    fn predict(&self, revision: Revision, khz: u32, advance: Advance) -> Predicted {
-        let vcpu = Vcpu { revision, config: self.config(), tsc: GuestTsc::new(khz) };
-        let now = Clocks { guest_tsc: 1, ktime: Nanos(1) };
-        let mut timer = LapicTimer::new(TimerMode::TscDeadline, advance);
-        let deadline = now.guest_tsc + vcpu.tsc.cycles(Nanos(AHEAD_NS));
-        let armed = timer.write_tscdeadline(&vcpu, true, deadline, now);
-        let halted = if self.hlt_in_guest { VcpuState::InGuestMode } else { VcpuState::Blocked };
-        // A vCPU that blocks cannot be reached by the hv timer: an hrtimer takes the deadline over.
-        let blocked = if self.hlt_in_guest { armed } else { timer.switch_to_sw_timer(&vcpu, now) };
+    fn predict(&self, revision: Revision, advance: Advance) -> Predicted {
+        let setup = Setup { timer_migration: self.timer_migration, ..Setup::of(revision, self.config()) };
+        // Beside a busy housekeeping CPU that has nothing to do later.
+        let elsewhere = setup.fires_elsewhere(true);
+        let counts = |state| {
+            let exits = setup.exits(state, elsewhere);
+            ExitCounts {
+                path: setup.path(state, elsewhere).words(),
+                arming: exits.arming(),
+                firing: exits.firing(),
+                fire: exits.fire.to_string(),
+            }
+        };
         Predicted {
             host: self.name.to_owned(),
             hlt_in_guest: self.hlt_in_guest,
             housekeeping: self.housekeeping,
             advance: in_words(advance),
-            running: self.bill(&vcpu, armed, armed, VcpuState::InGuestMode),
-            halted: self.bill(&vcpu, armed, blocked, halted),
+            running: counts(VcpuState::InGuestMode),
+            halted: counts(setup.idling()),
         }
-    }
-
-    /// The way of a timer that was armed so and carried so when it fired.
-    fn bill(&self, vcpu: &Vcpu, armed: Armed, carried: Armed, state: VcpuState) -> ExitCounts {
-        let arming = Exits::of(self.path(vcpu, armed), vcpu.revision, state).arming();
-        let path = self.path(vcpu, carried);
-        let exits = Exits::of(path, vcpu.revision, state);
-        ExitCounts { path: in_short(path), arming, firing: exits.firing(), fire: exits.fire.to_string() }
-    }
-
-    fn path(&self, vcpu: &Vcpu, armed: Armed) -> Path {
-        let posts = vcpu.revision.posting().can_post_timer_interrupt(&vcpu.config);
-        let Armed::Hrtimer { expires } = armed else { return Path::HvTimer };
-        match (posts, self.fires_elsewhere(vcpu.revision, expires)) {
-            (false, false) => Path::HrtimerOwnPcpu,
-            (false, true) => Path::HrtimerOtherPcpu,
-            (true, false) => Path::PostedOwnPcpu,
-            (true, true) => Path::PostedOtherPcpu,
-        }
-    }
-
-    /// Whether the hrtimer lands on another CPU than the vCPU's, beside a busy housekeeping CPU that has nothing to do later.
-    fn fires_elsewhere(&self, revision: Revision, expires: Nanos) -> bool {
-        let busy = |housekeeping| Cpu {
-            online: true,
-            idle: false,
-            housekeeping,
-            numa_distance: 10,
-            next_event: Nanos::ZERO,
-        };
-        let cpus = [busy(!self.housekeeping), busy(true)];
-        let host =
-            Host { timer_migration: self.timer_migration, cpus: &cpus, current: 0, domains: &[&[0, 1]] };
-        housekeeping::target(revision, &host, &Hrtimer { pinned: false, expires }) != host.current
-    }
-}
-
-fn in_short(path: Path) -> &'static str {
-    match path {
-        Path::HvTimer => "preemption timer",
-        Path::HrtimerOwnPcpu => "hrtimer, own CPU",
-        Path::HrtimerOtherPcpu => "hrtimer, other CPU",
-        Path::PostedOwnPcpu => "posted, own CPU",
-        Path::PostedOtherPcpu => "posted, other CPU",
     }
 }
 
@@ -231,7 +184,7 @@ mod tests {
     use dwell_machine::fake::Fake;
 
     fn rows(revision: Revision) -> Vec<Predicted> {
-        others(revision).map(|host| host.predict(revision, 2_000_000, Advance::ADAPTIVE)).collect()
+        others(revision).map(|host| host.predict(revision, Advance::ADAPTIVE)).collect()
     }
 
     fn row(rows: &[Predicted], host: &str, housekeeping: bool, hlt_in_guest: bool) -> Predicted {

@@ -1,0 +1,167 @@
+//! Which mechanism carries the timers of a VM on a host, where they fire, and how many exits that costs.
+
+use super::housekeeping::{self, Cpu, Host, Hrtimer};
+use super::{Exits, Path, PostingPredicate, Revision, VcpuConfig, VcpuState};
+use crate::Nanos;
+
+/// When an ordinary timer of [`Setup::fires_elsewhere`] expires \[ns\]; the CPUs' own events are before or after it.
+const EXPIRES: Nanos = Nanos(1_000_000);
+
+/// A host and a VM on it, as far as the delivery of the VM's timers depends on them.
+///
+/// The timers are ordinary ones: in the future by more than the advance and within the hv timer's limit. What happens to
+/// the others is in [`LapicTimer`](super::LapicTimer).
+///
+/// ```
+/// use dwell_policy::timer::*;
+///
+/// let isolated = VcpuConfig { pi_inject_timer: true, apicv_active: true, ..VcpuConfig::default() };
+/// let exits = |revision| Setup::of(revision, isolated).exits(VcpuState::InGuestMode, true).firing();
+/// assert_eq!((exits(Revision::V5_10), exits(Revision::V5_18)), (0, 1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Setup {
+    /// The rules of the host's kernel.
+    pub revision: Revision,
+    /// Its posting predicate: that of the revision, or a proposal as if it had been merged.
+    pub posting: PostingPredicate,
+    /// What the predicate looks at.
+    pub config: VcpuConfig,
+    /// sysctl `kernel.timer_migration`.
+    pub timer_migration: bool,
+}
+
+impl Setup {
+    /// A kernel as it was released, with `kernel.timer_migration` on as by default.
+    pub const fn of(revision: Revision, config: VcpuConfig) -> Setup {
+        Setup { revision, posting: revision.posting(), config, timer_migration: true }
+    }
+
+    /// Whether the VM's timers may be posted.
+    pub const fn can_post(&self) -> bool {
+        self.posting.can_post_timer_interrupt(&self.config)
+    }
+
+    /// Where a vCPU is while its guest idles: in guest mode if HLT or MWAIT does not exit. A guest that may use MWAIT is
+    /// taken to use it.
+    pub const fn idling(&self) -> VcpuState {
+        if self.config.hlt_in_guest || self.config.mwait_in_guest {
+            VcpuState::InGuestMode
+        } else {
+            VcpuState::Blocked
+        }
+    }
+
+    /// What carries a timer while the vCPU is in `state`; `elsewhere`: whether its hrtimer is on another pCPU than the
+    /// vCPU. Before a vCPU blocks, an hrtimer takes over from the hv timer.
+    pub const fn path(&self, state: VcpuState, elsewhere: bool) -> Path {
+        let blocked = matches!(state, VcpuState::Blocked);
+        if !blocked && self.posting.can_use_hv_timer(&self.config) {
+            return Path::HvTimer;
+        }
+        match (self.can_post(), elsewhere) {
+            (false, false) => Path::HrtimerOwnPcpu,
+            (false, true) => Path::HrtimerOtherPcpu,
+            (true, false) => Path::PostedOwnPcpu,
+            (true, true) => Path::PostedOtherPcpu,
+        }
+    }
+
+    /// The exits of a timer that was armed by the running guest and fires while the vCPU is in `state`.
+    pub fn exits(&self, state: VcpuState, elsewhere: bool) -> Exits {
+        let armed = Exits::of(self.path(VcpuState::InGuestMode, elsewhere), self.revision, state);
+        let fired = Exits::of(self.path(state, elsewhere), self.revision, state);
+        Exits { msr_write_slow: armed.msr_write_slow, msr_write_fast: armed.msr_write_fast, ..fired }
+    }
+
+    /// Whether an hrtimer fires on another pCPU than the vCPU's: `busy`: another pCPU, a housekeeping one, runs and has its
+    /// next event before the timer. The vCPU's own pCPU runs the vCPU, so it is not idle.
+    pub fn fires_elsewhere(&self, busy: bool) -> bool {
+        let own = Cpu {
+            online: true,
+            idle: false,
+            housekeeping: self.config.pcpu_is_timer_housekeeping,
+            numa_distance: 10,
+            next_event: Nanos::ZERO,
+        };
+        let next_event = if busy { Nanos::ZERO } else { Nanos::MAX };
+        let other = Cpu { idle: !busy, housekeeping: true, next_event, ..own };
+        let host = Host {
+            timer_migration: self.timer_migration,
+            cpus: &[own, other],
+            current: 0,
+            domains: &[&[0, 1]],
+        };
+        housekeeping::target(self.revision, &host, &Hrtimer { pinned: false, expires: EXPIRES }) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timer::{Advance, Armed, Clocks, GuestTsc, HvTimer, LapicTimer, TimerMode, Vcpu};
+    use proptest::prelude::*;
+
+    fn setup(revision: Revision, bits: u32) -> Setup {
+        let config = VcpuConfig {
+            pi_inject_timer: bits & 1 != 0,
+            apicv_active: bits & 2 != 0,
+            mwait_in_guest: bits & 4 != 0,
+            hlt_in_guest: bits & 8 != 0,
+            pcpu_is_timer_housekeeping: bits & 16 != 0,
+            hv_timer: (bits & 32 != 0).then_some(HvTimer { rate_shift: 5, max_value: u64::from(u32::MAX) }),
+        };
+        Setup { timer_migration: bits & 64 != 0, ..Setup::of(revision, config) }
+    }
+
+    fn all() -> impl Iterator<Item = Setup> {
+        Revision::ALL.into_iter().flat_map(|revision| (0..1 << 7).map(move |bits| setup(revision, bits)))
+    }
+
+    #[test]
+    fn timers_move_away_from_isolated_cpus_to_busy_ones_only() {
+        for setup in all() {
+            let moves = setup.timer_migration && !setup.config.pcpu_is_timer_housekeeping;
+            assert_eq!(setup.fires_elsewhere(true), moves, "{setup:?}");
+            assert!(!setup.fires_elsewhere(false), "{setup:?}");
+        }
+    }
+
+    #[test]
+    fn arming_costs_one_exit_and_only_posting_from_elsewhere_to_a_running_guest_saves_the_other() {
+        for setup in all() {
+            for elsewhere in [false, true] {
+                let exits = setup.exits(VcpuState::InGuestMode, elsewhere);
+                assert_eq!(exits.arming(), 1, "{setup:?}");
+                assert_eq!(exits.firing(), u32::from(!(setup.can_post() && elsewhere)), "{setup:?}");
+                assert_eq!(setup.exits(VcpuState::Blocked, elsewhere).firing(), 0, "{setup:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocked_vcpu_arms_by_the_hv_timer_and_is_woken_by_an_hrtimer() {
+        let setup = setup(Revision::V6_12, 32);
+        assert_eq!(setup.path(VcpuState::InGuestMode, false), Path::HvTimer);
+        assert_eq!(setup.path(VcpuState::Blocked, false), Path::HrtimerOwnPcpu);
+        assert_eq!(setup.exits(VcpuState::Blocked, false).msr_write_fast, 1);
+    }
+
+    proptest! {
+        /// The oracle: the timer itself, armed by a write to its register.
+        #[test]
+        fn path_is_that_of_a_timer_that_was_armed(revision in 0usize..9, bits in 0u32..1 << 7, ahead in 10_000u64..1 << 30) {
+            let setup = setup(Revision::ALL[revision], bits);
+            let vcpu = Vcpu { revision: setup.revision, config: setup.config, tsc: GuestTsc::new(1_000_000) };
+            let mut timer = LapicTimer::new(TimerMode::TscDeadline, Advance::ADAPTIVE);
+            let now = Clocks { guest_tsc: 1, ktime: Nanos(1) };
+            let armed = timer.write_tscdeadline(&vcpu, true, ahead, now);
+            let hv = setup.path(VcpuState::InGuestMode, false) == Path::HvTimer;
+            prop_assert_eq!(matches!(armed, Armed::HvTimer { .. }), hv);
+            let blocked = timer.switch_to_sw_timer(&vcpu, now);
+            let is_hrtimer = matches!(blocked, Armed::Hrtimer { .. });
+            prop_assert!(is_hrtimer);
+            prop_assert!(setup.path(VcpuState::Blocked, true) != Path::HvTimer);
+        }
+    }
+}
