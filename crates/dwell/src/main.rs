@@ -15,6 +15,7 @@ mod settings;
 mod state;
 mod stop;
 mod suggest;
+mod timer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

@@ -36,6 +36,11 @@ pub(crate) fn layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || Layer::ALL.map(|layer| layer.name().to_owned()).into() }
 }
 
+/// With the layers whose rules can be compared.
+pub(crate) fn compared_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || ["iothread", "timer"].map(str::to_owned).into() }
+}
+
 /// With the layers whose idling is recorded.
 pub(crate) fn idling_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || ["host", "guest", "iothread"].map(str::to_owned).into() }

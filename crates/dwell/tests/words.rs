@@ -103,6 +103,24 @@ fn parameters_policies_and_explanations() {
 }
 
 #[test]
+fn who_may_post_timers() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let root = folder.path().to_str().expect("the path is UTF-8");
+    let vm = ["--pcpu", "isolated", "--kernel", "5.10.114", "--upgrade", "6.18", "--sysroot", root];
+    let explain = [&["explain", "pi_inject_timer=1"], vm.as_slice()].concat();
+    assert_kept("explain-timer", &explain, folder.path());
+    let vm = ["--apicv", "off", "--disable-exits", "hlt,mwait", "--kernel", "6.18", "--sysroot", root];
+    let compare = [&["compare", "--layer", "timer"], vm.as_slice()].concat();
+    assert_kept("compare-timer", &compare, folder.path());
+    // In CSV, one table: the rules, or the upgrade that was asked for.
+    let csv = printed(&[compare.as_slice(), &["--format", "csv"]].concat(), 80);
+    assert_eq!(
+        (csv.lines().count(), csv.lines().next().map(|head| head.starts_with("rule,"))),
+        (5, Some(true))
+    );
+}
+
+#[test]
 fn figures_of_a_recording() {
     let cases: [(&str, &[&str]); 5] = [
         ("info", &["info", GUEST]),

@@ -18,6 +18,7 @@
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
+//! | the VM whose timers are asked about | [`timer`] |
 //! | QEMU's monitor, as a client | [`qmp`] |
 //! | the I/O threads of a QEMU or qemu-storage-daemon | [`iothread`] |
 
@@ -38,6 +39,7 @@ pub mod lines;
 pub mod place;
 pub mod plan;
 pub mod qmp;
+pub mod timer;
 pub mod value;
 pub mod verification;
 mod whole_file;

@@ -22,6 +22,7 @@ pub mod number;
 pub mod outer;
 pub mod smooth;
 pub mod study;
+pub mod timer;
 pub mod tune;
 
 mod bank;

@@ -1,0 +1,281 @@
+//! The VM whose timers are asked about, and what is printed about it: of `dwell explain` and `dwell compare`.
+
+use crate::output;
+use dwell_knobs::timer::{DISABLE_EXITS, Described, Given, describe};
+use dwell_machine::Machine;
+use dwell_policy::timer::Revision;
+use dwell_policy::version::Version;
+use dwell_replay::timer::Pcpu;
+use dwell_replay::timer::posting::{self, Precondition, RuleRow};
+use dwell_replay::timer::upgrade::{self, Change};
+use dwell_report::{Cell, Column, Table};
+use serde::Serialize;
+
+/// The VM and its host, as far as timers depend on them.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "VM and host, for timers")]
+pub(crate) struct VmArgs {
+    /// Whether APICv or AVIC is active for the VM: on or off
+    ///
+    /// [default: that of this machine; on if it has no KVM]
+    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    apicv: Option<bool>,
+    /// Whether the host uses the VMX preemption timer: on or off
+    ///
+    /// AMD hosts have none. [default: that of this machine; on if it has no KVM]
+    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    preemption_timer: Option<bool>,
+    /// Instructions that do not exit: hlt, mwait, both with a comma, or none
+    ///
+    /// `-overcommit cpu-pm=on` of QEMU disables both exits. [default: none]
+    #[arg(long, value_name = "LIST", value_parser = disabled_exits)]
+    disable_exits: Option<u64>,
+    /// CPUs that the vCPUs run on: housekeeping or isolated
+    ///
+    /// Isolated CPUs are those of nohz_full=. [default: isolated if the host has nohz_full=]
+    #[arg(long, value_name = "KIND", value_parser = pcpu)]
+    pcpu: Option<Pcpu>,
+    /// Whether the host was booted with nohz_full=: on or off
+    ///
+    /// [default: on with --pcpu isolated, else that of this machine]
+    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    nohz_full: Option<bool>,
+    /// Compare with this kernel release on the host, 5.4 to 7.3
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(crate::settings::kernel))]
+    upgrade: Option<Version>,
+}
+
+impl VmArgs {
+    /// Whether any of them was given.
+    pub(crate) fn any(&self) -> bool {
+        let VmArgs { apicv, preemption_timer, disable_exits, pcpu, nohz_full, upgrade } = self;
+        apicv.is_some()
+            || preemption_timer.is_some()
+            || disable_exits.is_some()
+            || pcpu.is_some()
+            || nohz_full.is_some()
+            || upgrade.is_some()
+    }
+
+    /// The VM with the host's `pi_inject_timer`, if that is given.
+    fn given(&self, pi_inject_timer: Option<i32>) -> Given {
+        Given {
+            pi_inject_timer,
+            apicv: self.apicv,
+            preemption_timer: self.preemption_timer,
+            disabled_exits: self.disable_exits,
+            pcpu: self.pcpu,
+            nohz_full: self.nohz_full,
+        }
+    }
+}
+
+/// `on` or `off`.
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither on nor off")),
+    }
+}
+
+fn pcpu(text: &str) -> Result<Pcpu, String> {
+    match text {
+        "housekeeping" => Ok(Pcpu::Housekeeping),
+        "isolated" => Ok(Pcpu::Isolated),
+        _ => Err(format!("`{text}` is neither housekeeping nor isolated")),
+    }
+}
+
+fn disabled_exits(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let bit = |name: &str| {
+        let known = DISABLE_EXITS.iter().find(|(known, _)| *known == name.trim());
+        known.map(|(_, bit)| *bit).ok_or_else(|| {
+            format!("`{name}` is no instruction on which timers depend; write hlt, mwait, hlt,mwait or none")
+        })
+    };
+    text.split(',').try_fold(0, |bits, name| Ok(bits | bit(name)?))
+}
+
+/// The posting rules for one VM.
+#[derive(Serialize)]
+pub(crate) struct Posting {
+    kernel: String,
+    #[serde(flatten)]
+    described: Described,
+    rules: Vec<RuleRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upgrade: Option<Upgrade>,
+}
+
+#[derive(Serialize)]
+struct Upgrade {
+    to: String,
+    changes: Vec<Change>,
+}
+
+/// Compares the rules for the VM under a kernel.
+pub(crate) fn posting(
+    args: &VmArgs,
+    pi_inject_timer: Option<i32>,
+    kernel: Version,
+    machine: &dyn Machine,
+) -> anyhow::Result<Posting> {
+    let described = describe(&args.given(pi_inject_timer), machine);
+    let revision = Revision::of(kernel)?;
+    let upgrade = args.upgrade.map(|to| -> anyhow::Result<Upgrade> {
+        let changes = upgrade::compare(&described.vm, revision, Revision::of(to)?);
+        Ok(Upgrade { to: to.to_string(), changes })
+    });
+    Ok(Posting {
+        kernel: kernel.to_string(),
+        rules: posting::compare(&described.vm, revision),
+        upgrade: upgrade.transpose()?,
+        described,
+    })
+}
+
+impl Posting {
+    /// Why `pi_inject_timer` has no effect for this VM; `None` if it has one.
+    pub(crate) fn no_effect(&self) -> Option<String> {
+        let mut in_force = self.rules.iter().filter(|row| row.in_force);
+        let depends = in_force.any(|row| row.depends_on_pi_inject_timer);
+        (!depends).then(|| "for this VM, on and off give the same mechanism and the same exits".to_owned())
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        let mut text = output::wrapped(&format!("Timers of a VM under Linux {}:", self.kernel));
+        for fact in &self.described.facts {
+            text += &format!("  {:<24}{} ({})\n", fact.name, fact.value, fact.origin.words());
+        }
+        text += &format!("\n{}", output::fitted(&self.rules_table(false)));
+        for row in &self.rules {
+            let missing = posting::in_words(&row.missing_to_post);
+            let line = format!("{}: in {}; missing to post: {missing}", row.rule, kernels(row));
+            text += &output::hanging("  ", "    ", &line);
+        }
+        for row in self.rules.iter().filter(|row| row.in_force) {
+            text += &format!("\n{}", output::wrapped(&self.verdict(row)));
+            for one in needed(row) {
+                text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
+            }
+        }
+        if let Some(upgrade) = &self.upgrade {
+            let changed = upgrade.changes.iter().filter(|change| change.changes).count();
+            let head = match changed {
+                0 => format!(
+                    "An upgrade from Linux {} to {} changes nothing for its timers.",
+                    self.kernel, upgrade.to
+                ),
+                _ => format!("An upgrade from Linux {} to {}:", self.kernel, upgrade.to),
+            };
+            text += &format!("\n{}", output::wrapped(&head));
+            for change in upgrade.changes.iter().filter(|change| change.changes) {
+                text += &format!("  {}\n", change.what);
+                for (kernel, value) in [(&self.kernel, &change.before), (&upgrade.to, &change.after)] {
+                    text += &output::hanging(&format!("    {kernel:<10}"), &" ".repeat(14), value);
+                }
+            }
+        }
+        text
+    }
+
+    fn verdict(&self, row: &RuleRow) -> String {
+        let may = if row.may_post { "may be posted" } else { "are not posted" };
+        let bills = &row.bills;
+        let fire = if bills.running.firing == bills.running_beside_idle.firing {
+            format!("{} to fire", bills.running.firing)
+        } else {
+            format!(
+                "{} to fire beside a busy housekeeping CPU or {} beside idle ones",
+                bills.running.firing, bills.running_beside_idle.firing
+            )
+        };
+        format!(
+            "In force under Linux {}: {}. Timers of this VM {may}; exits of a timer that is armed and fires while the guest \
+             runs: {} to arm, {fire}. Missing for delivery without an exit: {}.",
+            self.kernel,
+            row.rule,
+            bills.running.arming,
+            posting::in_words(&row.missing_to_save_exit),
+        )
+    }
+
+    /// The rules as a table; `with_words`: with what is long, which is below the table for people.
+    pub(crate) fn rules_table(&self, with_words: bool) -> Table {
+        let mut columns = vec![
+            Column::text("rule", "rule"),
+            Column::text("may post", "may_post"),
+            Column::text("running guest", "running_path"),
+            Column::number("arm", "running_arming"),
+            Column::number("fire", "running_firing"),
+            Column::number("fire, idle CPUs", "running_beside_idle_firing"),
+            Column::text("idling guest", "idling_path").rank(3),
+            Column::number("fire, idling", "idling_firing").rank(3),
+        ];
+        if with_words {
+            columns.push(Column::text("missing to post", "missing_to_post"));
+            columns.push(Column::text("missing to save the exit", "missing_to_save_exit"));
+            columns.push(Column::text("kernels", "kernels"));
+        }
+        let mut table = Table::new(columns);
+        for row in &self.rules {
+            let bills = &row.bills;
+            let exits = |exits: u32| Cell::Count(u128::from(exits));
+            let mut cells = vec![
+                Cell::Text(row.rule.to_owned()),
+                Cell::Text(if row.may_post { "yes" } else { "no" }.to_owned()),
+                Cell::Text(bills.running.path.to_owned()),
+                exits(bills.running.arming),
+                exits(bills.running.firing),
+                exits(bills.running_beside_idle.firing),
+                Cell::Text(bills.idling.path.to_owned()),
+                exits(bills.idling.firing),
+            ];
+            if with_words {
+                cells.push(Cell::Text(posting::in_words(&row.missing_to_post)));
+                cells.push(Cell::Text(posting::in_words(&row.missing_to_save_exit)));
+                cells.push(Cell::Text(kernels(row)));
+            }
+            table.push(cells);
+        }
+        table
+    }
+
+    /// The upgrade as a table, if one was asked for.
+    pub(crate) fn upgrade_table(&self) -> Option<Table> {
+        self.upgrade.as_ref().map(|upgrade| changes_table(&self.kernel, upgrade))
+    }
+}
+
+/// The kernels that have a rule, in words.
+fn kernels(row: &RuleRow) -> String {
+    if row.kernels.is_empty() { "no kernel (proposed)".to_owned() } else { row.kernels.join(", ") }
+}
+
+/// What the shortest way to delivery without an exit takes.
+fn needed(row: &RuleRow) -> &[Precondition] {
+    row.missing_to_save_exit.first().map_or(&[], Vec::as_slice)
+}
+
+fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
+    let mut table = Table::new([
+        Column::text("what", "what"),
+        Column::text(kernel, "before"),
+        Column::text(&upgrade.to, "after"),
+        Column::text("changes", "changes"),
+    ]);
+    for change in &upgrade.changes {
+        table.push([
+            Cell::Text(change.what.to_owned()),
+            Cell::Text(change.before.clone()),
+            Cell::Text(change.after.clone()),
+            Cell::Text(if change.changes { "yes" } else { "no" }.to_owned()),
+        ]);
+    }
+    table
+}

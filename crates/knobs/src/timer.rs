@@ -1,0 +1,203 @@
+//! The VM whose timers are asked about: as given, else as this machine would have it, else assumed.
+
+use dwell_machine::{Apicv, Machine, cpu};
+use dwell_policy::timer::{PI_INJECT_TIMER_DEFAULT, pi_inject_timer_at_init};
+use dwell_replay::timer::{Pcpu, TimerVm};
+use serde::Serialize;
+
+/// Where a fact comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// An argument.
+    Given,
+    /// This machine.
+    ThisMachine,
+    /// Neither.
+    Assumed,
+}
+
+impl Origin {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Origin::Given => "given",
+            Origin::ThisMachine => "this machine",
+            Origin::Assumed => "assumed",
+        }
+    }
+}
+
+/// What was given of a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The module parameter, before initialisation; −1: by `nohz_full`.
+    pub pi_inject_timer: Option<i32>,
+    /// APICv or AVIC.
+    pub apicv: Option<bool>,
+    /// The VMX preemption timer.
+    pub preemption_timer: Option<bool>,
+    /// Which instructions do not exit: bits of `KVM_CAP_X86_DISABLE_EXITS`.
+    pub disabled_exits: Option<u64>,
+    /// What its vCPUs run on.
+    pub pcpu: Option<Pcpu>,
+    /// Whether the host has `nohz_full=`.
+    pub nohz_full: Option<bool>,
+}
+
+/// A VM and where its facts come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Described {
+    /// The VM.
+    pub vm: TimerVm,
+    /// Each fact in words, with its origin.
+    pub facts: Vec<Fact>,
+}
+
+/// One fact of a VM or its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value, in words.
+    pub value: String,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+const PREEMPTION_TIMER: &str = "/sys/module/kvm_intel/parameters/preemption_timer";
+
+/// Puts together what was given, what `machine` shows and what is assumed.
+pub fn describe(given: &Given, machine: &dyn Machine) -> Described {
+    let mut facts = Facts { all: vec![] };
+    let kvm = machine.exists("/sys/module/kvm");
+    let vendor = Apicv::read(machine);
+    // A KVM without a vendor module that has the switch, such as one of another kind, cannot post.
+    let apicv = vendor.map(|switch| switch.on).or(kvm.then_some(false));
+    let apicv = facts.switch("APICv or AVIC", given.apicv, apicv, true);
+    let preemption_timer = machine.switch(PREEMPTION_TIMER).or(kvm.then_some(false));
+    let preemption_timer = facts.switch("preemption timer", given.preemption_timer, preemption_timer, true);
+    let tickless =
+        machine.exists("/sys/devices/system/cpu/nohz_full").then(|| !cpu::tickless(machine).is_empty());
+    let isolated_given = given.pcpu.filter(|pcpu| *pcpu == Pcpu::Isolated).map(|_| true);
+    let nohz_full = facts.switch("nohz_full", given.nohz_full.or(isolated_given), tickless, false);
+    let here = if nohz_full { Pcpu::Isolated } else { Pcpu::Housekeeping };
+    let pcpu = facts.add("vCPUs on", given.pcpu, None, here, |pcpu| {
+        match pcpu {
+            Pcpu::Isolated => "isolated CPUs",
+            Pcpu::Housekeeping => "housekeeping CPUs",
+        }
+        .to_owned()
+    });
+    let disabled = facts.add("disabled exits", given.disabled_exits, None, 0, |bits| exits_in_words(*bits));
+    let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
+    // What the module has now is what it decided, by this machine's nohz_full.
+    let loaded = machine.switch("/sys/module/kvm/parameters/pi_inject_timer");
+    let decided = pi_inject_timer_at_init(PI_INJECT_TIMER_DEFAULT, nohz_full);
+    let loaded = loaded.filter(|_| given.nohz_full.or(isolated_given).is_none());
+    let pi_inject_timer = facts.switch("pi_inject_timer", parameter, loaded, decided);
+    let migration = machine.switch("/proc/sys/kernel/timer_migration");
+    let timer_migration = facts.switch("kernel.timer_migration", None, migration, true);
+    let vm = TimerVm {
+        pi_inject_timer,
+        apicv,
+        preemption_timer,
+        mwait_in_guest: disabled & dwell_policy::timer::disable_exits::MWAIT != 0,
+        hlt_in_guest: disabled & dwell_policy::timer::disable_exits::HLT != 0,
+        pcpu,
+        timer_migration,
+    };
+    Described { vm, facts: facts.all }
+}
+
+struct Facts {
+    all: Vec<Fact>,
+}
+
+impl Facts {
+    fn add<T>(
+        &mut self,
+        name: &'static str,
+        given: Option<T>,
+        here: Option<T>,
+        otherwise: T,
+        words: impl Fn(&T) -> String,
+    ) -> T {
+        let (value, origin) = match (given, here) {
+            (Some(value), _) => (value, Origin::Given),
+            (None, Some(value)) => (value, Origin::ThisMachine),
+            (None, None) => (otherwise, Origin::Assumed),
+        };
+        self.all.push(Fact { name, value: words(&value), origin });
+        value
+    }
+
+    fn switch(
+        &mut self,
+        name: &'static str,
+        given: Option<bool>,
+        here: Option<bool>,
+        otherwise: bool,
+    ) -> bool {
+        self.add(name, given, here, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
+    }
+}
+
+fn exits_in_words(bits: u64) -> String {
+    let names: Vec<&str> =
+        DISABLE_EXITS.iter().filter(|(_, bit)| bits & bit != 0).map(|(name, _)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(",") }
+}
+
+/// The names of the bits of `KVM_CAP_X86_DISABLE_EXITS` on which timers depend.
+pub const DISABLE_EXITS: [(&str, u64); 2] =
+    [("hlt", dwell_policy::timer::disable_exits::HLT), ("mwait", dwell_policy::timer::disable_exits::MWAIT)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_machine::fake::Fake;
+
+    fn origin(described: &Described, name: &str) -> (String, Origin) {
+        let fact = described.facts.iter().find(|fact| fact.name == name).unwrap();
+        (fact.value.clone(), fact.origin)
+    }
+
+    #[test]
+    fn given_comes_before_this_machine_and_that_before_assumptions() {
+        let machine = Fake::new()
+            .file("/sys/module/kvm/parameters/pi_inject_timer", "1")
+            .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
+            .file("/sys/module/kvm_intel/parameters/preemption_timer", "Y")
+            .file("/sys/devices/system/cpu/nohz_full", "2-3");
+        let here = describe(&Given::default(), &machine);
+        assert_eq!(here.vm.pcpu, Pcpu::Isolated);
+        assert!(here.vm.pi_inject_timer && here.vm.apicv && here.vm.preemption_timer);
+        assert_eq!(origin(&here, "APICv or AVIC"), ("on".to_owned(), Origin::ThisMachine));
+        assert_eq!(origin(&here, "disabled exits"), ("none".to_owned(), Origin::Assumed));
+        let given = Given { apicv: Some(false), nohz_full: Some(false), ..Given::default() };
+        let other = describe(&given, &machine);
+        assert_eq!(origin(&other, "APICv or AVIC"), ("off".to_owned(), Origin::Given));
+        assert!(!other.vm.pi_inject_timer);
+        assert_eq!(other.vm.pcpu, Pcpu::Housekeeping);
+    }
+
+    #[test]
+    fn isolated_cpus_imply_nohz_full_and_what_kvm_decides_by_it() {
+        let given = Given { pcpu: Some(Pcpu::Isolated), ..Given::default() };
+        let described = describe(&given, &Fake::new());
+        assert!(described.vm.pi_inject_timer && described.vm.apicv);
+        assert_eq!(origin(&described, "pi_inject_timer"), ("on".to_owned(), Origin::Assumed));
+        let off = Given { pi_inject_timer: Some(0), ..given };
+        assert!(!describe(&off, &Fake::new()).vm.pi_inject_timer);
+        let forced = Given { pi_inject_timer: Some(1), nohz_full: Some(false), ..Given::default() };
+        assert!(describe(&forced, &Fake::new()).vm.pi_inject_timer);
+    }
+
+    #[test]
+    fn a_kvm_without_a_vendor_module_cannot_post() {
+        let machine = Fake::new().file("/sys/module/kvm/parameters/halt_poll_ns", "0");
+        let described = describe(&Given::default(), &machine);
+        assert!(!described.vm.apicv && !described.vm.preemption_timer);
+    }
+}

@@ -1,0 +1,295 @@
+//! The posting rules side by side: which kernels have them, who may post under them, and what is missing.
+
+use super::{Bills, Pcpu, TimerVm};
+use dwell_policy::timer::{PostingPredicate, Revision, Setup, VcpuState};
+use dwell_policy::version::Version;
+use serde::Serialize;
+
+/// What a VM or its host may lack for posting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precondition {
+    /// The module parameter.
+    PiInjectTimer,
+    /// Interrupt delivery by the CPU.
+    Apicv,
+    /// HLT without an exit.
+    HltInGuest,
+    /// MWAIT without an exit.
+    MwaitInGuest,
+    /// vCPUs on CPUs of `nohz_full=`.
+    IsolatedPcpu,
+    /// sysctl `kernel.timer_migration`.
+    TimerMigration,
+}
+
+impl Precondition {
+    /// Every one.
+    pub const ALL: [Precondition; 6] = [
+        Precondition::PiInjectTimer,
+        Precondition::Apicv,
+        Precondition::HltInGuest,
+        Precondition::MwaitInGuest,
+        Precondition::IsolatedPcpu,
+        Precondition::TimerMigration,
+    ];
+
+    /// In a few words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Precondition::PiInjectTimer => "pi_inject_timer",
+            Precondition::Apicv => "APICv/AVIC",
+            Precondition::HltInGuest => "HLT in the guest",
+            Precondition::MwaitInGuest => "MWAIT in the guest",
+            Precondition::IsolatedPcpu => "vCPUs on isolated CPUs",
+            Precondition::TimerMigration => "kernel.timer_migration",
+        }
+    }
+
+    /// What brings it about.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Precondition::PiInjectTimer => {
+                "dwell apply pi_inject_timer=1, or kvm.pi_inject_timer=1 on the kernel command line"
+            }
+            Precondition::Apicv => {
+                "kvm_intel.enable_apicv=1 or kvm_amd.avic=1 on the kernel command line, where the CPU has it"
+            }
+            Precondition::HltInGuest | Precondition::MwaitInGuest => {
+                "-overcommit cpu-pm=on of QEMU (KVM_CAP_X86_DISABLE_EXITS), and a pCPU for each vCPU alone"
+            }
+            Precondition::IsolatedPcpu => {
+                "nohz_full= with the pCPUs of the vCPUs on the kernel command line, and each vCPU pinned to one"
+            }
+            Precondition::TimerMigration => "sysctl kernel.timer_migration=1",
+        }
+    }
+
+    /// Whether a VM has it.
+    pub fn met(self, vm: &TimerVm) -> bool {
+        match self {
+            Precondition::PiInjectTimer => vm.pi_inject_timer,
+            Precondition::Apicv => vm.apicv,
+            Precondition::HltInGuest => vm.hlt_in_guest,
+            Precondition::MwaitInGuest => vm.mwait_in_guest,
+            Precondition::IsolatedPcpu => vm.pcpu == Pcpu::Isolated,
+            Precondition::TimerMigration => vm.timer_migration,
+        }
+    }
+
+    fn meet(self, vm: &mut TimerVm) {
+        match self {
+            Precondition::PiInjectTimer => vm.pi_inject_timer = true,
+            Precondition::Apicv => vm.apicv = true,
+            Precondition::HltInGuest => vm.hlt_in_guest = true,
+            Precondition::MwaitInGuest => vm.mwait_in_guest = true,
+            Precondition::IsolatedPcpu => vm.pcpu = Pcpu::Isolated,
+            Precondition::TimerMigration => vm.timer_migration = true,
+        }
+    }
+}
+
+/// The smallest sets of preconditions with which `reached` holds, by trying all; one empty set if it holds already, none if
+/// no set is enough.
+pub fn missing(vm: &TimerVm, reached: impl Fn(&TimerVm) -> bool) -> Vec<Vec<Precondition>> {
+    let lacked: Vec<Precondition> = Precondition::ALL.into_iter().filter(|one| !one.met(vm)).collect();
+    let mut enough: Vec<Vec<Precondition>> = (0..1_u32 << lacked.len())
+        .map(|bits| {
+            let with_bit = lacked.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+            with_bit.map(|(_, one)| *one).collect::<Vec<_>>()
+        })
+        .filter(|set| {
+            let mut changed = *vm;
+            set.iter().for_each(|one| one.meet(&mut changed));
+            reached(&changed)
+        })
+        .collect();
+    enough.sort_by_key(|set| (set.len(), set.clone()));
+    let mut smallest: Vec<Vec<Precondition>> = vec![];
+    for set in enough {
+        if !smallest.iter().any(|smaller| smaller.iter().all(|one| set.contains(one))) {
+            smallest.push(set);
+        }
+    }
+    smallest
+}
+
+/// Sets of preconditions in words: `a + b, or a + c`; `nothing` if all are met.
+pub fn in_words(missing: &[Vec<Precondition>]) -> String {
+    let set = |set: &Vec<Precondition>| set.iter().map(|one| one.words()).collect::<Vec<_>>().join(" + ");
+    match missing {
+        [] => "cannot be reached".to_owned(),
+        [nothing] if nothing.is_empty() => "nothing".to_owned(),
+        sets => sets.iter().map(set).collect::<Vec<_>>().join(", or "),
+    }
+}
+
+/// One rule for one VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleRow {
+    /// The rule.
+    pub rule: &'static str,
+    /// Kernels that have it, of those whose rules are known; empty if it was not merged.
+    pub kernels: Vec<String>,
+    /// Whether it is the rule of the kernel that was asked for.
+    pub in_force: bool,
+    /// Whether timers of the VM may be posted.
+    pub may_post: bool,
+    /// The smallest sets of what is missing for it.
+    pub missing_to_post: Vec<Vec<Precondition>>,
+    /// The same for a running guest to get its timers without an exit while a housekeeping CPU is busy.
+    pub missing_to_save_exit: Vec<Vec<Precondition>>,
+    /// Whether an hrtimer is started anew where the vCPU moves to.
+    pub follows_vcpu: bool,
+    /// Whether mechanism or exits depend on `pi_inject_timer` for this VM.
+    pub depends_on_pi_inject_timer: bool,
+    /// The exits of one timer.
+    #[serde(flatten)]
+    pub bills: Bills,
+}
+
+/// Every rule for a VM, with the exits as the kernel of `revision` would have them.
+pub fn compare(vm: &TimerVm, revision: Revision) -> Vec<RuleRow> {
+    PostingPredicate::ALL.into_iter().map(|rule| row(vm, revision, rule)).collect()
+}
+
+fn row(vm: &TimerVm, revision: Revision, rule: PostingPredicate) -> RuleRow {
+    let under = |vm: &TimerVm| Setup { posting: rule, ..vm.setup(revision) };
+    let setup = under(vm);
+    let saves = |vm: &TimerVm| {
+        let setup = under(vm);
+        setup.exits(VcpuState::InGuestMode, setup.fires_elsewhere(true)).firing() == 0
+    };
+    RuleRow {
+        rule: rule.name(),
+        kernels: kernels(rule),
+        in_force: rule == revision.posting(),
+        may_post: setup.can_post(),
+        missing_to_post: missing(vm, |vm| under(vm).can_post()),
+        missing_to_save_exit: missing(vm, saves),
+        follows_vcpu: rule.hrtimer_follows_vcpu(&setup.config),
+        depends_on_pi_inject_timer: {
+            let with = |pi_inject_timer| Bills::of(&under(&TimerVm { pi_inject_timer, ..*vm }));
+            with(false) != with(true)
+        },
+        bills: Bills::of(&setup),
+    }
+}
+
+/// More patch levels than any series has had.
+const PATCHES: u16 = 500;
+
+/// The kernels that have a rule, in ranges: every series and patch level is asked for. The newest rule's last range ends
+/// with the newest kernel whose rules are known.
+pub fn kernels(rule: PostingPredicate) -> Vec<String> {
+    let known = (5..=9).flat_map(|major| (0..=30).map(move |minor| Version::new(major, minor)));
+    let mut ranges: Vec<(String, String, bool)> = vec![];
+    for series in known.filter(|series| Revision::of(*series).is_ok() && exists(*series)) {
+        let has = |patch| {
+            let version = Version { patch: Some(patch), ..series };
+            Revision::of(version).is_ok_and(|revision| revision.posting() == rule)
+        };
+        let (Some(first), Some(last)) = ((0..PATCHES).find(|p| has(*p)), (0..PATCHES).rfind(|p| has(*p)))
+        else {
+            if let Some(range) = ranges.last_mut() {
+                range.2 = false;
+            }
+            continue;
+        };
+        let whole = (first, last) == (0, PATCHES - 1);
+        match ranges.last_mut() {
+            Some((_, end, true)) if whole => *end = series.to_string(),
+            _ => {
+                let end =
+                    if last == PATCHES - 1 { format!("{series}.y") } else { format!("{series}.{last}") };
+                let (begin, end) = if whole {
+                    (series.to_string(), series.to_string())
+                } else {
+                    (format!("{series}.{first}"), end)
+                };
+                ranges.push((begin, end, whole));
+            }
+        }
+    }
+    let range = |(begin, end, _): (String, String, bool)| {
+        if begin == end { begin } else { format!("{begin} to {end}") }
+    };
+    ranges.into_iter().map(range).collect()
+}
+
+/// 5.19 was followed by 6.0, and 6.19 by 7.0.
+fn exists(series: Version) -> bool {
+    series.minor <= 19
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: TimerVm = TimerVm {
+        pi_inject_timer: true,
+        apicv: true,
+        preemption_timer: true,
+        mwait_in_guest: false,
+        hlt_in_guest: false,
+        pcpu: Pcpu::Isolated,
+        timer_migration: true,
+    };
+
+    #[test]
+    fn kernels_of_each_rule() {
+        assert_eq!(
+            kernels(PostingPredicate::Merged2019),
+            [
+                "5.4.0 to 5.4.192",
+                "5.5 to 5.9",
+                "5.10.0 to 5.10.114",
+                "5.11 to 5.14",
+                "5.15.0 to 5.15.38",
+                "5.16",
+                "5.17.0 to 5.17.6"
+            ]
+        );
+        assert_eq!(
+            kernels(PostingPredicate::Merged2022),
+            [
+                "5.4.193 to 5.4.y",
+                "5.10.115 to 5.10.y",
+                "5.15.39 to 5.15.y",
+                "5.17.7 to 5.17.y",
+                "5.18 to 7.3"
+            ]
+        );
+        assert!(kernels(PostingPredicate::Yao2021).is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_the_least_that_suffices() {
+        use Precondition::{Apicv, HltInGuest, IsolatedPcpu, MwaitInGuest, PiInjectTimer};
+        let nothing = TimerVm { pi_inject_timer: false, apicv: false, pcpu: Pcpu::Housekeeping, ..VM };
+        let rows = compare(&nothing, Revision::V6_12);
+        assert_eq!(rows[0].missing_to_post, [vec![PiInjectTimer, Apicv]]);
+        assert_eq!(rows[1].missing_to_post, [vec![PiInjectTimer, Apicv, IsolatedPcpu]]);
+        assert_eq!(rows[2].missing_to_post, [vec![PiInjectTimer, Apicv, MwaitInGuest]]);
+        assert_eq!(
+            rows[3].missing_to_post,
+            [vec![PiInjectTimer, Apicv, HltInGuest], vec![PiInjectTimer, Apicv, MwaitInGuest]]
+        );
+        assert_eq!(rows[0].missing_to_save_exit, [vec![PiInjectTimer, Apicv, IsolatedPcpu]]);
+        assert_eq!(in_words(&rows[0].missing_to_post), "pi_inject_timer + APICv/AVIC");
+    }
+
+    #[test]
+    fn plain_vm_on_isolated_cpus_loses_posting_with_the_rule_of_2022() {
+        let rows = compare(&VM, Revision::V6_12);
+        assert_eq!(rows.iter().map(|row| row.may_post).collect::<Vec<_>>(), [true, true, false, false]);
+        assert_eq!(rows.iter().map(|row| row.bills.running.firing).collect::<Vec<_>>(), [0, 0, 1, 1]);
+        assert_eq!(
+            (rows[0].bills.running.path, rows[3].bills.running.path),
+            ("posted, other CPU", "preemption timer")
+        );
+        // Beside idle housekeeping CPUs the timer stays where it was started.
+        assert_eq!(rows[0].bills.running_beside_idle.firing, 1);
+        assert_eq!(in_words(&rows[0].missing_to_post), "nothing");
+    }
+}
