@@ -6,9 +6,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
 use arrow_schema::DataType;
-use dwell_fleet::{Costs, Question, Row, Unusable, vm_of};
-use dwell_recording::{Episode, Layer, Metadata, Packing, Reader, Writer};
-use dwell_replay::Values;
+use dwell_fleet::{Costs, Input, Question, Row, vm_of};
+use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
 use pyo3::PyResult;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -60,7 +59,7 @@ impl Recordings {
     /// The costs of all, on all cores, in their order.
     pub(crate) fn rows(self, question: &Question) -> Vec<Row> {
         let row = |name: &str, bytes: &[u8]| {
-            let opened = Reader::from_bytes(name, bytes.to_vec()).map_err(Unusable::from);
+            let opened = Input::from_bytes(name, bytes);
             Row::new(name.to_owned(), name, question, opened)
         };
         match self {
@@ -141,12 +140,6 @@ fn add_episodes(
     Ok(())
 }
 
-/// A setting of a table of costs: `name=value name=value …`.
-fn values(text: &str) -> Values {
-    let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-    pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
-}
-
 /// Each idle time of a table.
 pub(crate) fn idle_times(batches: impl RecordBatchReader, see: &mut dyn FnMut(u64)) -> PyResult<()> {
     for batch in batches {
@@ -200,7 +193,7 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                     span_ns: unsigned(&span)?,
                     optimum_ns: unsigned(&optimum)?,
                     today_ns: unsigned(&today_ns)?,
-                    today: words(&today, at).map(|text| values(&text)),
+                    today: words(&today, at).map(|text| text.parse()).transpose().map_err(wrong)?,
                     cost_ns: cost_ns
                         .ok_or_else(|| refused(format!("{recording}: a cost is null or negative")))?,
                 })

@@ -1,11 +1,14 @@
 //! Map: one recording through every setting.
 
+use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{OpenError, ReadError, Reader};
 use dwell_replay::check::{self, self_check};
-use dwell_replay::{RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid, replay};
+use dwell_replay::{
+    Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid, replay,
+};
 
 /// What is asked of every recording.
 #[derive(Clone, Debug)]
@@ -114,6 +117,9 @@ pub enum Unusable {
     /// The setting in force does not give what was recorded.
     #[error("the self-check fails: {0}")]
     SelfCheck(String),
+    /// A sketch cannot be used.
+    #[error(transparent)]
+    Sketch(#[from] SketchError),
 }
 
 impl From<ReadError> for Unusable {
@@ -162,11 +168,75 @@ impl Question {
         Setting::defaults(self.layer, self.version)
     }
 
-    /// What every setting would have cost a recording.
+    /// What every setting would have cost a recording, or what its sketch has of it.
     ///
     /// # Errors
-    /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is absurd.
-    pub fn costs(&self, reader: Reader) -> Result<Costs, Unusable> {
+    /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is absurd, and for a
+    /// sketch that does not have these settings.
+    pub fn costs(&self, input: impl Into<Input>) -> Result<Costs, Unusable> {
+        match input.into() {
+            Input::Recording(reader) => self.costs_of_recording(*reader),
+            Input::Sketch(sketch) => self.costs_of_sketch(&sketch),
+        }
+    }
+
+    fn costs_of_recording(&self, reader: Reader) -> Result<Costs, Unusable> {
+        let metadata = reader.metadata();
+        let layer = metadata.layer;
+        let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
+        let today = check::setting_of(self.layer, self.version, &metadata.settings);
+        let usable = Usable::new(reader, self.layer == Layer::Iothread, self.recorded_latency)?;
+        let present = today.unwrap_or_else(|| self.default_setting());
+        let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
+        let Replayed { counts, optimum, .. } = replay(&usable.source, &rules, self.halt_cost, &|_| {})?;
+        let (idlers, span_ns) = (usable.idlers(), usable.span_ns);
+        possible(optimum.idle_ns, idlers, span_ns, usable.resolution_ns, optimum.episodes)?;
+        let cost = |counts: &Counts| fits(counts.cost_ns(self.halt_cost));
+        let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
+        let today_ns = cost_ns.pop().unwrap_or(0);
+        let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
+        let today = today.as_ref().map(Values::from);
+        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, cost_ns })
+    }
+
+    fn costs_of_sketch(&self, sketch: &Sketch) -> Result<Costs, Unusable> {
+        sketch.fits(self.layer, self.version, self.recorded_latency)?;
+        let cost = |did: &Did| fits(did.cost_ns(self.halt_cost));
+        let of_setting = |setting: &Setting| cost(sketch.did(self.layer, setting)?);
+        let cost_ns = self.settings.iter().map(of_setting).collect::<Result<Vec<u64>, _>>()?;
+        let (today, did) = sketch.today(self.layer)?;
+        let today = today
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|_| SketchError::damaged(sketch, "a setting in force cannot be read"))?;
+        Ok(Costs {
+            layer: sketch.layer(),
+            class: self.label.as_deref().and_then(|label| sketch.label(label)).map(str::to_owned),
+            episodes: sketch.episodes(),
+            idlers: sketch.idlers(),
+            span_ns: sketch.span_ns(),
+            optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
+            today_ns: cost(&did)?,
+            today,
+            cost_ns,
+        })
+    }
+}
+
+/// A recording that can be replayed.
+pub(crate) struct Usable {
+    pub(crate) source: RecordingSource,
+    pub(crate) span_ns: u64,
+    pub(crate) resolution_ns: u64,
+}
+
+impl Usable {
+    /// Refuses one that has nothing to replay, contradicts itself, or is absurd as far as its metadata shows.
+    pub(crate) fn new(
+        reader: Reader,
+        with_handlers: bool,
+        recorded_latency: Nanos,
+    ) -> Result<Usable, Unusable> {
         let metadata = reader.metadata();
         if reader.episodes() == 0 {
             return Err(Unusable::NoEpisodes);
@@ -178,40 +248,44 @@ impl Question {
         if span_ns > YEAR_NS {
             return Err(Unusable::TooLong { span_ns });
         }
-        let layer = metadata.layer;
-        let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
         let resolution_ns = metadata.resolution_ns.unwrap_or(0);
-        let today = check::setting_of(self.layer, self.version, &metadata.settings);
-        let source = RecordingSource::new(reader, self.layer == Layer::Iothread);
+        let source = RecordingSource::new(reader, with_handlers);
         let checked = self_check(&source)?;
         if checked.contradicts() {
             return Err(Unusable::SelfCheck(checked.to_string()));
         }
-        let source = source.with_poll_pass(checked.poll_pass()).without_latency(self.recorded_latency);
-        let present = today.unwrap_or_else(|| self.default_setting());
-        let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
-        let Replayed { counts, optimum, .. } = replay(&source, &rules, self.halt_cost, &|_| {})?;
-        let idlers = source.idlers() as u64;
-        let possible = u128::from(span_ns) * u128::from(idlers)
-            + u128::from(resolution_ns) * u128::from(optimum.episodes);
-        if optimum.idle_ns > possible {
-            return Err(Unusable::TooIdle { idle_ns: optimum.idle_ns, idlers, span_ns });
-        }
-        let cost = |counts: &dwell_replay::Counts| {
-            let cost_ns = counts.cost_ns(self.halt_cost);
-            let fits = i64::try_from(cost_ns).map(i64::cast_unsigned);
-            fits.map_err(|_| Unusable::TooExpensive { cost_ns })
-        };
-        let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
-        let today_ns = cost_ns.pop().unwrap_or(0);
-        let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
-        let today = today.as_ref().map(Values::from);
-        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, cost_ns })
+        let source = source.with_poll_pass(checked.poll_pass()).without_latency(recorded_latency);
+        Ok(Usable { source, span_ns, resolution_ns })
+    }
+
+    pub(crate) fn idlers(&self) -> u64 {
+        self.source.idlers() as u64
     }
 }
 
+/// Refuses idle times that add up to more than the time recorded.
+pub(crate) fn possible(
+    idle_ns: u128,
+    idlers: u64,
+    span_ns: u64,
+    resolution_ns: u64,
+    episodes: u64,
+) -> Result<(), Unusable> {
+    if span_ns > YEAR_NS {
+        return Err(Unusable::TooLong { span_ns });
+    }
+    let most = u128::from(span_ns) * u128::from(idlers) + u128::from(resolution_ns) * u128::from(episodes);
+    if idle_ns > most { Err(Unusable::TooIdle { idle_ns, idlers, span_ns }) } else { Ok(()) }
+}
+
+/// A cost in 63 bits, so that any engine has a type for it.
+pub(crate) fn fits(cost_ns: u128) -> Result<u64, Unusable> {
+    let signed = i64::try_from(cost_ns).map(i64::cast_unsigned);
+    signed.map_err(|_| Unusable::TooExpensive { cost_ns })
+}
+
 /// The value of a label in the metadata of a recording.
-fn label_of(metadata: &dwell_recording::Metadata, label: &str) -> Option<String> {
+pub(crate) fn label_of(metadata: &dwell_recording::Metadata, label: &str) -> Option<String> {
     match label {
         "kernel" => metadata.kernel.clone(),
         "qemu" => metadata.qemu.clone(),

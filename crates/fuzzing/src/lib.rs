@@ -22,12 +22,13 @@ pub mod qmp;
 pub mod request;
 pub mod ring;
 pub mod seeds;
+pub mod sketch;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("qemu", qemu::run),
@@ -42,4 +43,5 @@ pub const TARGETS: [Target; 14] = [
     ("kvm_stats", kvm_stats::run),
     ("doctor", doctor::run),
     ("request", request::run),
+    ("sketch", sketch::run),
 ];

@@ -4,9 +4,14 @@
 //! --show-task-events -F +pid`, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
 //! other seeds are made here, by the writers of dwell itself where it has one.
 
+use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
-use dwell_recording::{Episode, Layer, Metadata, Packing, SettingValue, SettingsChange, WakeCause, Writer};
+use dwell_policy::Nanos;
+use dwell_recording::{
+    Episode, Layer, Metadata, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
+};
+use dwell_replay::Versions;
 use dwell_report::measured::{Measured, Row, error};
 use dwell_stats::Interval;
 use dwell_testing::fixture::{Fixture, guest_plan, host_plan, trap_plan};
@@ -37,6 +42,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "kvm_stats" => kvm_stats(),
         "doctor" => doctor(),
         "request" => request(),
+        "sketch" => sketches(),
         _ => vec![],
     }
 }
@@ -176,6 +182,28 @@ fn parquet() -> Vec<Vec<u8>> {
         writer.close().unwrap().1
     };
     vec![write(Layer::Guest, 3, false), write(Layer::Host, 20, true), write(Layer::Iothread, 1, true)]
+}
+
+/// Small ones: a rule with its whole grid is longer than what the fuzzers change.
+fn sketches() -> Vec<Vec<u8>> {
+    let recordings = parquet().into_iter().skip(1).take(1).chain([long()]);
+    let sketch = |bytes| {
+        let reader = Reader::from_bytes("seed", bytes).unwrap();
+        Sketch::of(reader, Versions::NEWEST, Nanos::ZERO).unwrap().write(vec![]).unwrap()
+    };
+    recordings.map(sketch).collect()
+}
+
+/// A recording whose idle times are of many lengths.
+fn long() -> Vec<u8> {
+    let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+    let mut now = 0;
+    for row in 0..50u64 {
+        let idle_ns = row * row * 997;
+        writer.push(&Episode::new("a", now, idle_ns)).unwrap();
+        now += idle_ns + 100;
+    }
+    writer.close().unwrap().1
 }
 
 /// Files of the journal without their first line, which the target writes, and one with it.

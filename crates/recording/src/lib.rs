@@ -55,6 +55,7 @@ mod sparse;
 mod storage;
 pub mod summary;
 pub mod table;
+mod table_reader;
 mod thrift;
 mod writer;
 
@@ -71,7 +72,8 @@ pub use metadata::{
 pub use newfile::{NewFile, NewFileError};
 pub use open::OpenError;
 pub use reader::{ReadError, Reader};
-pub use writer::{FORMAT, IdlerId, Packing, WriteError, Writer};
+pub use table_reader::{Cells, TableReadError, TableReader};
+pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, SKETCH_FORMAT, WriteError, Writer};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -1,13 +1,13 @@
 //! What is checked when a recording is opened.
 
-use crate::columns::{COLUMNS, Column};
+use crate::columns::COLUMNS;
 use crate::contents::Contents;
 use crate::decode::guard;
 use crate::footer;
 use crate::metadata::Metadata;
 use crate::storage::Storage;
 use crate::table::Kind;
-use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY};
+use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY, SKETCH_FORMAT};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
@@ -59,6 +59,12 @@ pub enum OpenError {
         path: PathBuf,
         /// The key that is missing.
         key: &'static str,
+    },
+    /// A sketch, which `dwell-fleet` reads.
+    #[error("{path}: a sketch, which has costs and no episodes; `dwell fleet` reads it")]
+    Sketch {
+        /// The file.
+        path: PathBuf,
     },
     /// Written in a format that this program does not know.
     #[error("{path}: `dwell.format` is `{found}`; this program reads `{FORMAT}`: use a newer dwell")]
@@ -121,15 +127,12 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub(crate) fn new(path: &Path, storage: Storage) -> Result<Opened, OpenError> {
-        if storage.len() == 0 {
-            return Err(OpenError::Empty { path: path.to_owned() });
-        }
-        let file =
-            guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage))).map_err(
-                |source: ParquetError| OpenError::NotParquet { path: path.to_owned(), source: source.into() },
-            )?;
+        let file = parquet(path, storage)?;
         let footer = file.metadata();
         let format = value(path, footer, FORMAT_KEY)?;
+        if format == SKETCH_FORMAT {
+            return Err(OpenError::Sketch { path: path.to_owned() });
+        }
         if format != FORMAT {
             return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
         }
@@ -141,14 +144,28 @@ impl Opened {
     }
 }
 
-fn value<'a>(path: &Path, footer: &'a ParquetMetaData, key: &'static str) -> Result<&'a str, OpenError> {
+/// A Parquet file whose footer makes sense.
+pub(crate) fn parquet(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, OpenError> {
+    if storage.len() == 0 {
+        return Err(OpenError::Empty { path: path.to_owned() });
+    }
+    guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage))).map_err(
+        |source: ParquetError| OpenError::NotParquet { path: path.to_owned(), source: source.into() },
+    )
+}
+
+pub(crate) fn value<'a>(
+    path: &Path,
+    footer: &'a ParquetMetaData,
+    key: &'static str,
+) -> Result<&'a str, OpenError> {
     let pairs = footer.file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
     let pair = pairs.iter().find(|pair| pair.key == key);
     pair.and_then(|pair| pair.value.as_deref())
         .ok_or_else(|| OpenError::NotARecording { path: path.to_owned(), key })
 }
 
-fn json<T: DeserializeOwned>(
+pub(crate) fn json<T: DeserializeOwned>(
     path: &Path,
     footer: &ParquetMetaData,
     key: &'static str,
@@ -168,7 +185,9 @@ fn find_columns(path: &Path, footer: &ParquetMetaData) -> Result<(Places, Vec<St
     for (column, place) in COLUMNS.iter().zip(&mut places) {
         *place = found.iter().position(|descriptor| descriptor.path().string() == column.name);
         match *place {
-            Some(at) => found.get(at).map_or(Ok(()), |descriptor| check_type(path, column, descriptor))?,
+            Some(at) => found
+                .get(at)
+                .map_or(Ok(()), |descriptor| check_type(path, column.name, column.kind, descriptor))?,
             None if column.required => {
                 let kind = column.kind.describe();
                 return Err(OpenError::NoColumn { path: path.to_owned(), column: column.name, kind });
@@ -184,9 +203,14 @@ fn find_columns(path: &Path, footer: &ParquetMetaData) -> Result<(Places, Vec<St
     Ok((places, others.collect()))
 }
 
-fn check_type(path: &Path, column: &Column, found: &ColumnDescriptor) -> Result<(), OpenError> {
+pub(crate) fn check_type(
+    path: &Path,
+    column: &'static str,
+    kind: Kind,
+    found: &ColumnDescriptor,
+) -> Result<(), OpenError> {
     let logical = found.logical_type_ref();
-    let fits = match column.kind {
+    let fits = match kind {
         Kind::Text => {
             found.physical_type() == Physical::BYTE_ARRAY
                 && (matches!(logical, Some(LogicalType::String))
@@ -206,9 +230,9 @@ fn check_type(path: &Path, column: &Column, found: &ColumnDescriptor) -> Result<
     let logical = logical.map_or_else(String::new, |logical| format!(" ({logical:?})"));
     Err(OpenError::ColumnType {
         path: path.to_owned(),
-        column: column.name,
+        column,
         found: format!("{}{logical}", found.physical_type()),
-        kind: column.kind.describe(),
+        kind: kind.describe(),
     })
 }
 

@@ -9,8 +9,8 @@ use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 
-/// ISO 3, R10, as commonly rounded.
-const R10: [i64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
+/// ISO 3, R10, as commonly rounded: the preferred numbers of a decade.
+pub const R10: [i64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
 const SHORTEST_NS: i64 = 1_000;
 const LONGEST_NS: i64 = 10_000_000;
 

@@ -12,6 +12,7 @@ use dwell_recording::{Chunk, Columns, ReadError, Reader};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 /// The values of a setting by the names of its parameters, each in the parameter's own unit; switches are 0 and 1.
 ///
@@ -94,6 +95,25 @@ impl fmt::Display for Values {
             write!(f, "{}{name}={value}", if number == 0 { "" } else { " " })?;
         }
         Ok(())
+    }
+}
+
+/// A text is no list of values.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not `name=value` with a whole number")]
+pub struct ParseValuesError(String);
+
+/// What is displayed.
+impl FromStr for Values {
+    type Err = ParseValuesError;
+
+    fn from_str(text: &str) -> Result<Values, ParseValuesError> {
+        let pair = |pair: &str| -> Option<(String, i64)> {
+            let (name, value) = pair.split_once('=')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        let pairs = text.split_whitespace();
+        pairs.map(|text| pair(text).ok_or_else(|| ParseValuesError(text.to_owned()))).collect()
     }
 }
 

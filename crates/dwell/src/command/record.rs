@@ -3,13 +3,16 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress::{self, per_second};
+use crate::settings::VersionArgs;
 use crate::{model, privileges, quantity, stop};
+use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
+use dwell_recording::Reader;
 use dwell_report::{Cell, Column, Table, count, duration};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Record how CPUs, vCPUs or I/O threads idle
@@ -53,6 +56,12 @@ struct Common {
     /// An existing file is replaced when the recording is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write a sketch in place of the episodes
+    ///
+    /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell sketch --help`. While
+    /// it is recorded, the episodes are in a file beside it, which is removed at the end.
+    #[arg(long)]
+    sketch: bool,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -122,6 +131,8 @@ enum Source {
 struct Recorded {
     output: String,
     layer: &'static str,
+    #[serde(skip)]
+    is_sketch: bool,
     elapsed_ns: u128,
     events: u64,
     lost_events: u64,
@@ -158,9 +169,16 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let mut line = progress::Recording::new(until.duration);
-    let summary = recorder.to_file(&output, &until, &mut line);
+    let summary = if common.sketch {
+        let beside = Beside::of(&output);
+        let recorded = recorder.to_file(&beside.0, &until, &mut line);
+        recorded.map_err(anyhow::Error::from).and_then(|summary| sketch_of(&beside.0, &output, summary))
+    } else {
+        recorder.to_file(&output, &until, &mut line).map_err(anyhow::Error::from)
+    };
     line.clear();
-    let recorded = describe(output.display().to_string(), layer, &summary?);
+    let summary = summary?;
+    let recorded = describe(output.display().to_string(), layer, common.sketch, &summary);
     match common.format.format {
         Format::Json => output::json(&recorded)?,
         Format::Table => output::text(&words(&recorded))?,
@@ -175,11 +193,39 @@ pub(crate) fn command_line() -> String {
     std::iter::once("dwell".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-fn describe(output: String, layer: &'static str, summary: &Summary) -> Recorded {
+/// The file that has the episodes until they are sketched; it is removed with this.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn of(output: &Path) -> Beside {
+        let mut name = output.as_os_str().to_owned();
+        name.push(".episodes");
+        Beside(name.into())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // There is none where nothing was recorded.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Writes the sketch of a recording, if it has episodes.
+fn sketch_of(episodes: &Path, output: &Path, summary: Summary) -> anyhow::Result<Summary> {
+    if summary.contents.episodes > 0 {
+        let sketch = super::sketch::of(Reader::open(episodes)?, &VersionArgs::default(), Nanos::ZERO);
+        super::sketch::write(&sketch.context("cannot make a sketch of what was recorded")?, output)?;
+    }
+    Ok(summary)
+}
+
+fn describe(output: String, layer: &'static str, is_sketch: bool, summary: &Summary) -> Recorded {
     let idler = |idler: &dwell_recording::Idler| Idler { name: idler.name.clone(), episodes: idler.episodes };
     Recorded {
         output,
         layer,
+        is_sketch,
         elapsed_ns: summary.status.elapsed.as_nanos(),
         events: summary.status.events,
         lost_events: summary.status.lost,
@@ -224,6 +270,9 @@ fn words(recorded: &Recorded) -> String {
     }
     text += &match recorded.episodes {
         0 => nothing(recorded.layer).to_owned(),
+        _ if recorded.is_sketch => {
+            "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned()
+        }
         _ => format!("next: dwell tune {}\n", recorded.output),
     };
     text
