@@ -20,6 +20,10 @@
 //! waiting for a later event, so that a live view has it too; the price is that the first few episodes after a growth
 //! beyond everything seen so far have no window.
 //!
+//! A guest may switch polling off (`MSR_KVM_POLL_CONTROL`, which its haltpoll driver writes). No event reports that; KVM then
+//! neither polls nor changes the window. It shows in a halt that lasted longer than the window and left it as it was: of
+//! that halt and those after it the window is 0, until a poll or a change is seen.
+//!
 //! # The time alone
 //! With [`HostPairing::with_contention`], from the scheduler's events; see [`contention`](crate::contention).
 
@@ -72,6 +76,8 @@ struct Window {
     seen_ns: u32,
     /// The window of the halt that is about to end, from its `kvm_halt_poll_ns` \[ns\].
     now_ns: Option<u32>,
+    /// The guest has switched polling off.
+    off: bool,
 }
 
 impl Window {
@@ -90,16 +96,24 @@ impl Window {
         }
     }
 
-    /// The window of the halt that ends now \[ns\].
-    fn take(&mut self) -> Option<u32> {
+    /// The window of the halt that ends now after `ns`, and `waited` or was over while KVM polled \[ns\].
+    fn take(&mut self, ns: u64, waited: bool) -> Option<u32> {
         if let Some(now) = self.now_ns.take() {
+            self.off = false;
             return Some(now);
         }
         let set = self.set_ns?;
-        match self.max_ns {
+        let window = match self.max_ns {
             Some(max) => Some(set.min(max)),
             None => (set <= self.seen_ns).then_some(set),
+        };
+        if !waited {
+            // Without polling a wakeup that is there at once looks the same.
+            return if std::mem::take(&mut self.off) { None } else { window };
         }
+        // A halt that outlasts its window grows or shrinks it where KVM polls.
+        self.off |= window.is_some_and(|window| window > 0 && u64::from(window) < ns);
+        if self.off { Some(0) } else { window }
     }
 }
 
@@ -226,7 +240,7 @@ impl Pairing for HostPairing {
                 let idler = self.idler(event);
                 let in_gap = event.time_ns < self.gap_until_ns;
                 let window = &mut self.vcpu(event).window;
-                let window_ns = window.take().map(u64::from);
+                let window_ns = window.take(ns, waited).map(u64::from);
                 if in_gap {
                     *window = Window::default();
                 }
@@ -377,6 +391,34 @@ mod tests {
         );
         assert_eq!(pairing.notes()["dwell.vcpus"]["vmm10/10/vcpu0"]["vcpu_id"], 0);
         assert_eq!(pairing.notes()["dwell.vcpus"]["vmm20/20/vcpu4"]["vcpu_id"], 4);
+    }
+
+    #[test]
+    fn polling_that_the_guest_has_switched_off_has_no_window() {
+        let mut pairing = HostPairing::new(Some(Revision::V6_11), None, Box::new(Few));
+        let changed = |time, new, old| event(time, 11, EventKind::HaltPoll { vcpu: 0, grow: true, new, old });
+        let found = run(
+            &mut pairing,
+            &[
+                changed(1_000, 20_000, 20_000),
+                event(2_000, 11, wakeup(30_000, true)),
+                // As long as the window or shorter: nothing to change.
+                event(3_000, 11, wakeup(20_000, true)),
+                event(4_000, 11, wakeup(5_000, false)),
+                // Longer, and nothing was changed.
+                event(5_000, 11, wakeup(20_001, true)),
+                event(6_000, 11, wakeup(15_000, true)),
+                event(7_000, 11, wakeup(1_000, false)),
+                event(8_000, 11, wakeup(30_000, true)),
+                changed(9_000, 40_000, 20_000),
+                event(9_000, 11, wakeup(30_000, true)),
+                event(10_000, 11, wakeup(10_000, false)),
+            ],
+        );
+        let windows: Vec<Option<u64>> = found.iter().map(|episode| episode.window_ns).collect();
+        let known = [20_000, 20_000, 20_000, 0, 0].map(Some);
+        let later = [None, Some(0), Some(20_000), None];
+        assert_eq!(windows, [&known[..], &later[..]].concat());
     }
 
     #[test]
