@@ -12,6 +12,7 @@
 //! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) compares policies over many recordings.
 
 pub mod advice;
+pub mod alignment;
 pub mod bound;
 pub mod catalogue;
 pub mod check;

@@ -1,10 +1,14 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`.
+//! FILES`, `inside msr REGISTER VALUE`, `inside clock`.
 
 use dwell_lab::guest::{Sleeper, sleeper};
+use dwell_lab::host::clock::Tsc;
 use dwell_lab::vm::{Machine, Options, VmError};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::OpenOptions;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Does what the words of the command line ask for, if it is started as `inside`.
@@ -20,12 +24,37 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
             halt(number(mean_us), number(count), shape, *files == "statistics")
                 .map_err(|error| format!("the VM: {error}"))
         }
+        ["msr", register, value] => write_msr(register, number(value)),
+        ["clock"] => {
+            clock();
+            Ok(())
+        }
         _ => Err(format!("cannot do {words:?}")),
     })
 }
 
 fn number(word: &str) -> u64 {
     word.parse().unwrap_or_else(|error| panic!("{word}: {error}"))
+}
+
+/// Writes a register of CPU 0, which is given in hexadecimal.
+fn write_msr(register: &str, value: u64) -> Result<(), String> {
+    let digits = register.trim_start_matches("0x");
+    let register = u64::from_str_radix(digits, 16).map_err(|error| format!("{register}: {error}"))?;
+    let file = OpenOptions::new().write(true).open("/dev/cpu/0/msr");
+    let written = file.and_then(|file| file.write_all_at(&value.to_le_bytes(), register));
+    written.map_err(|error| format!("register {register:#x}: {error}"))
+}
+
+/// Prints the time-stamp counter and CLOCK_MONOTONIC \[ns\], read at once as far as that is possible.
+fn clock() {
+    let reading = || {
+        let (before, time, after) =
+            (Tsc::now_in_order().0, clock_gettime(ClockId::Monotonic), Tsc::now_in_order().0);
+        (after - before, before.midpoint(after), time.tv_sec * 1_000_000_000 + time.tv_nsec)
+    };
+    let (_, tsc, ns) = (0..16).map(|_| reading()).min_by_key(|(width, ..)| *width).expect("sixteen readings");
+    println!("{tsc} {ns}");
 }
 
 /// Sleeps and wakes on one CPU; prints how late it woke.

@@ -24,6 +24,11 @@ pub(crate) enum Kernel {
 impl Kernel {
     pub(crate) const ALL: [Kernel; 3] = [Kernel::V6_1, Kernel::V6_12, Kernel::Newer];
 
+    /// Its image.
+    pub(crate) fn vmlinuz(self) -> PathBuf {
+        self.folder().join("vmlinuz")
+    }
+
     fn folder(self) -> PathBuf {
         folder().join(match self {
             Kernel::V6_1 => "6.1",
@@ -276,14 +281,12 @@ impl Job<'_> {
 
     /// QEMU with the machine, whose files are in `dir`.
     fn machine(&self, dir: &Path) -> Result<Command, String> {
-        let kernel = self.kernel.folder().join("vmlinuz");
+        let kernel = self.kernel.vmlinuz();
         if !kernel.exists() {
             return Err(format!("no kernel in {}; .ci/box gets it", self.kernel.folder().display()));
         }
         let (initramfs, disk) = (dir.join("initramfs"), dir.join("disk"));
-        self.archive()?
-            .write(std::io::BufWriter::new(File::create(&initramfs).unwrap()))
-            .expect("an initramfs can be written");
+        self.initramfs(&initramfs)?;
         File::create(&disk).and_then(|file| file.set_len(128 << 20)).expect("a disk can be made");
 
         let mut qemu = self.command(dir)?;
@@ -322,6 +325,13 @@ impl Job<'_> {
             }
         };
         Ok(with_its_parent(&qemu))
+    }
+
+    /// Writes its initramfs into a file.
+    pub(crate) fn initramfs(&self, path: &Path) -> Result<(), String> {
+        let file = std::io::BufWriter::new(File::create(path).unwrap());
+        self.archive()?.write(file).expect("an initramfs can be written");
+        Ok(())
     }
 
     fn archive(&self) -> Result<Archive, String> {

@@ -28,8 +28,11 @@ mod host;
 mod inside;
 mod machine;
 mod module;
+mod nested;
 mod persist;
 mod power;
+#[path = "../report/timeline.rs"]
+mod timeline;
 
 use dwell_testing::say;
 use libtest_mimic::{Arguments, Trial};
@@ -49,6 +52,7 @@ const JOBS: &[(&str, Check)] = &[
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
+    ("a_guest_and_its_host_on_one_timeline", nested::a_guest_and_its_host_on_one_timeline),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
 ];
 

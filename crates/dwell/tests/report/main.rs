@@ -4,3 +4,4 @@ mod browser;
 mod forms;
 mod inputs;
 mod page;
+mod timeline;

@@ -238,6 +238,37 @@ fn a_guest_and_its_host_share_one_axis_of_time() {
     assert_quiet(&tab);
 }
 
+/// Two recordings of the job `a_guest_and_its_host_on_one_timeline` of `cargo test --test box`, Linux 6.12.95 in Linux 6.12.95.
+#[test]
+fn a_nested_guest_and_its_host_are_aligned_by_their_halts() {
+    let inputs = Inputs::new();
+    let [guest, host] = ["guest", "host"].map(|name| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/report/nested/{name}.parquet"));
+        path.to_str().expect("the path is UTF-8").to_owned()
+    });
+    let json: Value = serde_json::from_slice(&done(&["report", &guest, &host, "--format", "json"])).unwrap();
+    say!("{}", super::timeline::shows_who_polls(&json));
+    let page = make(&inputs, &["report".to_owned(), guest, host]);
+    let Some((_alone, mut browser)) = browser("a guest and its host") else { return };
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    const CHART: &str = "[...document.querySelectorAll('.chart')].find((box) => /over time/.test(box.getAttribute('aria-label')))";
+    let axes = tab.value(&format!("echarts.getInstanceByDom({CHART}).getOption().xAxis.length"));
+    assert_eq!(axes, 6, "windows, idle times and counts of both");
+    let names =
+        tab.value(&format!("echarts.getInstanceByDom({CHART}).getOption().series.map(({{ name }}) => name)"));
+    for name in ["window, recorded", "halts", "successful polls"] {
+        let of_both = names.as_array().unwrap().iter().filter(|other| *other == name).count();
+        assert_eq!(of_both, 2, "{name}: {names}");
+    }
+    let words = tab
+        .text(&format!("{CHART}.closest('section, article, .card')?.innerText ?? document.body.innerText"));
+    assert!(words.contains("lie within halts of cpu0"), "{words}");
+    let charts = drawn_charts(&mut tab);
+    assert_values_on_hover(&mut tab, charts);
+    assert_quiet(&tab);
+}
+
 #[test]
 fn a_change_comes_first_and_lines_can_be_copied() {
     let Some((_alone, mut browser)) = browser("change first, copy") else { return };

@@ -16,7 +16,7 @@ pub use closeup::{Closeup, LONGEST as CLOSEUP};
 pub use dwell_stats::{Bucket, LogHistogram};
 pub use polls::{PollBucket, Polls, Windows};
 pub use recorded::{Recorded, Wakes};
-pub use timeline::{IdlerTimeline, SLICES, Timeline, WindowLine};
+pub use timeline::{IdlerTimeline, RecordedLine, SLICES, Timeline, WindowLine};
 
 use crate::{Counts, Player, RecordingSource, Rule, RuleError, Run, Source, SourceError};
 use closeup::CloseupMaker;
@@ -124,7 +124,7 @@ impl Figures {
             batch.runs().for_each(|run| pass.take(run));
             progress(batch.episodes() as u64);
         })?;
-        let (recorded, blocks) = recorded::read(source.reader(), progress)?;
+        let (recorded, blocks) = recorded::read(source.reader(), &pass.shown, &mut pass.timeline, progress)?;
         let (idle, idlers_left_out) = pass.idle(contents);
         Ok(Figures {
             idle,

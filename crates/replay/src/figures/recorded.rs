@@ -2,6 +2,7 @@
 
 use super::blocks::{Block, BlocksMaker};
 use super::polls::{Polls, PollsMaker};
+use super::timeline::TimelineMaker;
 use dwell_recording::accounting::{Account, Outcome};
 use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
 use serde::Serialize;
@@ -32,9 +33,15 @@ pub struct Recorded {
 /// Wake events by kind, where they were recorded.
 pub type Wakes = BTreeMap<&'static str, u64>;
 
-/// Reads the columns that may be there.
-pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded, Vec<Block>), ReadError> {
-    let columns = Columns::START_NS
+/// Reads the columns that may be there; what was seen over time goes into the timeline of these idlers.
+pub(super) fn read(
+    reader: &Reader,
+    shown: &[usize],
+    timeline: &mut TimelineMaker,
+    progress: &dyn Fn(u64),
+) -> Result<(Recorded, Vec<Block>), ReadError> {
+    let columns = Columns::IDLER
+        | Columns::START_NS
         | Columns::IDLE_NS
         | Columns::WINDOW_NS
         | Columns::HALTED
@@ -48,8 +55,13 @@ pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded,
     for row_group in 0..reader.row_groups() {
         reader.read(row_group, columns, &mut chunk)?;
         for row in 0..chunk.rows {
-            recorded.take(&chunk, row, &mut ends);
+            let outcome = Outcome::of_row(&chunk, row);
+            recorded.take(&chunk, row, outcome, &mut ends);
             blocks.take(&chunk, row);
+            let idler = chunk.idler[row];
+            if let Some(place) = shown.iter().position(|&shown| u32::try_from(shown) == Ok(idler)) {
+                timeline.take_recorded(place, chunk.start_ns[row], chunk.window_ns[row], outcome.halted);
+            }
         }
         progress(chunk.rows as u64);
     }
@@ -58,11 +70,10 @@ pub(super) fn read(reader: &Reader, progress: &dyn Fn(u64)) -> Result<(Recorded,
 }
 
 impl Recorded {
-    fn take(&mut self, chunk: &Chunk, row: usize, ends: &mut PollsMaker) {
+    fn take(&mut self, chunk: &Chunk, row: usize, outcome: Outcome, ends: &mut PollsMaker) {
         if let Some(wake) = chunk.wake[row].filter(|&wake| wake != WakeCause::Unknown) {
             *self.wakes.entry(wake.name()).or_default() += 1;
         }
-        let outcome = Outcome::of_row(chunk, row);
         let mut account = Account::default();
         account.add(outcome);
         self.known += account.ends_known;

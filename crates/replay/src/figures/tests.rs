@@ -112,6 +112,17 @@ fn every_episode_of_a_shown_idler_is_in_a_slice_and_busy_ones_are_shown() {
         let [present, fixed] = line.windows.as_slice() else { panic!("two policies") };
         assert!(present.min_ns.iter().zip(&present.mean_ns).all(|(min, mean)| min <= mean));
         assert!(fixed.mean_ns.iter().all(|&mean| mean == 40_000));
+        let of_idler = || rows.iter().filter(|row| format!("cpu{}", row.idler) == line.idler);
+        let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+        let ended = |halted| of_idler().filter(|row| row.halted == Some(halted)).count() as u64;
+        assert_eq!(
+            (sum(&line.recorded.halts), sum(&line.recorded.polls_succeeded)),
+            (ended(true), ended(false))
+        );
+        let windows = of_idler().filter_map(|row| row.window_ns);
+        let (least, most) = (windows.clone().min().unwrap(), windows.max().unwrap());
+        let means: Vec<u64> = line.recorded.window_mean_ns.iter().copied().flatten().collect();
+        assert!(!means.is_empty() && means.iter().all(|mean| (least..=most).contains(mean)), "{means:?}");
     }
 }
 

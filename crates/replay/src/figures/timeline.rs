@@ -37,6 +37,19 @@ pub struct IdlerTimeline {
     pub idle_p90_ns: Vec<u64>,
     /// The windows of each policy.
     pub windows: Vec<WindowLine>,
+    /// What really happened in the slice.
+    pub recorded: RecordedLine,
+}
+
+/// What really happened over time, where it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RecordedLine {
+    /// Episodes that ended in a halt.
+    pub halts: Vec<u64>,
+    /// Episodes that ended while the idler polled, or before it could halt.
+    pub polls_succeeded: Vec<u64>,
+    /// Mean of the windows, rounded down \[ns\]; `None` where none is known.
+    pub window_mean_ns: Vec<Option<u64>>,
 }
 
 /// The windows of a policy over time \[ns\].
@@ -65,6 +78,10 @@ pub(super) struct TimelineMaker {
 struct Slice {
     idle: LogHistogram,
     windows: Vec<Extent>,
+    halts: u64,
+    polls_succeeded: u64,
+    recorded: Extent,
+    windows_recorded: u64,
 }
 
 /// Least, sum and greatest of some windows \[ns\].
@@ -87,6 +104,12 @@ impl Extent {
         self.sum += u128::from(window_ns);
         self.max = self.max.max(window_ns);
     }
+
+    /// The mean of so many, rounded down.
+    fn mean(&self, windows: u64) -> Option<u64> {
+        let mean = self.sum.checked_div(u128::from(windows))?;
+        Some(u64::try_from(mean).unwrap_or(u64::MAX))
+    }
 }
 
 /// How long a slice is, when a recording is cut into so many \[ns\].
@@ -104,19 +127,42 @@ impl TimelineMaker {
         }
     }
 
+    /// The slice of an idler, by its place among those that are shown, at this time.
+    fn slice(&mut self, place: usize, start_ns: u64) -> &mut Slice {
+        let number = start_ns.saturating_sub(self.first_ns) / self.slice_ns;
+        // A damaged recording may claim less time than it holds.
+        let number = usize::try_from(number.min(SLICES)).unwrap_or(0);
+        let slices = &mut self.slices[place];
+        if slices.len() <= number {
+            slices.resize(number + 1, Slice::default());
+        }
+        &mut slices[number]
+    }
+
+    /// Takes in what was recorded of an episode.
+    pub(super) fn take_recorded(
+        &mut self,
+        place: usize,
+        start_ns: u64,
+        window_ns: Option<u64>,
+        halted: Option<bool>,
+    ) {
+        let slice = self.slice(place, start_ns);
+        slice.halts += u64::from(halted == Some(true));
+        slice.polls_succeeded += u64::from(halted == Some(false));
+        if let Some(window_ns) = window_ns {
+            slice.recorded.add(window_ns);
+            slice.windows_recorded += 1;
+        }
+    }
+
     /// Takes in episodes of an idler, by its place among those that are shown, and the windows of each policy.
     pub(super) fn take(&mut self, place: usize, run: &Run, windows: &[&[u64]]) {
-        let slices = &mut self.slices[place];
         for (episode, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
-            let number = start_ns.saturating_sub(self.first_ns) / self.slice_ns;
-            // A damaged recording may claim less time than it holds.
-            let number = usize::try_from(number.min(SLICES)).unwrap_or(0);
-            if slices.len() <= number {
-                slices.resize(number + 1, Slice::default());
-            }
-            let slice = &mut slices[number];
+            let policies = self.policies;
+            let slice = self.slice(place, start_ns);
             slice.idle.add(idle_ns);
-            slice.windows.resize(self.policies, Extent::default());
+            slice.windows.resize(policies, Extent::default());
             for (extent, windows) in slice.windows.iter_mut().zip(windows) {
                 extent.add(windows[episode]);
             }
@@ -141,11 +187,14 @@ fn timeline(idler: String, slices: &[Slice], policies: &[Policy]) -> IdlerTimeli
         WindowLine {
             policy: policy.name.clone(),
             min_ns: of(|extent, _| extent.min),
-            mean_ns: of(|extent, episodes| {
-                u64::try_from(extent.sum / u128::from(episodes)).unwrap_or(u64::MAX)
-            }),
+            mean_ns: of(|extent, episodes| extent.mean(episodes).unwrap_or(0)),
             max_ns: of(|extent, _| extent.max),
         }
+    };
+    let recorded = RecordedLine {
+        halts: held.iter().map(|(_, slice)| slice.halts).collect(),
+        polls_succeeded: held.iter().map(|(_, slice)| slice.polls_succeeded).collect(),
+        window_mean_ns: held.iter().map(|(_, slice)| slice.recorded.mean(slice.windows_recorded)).collect(),
     };
     IdlerTimeline {
         idler,
@@ -155,6 +204,7 @@ fn timeline(idler: String, slices: &[Slice], policies: &[Policy]) -> IdlerTimeli
         idle_p50_ns: quantile(0.5),
         idle_p90_ns: quantile(0.9),
         windows: policies.iter().enumerate().map(line).collect(),
+        recorded,
     }
 }
 

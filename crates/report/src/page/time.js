@@ -1,5 +1,16 @@
 // Time.
 
+/** How the clocks of a guest and its host were aligned. */
+const aligned = (alignment) => {
+  if (!alignment) return '';
+  const { shift_least_ns, shift_most_ns, shift_by_time_of_day_ns, within, host_episodes } = alignment;
+  const off = Math.abs((shift_least_ns + shift_most_ns) / 2 - shift_by_time_of_day_ns);
+  return (
+    ` The clock of the guest is shifted by another ${span(off)}: then ${count(within)} of ${count(host_episodes)} episodes of ` +
+    `${alignment.host} lie within halts of ${alignment.guest}. That determines it to ${span(shift_most_ns - shift_least_ns)}.`
+  );
+};
+
 /** Windows above idle times, for each of some recordings, on one axis. */
 const timeline = (recordings) => {
   const chosen = recordings.map(() => 0);
@@ -7,11 +18,15 @@ const timeline = (recordings) => {
   const offset = (recording, slice) => recording.axis_start_ns + slice * step(recording).slice_ns;
   const upper = 130,
     lower = 150,
-    lane = upper + lower + 78;
+    counts = 100;
+  const endsKnown = ({ recorded }) => [...recorded.halts, ...recorded.polls_succeeded].some((n) => n > 0);
+  const counted = recordings.map((recording) => step(recording).idlers.some(endsKnown));
+  const lanes = counted.map((known) => upper + lower + 78 + (known ? counts + 44 : 0));
+  const tops = lanes.map((_, number) => 4 + lanes.slice(0, number).reduce((sum, lane) => sum + lane, 0));
   const lineOf = (recording, values, idler) => idler.slice.map((slice, at) => [offset(recording, slice), values[at]]);
   const chart = new Chart({
     label: `Windows over time above idle times: ${recordings.map(nameOf).join(', ')}`,
-    height: 64 + recordings.length * lane,
+    height: 64 + lanes.reduce((sum, lane) => sum + lane, 0),
     toggles: [{ name: 'log', words: 'Log windows' }],
     option: ({ log, narrow }) => {
       const grids = [],
@@ -37,7 +52,7 @@ const timeline = (recordings) => {
       });
       recordings.forEach((recording, number) => {
         const idler = step(recording).idlers[chosen[number]];
-        const top = 4 + number * lane;
+        const top = tops[number];
         titles.push(
           heading(
             recordings.length > 1
@@ -47,12 +62,17 @@ const timeline = (recordings) => {
           ),
           heading('idle times: one in ten, half, nine in ten are shorter', top + 30 + upper),
         );
-        [
+        const below = top + upper + lower + 78;
+        if (counted[number]) titles.push(heading('recorded: halts, and polls that saw the wakeup', below));
+        const rows = [
           [top + 24, upper - 6, 'w'],
           [top + upper + 54, lower - 6, 'i'],
-        ].forEach(([at, height, what]) => {
+          [below + 24, counts - 6, 'c'],
+        ].slice(0, counted[number] ? 3 : 2);
+        const base = grids.length;
+        rows.forEach(([at, height, what], row) => {
           const index = grids.length;
-          const last = number === recordings.length - 1 && what === 'i';
+          const last = number === recordings.length - 1 && row === rows.length - 1;
           grids.push({ left, right: 14, top: at, height });
           xs.push(
             axis({
@@ -63,7 +83,7 @@ const timeline = (recordings) => {
               splitLine: { show: false },
               name: last ? 'time since the start' : '',
               nameLocation: 'middle',
-              axisLabel: { show: what === 'i', formatter: tick, showMaxLabel: false },
+              axisLabel: { show: what !== 'w', formatter: tick, showMaxLabel: false },
             }),
           );
           ys.push(
@@ -71,11 +91,11 @@ const timeline = (recordings) => {
               type: what === 'i' || log ? 'log' : 'value',
               gridIndex: index,
               splitNumber: 3,
-              axisLabel: { formatter: tick },
+              axisLabel: { formatter: what === 'c' ? count : tick },
             }),
           );
         });
-        const [w, i] = [grids.length - 2, grids.length - 1];
+        const [w, i, c] = [base, base + 1, base + 2];
         const on = (index, more) => ({
           type: 'line',
           symbol: 'none',
@@ -106,6 +126,25 @@ const timeline = (recordings) => {
             }),
           );
         });
+        const { halts, polls_succeeded, window_mean_ns } = idler.recorded;
+        if (window_mean_ns.some((ns) => ns !== null)) {
+          series.push(
+            on(w, {
+              name: 'window, recorded',
+              color: colour('ink'),
+              lineStyle: { width: 1.2 },
+              data: lineOf(recording, some(window_mean_ns), idler),
+            }),
+          );
+        }
+        if (counted[number]) {
+          [
+            ['halts', halts, colour('ink')],
+            ['successful polls', polls_succeeded, colour('idle')],
+          ].forEach(([name, values, color]) =>
+            series.push(on(c, { name, color, lineStyle: { width: 1.5 }, data: lineOf(recording, values, idler) })),
+          );
+        }
         [
           ['idle_p90_ns', 1],
           ['idle_p50_ns', 2.2],
@@ -157,6 +196,14 @@ const timeline = (recordings) => {
                     colour('idle'),
                     `idle ${span(idler.idle_p10_ns[at])} / ${span(idler.idle_p50_ns[at])} / ${span(idler.idle_p90_ns[at])}`,
                   ],
+                  ...(counted[number]
+                    ? [
+                        [
+                          null,
+                          `recorded: ${count(idler.recorded.halts[at])} halts, ${count(idler.recorded.polls_succeeded[at])} successful polls`,
+                        ],
+                      ]
+                    : []),
                 ];
               }),
             );
@@ -175,6 +222,8 @@ const timeline = (recordings) => {
       ['window mean'],
       ['min'],
       ['max'],
+      ['halts'],
+      ['successful polls'],
     ],
     rows: () =>
       recordings.flatMap((recording, number) => {
@@ -191,6 +240,8 @@ const timeline = (recordings) => {
             span(window.mean_ns[at]),
             span(window.min_ns[at]),
             span(window.max_ns[at]),
+            count(idler.recorded.halts[at]),
+            count(idler.recorded.polls_succeeded[at]),
           ]),
         );
       }),
@@ -216,7 +267,7 @@ const timeline = (recordings) => {
   const note =
     recordings.length > 1
       ? report.time_axis === 'common'
-        ? 'All recordings on one axis, by the time of day.'
+        ? `All recordings on one axis, by the time of day.${aligned(report.alignment)}`
         : 'Each recording from its own start: their times cannot be aligned.'
       : '';
   return card(

@@ -13,6 +13,7 @@ use dwell_policy::param::Setting;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::advice::Advice;
+use dwell_replay::alignment::{self, Alignment};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::figures::{Compared, Figures, Policy, compare};
 use dwell_replay::{RecordingSource, Rule, Source};
@@ -47,6 +48,8 @@ pub(super) struct Report {
     pub(super) command: String,
     /// Where zero is on the axis of time.
     pub(super) time_axis: TimeAxis,
+    /// How the clock of a guest was shifted to that of its host, where their halts determine it.
+    pub(super) alignment: Option<Alignment>,
     pub(super) recordings: Vec<Recording>,
     /// After by before, where both were given.
     pub(super) comparison: Option<Vec<Compared>>,
@@ -68,7 +71,8 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TimeAxis {
-    /// Recordings are aligned by the time of day; zero is the start of the first.
+    /// Recordings are aligned by the time of day, a guest and its host by their halts where that is possible; zero is the
+    /// start of the first.
     Common,
     /// Each recording has its own.
     OwnStart,
@@ -121,13 +125,14 @@ impl Report {
         let plan = asked.plan.map(plan).transpose()?;
         let planned = plan.as_ref().map(|plan| plan.plan.recommended_setting()).transpose()?;
         let mut recordings = vec![];
-        let mut offsets = vec![];
+        let mut spans = vec![];
         for &(role, path) in asked.files {
             let reader = model::open(path)?;
-            offsets.push(wall_clock(reader.metadata(), reader.contents()));
+            spans.push(wall_clock(reader.metadata(), reader.contents()));
             recordings.push(Recording::gather(role, path, reader, asked, planned.as_ref())?);
         }
-        let time_axis = lay_on_axis(&mut recordings, &offsets);
+        let alignment = align(asked.files, &mut spans)?;
+        let time_axis = lay_on_axis(&mut recordings, &spans);
         let of = |role: Role| recordings.iter().find(|recording| recording.role == role);
         let comparison = match (of(Role::Before), of(Role::After)) {
             (Some(before), Some(after)) => Some(compare(&before.figures.blocks, &after.figures.blocks)),
@@ -138,6 +143,7 @@ impl Report {
             dwell: env!("CARGO_PKG_VERSION"),
             command: command(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())),
             time_axis,
+            alignment,
             recordings,
             comparison,
             plan,
@@ -241,12 +247,34 @@ fn exits(path: &Path) -> anyhow::Result<Exits> {
     Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
 }
 
+/// By how much the time of day is ahead of the clock of a recording \[ns\], if it says so.
+fn time_of_day(metadata: &Metadata) -> Option<i64> {
+    let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
+    (metadata.clock == Clock::Monotonic).then_some(offset)
+}
+
 /// Start and end of a recording by the time of day \[ns since 1970\], if it has them.
 fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> {
-    let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
-    let at = |ns: u64| i128::from(ns) + i128::from(offset);
-    let (first, last) = (contents.first_start_ns?, contents.last_end_ns?);
-    (metadata.clock == Clock::Monotonic).then(|| (at(first), at(last)))
+    let offset = i128::from(time_of_day(metadata)?);
+    Some((i128::from(contents.first_start_ns?) + offset, i128::from(contents.last_end_ns?) + offset))
+}
+
+/// Where the recordings are of a guest and its host: aligns their clocks by their halts, if these determine how, and shifts
+/// what the guest's says of the time of day.
+fn align(files: &[(Role, &Path)], spans: &mut [Option<(i128, i128)>]) -> anyhow::Result<Option<Alignment>> {
+    let &[(_, first), (_, second)] = files else { return Ok(None) };
+    let readers = [model::open(first)?, model::open(second)?];
+    let of = |layer: Layer| readers.iter().position(|reader| reader.metadata().layer == layer);
+    let (Some(guest), Some(host)) = (of(Layer::Guest), of(Layer::Host)) else { return Ok(None) };
+    let offsets = [guest, host].map(|at| time_of_day(readers[at].metadata()));
+    let [Some(of_guest), Some(of_host)] = offsets else { return Ok(None) };
+    let Some(by_time_of_day) = of_guest.checked_sub(of_host) else { return Ok(None) };
+    let alignment = alignment::align(&readers[guest], &readers[host], by_time_of_day)?;
+    if let (Some(alignment), Some(span)) = (&alignment, &mut spans[guest]) {
+        let later = i128::from(alignment.shift_ns()) - i128::from(by_time_of_day);
+        *span = (span.0 + later, span.1 + later);
+    }
+    Ok(alignment)
 }
 
 /// Aligns recordings that overlap in time on one axis; all others start at zero.

@@ -1,0 +1,262 @@
+//! A guest's clock beside its host's, from when both saw the same vCPU halt.
+//!
+//! What the host records of a vCPU is part of what its guest records: the guest halts, which the host sees a little later, and
+//! the host lets it run again before it notices. So each episode of the host lies within a halt of the guest. A shift
+//! of the guest's clock says which ones do; the shift for which most do is the one between the clocks, and how far it may be
+//! moved without losing one is how exactly it is known.
+//!
+//! The time of day of both says about where to look. Where idle times repeat themselves, another shift does as well, and there is no
+//! answer. The clocks are taken to be equally fast for as long as the recordings last.
+
+use dwell_recording::accounting::Outcome;
+use dwell_recording::{Chunk, Columns, ReadError, Reader};
+use serde::Serialize;
+
+/// From the begin of a halt to its end \[ns, the clock of its recording\].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// When it began.
+    pub start_ns: i64,
+    /// When it ended.
+    pub end_ns: i64,
+}
+
+impl Halt {
+    fn length(self) -> i64 {
+        self.end_ns - self.start_ns
+    }
+}
+
+/// How a guest's clock is to be shifted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Alignment {
+    /// The guest's CPU.
+    pub guest: String,
+    /// The host's vCPU.
+    pub host: String,
+    /// What to add to the guest's clock to get the host's: at least \[ns\].
+    pub shift_least_ns: i64,
+    /// The same: at most \[ns\].
+    pub shift_most_ns: i64,
+    /// What the time of day says that the shift is \[ns\].
+    pub shift_by_time_of_day_ns: i64,
+    /// Episodes of the host while the guest was recorded.
+    pub host_episodes: u64,
+    /// Those that lie within a halt of the guest.
+    pub within: u64,
+}
+
+impl Alignment {
+    /// The middle of the possible shifts \[ns\].
+    pub fn shift_ns(&self) -> i64 {
+        self.shift_least_ns.midpoint(self.shift_most_ns)
+    }
+}
+
+/// How far the time of day of a guest may be off \[ns\]: a clock that was set in whole seconds is by one.
+const RANGE_NS: i64 = 2_000_000_000;
+/// Episodes of the host that are looked for at first, the longest: they fit into the fewest halts of the guest.
+const LONGEST: usize = 200;
+/// How far the shift may be off after that \[ns\].
+const NEAR_NS: i64 = 1_000_000;
+/// Episodes of one idler that are looked at, the first ones.
+const MOST: usize = 1 << 20;
+/// vCPUs of the host that may be those of the guest's busiest CPU, busiest first.
+const CANDIDATES: usize = 16;
+
+/// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much. The time of day says
+/// that it is `by_time_of_day_ns`.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn align(guest: &Reader, host: &Reader, by_time_of_day_ns: i64) -> Result<Option<Alignment>, ReadError> {
+    let busiest = |reader: &Reader| {
+        let idlers = &reader.contents().idlers;
+        let mut order: Vec<usize> = (0..idlers.len()).collect();
+        order.sort_by_key(|&idler| std::cmp::Reverse(idlers[idler].episodes));
+        order
+    };
+    let Some(&cpu) = busiest(guest).first() else { return Ok(None) };
+    let halts = halts(guest, &[cpu], true)?.remove(0);
+    let mut vcpus = busiest(host);
+    vcpus.truncate(CANDIDATES);
+    let found = vcpus.iter().zip(self::halts(host, &vcpus, false)?).filter_map(|(&vcpu, episodes)| {
+        let best = shift(&halts, &episodes, by_time_of_day_ns)?;
+        Some(Alignment {
+            guest: guest.contents().idlers[cpu].name.clone(),
+            host: host.contents().idlers[vcpu].name.clone(),
+            shift_least_ns: best.least,
+            shift_most_ns: best.most,
+            shift_by_time_of_day_ns: by_time_of_day_ns,
+            host_episodes: during(&halts, &episodes, best.least.midpoint(best.most)),
+            within: best.within,
+        })
+    });
+    // Nine of ten, as some begin or end while the guest does not see it; of several vCPUs the one that fits best.
+    let fits = |found: &Alignment| found.within >= 10 && 10 * found.within >= 9 * found.host_episodes;
+    Ok(found.filter(fits).max_by_key(|found| found.within))
+}
+
+/// For each of these idlers when it halted, or, not `only_halts`, when it idled.
+fn halts(reader: &Reader, idlers: &[usize], only_halts: bool) -> Result<Vec<Vec<Halt>>, ReadError> {
+    let columns = Columns::IDLER
+        | Columns::START_NS
+        | Columns::IDLE_NS
+        | Columns::WINDOW_NS
+        | Columns::HALTED
+        | Columns::ALONE_NS;
+    let (mut halts, mut chunk) = (vec![vec![]; idlers.len()], Chunk::default());
+    for group in 0..reader.row_groups() {
+        reader.read(group, columns, &mut chunk)?;
+        for row in 0..chunk.rows {
+            let idler = usize::try_from(chunk.idler[row]).ok();
+            let Some(place) = idlers.iter().position(|wanted| Some(*wanted) == idler) else { continue };
+            let outcome = Outcome::of_row(&chunk, row);
+            let (polled_ns, wanted) = match only_halts {
+                true => (outcome.polled_ns.unwrap_or(0), outcome.halted == Some(true)),
+                false => (0, true),
+            };
+            let start_ns = chunk.start_ns[row];
+            let ends = [start_ns.checked_add(polled_ns), start_ns.checked_add(chunk.idle_ns[row])];
+            let [Some(Ok(start_ns)), Some(Ok(end_ns))] = ends.map(|ns| ns.map(i64::try_from)) else {
+                continue;
+            };
+            if wanted && start_ns < end_ns && halts[place].len() < MOST {
+                halts[place].push(Halt { start_ns, end_ns });
+            }
+        }
+    }
+    halts.iter_mut().for_each(|halts| halts.sort_by_key(|halt| halt.start_ns));
+    Ok(halts)
+}
+
+/// Shifts for which equally many episodes lie within halts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shift {
+    least: i64,
+    most: i64,
+    within: u64,
+}
+
+/// The shift of the guest's halts for which most of the host's episodes lie within them; `None` where another one, far from it,
+/// is nearly as good.
+fn shift(guest: &[Halt], host: &[Halt], about: i64) -> Option<Shift> {
+    let mut longest = host.to_vec();
+    longest.sort_by_key(|halt| std::cmp::Reverse(halt.length()));
+    longest.truncate(LONGEST);
+    let [from, to] = [about.saturating_sub(RANGE_NS), about.saturating_add(RANGE_NS)];
+    let rough = most(guest, &longest, from, to, None)?;
+    let (far, middle) = (guest.iter().map(|halt| halt.length()).max()?, rough.least.midpoint(rough.most));
+    let near = (middle.saturating_sub(far), middle.saturating_add(far));
+    let other = most(guest, &longest, from, to, Some(near));
+    if other.is_some_and(|other| 10 * other.within >= 9 * rough.within) {
+        return None;
+    }
+    most(guest, host, middle.saturating_sub(NEAR_NS), middle.saturating_add(NEAR_NS), None)
+}
+
+/// The shift from `from` to `to`, but not in `except`, for which most episodes lie within halts.
+fn most(guest: &[Halt], host: &[Halt], from: i64, to: i64, except: Option<(i64, i64)>) -> Option<Shift> {
+    // Each halt that an episode fits into allows some shifts: where they begin, and end.
+    let mut ends: Vec<(i64, bool)> = vec![];
+    for episode in host {
+        let first = guest.partition_point(|halt| halt.end_ns.saturating_add(to) < episode.end_ns);
+        for halt in &guest[first..] {
+            let [least, most] = [episode.end_ns - halt.end_ns, episode.start_ns - halt.start_ns];
+            if most < from {
+                break;
+            }
+            let apart = except.is_none_or(|(least_not, most_not)| most < least_not || least > most_not);
+            if least <= most && apart {
+                ends.extend([(least.max(from), false), (most.min(to), true)]);
+            }
+        }
+    }
+    ends.sort_unstable();
+    let (mut open, mut best) = (0, None::<Shift>);
+    for (at, &(least, closes)) in ends.iter().enumerate() {
+        if closes {
+            open -= 1;
+            continue;
+        }
+        open += 1;
+        if best.is_none_or(|best| best.within < open) {
+            // Until the next end: it is that of an interval that is open here.
+            let most = ends[at..].iter().find(|(_, closes)| *closes).map_or(least, |(most, _)| *most);
+            best = Some(Shift { least, most, within: open });
+        }
+    }
+    best
+}
+
+/// Episodes of the host from the first halt of the guest to its last.
+fn during(guest: &[Halt], host: &[Halt], shift: i64) -> u64 {
+    let (Some(first), Some(last)) = (guest.first(), guest.last()) else { return 0 };
+    let (first, last) = (first.start_ns.saturating_add(shift), last.end_ns.saturating_add(shift));
+    host.iter().filter(|episode| first <= episode.start_ns && episode.end_ns <= last).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Halts of these lengths with times between them.
+    fn halts(of: &[(u16, u16)]) -> Vec<Halt> {
+        let mut now = 0;
+        let mut next = |&(busy, length): &(u16, u16)| {
+            now += 1 + i64::from(busy);
+            let start_ns = now;
+            now += i64::from(length);
+            Halt { start_ns, end_ns: now }
+        };
+        of.iter().map(&mut next).collect()
+    }
+
+    fn within(guest: &[Halt], host: &[Halt], shift: i64) -> u64 {
+        let is_in = |episode: &&Halt| {
+            guest.iter().any(|halt| {
+                halt.start_ns + shift <= episode.start_ns && episode.end_ns <= halt.end_ns + shift
+            })
+        };
+        host.iter().filter(is_in).count() as u64
+    }
+
+    proptest! {
+        /// Beside counting for every shift there is.
+        #[test]
+        fn the_shift_is_the_best_of_all(
+            guest in prop::collection::vec((0u16..20, 0u16..20), 1..12),
+            host in prop::collection::vec((0u16..20, 0u16..20), 1..12),
+        ) {
+            let (guest, host) = (halts(&guest), halts(&host));
+            let best = (-40..=40).map(|shift| within(&guest, &host, shift)).max().unwrap();
+            let found = most(&guest, &host, -40, 40, None);
+            prop_assert_eq!(found.map_or(0, |found| found.within), best);
+            if let Some(Shift { least, most, .. }) = found {
+                prop_assert!((least..=most).all(|shift| within(&guest, &host, shift) == best));
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_is_found_again_and_a_repeated_load_is_refused() {
+        let lengths: Vec<(u16, u16)> =
+            (0..2_000u64).map(|n| (5_000, 1_000 + u16::try_from(n * n * 7_919 % 60_000).unwrap())).collect();
+        let guest = halts(&lengths);
+        let ahead = 1_234_567_890;
+        let seen = |guest: &[Halt]| -> Vec<Halt> {
+            let later = |halt: &Halt| Halt {
+                start_ns: halt.start_ns + ahead + 300 + halt.length() % 7,
+                end_ns: halt.end_ns + ahead - 400 - halt.length() % 11,
+            };
+            guest[500..1_500].iter().map(later).collect()
+        };
+        let found = shift(&guest, &seen(&guest), 0).unwrap();
+        assert_eq!(found.within, 1_000);
+        assert!(found.least <= ahead && ahead <= found.most && found.most - found.least <= 700, "{found:?}");
+        assert_eq!(during(&guest, &seen(&guest), ahead), 1_000);
+        let same = halts(&[(5_000, 20_000); 2_000]);
+        assert_eq!(shift(&same, &seen(&same), 0), None);
+    }
+}
