@@ -23,7 +23,7 @@ BATCH = 64
 # The columns of `dwell.costs`, for engines that have to know them before.
 SPARK_SCHEMA = (
     "vm string, recording string, layer string, class string, episodes long, idlers long, span_ns long, optimum_ns long, "
-    "today_ns long, today string, cost_ns array<long>, error string"
+    "today_ns long, today string, first_lengths array<long>, cost_ns array<long>, error string"
 )
 
 

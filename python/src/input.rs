@@ -6,6 +6,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
 use arrow_schema::DataType;
+use dwell_fleet::alike::FirstLengths;
 use dwell_fleet::{Costs, Input, Question, Row, vm_of};
 use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
 use pyo3::PyResult;
@@ -168,6 +169,8 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
         let list =
             DataType::List(std::sync::Arc::new(arrow_schema::Field::new("element", DataType::Int64, true)));
         let costs = cast(needed(&batch, &["cost_ns"])?, &list)?;
+        // Tables of older versions do not have it.
+        let first = column(&batch, &["first_lengths"]).map(|array| cast(array, &list)).transpose()?;
         let words = |array: &ArrayRef, at: usize| {
             array.is_valid(at).then(|| array.as_string::<i32>().value(at).to_owned())
         };
@@ -185,7 +188,15 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                 let each = list.iter().map(|cost| cost.and_then(|cost| u64::try_from(cost).ok()));
                 let cost_ns: Option<Vec<u64>> = each.collect();
                 let layer = words(&layers, at).and_then(|name| Layer::from_name(&name));
+                let first = first.as_ref().filter(|first| first.is_valid(at)).and_then(|first| {
+                    let list = first.as_list::<i32>().value(at);
+                    let each = list.as_primitive::<Int64Type>().iter();
+                    let numbers: Option<Vec<u64>> =
+                        each.map(|number| number.and_then(|number| u64::try_from(number).ok())).collect();
+                    FirstLengths::of(&numbers?)
+                });
                 Ok(Costs {
+                    first,
                     layer: layer.ok_or_else(|| refused(format!("{recording}: its layer is not known")))?,
                     class: words(&classes, at),
                     episodes: unsigned(&episodes)?,

@@ -36,6 +36,13 @@ pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch
         }
         lists.append(costs.is_some());
     }
+    let mut first = ListBuilder::new(Int64Builder::new()).with_field(element.clone());
+    for numbers in each().map(|costs| costs.and_then(|costs| costs.first.as_ref())) {
+        if let Some(numbers) = numbers {
+            numbers.numbers().iter().for_each(|number| first.values().append_value(number.cast_signed()));
+        }
+        first.append(numbers.is_some());
+    }
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.vm))),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.recording))),
@@ -47,6 +54,7 @@ pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch
         number(|costs| costs.optimum_ns),
         number(|costs| costs.today_ns),
         text(|costs| costs.today.as_ref().map(ToString::to_string)),
+        Arc::new(first.finish()),
         Arc::new(lists.finish()),
         Arc::new(rows.iter().map(|row| row.costs.as_ref().err()).collect::<StringArray>()),
     ];

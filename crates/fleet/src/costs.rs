@@ -1,5 +1,6 @@
 //! Map: one recording through every setting.
 
+use crate::alike::{FIRST, FirstLengths};
 use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -7,7 +8,8 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::{OpenError, ReadError, Reader};
 use dwell_replay::check::{self, self_check};
 use dwell_replay::{
-    Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid, replay,
+    Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid,
+    replay_and_see,
 };
 
 /// What is asked of every recording.
@@ -71,6 +73,8 @@ pub struct Costs {
     pub today_ns: u64,
     /// The setting in force; `None` where the recording does not have it for this layer.
     pub today: Option<Values>,
+    /// The first idle times, which tell VMs apart that have no class; `None` where they are not known.
+    pub first: Option<FirstLengths>,
     /// What each setting of the question costs, in its order \[ns\]: polling CPU plus halts at their cost.
     pub cost_ns: Vec<u64>,
 }
@@ -188,7 +192,9 @@ impl Question {
         let usable = Usable::new(reader, self.layer == Layer::Iothread, self.recorded_latency)?;
         let present = today.unwrap_or_else(|| self.default_setting());
         let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
-        let Replayed { counts, optimum, .. } = replay(&usable.source, &rules, self.halt_cost, &|_| {})?;
+        let mut first = First::new(usable.idlers());
+        let Replayed { counts, optimum, .. } =
+            replay_and_see(&usable.source, &rules, self.halt_cost, &mut |batch| first.see(batch))?;
         let (idlers, span_ns) = (usable.idlers(), usable.span_ns);
         possible(optimum.idle_ns, idlers, span_ns, usable.resolution_ns, optimum.episodes)?;
         let cost = |counts: &Counts| fits(counts.cost_ns(self.halt_cost));
@@ -196,7 +202,8 @@ impl Question {
         let today_ns = cost_ns.pop().unwrap_or(0);
         let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
         let today = today.as_ref().map(Values::from);
-        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, cost_ns })
+        let first = Some(first.found);
+        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, first, cost_ns })
     }
 
     fn costs_of_sketch(&self, sketch: &Sketch) -> Result<Costs, Unusable> {
@@ -218,8 +225,39 @@ impl Question {
             optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
             today_ns: cost(&did)?,
             today,
+            first: Some(sketch.first_lengths()),
             cost_ns,
         })
+    }
+}
+
+/// The first idle times, as they pass by.
+struct First {
+    /// How many are counted of each idler.
+    most: u64,
+    seen: Vec<u64>,
+    found: FirstLengths,
+}
+
+impl First {
+    fn new(idlers: u64) -> First {
+        First { most: FIRST.div_ceil(idlers.max(1)), seen: vec![], found: FirstLengths::default() }
+    }
+
+    fn see(&mut self, batch: &Batch) {
+        for run in batch.runs() {
+            if self.seen.len() <= run.idler {
+                self.seen.resize(run.idler + 1, 0);
+            }
+            let seen = &mut self.seen[run.idler];
+            for &idle_ns in &run.idle_ns {
+                if *seen >= self.most {
+                    break;
+                }
+                *seen += 1;
+                self.found.add(idle_ns, 1);
+            }
+        }
     }
 }
 

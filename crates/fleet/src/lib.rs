@@ -10,6 +10,7 @@
 //! Memory: one row group of a recording for each thread, and eight bytes for each recording and setting.
 #![forbid(unsafe_code)]
 
+pub mod alike;
 pub mod choice;
 mod costs;
 mod folder;
@@ -20,7 +21,7 @@ mod table;
 
 pub use costs::{Costs, Fineness, Question, Unusable};
 pub use folder::{Classes, ClassesError, Row, recordings, vm_of};
-pub use rollout::{A_CLASS, Choice, Rollout, RolloutError, Used, rollout};
+pub use rollout::{A_CLASS, Choice, ChosenOn, Rollout, RolloutError, Used, rollout};
 pub use sketch::{Input, Sketch, SketchError};
 pub use split::{HeldOut, waves};
 pub use table::{FIELDS, write};

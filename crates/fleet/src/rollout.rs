@@ -1,5 +1,6 @@
 //! Reduce: the settings to roll out, and what they would have cost those that had no part in the choice.
 
+use crate::alike::{FirstLengths, Known};
 use crate::choice::{Matrix, best, choose};
 use crate::costs::Costs;
 use crate::folder::Row;
@@ -21,15 +22,28 @@ pub struct Rollout {
     pub held_out: String,
     /// VMs whose setting in force is not known: `today` is the default.
     pub today_is_default: usize,
-    /// VMs reported on that were given the best of several settings by their own costs, since they have neither a class nor
-    /// a part in the choice: of these the figures are in hindsight.
-    pub in_hindsight: usize,
+    /// VMs reported on that have neither a class nor a part in the choice: of several settings each was given the one that is
+    /// best for the VMs that idle like it at first ([`alike`](crate::alike)).
+    pub new_vms: usize,
+    /// How good each choice is on the VMs that it was made on.
+    pub chosen_on: Vec<ChosenOn>,
     /// Each choice for all VMs, and then for each class.
     pub choices: Vec<Choice>,
     /// For each choice of settings, in the order of `choices`, the index of the setting of each VM: of those that had a part
     /// in the choice too.
     #[serde(skip)]
     pub given: Vec<(String, BTreeMap<String, usize>)>,
+}
+
+/// What a choice costs those that it was made on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChosenOn {
+    /// As in [`Choice::choice`].
+    pub choice: String,
+    /// What they cost in sum \[ns\].
+    pub cost_ns: u128,
+    /// What no choice of as many settings can cost less than \[ns\]; the same where the choice was proven to be the best.
+    pub least_ns: u128,
 }
 
 /// What a choice of settings costs some VMs.
@@ -107,6 +121,7 @@ struct Vm<'a> {
     optimum_ns: u64,
     today_ns: u64,
     today_is_known: bool,
+    first: Option<FirstLengths>,
     cost_ns: Vec<u64>,
 }
 
@@ -153,11 +168,17 @@ pub fn rollout(
     let is_apart = !apart.is_empty();
 
     let units = Units::of(&fitted, settings.len());
+    let known = Known::new(
+        fitted.values().filter_map(|vm| vm.first.as_ref().map(|first| (first, vm.cost_ns.as_slice()))),
+    );
     let mut chosen: Vec<(String, Vec<usize>)> = vec![];
+    let mut chosen_on = vec![];
     for &number in numbers {
         let name = number_of(number as u128, "setting");
         if !chosen.iter().any(|(there, _)| *there == name) {
-            chosen.push((name, choose(&units.costs, number)));
+            let found = choose(&units.costs, number);
+            chosen_on.push(ChosenOn { choice: name.clone(), cost_ns: found.total, least_ns: found.least });
+            chosen.push((name, found.settings));
         }
     }
     if units.of_classes {
@@ -177,7 +198,7 @@ pub fn rollout(
     for (name, chosen) in &chosen {
         of_vms.push((
             name.clone(),
-            each(&|vm_name, vm| Has::Setting(units.given(vm_name, vm, chosen, &fitted))),
+            each(&|vm_name, vm| Has::Setting(units.given(vm_name, vm, chosen, &fitted, &known))),
         ));
     }
     let all = all_of(settings);
@@ -193,10 +214,13 @@ pub fn rollout(
         }
     }
     let several = chosen.iter().any(|(_, chosen)| chosen.len() > 1);
-    let unknown = |(name, _): &(&&str, &Vm<'_>)| !fitted.contains_key(**name);
+    let unknown = |(name, vm): &(&&str, &Vm<'_>)| {
+        !fitted.contains_key(**name) && vm.class.is_none_or(|class| !units.classes.contains_key(class))
+    };
     let given = chosen.iter().map(|(choice, chosen)| {
-        let setting =
-            |(name, vm): (&&str, &Vm<'_>)| ((*name).to_owned(), units.given(name, vm, chosen, &fitted));
+        let setting = |(name, vm): (&&str, &Vm<'_>)| {
+            ((*name).to_owned(), units.given(name, vm, chosen, &fitted, &known))
+        };
         (choice.clone(), fitted.iter().chain(reported).map(setting).collect())
     });
     Ok(Rollout {
@@ -204,7 +228,8 @@ pub fn rollout(
         vms_reported_on: reported.len(),
         held_out: if is_apart { held_out.words() } else { HeldOut::Nothing.words() },
         today_is_default: reported.values().filter(|vm| !vm.today_is_known).count(),
-        in_hindsight: if several && !units.of_classes { reported.iter().filter(unknown).count() } else { 0 },
+        new_vms: if several { reported.iter().filter(unknown).count() } else { 0 },
+        chosen_on,
         choices,
         given: given.collect(),
     })
@@ -237,6 +262,7 @@ fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
                     optimum_ns: costs.optimum_ns,
                     today_ns: costs.today_ns,
                     today_is_known: costs.today.is_some(),
+                    first: costs.first,
                     cost_ns: costs.cost_ns.clone(),
                 };
                 vms.insert(&row.vm, vm);
@@ -281,12 +307,15 @@ impl<'a> Units<'a> {
     }
 
     /// Which of the chosen settings a VM gets: that which is best for its class, else for its recordings that had a part in
-    /// the choice. Of a VM without either it is what is best for all where there are classes, else for itself.
-    fn given(&self, name: &str, vm: &Vm<'_>, chosen: &[usize], fitted: &Vms<'_>) -> usize {
+    /// the choice. Of a VM without either it is what is best for those that idle like it at first, else for all.
+    fn given(&self, name: &str, vm: &Vm<'_>, chosen: &[usize], fitted: &Vms<'_>, known: &Known<'_>) -> usize {
         let class = vm.class.and_then(|class| self.classes.get(class));
         let own = || fitted.get(name).map(|vm| &vm.cost_ns);
-        let rest = if self.of_classes { &self.all } else { &vm.cost_ns };
-        best(class.or_else(own).unwrap_or(rest), chosen)
+        match (class.or_else(own), &vm.first) {
+            (Some(costs), _) => best(costs, chosen),
+            (None, Some(first)) => known.setting(first, chosen),
+            (None, None) => best(&self.all, chosen),
+        }
     }
 }
 
@@ -377,6 +406,7 @@ mod tests {
             optimum_ns: cost_ns.iter().copied().min().unwrap() / 2,
             today_ns: cost_ns[1],
             today: None,
+            first: None,
             cost_ns: cost_ns.to_vec(),
         };
         Row { vm: vm_of(recording), recording: recording.to_owned(), costs: Ok(costs) }
@@ -427,7 +457,7 @@ mod tests {
 
     #[test]
     fn another_day_has_the_settings_of_the_first() {
-        let rows = [
+        let mut rows = [
             row("day1/a.parquet", None, &[10, 20, 40]),
             row("day1/b.parquet", None, &[100, 60, 30]),
             row("day2/a.parquet", None, &[50, 20, 10]),
@@ -436,9 +466,27 @@ mod tests {
         ];
         let folder = HeldOut::Folder("day2".to_owned());
         let found = rollout(&rows, &settings(3), &[2], &folder).unwrap();
+        // Of the new one nothing is known: of both it gets the one that costs all less.
         let two = find(&found, "2 settings", None);
-        assert_eq!((two.cost_ns, two.vms), (50 + 30 + 1, 3));
-        assert_eq!(found.in_hindsight, 1);
+        assert_eq!((two.cost_ns, two.vms, found.new_vms), (50 + 30 + 3, 3, 1));
+        assert_eq!((found.chosen_on[0].cost_ns, found.chosen_on[0].least_ns), (40, 40));
+        // With its first idle times it gets that of those that idle like it.
+        let mut first = [FirstLengths::default(); 2];
+        (0..2).for_each(|at| first[at].add([5_000, 900_000][at], 100));
+        for (row, first) in rows.iter_mut().zip([0, 1, 0, 1, 0].map(|at| first[at])) {
+            row.costs.as_mut().unwrap().first = Some(first);
+        }
+        let many: Vec<Row> = (0..40)
+            .map(|vm| Row {
+                vm: format!("vm{vm}"),
+                recording: format!("day1/vm{vm}.parquet"),
+                ..rows[vm % 2].clone()
+            })
+            .chain(rows.iter().cloned())
+            .collect();
+        let two = rollout(&many, &settings(3), &[2], &folder).unwrap();
+        assert_eq!(two.given[0].1["new"], two.given[0].1["vm0"]);
+        assert_eq!(find(&two, "2 settings", None).cost_ns, 50 + 30 + 1);
         let none = HeldOut::Folder("day3".to_owned());
         let error = rollout(&rows, &settings(3), &[2], &none).unwrap_err();
         assert_eq!(error, RolloutError::NothingHeldOut { folder: "day3".to_owned() });

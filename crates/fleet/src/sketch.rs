@@ -25,6 +25,7 @@
 //! sketch is that of the recordings each replayed by itself: windows begin at zero in each part, as they do where
 //! `dwell fleet` reads the parts.
 
+use crate::alike::FirstLengths;
 use crate::costs::{Unusable, Usable, fits, label_of, possible};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -430,6 +431,15 @@ impl Sketch {
     /// The time recorded, summed up over the recordings \[ns\].
     pub fn span_ns(&self) -> u64 {
         self.header.span_ns
+    }
+
+    /// Its idle times as the first ones of a recording, which a sketch has not: those of all that it is of.
+    pub(crate) fn first_lengths(&self) -> FirstLengths {
+        let mut all = FirstLengths::default();
+        self.lengths.iter().chain(&self.cut_short).for_each(|(_, bin)| {
+            all.add(bin.sum_ns / bin.episodes.max(1), bin.episodes);
+        });
+        all
     }
 
     /// How many recordings it is of.
@@ -909,7 +919,7 @@ mod tests {
             );
             assert!(found.optimum_ns as f64 <= exact.optimum_ns as f64 * (1.0 + OPTIMUM_ERROR));
             assert_eq!(is_edge(Nanos(halt_cost)), bound == 0, "{halt_cost}");
-            assert_eq!(crate::Costs { optimum_ns: exact.optimum_ns, ..found }, exact);
+            assert_eq!(crate::Costs { optimum_ns: exact.optimum_ns, first: exact.first, ..found }, exact);
         }
     }
 
@@ -958,13 +968,8 @@ mod tests {
         assert!(refused(&|bad| bad.header.layer = "attic".to_owned()).contains("no layer"));
         assert!(refused(&|bad| *bad.pairs.values_mut().next().unwrap() = 1_000).contains("pairs"));
         let long = Bin { episodes: 1, sum_ns: 1 };
-        assert!(
-            refused(&|bad| assert!(bad.lengths.insert(EDGES[90], long).is_none())).contains("cannot add up")
-        );
-        assert!(
-            refused(&|bad| assert!(bad.lengths.insert(EDGES[90] + 1, long).is_none()))
-                .contains("no bin ends")
-        );
+        assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90], long)).contains("cannot add up"));
+        assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90] + 1, long)).contains("no bin ends"));
         let rule = |bad: &mut Sketch| {
             bad.rules.get_mut("host").unwrap().settings.values_mut().next().unwrap().halts = 999
         };

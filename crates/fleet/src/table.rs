@@ -10,7 +10,7 @@ const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
 }
 
 /// The columns. Those of a recording that does not count are null, and `error` has the reason.
-pub const FIELDS: [Field; 12] = [
+pub const FIELDS: [Field; 13] = [
     field("vm", Kind::Text, true),
     field("recording", Kind::Text, true),
     field("layer", Kind::Text, false),
@@ -21,6 +21,7 @@ pub const FIELDS: [Field; 12] = [
     field("optimum_ns", Kind::Signed, false),
     field("today_ns", Kind::Signed, false),
     field("today", Kind::Text, false),
+    field("first_lengths", Kind::SignedList, false),
     field("cost_ns", Kind::SignedList, false),
     field("error", Kind::Text, false),
 ];
@@ -60,6 +61,11 @@ fn row_group<W: Write + Send>(table: &mut TableWriter<W>, rows: &[Row]) -> Resul
     };
     let lists: Vec<Vec<i64>> =
         costs().map(|costs| costs.cost_ns.iter().map(|cost| cost.cast_signed()).collect()).collect();
+    let with_first = has(&|costs| costs.first.is_some());
+    let first: Vec<Vec<i64>> = costs()
+        .filter_map(|costs| costs.first.as_ref())
+        .map(|first| first.numbers().iter().map(|number| number.cast_signed()).collect())
+        .collect();
     table.row_group([
         (Values::Text(rows.iter().map(|row| row.vm.as_str()).collect()), None),
         (Values::Text(rows.iter().map(|row| row.recording.as_str()).collect()), None),
@@ -71,6 +77,7 @@ fn row_group<W: Write + Send>(table: &mut TableWriter<W>, rows: &[Row]) -> Resul
         (signed(&|costs| costs.optimum_ns), Some(&counts[..])),
         (signed(&|costs| costs.today_ns), Some(&counts[..])),
         (Values::Text(today.iter().map(String::as_str).collect()), Some(&has_today[..])),
+        (Values::SignedList(first.iter().map(Vec::as_slice).collect()), Some(&with_first[..])),
         (Values::SignedList(lists.iter().map(Vec::as_slice).collect()), Some(&counts[..])),
         (
             Values::Text(

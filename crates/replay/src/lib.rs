@@ -38,7 +38,7 @@ pub use bank::Bank;
 pub use catalogue::{Catalogue, ParseRuleError};
 pub use counts::Counts;
 pub use dwell_policy::catalogue::Terms;
-pub use pass::{ReplayError, Replayed, replay};
+pub use pass::{ReplayError, Replayed, replay, replay_and_see};
 pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Halves, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span};

@@ -1,7 +1,7 @@
 //! One pass over all episodes of a source: what rules would have cost, and the lower bound.
 
 use crate::bound::OptimumBound;
-use crate::{Bank, Counts, Overlapping, Rule, RuleError, Source, SourceError, Span};
+use crate::{Bank, Batch, Counts, Overlapping, Rule, RuleError, Source, SourceError, Span};
 use dwell_policy::Nanos;
 
 /// What a pass found.
@@ -39,12 +39,25 @@ pub fn replay(
     halt_cost: Nanos,
     progress: &dyn Fn(u64),
 ) -> Result<Replayed, ReplayError> {
+    replay_and_see(source, rules, halt_cost, &mut |batch| progress(batch.episodes() as u64))
+}
+
+/// As [`replay`]; `see` gets each batch of episodes after it was replayed.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay_and_see(
+    source: &dyn Source,
+    rules: &[Rule],
+    halt_cost: Nanos,
+    see: &mut dyn FnMut(&Batch),
+) -> Result<Replayed, ReplayError> {
     let mut bank = Bank::new(rules, source.handlers())?;
     let mut optimum = OptimumBound::new(halt_cost);
     let span = source.visit(0..u64::MAX, &mut |batch| {
         bank.feed(batch);
         optimum.feed(batch);
-        progress(batch.episodes() as u64);
+        see(batch);
     })?;
     let span = source.time_recorded().unwrap_or(span);
     let optimum = optimum.counts();

@@ -70,6 +70,14 @@ for all VMs. ``cost_ns`` is the sum over the VMs [ns]. Regret is cost above that
 """
 
 
+class ChosenOn(TypedDict):
+    """What a choice costs the VMs that it was made on [ns], and what no choice of as many settings can cost less than."""
+
+    choice: str
+    cost_ns: int
+    least_ns: int
+
+
 class Rollout(TypedDict):
     """The choices, and what they were chosen and are reported on."""
 
@@ -78,8 +86,10 @@ class Rollout(TypedDict):
     held_out: str
     today_is_default: int
     """VMs whose setting in force is not known."""
-    in_hindsight: int
-    """VMs that got the best of several settings by their own costs."""
+    new_vms: int
+    """VMs with neither a class nor a part in the choice: they got the setting of the VMs that idle like them at first."""
+    chosen_on: list[ChosenOn]
+    """How good each choice is on the VMs that it was made on."""
     choices: list[Choice]
     """Each choice for all VMs (``class`` is ``None``), and then for each class."""
 
@@ -136,7 +146,8 @@ def costs(
     that include the wakeup latency; ``label`` names a key of the metadata whose value is the ``class``.
 
     The columns are ``vm`` (the name of the file without folders and extension), ``recording``, ``layer``, ``class``, ``episodes``,
-    ``idlers``, ``span_ns``, ``optimum_ns``, ``today_ns`` and ``today`` (the setting in force), ``cost_ns`` (a list with as
+    ``idlers``, ``span_ns``, ``optimum_ns``, ``today_ns`` and ``today`` (the setting in force), ``first_lengths`` (the
+    first idle times in bins that double from 1 us on, by which a new VM gets its setting), ``cost_ns`` (a list with as
     many integers as there are ``settings()``) and ``error``. A recording that cannot be used has an ``error``, and null
     elsewhere.
 

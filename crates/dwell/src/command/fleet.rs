@@ -214,13 +214,23 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
             vms(found.today_is_default)
         ));
     }
-    if found.in_hindsight > 0 {
+    if found.new_vms > 0 {
         notes.push(format!(
-            "{} had no part in the choice and {} no class: of several settings each got the best for its own recording, in \
-             hindsight",
-            vms(found.in_hindsight),
-            if found.in_hindsight == 1 { "has" } else { "have" },
+            "{} had no part in the choice and {} no class: of several settings each got the one that is best for the VMs \
+             whose first idle times are most like its own",
+            vms(found.new_vms),
+            if found.new_vms == 1 { "has" } else { "have" },
         ));
+    }
+    for chosen in &found.chosen_on {
+        if chosen.least_ns < chosen.cost_ns {
+            notes.push(format!(
+                "`{}` was not proven to be the best choice on the VMs it was made on: none costs less by more than {:.2} %",
+                chosen.choice,
+                // Rounded up: the bound has to hold.
+                (10_000.0 * (1.0 - chosen.least_ns as f64 / chosen.cost_ns as f64)).ceil() / 100.0
+            ));
+        }
     }
     let classed = rows.iter().any(|row| row.costs.as_ref().is_ok_and(|costs| costs.class.is_some()));
     if let Some(class) = args.class.as_ref().filter(|_| !classed) {
