@@ -152,9 +152,15 @@ fn targets_hold_over_seeds_and_random_changes() {
 #[test]
 fn seeds_are_accepted() {
     use dwell_knobs::{journal, libvirt, plan::Plan};
-    use dwell_recording::Reader;
+    use dwell_recording::{Reader, timer::TimerRecording};
     let text = |seed: &Vec<u8>| String::from_utf8(seed.clone()).unwrap();
-    assert!(seeds::of("parquet").into_iter().all(|seed| Reader::from_bytes("seed", seed).is_ok()));
+    let timers = |seed: Vec<u8>| TimerRecording::from_bytes("seed", seed).is_ok();
+    assert!(
+        seeds::of("parquet")
+            .into_iter()
+            .all(|seed| Reader::from_bytes("seed", seed.clone()).is_ok() || timers(seed))
+    );
+    assert_eq!(seeds::of("parquet").into_iter().filter(|seed| timers(seed.clone())).count(), 2);
     assert!(
         seeds::of("sketch").into_iter().all(|seed| dwell_fleet::Sketch::from_bytes("seed", seed).is_ok())
     );

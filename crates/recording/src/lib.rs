@@ -28,6 +28,8 @@
 //! [`Contents`], counts and the list of idlers. Unknown keys in the JSON are kept. Anything else that is not understood
 //! is refused by name.
 //!
+//! A recording of [timers](timer) is another table, with the same metadata.
+//!
 //! # The way in and out
 //!
 //! [`Writer`] and [`Reader`] for the file, [`summary`] for what a recording holds; the crate `dwell-trace` makes
@@ -57,6 +59,7 @@ pub mod summary;
 pub mod table;
 mod table_reader;
 mod thrift;
+pub mod timer;
 mod writer;
 
 pub use causes::with_causes;

@@ -1,12 +1,13 @@
 //! What is checked when a recording is opened.
 
-use crate::columns::COLUMNS;
+use crate::columns::fields;
 use crate::contents::Contents;
 use crate::decode::guard;
 use crate::footer;
 use crate::metadata::Metadata;
 use crate::storage::Storage;
-use crate::table::Kind;
+use crate::table::{Field, Kind};
+use crate::timer::{TIMERS_KEY, TimerContents};
 use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY, SKETCH_FORMAT};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
@@ -24,6 +25,8 @@ use std::path::{Path, PathBuf};
 /// Writers make groups of about a million rows; a file that claims far more is damaged, or needs more memory than a
 /// reader should take without asking.
 const MAX_ROWS: i64 = 1 << 22;
+/// The same of a recording of timers, which takes about 400 bytes a row while a row group is read.
+const MAX_TIMER_ROWS: i64 = 1 << 20;
 
 /// Why a file was not opened as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,22 @@ pub enum OpenError {
     /// A sketch, which `dwell-fleet` reads.
     #[error("{path}: a sketch, which has costs and no episodes; `dwell fleet` reads it")]
     Sketch {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A recording of timers, where one of idle times is wanted.
+    #[error(
+        "{path}: this is a recording of timers and VM exits, without idle times; `dwell info` and `dwell exits` read it"
+    )]
+    Timers {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A recording of idle times, where one of timers is wanted.
+    #[error(
+        "{path}: this is a recording of idle times, without timers and VM exits; `dwell record timer` makes one with them"
+    )]
+    NoTimers {
         /// The file.
         path: PathBuf,
     },
@@ -116,30 +135,69 @@ pub enum OpenError {
     },
 }
 
-/// A file that is a recording as far as its footer shows; no row has been read.
-pub(crate) struct Opened {
+/// A file that is a recording as far as its footer shows; no row has been read. Its contents are of type `C`.
+pub(crate) struct Opened<C> {
     pub(crate) file: SerializedFileReader<Storage>,
     pub(crate) metadata: Metadata,
-    pub(crate) contents: Contents,
-    pub(crate) places: [Option<usize>; COLUMNS.len()],
+    pub(crate) contents: C,
+    /// For each column of the format its place in the file.
+    pub(crate) places: Vec<Option<usize>>,
     pub(crate) other_columns: Vec<String>,
 }
 
-impl Opened {
-    pub(crate) fn new(path: &Path, storage: Storage) -> Result<Opened, OpenError> {
-        let file = parquet(path, storage)?;
+impl Opened<Contents> {
+    /// A recording of idle times.
+    pub(crate) fn new(path: &Path, storage: Storage) -> Result<Opened<Contents>, OpenError> {
+        let file = open(path, storage)?;
+        if value(path, file.metadata(), TIMERS_KEY).is_ok() {
+            return Err(OpenError::Timers { path: path.to_owned() });
+        }
+        Opened::of(path, file, CONTENTS_KEY, fields(), MAX_ROWS, check)
+    }
+}
+
+impl Opened<TimerContents> {
+    /// A recording of timers.
+    pub(crate) fn timers(path: &Path, storage: Storage) -> Result<Opened<TimerContents>, OpenError> {
+        let file = open(path, storage)?;
         let footer = file.metadata();
-        let format = value(path, footer, FORMAT_KEY)?;
-        if format == SKETCH_FORMAT {
-            return Err(OpenError::Sketch { path: path.to_owned() });
+        if value(path, footer, TIMERS_KEY).is_err() && value(path, footer, CONTENTS_KEY).is_ok() {
+            return Err(OpenError::NoTimers { path: path.to_owned() });
         }
-        if format != FORMAT {
-            return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
-        }
+        let fields = crate::timer::FIELDS.iter().copied();
+        Opened::of(path, file, TIMERS_KEY, fields, MAX_TIMER_ROWS, TimerContents::check)
+    }
+}
+
+fn open(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, OpenError> {
+    let file = parquet(path, storage)?;
+    let format = value(path, file.metadata(), FORMAT_KEY)?;
+    if format == SKETCH_FORMAT {
+        return Err(OpenError::Sketch { path: path.to_owned() });
+    }
+    if format != FORMAT {
+        return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
+    }
+    Ok(file)
+}
+
+impl<C: DeserializeOwned> Opened<C> {
+    /// The contents are under `key`; `check` compares them with the number of rows.
+    fn of(
+        path: &Path,
+        file: SerializedFileReader<Storage>,
+        key: &'static str,
+        fields: impl Iterator<Item = Field>,
+        most_rows: i64,
+        check: impl FnOnce(&C, u64) -> Result<(), String>,
+    ) -> Result<Opened<C>, OpenError> {
+        let footer = file.metadata();
         let metadata = json(path, footer, METADATA_KEY)?;
-        let contents = json(path, footer, CONTENTS_KEY)?;
-        let (places, other_columns) = find_columns(path, footer)?;
-        check(footer, &contents).map_err(|what| OpenError::Contradiction { path: path.to_owned(), what })?;
+        let contents = json(path, footer, key)?;
+        let (places, other_columns) = find_columns(path, footer, fields)?;
+        rows(footer, most_rows)
+            .and_then(|rows| check(&contents, rows))
+            .map_err(|what| OpenError::Contradiction { path: path.to_owned(), what })?;
         Ok(Opened { file, metadata, contents, places, other_columns })
     }
 }
@@ -177,30 +235,34 @@ pub(crate) fn json<T: DeserializeOwned>(
     })
 }
 
-type Places = [Option<usize>; COLUMNS.len()];
-
-fn find_columns(path: &Path, footer: &ParquetMetaData) -> Result<(Places, Vec<String>), OpenError> {
+fn find_columns(
+    path: &Path,
+    footer: &ParquetMetaData,
+    fields: impl Iterator<Item = Field>,
+) -> Result<(Vec<Option<usize>>, Vec<String>), OpenError> {
     let found = footer.file_metadata().schema_descr().columns();
-    let mut places = [None; COLUMNS.len()];
-    for (column, place) in COLUMNS.iter().zip(&mut places) {
-        *place = found.iter().position(|descriptor| descriptor.path().string() == column.name);
-        match *place {
+    let mut places = vec![];
+    for field in fields {
+        let place = found.iter().position(|descriptor| descriptor.path().string() == field.name);
+        match place {
             Some(at) => found
                 .get(at)
-                .map_or(Ok(()), |descriptor| check_type(path, column.name, column.kind, descriptor))?,
-            None if column.required => {
-                let kind = column.kind.describe();
-                return Err(OpenError::NoColumn { path: path.to_owned(), column: column.name, kind });
+                .map_or(Ok(()), |descriptor| check_type(path, field.name, field.kind, descriptor))?,
+            None if field.required => {
+                let kind = field.kind.describe();
+                return Err(OpenError::NoColumn { path: path.to_owned(), column: field.name, kind });
             }
             None => {}
         }
+        places.push(place);
     }
     let others = found
         .iter()
         .enumerate()
         .filter(|(at, _)| !places.contains(&Some(*at)))
-        .map(|(_, descriptor)| descriptor.path().string());
-    Ok((places, others.collect()))
+        .map(|(_, descriptor)| descriptor.path().string())
+        .collect();
+    Ok((places, others))
 }
 
 pub(crate) fn check_type(
@@ -236,17 +298,22 @@ pub(crate) fn check_type(
     })
 }
 
-fn check(footer: &ParquetMetaData, contents: &Contents) -> Result<(), String> {
+/// How many rows there are in all, none of the row groups with more than `most`.
+fn rows(footer: &ParquetMetaData, most: i64) -> Result<u64, String> {
     let mut rows: u64 = 0;
     for (index, group) in footer.row_groups().iter().enumerate() {
         let count = group.num_rows();
-        if !(0..=MAX_ROWS).contains(&count) {
+        if !(0..=most).contains(&count) {
             return Err(format!(
-                "row group {index} claims {count} rows, and at most {MAX_ROWS} are read; write it with smaller row groups"
+                "row group {index} claims {count} rows, and at most {most} are read; write it with smaller row groups"
             ));
         }
         rows = rows.saturating_add(count.unsigned_abs());
     }
+    Ok(rows)
+}
+
+fn check(contents: &Contents, rows: u64) -> Result<(), String> {
     let idlers: u64 = contents.idlers.iter().fold(0, |sum, idler| sum.saturating_add(idler.episodes));
     if rows != contents.episodes || idlers != contents.episodes {
         return Err(format!(

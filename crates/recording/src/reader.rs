@@ -76,13 +76,11 @@ pub enum ReadError {
 /// # }
 /// ```
 pub struct Reader {
-    path: PathBuf,
-    file: SerializedFileReader<Storage>,
-    storage: Storage,
+    groups: RowGroups,
     metadata: Metadata,
     contents: Contents,
     /// For each of [`COLUMNS`] its place in the file.
-    places: [Option<usize>; COLUMNS.len()],
+    places: Vec<Option<usize>>,
     other_columns: Vec<String>,
     idlers: HashMap<String, u32>,
     handlers: Vec<HashMap<String, u32>>,
@@ -102,16 +100,15 @@ impl Reader {
     }
 
     fn new(path: &Path, storage: Storage) -> Result<Reader, OpenError> {
-        let Opened { file, metadata, contents, places, other_columns } = Opened::new(path, storage.clone())?;
+        let Opened { file, metadata, contents, places, other_columns } =
+            Opened::<Contents>::new(path, storage.clone())?;
         let number = |names: &mut dyn Iterator<Item = &String>| -> HashMap<String, u32> {
             (0..).zip(names).map(|(number, name)| (name.clone(), number)).collect()
         };
         let idlers = number(&mut contents.idlers.iter().map(|idler| &idler.name));
         let handlers = contents.idlers.iter().map(|idler| number(&mut idler.handlers.iter())).collect();
         Ok(Reader {
-            path: path.to_owned(),
-            file,
-            storage,
+            groups: RowGroups { path: path.to_owned(), file, storage },
             metadata,
             contents,
             places,
@@ -153,15 +150,12 @@ impl Reader {
 
     /// Number of row groups.
     pub fn row_groups(&self) -> usize {
-        self.file.metadata().num_row_groups()
+        self.groups.len()
     }
 
     /// Number of episodes in a row group; 0 if there is no such row group.
     pub fn row_group_rows(&self, row_group: usize) -> u64 {
-        if row_group >= self.row_groups() {
-            return 0;
-        }
-        u64::try_from(self.file.metadata().row_group(row_group).num_rows()).unwrap_or(0)
+        self.groups.rows(row_group).unwrap_or(0) as u64
     }
 
     /// Columns of the file that are none of a recording's, and are not read.
@@ -172,19 +166,14 @@ impl Reader {
     /// Reads `columns` of row group number `row_group` into `chunk`, and empties what was there.
     pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear();
-        let row_groups = self.row_groups();
-        if row_group >= row_groups {
-            return Err(ReadError::NoSuchRowGroup { path: self.path.clone(), row_group, row_groups });
-        }
-        let rows = self.file.metadata().row_group(row_group).num_rows();
-        chunk.rows = usize::try_from(rows).unwrap_or(0);
+        chunk.rows = self.groups.rows(row_group)?;
         // `ready` is numbered by idler, so it cannot be read without.
         let with_idler = columns.contains(Columns::READY) && !columns.contains(Columns::IDLER);
         let wanted = if with_idler { columns | Columns::IDLER } else { columns };
-        for (column, place) in COLUMNS.iter().zip(self.places).filter(|(c, _)| wanted.contains(c.set)) {
+        for (column, &place) in COLUMNS.iter().zip(&self.places).filter(|(c, _)| wanted.contains(c.set)) {
             if let Err(failure) = guard(|| self.read_column(row_group, column, place, chunk)) {
                 chunk.clear();
-                return Err(self.error(row_group, column.name, failure));
+                return Err(self.groups.error(row_group, column.name, failure));
             }
         }
         if with_idler {
@@ -194,7 +183,7 @@ impl Reader {
             Some((row, column)) => {
                 chunk.clear();
                 let what = "the episode is outside of the span that the file claims".to_owned();
-                Err(self.error(row_group, column, Failure::Value { row, what }))
+                Err(self.groups.error(row_group, column, Failure::Value { row, what }))
             }
             None => Ok(()),
         }
@@ -216,7 +205,7 @@ impl Reader {
         place: Option<usize>,
         chunk: &mut Chunk,
     ) -> Result<(), Failure> {
-        let input = self.input(row_group, place)?;
+        let input = self.groups.input(row_group, place)?;
         let Chunk { rows, scratch, .. } = chunk;
         let rows = *rows;
         match column.set {
@@ -260,7 +249,42 @@ impl Reader {
         }
     }
 
-    fn input(&self, row_group: usize, place: Option<usize>) -> Result<Input, ParquetError> {
+    /// The one idler of a row group, where its statistics say that there is but one. Decoding a name for each row
+    /// costs more than reading a column of integers, and most recordings are of one idler.
+    fn only_idler(&self, row_group: usize, place: Option<usize>) -> Option<u32> {
+        let statistics = self.groups.file.metadata().row_group(row_group).column(place?).statistics()?;
+        let exact = statistics.min_is_exact() && statistics.max_is_exact();
+        let (min, max) = (statistics.min_bytes_opt()?, statistics.max_bytes_opt()?);
+        if !exact || min != max || statistics.null_count_opt() != Some(0) {
+            return None;
+        }
+        self.idlers.get(std::str::from_utf8(min).ok()?).copied()
+    }
+}
+
+/// The row groups of an open file.
+pub(crate) struct RowGroups {
+    pub(crate) path: PathBuf,
+    pub(crate) file: SerializedFileReader<Storage>,
+    pub(crate) storage: Storage,
+}
+
+impl RowGroups {
+    pub(crate) fn len(&self) -> usize {
+        self.file.metadata().num_row_groups()
+    }
+
+    /// Number of rows in a row group.
+    pub(crate) fn rows(&self, row_group: usize) -> Result<usize, ReadError> {
+        let row_groups = self.len();
+        if row_group >= row_groups {
+            return Err(ReadError::NoSuchRowGroup { path: self.path.clone(), row_group, row_groups });
+        }
+        Ok(usize::try_from(self.file.metadata().row_group(row_group).num_rows()).unwrap_or(0))
+    }
+
+    /// The column at this place of the file.
+    pub(crate) fn input(&self, row_group: usize, place: Option<usize>) -> Result<Input, ParquetError> {
         let Some(place) = place else { return Ok(Input::Absent) };
         let group = self.file.metadata().row_group(row_group);
         pages::check(&self.storage, group.column(place), group.num_rows().unsigned_abs())?;
@@ -269,19 +293,7 @@ impl Reader {
         Ok(Input::Present { reader, nullable })
     }
 
-    /// The one idler of a row group, where its statistics say that there is but one. Decoding a name for each row
-    /// costs more than reading a column of integers, and most recordings are of one idler.
-    fn only_idler(&self, row_group: usize, place: Option<usize>) -> Option<u32> {
-        let statistics = self.file.metadata().row_group(row_group).column(place?).statistics()?;
-        let exact = statistics.min_is_exact() && statistics.max_is_exact();
-        let (min, max) = (statistics.min_bytes_opt()?, statistics.max_bytes_opt()?);
-        if !exact || min != max || statistics.null_count_opt() != Some(0) {
-            return None;
-        }
-        self.idlers.get(std::str::from_utf8(min).ok()?).copied()
-    }
-
-    fn error(&self, row_group: usize, column: &'static str, failure: Failure) -> ReadError {
+    pub(crate) fn error(&self, row_group: usize, column: &'static str, failure: Failure) -> ReadError {
         let path = self.path.clone();
         match failure {
             Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source: source.into() },

@@ -78,6 +78,14 @@ pub enum WriteError {
         /// The number.
         idler: u32,
     },
+    /// A row of a recording of timers is not one that may be.
+    #[error("row {row}: {what}")]
+    Row {
+        /// Which of all rows pushed, from 0.
+        row: u64,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The schema or the metadata could not be written.
     #[error("cannot write the {part} of the recording")]
     Frame {

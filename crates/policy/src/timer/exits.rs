@@ -59,6 +59,30 @@ pub enum Fire {
     WokenUp,
 }
 
+impl Fire {
+    /// Every kind.
+    pub const ALL: [Fire; 6] = [
+        Fire::HvTimerExit,
+        Fire::HostInterrupt,
+        Fire::RescheduleIpi,
+        Fire::Posted,
+        Fire::AlreadyOutside,
+        Fire::WokenUp,
+    ];
+
+    /// The name used in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fire::HvTimerExit => "hv-timer-exit",
+            Fire::HostInterrupt => "host-interrupt",
+            Fire::RescheduleIpi => "reschedule-ipi",
+            Fire::Posted => "posted",
+            Fire::AlreadyOutside => "already-outside",
+            Fire::WokenUp => "woken-up",
+        }
+    }
+}
+
 impl fmt::Display for Fire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -43,6 +43,20 @@ pub enum VcpuState {
     Blocked,
 }
 
+impl VcpuState {
+    /// Every state.
+    pub const ALL: [VcpuState; 3] = [VcpuState::InGuestMode, VcpuState::OutsideGuestMode, VcpuState::Blocked];
+
+    /// The name used in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            VcpuState::InGuestMode => "in-guest-mode",
+            VcpuState::OutsideGuestMode => "outside-guest-mode",
+            VcpuState::Blocked => "blocked",
+        }
+    }
+}
+
 /// When KVM may post a timer interrupt: the rules that were merged, and the proposals between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PostingPredicate {

@@ -1,0 +1,138 @@
+//! A whole recording of timers in memory.
+
+use super::{ExitRow, TimerReader, TimerRow, TimerWriter};
+use crate::metadata::Metadata;
+use crate::open::OpenError;
+use crate::reader::ReadError;
+use crate::{Layer, WriteError};
+use std::path::{Path, PathBuf};
+
+/// Rows that a recording in memory has at most: about 1.5 GB. [`TimerReader`] reads any number.
+pub const MOST_ROWS: u64 = 1 << 24;
+
+/// A recording of timers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimerRecording {
+    /// What the recording says about itself; its layer is [`Layer::Timer`].
+    pub metadata: Metadata,
+    /// The names of the vCPUs.
+    pub vcpus: Vec<String>,
+    /// The exit reasons, by the kernel's names.
+    pub reasons: Vec<String>,
+    /// The timers, in the order in which they became complete.
+    pub timers: Vec<TimerRow>,
+    /// The exits, in order of their ends.
+    pub exits: Vec<ExitRow>,
+}
+
+/// Why a recording was not read into memory.
+#[derive(Debug, thiserror::Error)]
+pub enum TimerRecordingError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It would take too much memory.
+    #[error(
+        "{path}: {rows} timers and exits, and at most {MOST_ROWS} are read into memory; record for a shorter time"
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// How many there are.
+        rows: u64,
+    },
+}
+
+impl Default for TimerRecording {
+    /// An empty one.
+    fn default() -> TimerRecording {
+        TimerRecording {
+            metadata: Metadata::new(Layer::Timer),
+            vcpus: vec![],
+            reasons: vec![],
+            timers: vec![],
+            exits: vec![],
+        }
+    }
+}
+
+impl TimerRecording {
+    /// Reads the recording at `path`.
+    ///
+    /// # Errors
+    /// [`TimerRecordingError`].
+    pub fn open(path: &Path) -> Result<TimerRecording, TimerRecordingError> {
+        TimerRecording::read(&TimerReader::open(path)?, path)
+    }
+
+    /// Reads a recording that is in memory; errors call it by `name`.
+    ///
+    /// # Errors
+    /// [`TimerRecordingError`].
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<TimerRecording, TimerRecordingError> {
+        TimerRecording::read(&TimerReader::from_bytes(name, bytes)?, Path::new(name))
+    }
+
+    fn read(reader: &TimerReader, path: &Path) -> Result<TimerRecording, TimerRecordingError> {
+        let contents = reader.contents();
+        let rows = contents.timers().saturating_add(contents.exits());
+        if rows > MOST_ROWS {
+            return Err(TimerRecordingError::TooLong { path: path.to_owned(), rows });
+        }
+        let mut recording = TimerRecording {
+            metadata: reader.metadata().clone(),
+            vcpus: contents.vcpus.iter().map(|vcpu| vcpu.name.clone()).collect(),
+            reasons: contents.reasons.clone(),
+            timers: vec![],
+            exits: vec![],
+        };
+        for row_group in 0..reader.row_groups() {
+            let rows = reader.read(row_group)?;
+            recording.timers.extend(rows.timers);
+            recording.exits.extend(rows.exits);
+        }
+        Ok(recording)
+    }
+
+    /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it, else from the
+    /// first row to the last time in a row.
+    pub fn span_ns(&self) -> u64 {
+        let timers = self.timers.iter().map(|timer| (timer.armed_ns, timer.last_ns()));
+        let exits = self.exits.iter().map(|exit| (exit.start_ns, exit.last_ns()));
+        let rows =
+            timers.chain(exits).reduce(|(first, last), (start, end)| (first.min(start), last.max(end)));
+        super::reader::span_ns(&self.metadata, rows)
+    }
+
+    /// Puts it into a file at `path`.
+    ///
+    /// # Errors
+    /// [`WriteError`]: what writing fails with, and where a row refers to a name that is not there.
+    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
+        let mut writer = TimerWriter::create(path, self.metadata.clone())?;
+        self.push_all(&mut writer)?;
+        writer.finish()?;
+        Ok(())
+    }
+
+    pub(super) fn push_all<W: std::io::Write + Send>(
+        &self,
+        writer: &mut TimerWriter<W>,
+    ) -> Result<(), WriteError> {
+        let vcpus: Vec<u32> = self.vcpus.iter().map(|name| writer.vcpu(name)).collect();
+        let reasons: Vec<u32> = self.reasons.iter().map(|name| writer.reason(name)).collect();
+        // A name that is not there remains a number that the writer refuses.
+        let of = |numbers: &[u32], number: u32| numbers.get(number as usize).copied().unwrap_or(u32::MAX);
+        for timer in &self.timers {
+            writer.push_timer(&TimerRow { vcpu: of(&vcpus, timer.vcpu), ..*timer })?;
+        }
+        for exit in &self.exits {
+            let (vcpu, reason) = (of(&vcpus, exit.vcpu), of(&reasons, exit.reason));
+            writer.push_exit(&ExitRow { vcpu, reason, ..*exit })?;
+        }
+        Ok(())
+    }
+}
