@@ -90,6 +90,12 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
     /// There is nothing to do until an event comes or `timeout` is over (`None`: until an event comes).
     #[inline]
     pub fn idle(&mut self, timeout: Option<Duration>) -> Idle<'_, P, C, R> {
+        let wait = self.begin(timeout);
+        Idle { idler: self, wait }
+    }
+
+    #[inline]
+    pub(crate) fn begin(&mut self, timeout: Option<Duration>) -> Wait {
         let start = self.clock.now();
         let wanted = match self.woke {
             Some(woke) => self.policy.window_after(start.saturating_sub(woke)),
@@ -103,10 +109,9 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
             window = Nanos::ZERO;
             alone = Some(Nanos::ZERO);
         }
-        Idle {
+        Wait {
             // Within a short window the next reading comes after one look.
             looks: if window.get() < QUICK { 1 } else { self.stride },
-            idler: self,
             start,
             wanted,
             window,
@@ -149,6 +154,37 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
 #[must_use = "a wait that is not finished with `wakes` teaches the policy nothing"]
 pub struct Idle<'a, P, C, R = ()> {
     idler: &'a mut Idler<P, C, R>,
+    wait: Wait,
+}
+
+impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
+    /// Whether to look for events once more. Pauses for a moment, for the sake of the CPU's other thread.
+    #[inline]
+    pub fn polls(&mut self) -> bool {
+        self.wait.polls(self.idler)
+    }
+
+    /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look and no sleep.
+    #[inline]
+    pub fn halts(&mut self) -> Option<Duration> {
+        self.wait.halts()
+    }
+
+    /// How long it has been, at the last reading of the clock.
+    pub const fn elapsed(&self) -> Nanos {
+        self.wait.elapsed
+    }
+
+    /// There is something to do: handlers `ready` have it. Empty where that is not known, or where the time-out is over.
+    #[inline]
+    pub fn wakes(self, ready: &[u32]) {
+        self.wait.wakes(self.idler, ready);
+    }
+}
+
+/// What is kept of a wait while it lasts.
+#[derive(Debug)]
+pub(crate) struct Wait {
     start: Nanos,
     /// The policy's window.
     wanted: Nanos,
@@ -164,11 +200,10 @@ pub struct Idle<'a, P, C, R = ()> {
     alone: Option<Nanos>,
 }
 
-impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
-    /// Whether to look for events once more. Pauses for a moment, for the sake of the CPU's other thread.
+impl Wait {
     #[inline]
-    pub fn polls(&mut self) -> bool {
-        if self.window == Nanos::ZERO || (self.looks == 0 && !self.goes_on()) {
+    pub(crate) fn polls<P: Policy, C: Clock, R>(&mut self, idler: &mut Idler<P, C, R>) -> bool {
+        if self.window == Nanos::ZERO || (self.looks == 0 && !self.goes_on(idler)) {
             return false;
         }
         self.looks -= 1;
@@ -178,18 +213,18 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
     }
 
     /// Reads the clock; whether there is a reason to go on.
-    fn goes_on(&mut self) -> bool {
-        let elapsed = self.idler.clock.now().saturating_sub(self.start);
+    fn goes_on<P: Policy, C: Clock, R>(&mut self, idler: &mut Idler<P, C, R>) -> bool {
+        let elapsed = idler.clock.now().saturating_sub(self.start);
         let passed = elapsed.saturating_sub(self.elapsed);
         self.elapsed = elapsed;
         if passed > JUMP {
-            self.idler.stands_down = STAND_DOWN;
-            self.idler.totals.preempted = self.idler.totals.preempted.wrapping_add(1);
+            idler.stands_down = STAND_DOWN;
+            idler.totals.preempted = idler.totals.preempted.wrapping_add(1);
             self.alone = Some(elapsed);
             self.window = Nanos::ZERO;
             return false;
         }
-        let stride = &mut self.idler.stride;
+        let stride = &mut idler.stride;
         *stride = match passed.get() {
             ..QUICK => (2 * *stride).min(STRIDE),
             QUICK..=SLOW => *stride,
@@ -203,23 +238,16 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
         goes_on
     }
 
-    /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look and no sleep.
     #[inline]
-    pub fn halts(&mut self) -> Option<Duration> {
+    pub(crate) fn halts(&mut self) -> Option<Duration> {
         let left = self.timeout.map(|timeout| timeout.saturating_sub(self.elapsed));
         self.halted = left != Some(Nanos::ZERO);
         left.map(|left| Duration::from_nanos(left.get()))
     }
 
-    /// How long it has been, at the last reading of the clock.
-    pub const fn elapsed(&self) -> Nanos {
-        self.elapsed
-    }
-
-    /// There is something to do: handlers `ready` have it. Empty where that is not known, or where the time-out is over.
     #[inline]
-    pub fn wakes(self, ready: &[u32]) {
-        let Idle { idler, start, wanted, polled, halted, alone, .. } = self;
+    pub(crate) fn wakes<P: Policy, C: Clock, R: Record>(self, idler: &mut Idler<P, C, R>, ready: &[u32]) {
+        let Wait { start, wanted, polled, halted, alone, .. } = self;
         let now = idler.clock.now();
         let idle = now.saturating_sub(start);
         idler.woke = Some(now);

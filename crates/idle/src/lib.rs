@@ -44,7 +44,8 @@
 //! 3. [`Idle::halts`], where nothing was seen: what is left of the time-out, for the system call that sleeps.
 //! 4. [`Idle::wakes`]: the policy learns how long the wait was and who was ready; a [`Row`] is recorded.
 //!
-//! A wait whose guard is dropped before 4, because the system call failed, teaches nothing.
+//! A wait whose guard is dropped before 4, because the system call failed, teaches nothing. Where the loop is a framework's, a
+//! [`Parker`](park::Parker) takes the place of the guard.
 //!
 //! # Policies
 //! Any [`Policy`]: [`Halt::leader`], which learns and is the one to begin with; [`savings`](dwell_policy::savings);
@@ -85,6 +86,7 @@ pub mod halt;
 pub mod idler;
 #[cfg(feature = "std")]
 mod measure;
+pub mod park;
 #[cfg(feature = "record")]
 pub mod recorder;
 #[cfg(feature = "std")]

@@ -1,6 +1,7 @@
 //! The guard in a simulated world: time passes only in looks, sleeps and readings of the clock, and the world knows when the
 //! event was. What the guard did is compared with what the policy alone would do, and what it cost with the offline optimum.
 
+use dwell_idle::park::Parker;
 use dwell_idle::policy::account::LIMIT;
 use dwell_idle::policy::guest::{self, Haltpoll};
 use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
@@ -171,6 +172,39 @@ proptest! {
                 is_transparent(Aio::new(Release::newest(revision), params, handlers), &waits, &ready);
             }
         }
+    }
+
+    /// A wait that begins in one call and ends in another is the guard's, decision by decision.
+    #[test]
+    fn parker_decides_as_the_guard(waits in episodes(), look in 1u64..200) {
+        let clocks = [Time::default(), Time::default()];
+        let (mut guarded, mut parked) = (Rows::default(), Rows::default());
+        let mut idler = Idler::with_clock(adaptive(), &clocks[0]).recording(&mut guarded);
+        let mut parker = Parker::new(Idler::with_clock(adaptive(), &clocks[1]).recording(&mut parked));
+        let time = &clocks[1];
+        for &(busy, idle, _) in &waits {
+            wait(&mut idler, &clocks[0], busy, |_| idle, None, look, &[]);
+            time.pass(busy);
+            let start = time.0.get();
+            let event = || time.0.get() - start >= idle;
+            let caught = loop {
+                if !parker.parks() {
+                    break false;
+                }
+                time.pass(look);
+                if event() {
+                    break true;
+                }
+            };
+            if !caught {
+                time.0.set(time.0.get().max(start + idle) + LATENCY);
+            }
+            parker.works();
+            parker.works();
+            prop_assert_eq!(clocks[0].0.get(), time.0.get());
+        }
+        prop_assert_eq!(idler.totals(), parker.idler().totals());
+        prop_assert_eq!(guarded.0, parked.0);
     }
 
     /// Bursts included: in any stretch of waits the thread spends at most twice the offline optimum's cost and four halts, and for each
