@@ -1,9 +1,10 @@
-//! dwell-blk and qemu-storage-daemon in one run, under the same driver: `cargo run --release -p dwell-blk --example peers -- --budget 600`
+//! dwell-blk and qemu-storage-daemon in one run, under the same driver: `cargo build --release -p dwell-blk --bins --examples && target/release/examples/peers --budget 600`
 //!
 //! Each *cell* is a disk (none, or a file through io_uring past the page cache), a depth, a driver that sleeps or polls for
-//! completions, and a think time before each request. In each cell every daemon is measured in short blocks, in an order that changes
+//! completions, and a think time before each request, always or in every second phase of 20 ms. In each cell every daemon is measured in short blocks, in an order that changes
 //! from round to round and cancels drift; one of them twice under two names (A/A), whose difference is the error of the
-//! method. Blocks during which other programs used a share of a CPU are repeated. Requests are random reads of 4 KiB on one virtqueue
+//! method. On the null disk, a daemon on rust-vmm's vhost-user-backend runs as well, as that crate is and with the guard in it
+//! (`examples/with_vhost_user_backend.rs`). Blocks during which other programs used a share of a CPU are repeated. Requests are random reads of 4 KiB on one virtqueue
 //! with EVENT_IDX. The driver is on CPU 0, the I/O threads are on CPU 1.
 
 use anyhow::{Context, bail};
@@ -11,7 +12,8 @@ use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::thread::process_cpu_time;
 use dwell_lab::host::{Cpu, Load, Pinned};
-use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Interval, Results, SplitMix64, Unit};
+use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, SplitMix64, Unit};
+use dwell_testing::contest::{self, Column, load_average};
 use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use std::cell::RefCell;
@@ -39,6 +41,8 @@ struct Args {
 
 const BYTES: u64 = 1 << 30;
 const BLOCK: Duration = Duration::from_millis(150);
+/// Of a load that changes.
+const PHASE: Duration = Duration::from_millis(20);
 const WARM: Duration = Duration::from_millis(15);
 /// Latencies kept of a block.
 const KEPT: usize = 2_000;
@@ -49,6 +53,8 @@ struct Cell {
     depth: u16,
     polls: bool,
     think: Duration,
+    /// Thinks in every second [`PHASE`] only.
+    phases: bool,
 }
 
 impl Cell {
@@ -56,25 +62,27 @@ impl Cell {
         let mut cells = vec![];
         for file in [false, true] {
             for polls in [false, true] {
-                cells.extend([1, 8, 32].map(|depth| Cell { file, depth, polls, think: Duration::ZERO }));
+                let think = Duration::ZERO;
+                cells.extend([1, 8, 32].map(|depth| Cell { file, depth, polls, think, phases: false }));
             }
-            cells.extend([20, 100, 500].map(|us| Cell {
-                file,
-                depth: 1,
-                polls: false,
-                think: Duration::from_micros(us),
-            }));
+            let thinks = |us, phases| {
+                let think = Duration::from_micros(us);
+                Cell { file, depth: 1, polls: false, think, phases }
+            };
+            cells.extend([20, 100, 500].map(|us| thinks(us, false)));
+            cells.push(thinks(500, true));
         }
         cells
     }
 
     fn name(self) -> String {
         format!(
-            "{} {}, driver {}, think {} us",
+            "{} {}, driver {}, think {} us{}",
             if self.file { "file" } else { "null" },
             self.depth,
             if self.polls { "polls" } else { "sleeps" },
-            self.think.as_micros()
+            self.think.as_micros(),
+            if self.phases { " in phases" } else { "" }
         )
     }
 }
@@ -120,7 +128,19 @@ fn commands(dir: &Path, disk: Option<&Path>) -> anyhow::Result<Vec<(String, Comm
             all.push((format!("{name} {poll_max_ns}"), command));
         }
     }
-    let program = std::env::current_exe()?.parent().and_then(Path::parent).map(|dir| dir.join("dwell-blk"));
+    let examples = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
+    let example = examples.join("with_vhost_user_backend");
+    if disk.is_none() && !example.exists() {
+        eprintln!("SKIP not built: the example with_vhost_user_backend");
+    }
+    let prices = [("vhost-user-backend", None), ("vhost-user-backend, leader 100 %", Some("100"))];
+    for (name, price) in prices.into_iter().filter(|_| disk.is_none() && example.exists()) {
+        let mut command = Command::new(&example);
+        command.arg("--socket").arg(dir.join(name)).args(["--cpu", "1"]);
+        price.map(|price| command.args(["--latency-price", price]));
+        all.push((name.to_owned(), command));
+    }
+    let program = examples.parent().map(|dir| dir.join("dwell-blk"));
     let program = program
         .filter(|program| program.exists())
         .context("no dwell-blk beside this program; build it: cargo build --release -p dwell-blk")?;
@@ -185,7 +205,8 @@ fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> std::io::Result<Block> {
             break;
         }
         if !over && !free.is_empty() {
-            if !cell.think.is_zero() {
+            let quick = cell.phases && ((now - begin).as_millis() / PHASE.as_millis()).is_multiple_of(2);
+            if !cell.think.is_zero() && !quick {
                 let until = now + Duration::from_nanos(random.exponential(cell.think.as_nanos() as f64));
                 while Instant::now() < until {
                     std::hint::spin_loop();
@@ -249,68 +270,16 @@ fn figures() -> Vec<Figure> {
     ]
 }
 
-fn shown(interval: Option<Interval>, scale: f64) -> String {
-    let digits = |value: f64| {
-        if value.abs() >= 100.0 {
-            0
-        } else if value.abs() >= 10.0 {
-            1
-        } else {
-            2
-        }
-    };
-    match interval.map(|interval| (interval.value / scale, interval.limits())) {
-        Some((value, Some([low, high]))) => {
-            let digits = digits(value);
-            format!("{value:.digits$} [{:.digits$}, {:.digits$}]", low / scale, high / scale)
-        }
-        Some((value, None)) => format!("{value:.*}", digits(value)),
-        None => "–".into(),
-    }
-}
-
-/// Prints the table of a cell; the rows that lose by CPU time or requests per second, beyond the intervals.
-fn print(cell: Cell, results: &Results, arms: &[String]) -> Vec<String> {
-    println!("\n### {}\n", cell.name());
-    let dwell_stats::Gating { blocks, rejected, disturbed, .. } = results.gating;
-    println!(
-        "{} rounds; of {blocks} blocks {disturbed} count in spite of foreign load, {rejected} attempts do not\n",
-        results.rounds
-    );
-    println!(
-        "| daemon | thousand requests/s | CPU us/request | CPU, ratio | requests/s, ratio | p50 us | p99 us | CPU % | kicks/request |"
-    );
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
-    let mut losing = vec![];
-    for arm in arms {
-        let value = |figure, scale| shown(results.row(arm, figure).and_then(|row| row.value), scale);
-        let ratio = |figure| results.row(arm, figure).and_then(|row| row.ratio());
-        let (cpu, iops) = (ratio("cpu_ns_per_request"), ratio("iops"));
-        println!(
-            "| {arm} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            value("iops", 1e3),
-            value("cpu_ns_per_request", 1e3),
-            shown(cpu, 1.0),
-            shown(iops, 1.0),
-            value("p50", 1e3),
-            value("p99", 1e3),
-            value("cpu", 0.01),
-            value("kicks", 1.0),
-        );
-        let dearer = cpu.is_some_and(|cpu| cpu.low > 1.0);
-        let slower = iops.is_some_and(|iops| iops.high < 1.0);
-        if arm.starts_with("blk") && (dearer || slower) {
-            let what = [(dearer, "more CPU per request"), (slower, "fewer requests")];
-            let what: Vec<&str> = what.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
-            losing.push(format!("{}: {arm}: {} than {}", cell.name(), what.join(" and "), arms[0]));
-        }
-    }
-    losing
-}
-
-fn load_average() -> String {
-    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
-}
+const COLUMNS: [Column; 8] = [
+    Column::value("thousand requests/s", "iops", 1e3),
+    Column::value("CPU us/request", "cpu_ns_per_request", 1e3),
+    Column::ratio("CPU, ratio", "cpu_ns_per_request"),
+    Column::ratio("requests/s, ratio", "iops"),
+    Column::value("p50 us", "p50", 1e3),
+    Column::value("p99 us", "p99", 1e3),
+    Column::value("CPU %", "cpu", 0.01),
+    Column::value("kicks/request", "kicks", 1.0),
+];
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
@@ -347,9 +316,7 @@ fn main() -> anyhow::Result<()> {
         for (place, name) in names.iter().enumerate().skip(1) {
             arms = arms.arm(name, place);
         }
-        let mut shown: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
-        shown.rotate_right(1);
-        shown.swap(0, 1);
+        let rows = contest::rows(&arms);
         let left = budget.saturating_sub(begin.elapsed());
         let share = left / u32::try_from(cells.len() - number).unwrap_or(1);
         let options = CampaignOptions {
@@ -367,8 +334,9 @@ fn main() -> anyhow::Result<()> {
             block(&mut peers[*trial.setting].borrow_mut(), cell, trial.sequence)
         })?;
         let results = measured.results();
-        losing.extend(print(cell, &results, &shown));
-        results.warnings.iter().for_each(|warning| println!("* {warning}"));
+        let compared = ["cpu_ns_per_request", "iops"];
+        let ours = |arm: &str| arm.starts_with("blk");
+        losing.extend(contest::print(&cell.name(), &results, &rows, &COLUMNS, compared, ours));
         all.push(results);
         // Sockets of the next cell have the same names.
         drop(peers);
@@ -376,12 +344,7 @@ fn main() -> anyhow::Result<()> {
             let _ = std::fs::remove_file(dir.path().join(name));
         }
     }
-    println!("\n### Rows that lose to the first one beyond the intervals\n");
-    losing.iter().for_each(|row| println!("* {row}"));
-    if losing.is_empty() {
-        println!("none");
-    }
-    println!("\nload average at the end: {}", load_average());
+    contest::print_losing(&losing);
     if let Some(path) = args.json {
         std::fs::write(&path, serde_json::to_string(&all)?)
             .with_context(|| format!("cannot write {}", path.display()))?;

@@ -3,6 +3,8 @@
 //!
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
 
+#[cfg(feature = "contest")]
+pub mod contest;
 pub mod cpio;
 #[cfg(feature = "engine")]
 pub mod engine;
