@@ -33,6 +33,26 @@ pub struct Rollout {
     /// in the choice too.
     #[serde(skip)]
     pub given: Vec<(String, BTreeMap<String, usize>)>,
+    /// What each VM reported on costs under each choice for all VMs.
+    #[serde(skip)]
+    pub costs: Vec<(String, Vec<VmCost>)>,
+}
+
+/// What one VM costs under a choice.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmCost {
+    /// The VM.
+    pub vm: String,
+    /// Its class.
+    pub class: Option<String>,
+    /// What it costs under the settings in force \[ns\].
+    pub today_ns: u64,
+    /// Under the choice \[ns\].
+    pub chosen_ns: u64,
+    /// Under the best setting for it \[ns\].
+    pub own_ns: u64,
+    /// Cost above that of the best setting for it, as a share; `None` where that costs nothing.
+    pub regret: Option<f64>,
 }
 
 /// What a choice costs those that it was made on.
@@ -213,6 +233,22 @@ pub fn rollout(
             choices.push(choice(name, *class, within, settings));
         }
     }
+    let costs = of_vms.iter().map(|(name, has)| {
+        let of_vm = |(vm_name, vm): (&&str, &Vm<'_>)| {
+            let chosen_ns = has[vm_name].cost(vm);
+            let own_ns = vm.own_ns();
+            VmCost {
+                vm: (*vm_name).to_owned(),
+                class: vm.class.map(str::to_owned),
+                today_ns: vm.today_ns,
+                chosen_ns,
+                own_ns,
+                regret: (own_ns > 0).then(|| chosen_ns as f64 / own_ns as f64 - 1.0),
+            }
+        };
+        (name.clone(), reported.iter().map(of_vm).collect())
+    });
+    let costs = costs.collect();
     let several = chosen.iter().any(|(_, chosen)| chosen.len() > 1);
     let unknown = |(name, vm): &(&&str, &Vm<'_>)| {
         !fitted.contains_key(**name) && vm.class.is_none_or(|class| !units.classes.contains_key(class))
@@ -232,6 +268,7 @@ pub fn rollout(
         chosen_on,
         choices,
         given: given.collect(),
+        costs,
     })
 }
 
@@ -326,6 +363,22 @@ enum Has {
     Cost(u64),
 }
 
+impl Has {
+    fn cost(self, vm: &Vm<'_>) -> u64 {
+        match self {
+            Has::Setting(setting) => vm.cost_ns[setting],
+            Has::Cost(cost) => cost,
+        }
+    }
+}
+
+impl Vm<'_> {
+    /// What its best setting costs.
+    fn own_ns(&self) -> u64 {
+        self.cost_ns.iter().copied().min().unwrap_or(0)
+    }
+}
+
 fn choice<'a>(
     name: &str,
     class: Option<&str>,
@@ -336,14 +389,10 @@ fn choice<'a>(
     let (mut cost_ns, mut today_ns, mut optimum_ns, mut own_ns) = (0u128, 0u128, 0u128, 0u128);
     let (mut regrets, mut worse, mut number) = (vec![], 0, 0);
     for (vm_name, vm, has) in vms {
-        let cost = match has {
-            Has::Setting(setting) => {
-                *used.entry(setting).or_default() += 1;
-                vm.cost_ns[setting]
-            }
-            Has::Cost(cost) => cost,
-        };
-        let own = vm.cost_ns.iter().copied().min().unwrap_or(0);
+        if let Has::Setting(setting) = has {
+            *used.entry(setting).or_default() += 1;
+        }
+        let (cost, own) = (has.cost(vm), vm.own_ns());
         cost_ns += u128::from(cost);
         today_ns += u128::from(vm.today_ns);
         optimum_ns += u128::from(vm.optimum_ns);

@@ -1,5 +1,6 @@
 //! `dwell fleet`
 
+mod page;
 mod plans;
 
 use crate::failure::{Answer, Outcome};
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  dwell fleet recordings --halt-cost 20us\n  \
                         dwell fleet fleet --class tenant --held-out day2 --settings 1,2,5 -o costs.parquet --plan plans")]
 pub(crate) struct Args {
-    /// Folder with recordings (*.parquet)
+    /// Folder with recordings or sketches of recordings (*.parquet)
     folder: PathBuf,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
@@ -78,6 +79,9 @@ pub(crate) struct Args {
     /// `dwell.settings` has. Recordings that do not count have the reason in the column `error`.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write a page with the regret of the VMs and the ones that lose most to this file (HTML)
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     #[command(flatten)]
     plans: plans::PlansArgs,
     #[command(flatten)]
@@ -155,6 +159,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         rollout: &found,
         notes: notes(&args, &rows, &found),
     };
+    if let Some(path) = &args.report {
+        page::write(path, &printed)?;
+    }
     match args.format.format {
         Format::Json => output::json(&printed)?,
         Format::Csv => output::csv(&table_of(&found.choices.iter().collect::<Vec<_>>(), true))?,

@@ -1,6 +1,7 @@
 //! `dwell report`: its forms, and its page as a browser shows it.
 
 mod browser;
+mod fleet;
 mod forms;
 mod inputs;
 mod page;

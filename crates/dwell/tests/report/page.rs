@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const DESKTOP: (u32, u32) = (1280, 900);
-const PHONE: (u32, u32) = (360, 740);
+pub(crate) const DESKTOP: (u32, u32) = (1280, 900);
+pub(crate) const PHONE: (u32, u32) = (360, 740);
 
 /// A browser is a load on a small machine: one at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn browser(test: &str) -> Option<(MutexGuard<'static, ()>, Browser)> {
+pub(crate) fn browser(test: &str) -> Option<(MutexGuard<'static, ()>, Browser)> {
     let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let started = Browser::start();
     if started.is_none() {
@@ -47,7 +47,7 @@ fn make(inputs: &Inputs, args: &[String]) -> PathBuf {
     page
 }
 
-fn assert_quiet(tab: &Tab<'_>) {
+pub(crate) fn assert_quiet(tab: &Tab<'_>) {
     assert!(tab.complaints().is_empty(), "{:#?}", tab.complaints());
     for address in tab.requests() {
         assert!(
@@ -58,7 +58,7 @@ fn assert_quiet(tab: &Tab<'_>) {
 }
 
 /// How many charts there are; each has to have drawn something.
-fn drawn_charts(tab: &mut Tab<'_>) -> usize {
+pub(crate) fn drawn_charts(tab: &mut Tab<'_>) -> usize {
     let marks = tab.value(
         "[...document.querySelectorAll('.chart')].map((box) => [box.getAttribute('aria-label'), \
          box.querySelectorAll('svg path, svg text').length])",
@@ -100,7 +100,7 @@ const A_VALUE: &str = "(() => {
 const TIP: &str = "[...document.querySelectorAll('.chart')][NUMBER].querySelector('.tip')?.innerText ?? ''";
 
 /// Points at a value of each chart, and reads what is shown.
-fn assert_values_on_hover(tab: &mut Tab<'_>, charts: usize) {
+pub(crate) fn assert_values_on_hover(tab: &mut Tab<'_>, charts: usize) {
     for number in 0..charts {
         let of = |text: &str| text.replace("NUMBER", &number.to_string());
         let place = tab.value(&of(A_VALUE));

@@ -102,4 +102,5 @@ if (report.recordings.length > 1) {
       ),
     );
 }
-show(0);
+if (report.fleet) showFleet(report.fleet);
+else show(0);
