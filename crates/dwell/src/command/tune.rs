@@ -282,8 +282,8 @@ fn better_rules(tuned: &Tuned) -> String {
         .is_some_and(|(leader, best)| leader < 0.99 * best);
     let offer = if tuned.layer == Layer::Guest.name() && learner_is_better {
         format!(
-            "\nFor guests of KVM the idle driver dwell_idle (kernel/dwell_idle) has leader: modprobe dwell_idle \
-             halt_cost_ns={}",
+            "\nFor guests of KVM the idle driver dwell_idle has leader: install dwell-idle-dkms (kernel/dwell_idle), then\n\
+             modprobe dwell_idle halt_cost_ns={}",
             advice.halt_cost_ns
         )
     } else {
