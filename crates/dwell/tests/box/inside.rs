@@ -1,5 +1,5 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside msr REGISTER VALUE`, `inside clock`.
+//! FILES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE`.
 
 use dwell_lab::guest::{Sleeper, sleeper};
 use dwell_lab::host::clock::Tsc;
@@ -25,6 +25,7 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
                 .map_err(|error| format!("the VM: {error}"))
         }
         ["msr", register, value] => write_msr(register, number(value)),
+        ["wake", mean_us, count, shape] => wake(number(mean_us), number(count), shape),
         ["clock"] => {
             clock();
             Ok(())
@@ -55,6 +56,46 @@ fn clock() {
     };
     let (_, tsc, ns) = (0..16).map(|_| reading()).min_by_key(|(width, ..)| *width).expect("sixteen readings");
     println!("{tsc} {ns}");
+}
+
+/// A thread on CPU 1 wakes one on CPU 0, again and again. Prints how long that took \[ns\]: median, 99 %; and how many
+/// interrupts of other CPUs (rescheduling and function calls) CPU 0 got for a wakeup.
+fn wake(mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
+    let on_cpu = |cpu: usize| {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))
+    };
+    let interrupts = || -> u64 {
+        let text = std::fs::read_to_string("/proc/interrupts").expect("/proc/interrupts can be read");
+        let count = |name: &str| {
+            let line =
+                text.lines().find_map(|line| line.trim_start().strip_prefix(name)).expect("it has this kind");
+            number(line.split_whitespace().next().expect("a count for CPU 0"))
+        };
+        count("RES:") + count("CAL:")
+    };
+    let (sender, receiver) = std::sync::mpsc::channel::<Instant>();
+    let before = interrupts();
+    let mut late = std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            on_cpu(0)?;
+            Ok::<_, String>(receiver.iter().map(|sent| sent.elapsed()).collect::<Vec<_>>())
+        });
+        on_cpu(1)?;
+        let mut random = Numbers::new(1);
+        for _ in 0..count {
+            std::thread::sleep(Duration::from_secs_f64(gap_ns(mean_us, shape, &mut random) / 1e9));
+            sender.send(Instant::now()).map_err(|_| "the sleeper has ended".to_owned())?;
+        }
+        drop(sender);
+        sleeper.join().expect("the sleeper ends")
+    })?;
+    let interrupts = (interrupts() - before) as f64 / count as f64;
+    late.sort();
+    let at = |share: usize| late.get(late.len() * share / 100).map_or(0, |late| late.as_nanos());
+    println!("{} {} {interrupts:.3}", at(50), at(99));
+    Ok(())
 }
 
 /// Sleeps and wakes on one CPU; prints how late it woke.

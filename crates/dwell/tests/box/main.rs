@@ -53,6 +53,8 @@ const JOBS: &[(&str, Check)] = &[
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
     ("a_guest_and_its_host_on_one_timeline", nested::a_guest_and_its_host_on_one_timeline),
+    ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
+    ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
 ];
 

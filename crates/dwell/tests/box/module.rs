@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The module as `.ci/module` has built it for this kernel.
-fn file(kernel: Kernel) -> Result<(PathBuf, String), String> {
+pub(crate) fn file(kernel: Kernel) -> Result<(PathBuf, String), String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../target/module")
         .join(kernel.text("release")?)
@@ -204,5 +204,74 @@ pub(crate) fn the_idle_driver_refuses_with_a_reason(test: &str) -> Result<(), St
     let ran = elsewhere.run(test)?;
     assert!(ran.exit("load") != 0 && ran.exit("forced") == 0);
     assert!(ran.text("dmesg").contains("dwell_idle: the hypervisor is not KVM"));
+    Ok(())
+}
+
+/// Loads of another CPU: a name, the mean gap \[us\], its distribution.
+const WAKERS: [(&str, u32, &str); 3] =
+    [("short", 15, "constant"), ("bimodal", 100, "bimodal"), ("exponential", 200, "exponential")];
+const WAKES: u32 = 1_000;
+
+/// How long a wakeup by another CPU takes, and how many interrupts it needs: haltpoll and dwell_idle on the same kernel.
+pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), String> {
+    if !crate::is_long() {
+        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
+    }
+    let kernel = Kernel::V6_12;
+    let loads: String = WAKERS
+        .iter()
+        .map(|(name, mean, shape)| {
+            format!("inside wake {mean} 200 {shape} >/dev/null; inside wake {mean} {WAKES} {shape} >/out/$1.{name}; ")
+        })
+        .collect();
+    let begin = format!("loads() {{ {loads} }}\nsleep 4\n");
+    let haltpoll = format!(
+        "{begin}
+        parameters=/sys/module/haltpoll/parameters
+        loads haltpoll
+        echo 150000 >$parameters/guest_halt_poll_ns; echo 37500 >$parameters/guest_halt_poll_grow_start
+        loads tuned
+    "
+    );
+    let own = format!(
+        "{begin}
+        keep load insmod /dwell_idle.ko halt_cost_ns=150000 wake_latency_ns=1
+        for policy in leader savings fixed never; do
+            echo $policy >/sys/module/dwell_idle/parameters/policy
+            loads $policy
+        done
+    "
+    );
+    let files = vec![file(kernel)?];
+    let machine = |script, append, files| Job {
+        kernel,
+        options: &VIRTUAL_TIME,
+        append,
+        files,
+        script,
+        ..Job::default()
+    };
+    let rans = [
+        (machine(&haltpoll, "cpuidle_haltpoll.force=1", vec![]).run(test)?, vec!["haltpoll", "tuned"]),
+        (machine(&own, "", files).run(test)?, vec!["leader", "savings", "fixed", "never"]),
+    ];
+    let of = |arm: &str, load: &str| -> [f64; 3] {
+        let (ran, _) = rans.iter().find(|(_, arms)| arms.contains(&arm)).expect("an arm of one machine");
+        let text = ran.text(&format!("{arm}.{load}"));
+        let numbers: Vec<f64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        numbers.try_into().unwrap_or_else(|numbers| panic!("{arm} {load}: {numbers:?}"))
+    };
+    for (load, ..) in WAKERS {
+        for arm in rans.iter().flat_map(|(_, arms)| arms) {
+            let [median, p99, interrupts] = of(arm, load);
+            say!("{test}: | {load} | {arm} | {:.1} | {:.1} | {interrupts:.2} |", median / 1e3, p99 / 1e3);
+        }
+    }
+    // Where every gap ends within the window no interrupt is needed, and one for each wakeup where the CPU halts.
+    let interrupts = |arm: &str, load: &str| of(arm, load)[2];
+    for (load, ..) in WAKERS {
+        assert!(interrupts("never", load) > 0.9, "{load}");
+    }
+    assert!(interrupts("fixed", "short") < 0.1 && interrupts("leader", "short") < 0.2);
     Ok(())
 }

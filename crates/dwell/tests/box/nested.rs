@@ -2,7 +2,8 @@
 
 use crate::VIRTUAL_TIME;
 use crate::counted::Counted;
-use crate::machine::{Job, Ran, Signature};
+use crate::machine::{Job, Kernel, Ran, Signature};
+use crate::module;
 use crate::timeline;
 use dwell_testing::qemu::Release;
 use dwell_testing::say;
@@ -72,7 +73,7 @@ impl<'a> Inner<'a> {
             files,
             programs: vec![(Release::Installed.program()?, "qemu")],
             script: &script,
-            limit: Duration::from_secs(400),
+            limit: Duration::from_secs(300),
             ..Job::default()
         };
         let ran = job.run(test)?;
@@ -182,4 +183,84 @@ fn shift_by_tsc(ran: &Ran) -> f64 {
     };
     let ns_per_cycle = (last_ns - ns) / (last_tsc - tsc);
     ns + (guest_tsc - numbers("offset")[0] - tsc) * ns_per_cycle - guest_ns
+}
+
+/// Without a driver KVM polls for the guest; while dwell_idle is in force for its CPU it does not.
+const DRIVER: &str = "
+    cpus=/sys/module/dwell_idle/parameters/cpus
+    phase() {
+        sleep 0.3
+        at \"$1: begun\"
+        sleep 0.4
+        at \"$1: ended\"
+        sleep 0.15
+    }
+    sleep 3
+    inside nap 0 1000 1000000 exponential >/dev/null & load=$!
+    phase without
+    keep load insmod /dwell_idle.ko halt_cost_ns=20000 wake_latency_ns=1000 max_window_ns=800000 policy=fixed
+    cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver
+    phase with
+    keep doctor.json dwell doctor --format json
+    echo >$cpus
+    phase excluded
+    echo 0 >$cpus
+    phase again
+    cat /sys/kernel/debug/dwell_idle/cpus >/out/cpus
+    keep unload rmmod dwell_idle
+    phase removed
+    kill $load
+    dmesg >/out/dmesg
+";
+
+const PHASES: [&str; 5] = ["without", "with", "excluded", "again", "removed"];
+
+/// The driver dwell_idle switches KVM's own polling off for the CPUs that it polls on, and on again.
+pub(crate) fn the_idle_driver_tells_kvm_not_to_poll(test: &str) -> Result<(), String> {
+    if !crate::is_long() {
+        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
+    }
+    let begun = Instant::now();
+    let job = Job {
+        script: DRIVER,
+        append: "initcall_blacklist=haltpoll_init",
+        files: vec![module::file(Kernel::V6_12)?],
+        ..Job::default()
+    };
+    let waits: Vec<String> = PHASES
+        .iter()
+        .flat_map(|phase| {
+            ["begun", "ended"].map(|when| format!("said '{phase}: {when}'; counted {phase}.{when}\n"))
+        })
+        .collect();
+    let host = "echo 2000000 >/sys/module/kvm/parameters/halt_poll_ns\n".to_owned() + &waits.concat();
+    let ran = Inner::new(job)?.run(test, &host)?;
+    let said = ran.text("said");
+    assert!(said.contains("load: exit 0") && said.contains("unload: exit 0"), "{said}");
+    assert_eq!(ran.text("inner/driver").trim(), "dwell_idle");
+    assert!(ran.text("inner/dmesg").contains("KVM does not poll"), "{}", ran.text("inner/dmesg"));
+    let doctor = ran.json("inner/doctor.json");
+    let codes: Vec<&str> = doctor["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|finding| finding["code"].as_str())
+        .collect();
+    assert!(codes.contains(&"dwell-idle") && !codes.contains(&"dwell-idle-both-layers-poll"), "{codes:?}");
+    let counts = PHASES.map(|phase| {
+        let [begun, ended] = ["begun", "ended"].map(|when| Counted::of(&ran, &format!("{phase}.{when}")));
+        ["halt_attempted_poll", "halt_exits"].map(|name| begun.rise(&ended, "debug/kvm/", name))
+    });
+    let words: Vec<String> = PHASES
+        .iter()
+        .zip(&counts)
+        .map(|(phase, [polls, halts])| format!("{phase}: {polls} polls, {halts} halts"))
+        .collect();
+    say!("{test}: counted by KVM, {}; in {:.0} s", words.join("; "), begun.elapsed().as_secs_f64());
+    say!("{test}: {}", ran.text("inner/cpus").replace('\n', " / "));
+    for (phase, [polls, _]) in PHASES.iter().zip(&counts) {
+        let host_polls = ["without", "excluded", "removed"].contains(phase);
+        assert!(if host_polls { *polls > 100.0 } else { *polls == 0.0 }, "{phase}: {words:?}");
+    }
+    Ok(())
 }
