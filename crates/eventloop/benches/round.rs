@@ -6,47 +6,13 @@
 //! took more than eight times as long as one.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dwell_eventloop::{Idler, Loop, Source, SourceId, Wait};
+use dwell_eventloop::{Idler, Loop};
 use dwell_idle::policy::reference::Always;
+use dwell_testing::waits::{Ends, Nothing, Word};
 use std::hint::black_box;
-use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 /// Rounds of one wait.
 const ROUNDS: u32 = 10_000;
-
-/// As a virtqueue: an index that has not changed.
-struct Word(AtomicU16);
-impl Source for Word {
-    fn look(&mut self) -> bool {
-        self.0.load(Ordering::Acquire) != 0
-    }
-    fn run(&mut self, _: u32) -> bool {
-        false
-    }
-}
-
-/// Has an event after so many looks.
-struct Ends(u32);
-impl Source for Ends {
-    fn look(&mut self) -> bool {
-        self.0 += 1;
-        self.0 > ROUNDS
-    }
-    fn run(&mut self, _: u32) -> bool {
-        self.0 = 0;
-        false
-    }
-}
-
-/// Never asked: the policy polls for ever.
-struct Nothing;
-impl Wait for Nothing {
-    fn wait(&mut self, _: Option<Duration>, _: impl FnMut(SourceId)) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn round(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a round of looks");
@@ -56,9 +22,9 @@ fn round(criterion: &mut Criterion) {
     });
     for sources in [0, 1, 8] {
         let mut looped = Loop::over(Idler::new(Always), Nothing);
-        looped.push(Ends(0));
+        looped.push(Ends::after(ROUNDS.into()));
         (0..sources).for_each(|_| {
-            looped.push(Word(AtomicU16::new(0)));
+            looped.push(Word::default());
         });
         group.bench_function(format!("one that ends it, and {sources}"), |b| {
             b.iter(|| black_box(looped.step().map(|step| step.ran)));

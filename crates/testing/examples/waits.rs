@@ -5,15 +5,14 @@
 //! `.ci/instructions` runs this under callgrind and prints the instructions of one wait that halts at once (reading the clock left out),
 //! and of one round of looks.
 
-use dwell_eventloop::{Idler, Loop, Source, SourceId, Wait};
+use dwell_eventloop::{Idler, Loop};
 use dwell_idle::halt::Sleep;
 use dwell_idle::policy::reference::{Always, Never};
 use dwell_idle::{Clock, Halt, Nanos, Policy, Price};
+use dwell_testing::waits::{Ends, Nothing, Word};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 /// A clock of which each reading is so much later than the last one \[ns\].
 struct Steps {
@@ -31,40 +30,6 @@ impl Clock for Steps {
     fn now(&self) -> Nanos {
         self.now.set(self.now.get() + self.step);
         Nanos(self.now.get())
-    }
-}
-
-/// As a virtqueue: an index that has not changed.
-struct Word(AtomicU16);
-
-impl Source for Word {
-    fn look(&mut self) -> bool {
-        self.0.load(Ordering::Acquire) != 0
-    }
-    fn run(&mut self, _: u32) -> bool {
-        false
-    }
-}
-
-/// Has an event after so many looks.
-struct Ends(u64);
-
-impl Source for Ends {
-    fn look(&mut self) -> bool {
-        self.0 -= 1;
-        self.0 == 0
-    }
-    fn run(&mut self, _: u32) -> bool {
-        false
-    }
-}
-
-/// Never asked: the policy polls for ever.
-struct Nothing;
-
-impl Wait for Nothing {
-    fn wait(&mut self, _: Option<Duration>, _: impl FnMut(SourceId)) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -99,9 +64,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sources => {
             let idler = Idler::with_clock(Always, Steps::of(100));
             let mut looped = Loop::over(idler, Nothing);
-            looped.push(Ends(count));
+            looped.push(Ends::after(count));
             for _ in 0..sources.parse::<u32>().map_err(|_| USAGE)? {
-                looped.push(Word(AtomicU16::new(0)));
+                looped.push(Word::default());
             }
             measured_rounds(&mut looped)?;
         }

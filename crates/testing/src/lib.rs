@@ -18,6 +18,8 @@ pub mod qemu;
 pub mod shim;
 #[cfg(feature = "vcpu")]
 pub mod vcpu;
+#[cfg(feature = "waits")]
+pub mod waits;
 #[cfg(feature = "windows")]
 pub mod windows;
 
