@@ -16,6 +16,8 @@ pub mod learners;
 pub mod process;
 pub mod qemu;
 pub mod shim;
+#[cfg(any(feature = "engine", feature = "fixture"))]
+pub mod timers;
 #[cfg(feature = "vcpu")]
 pub mod vcpu;
 #[cfg(feature = "waits")]

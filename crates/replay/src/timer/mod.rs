@@ -4,7 +4,12 @@
 //! posting rules side by side for it, [`upgrade::compare`] two kernels. Every answer is that of the models in
 //! [`dwell_policy::timer`].
 
+pub mod advice;
+pub mod check;
+pub mod lateness;
 pub mod posting;
+pub mod predict;
+pub mod tally;
 pub mod upgrade;
 mod vm;
 

@@ -50,7 +50,7 @@ impl Precondition {
     pub const fn remedy(self) -> &'static str {
         match self {
             Precondition::PiInjectTimer => {
-                "dwell apply pi_inject_timer=1, or kvm.pi_inject_timer=1 on the kernel command line"
+                "echo 1 > /sys/module/kvm/parameters/pi_inject_timer, or kvm.pi_inject_timer=1 on the kernel command line"
             }
             Precondition::Apicv => {
                 "kvm_intel.enable_apicv=1 or kvm_amd.avic=1 on the kernel command line, where the CPU has it"

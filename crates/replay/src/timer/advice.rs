@@ -1,0 +1,241 @@
+//! The set-up to choose for a recording of timers, or to leave the present one.
+
+use super::check::{self, Agreement, TimerCheck};
+use super::posting::Precondition;
+use super::predict::{Cost, HostSetup, PredictError, Predictor};
+use super::tally::{Tally, TimerExit};
+use super::{Pcpu, TimerVm};
+use dwell_policy::version::Version;
+use dwell_recording::timer::{Mechanism, TimerRecording};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A set-up and what it would have cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SetupRow {
+    /// The set-up.
+    pub setup: HostSetup,
+    /// In what it differs from the one in force, in words; empty if in nothing.
+    pub differs: Vec<String>,
+    /// What this host or VM lacks for it.
+    pub missing: Vec<Precondition>,
+    /// Its cost.
+    pub cost: Cost,
+    /// Time in the host for timers that it saves \[ns per s\]; `None` if that is not known.
+    pub gain_ns_per_s: Option<f64>,
+    /// The timer interrupts of one vCPU that other pCPUs take \[per s\].
+    pub interrupts_per_vcpu_per_s: f64,
+    /// vCPUs for which one housekeeping CPU could take them, by the recorded duration of an interrupt's exit, which includes its
+    /// handling; `None` if none was recorded, or there are no such interrupts. The wait for a deadline is not in it.
+    pub vcpus_per_cpu: Option<f64>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "verdict")]
+pub enum Verdict {
+    /// Another set-up is worth a change.
+    Change {
+        /// Its row.
+        row: usize,
+    },
+    /// The present one is to be left.
+    Leave {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The advice on a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TimerAdvice {
+    /// The time recorded \[ns\].
+    pub span_ns: u64,
+    /// vCPUs with timers.
+    pub vcpus: usize,
+    /// Timers.
+    pub timers: u64,
+    /// The set-up in force.
+    pub in_force: HostSetup,
+    /// Its costs as recorded.
+    pub recorded: Cost,
+    /// The upper bound: no timer needs an exit.
+    pub without_timer_exits: Cost,
+    /// The self-check.
+    pub check: TimerCheck,
+    /// What the check allows.
+    pub agreement: Agreement,
+    /// The set-ups, the one in force first, then the ones with fewest exits of timers.
+    pub rows: Vec<SetupRow>,
+    /// hrtimers of vCPUs that fired on each pCPU, as recorded \[per s\].
+    pub fired_per_s: BTreeMap<u32, f64>,
+    /// What to do.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// What advice is wanted on.
+#[derive(Clone, Copy, Debug)]
+pub struct TimerTask<'a> {
+    /// The recording.
+    pub recording: &'a TimerRecording,
+    /// The set-up that was in force.
+    pub in_force: HostSetup,
+    /// Other kernels to look at.
+    pub kernels: &'a [Version],
+    /// The smallest gain that is worth a change, as a share of one CPU.
+    pub min_gain: f64,
+}
+
+/// Less than this share of the present cost of timers is not worth a change either.
+const LEAST_SHARE: f64 = 0.01;
+
+/// Predicts every set-up, and chooses.
+///
+/// # Errors
+/// [`PredictError::Kernel`].
+pub fn advise(task: &TimerTask<'_>) -> Result<TimerAdvice, PredictError> {
+    let tally = Tally::of(task.recording);
+    let predictor = Predictor::new(&tally, task.in_force)?;
+    let check = check::check(task.recording, &tally, &task.in_force)?;
+    let recorded = predictor.recorded();
+    let mut rows = vec![];
+    for setup in setups(&task.in_force, task.kernels) {
+        match predictor.predict(&setup) {
+            Ok(cost) => rows.push(row(&tally, &task.in_force, &recorded, setup, cost)),
+            Err(PredictError::HaltsNotRecorded) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let rows = distinct(rows);
+    let agreement = check.agreement();
+    let verdict = verdict(task, &tally, &recorded, agreement, &rows);
+    Ok(TimerAdvice {
+        span_ns: tally.span_ns,
+        vcpus: tally.vcpus,
+        timers: tally.timers.values().sum(),
+        in_force: task.in_force,
+        without_timer_exits: predictor.without_timer_exits(),
+        recorded,
+        check,
+        agreement,
+        rows,
+        fired_per_s: fired(task.recording, tally.span_ns),
+        verdict,
+    })
+}
+
+/// Every set-up that can be reached from the one in force, that one first.
+fn setups(in_force: &HostSetup, kernels: &[Version]) -> Vec<HostSetup> {
+    let mut all = vec![*in_force];
+    let own = in_force.vm;
+    let either = [false, true];
+    for kernel in std::iter::once(in_force.kernel).chain(kernels.iter().copied()) {
+        for pi_inject_timer in either {
+            for apicv in either.into_iter().filter(|apicv| *apicv || !own.apicv) {
+                for hlt_in_guest in either.into_iter().filter(|hlt| *hlt || !own.hlt_in_guest) {
+                    for pcpu in [own.pcpu, Pcpu::Isolated] {
+                        for busy_housekeeping in either {
+                            let vm = TimerVm { pi_inject_timer, apicv, hlt_in_guest, pcpu, ..own };
+                            all.push(HostSetup { kernel, vm, busy_housekeeping });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn row(tally: &Tally, in_force: &HostSetup, recorded: &Cost, setup: HostSetup, cost: Cost) -> SetupRow {
+    let per_s = 1e9 / tally.span_ns.max(1) as f64;
+    let missing: Vec<Precondition> =
+        Precondition::ALL.into_iter().filter(|one| one.met(&setup.vm) && !one.met(&in_force.vm)).collect();
+    let mut differs: Vec<String> = missing.iter().map(|one| one.words().to_owned()).collect();
+    if in_force.vm.pi_inject_timer && !setup.vm.pi_inject_timer {
+        differs.push("pi_inject_timer=0".to_owned());
+    }
+    if setup.kernel != in_force.kernel {
+        differs.push(format!("Linux {}", setup.kernel));
+    }
+    if setup.busy_housekeeping != in_force.busy_housekeeping {
+        let words = if setup.busy_housekeeping { "busy" } else { "idle" };
+        differs.push(format!("{words} housekeeping CPUs"));
+    }
+    let gain = recorded.timer_time_ns.zip(cost.timer_time_ns).map(|(before, after)| (before - after) * per_s);
+    let interrupts_per_vcpu_per_s = cost.interrupts_elsewhere as f64 * per_s / tally.vcpus.max(1) as f64;
+    let interrupt_ns = tally.of_timers.get(&TimerExit::Interrupt).and_then(super::tally::Part::mean_ns);
+    let vcpus_per_cpu = interrupt_ns
+        .filter(|ns| *ns > 0.0 && interrupts_per_vcpu_per_s > 0.0)
+        .map(|ns| 1e9 / (ns * interrupts_per_vcpu_per_s));
+    SetupRow { setup, differs, missing, cost, gain_ns_per_s: gain, interrupts_per_vcpu_per_s, vcpus_per_cpu }
+}
+
+/// One row for each cost: the one that differs least from the set-up in force, which remains first.
+fn distinct(rows: Vec<SetupRow>) -> Vec<SetupRow> {
+    let mut kept: Vec<SetupRow> = vec![];
+    let mut rows = rows.into_iter();
+    kept.extend(rows.next());
+    let mut others: Vec<SetupRow> = rows.collect();
+    others.sort_by_key(|row| row.differs.len());
+    for row in others {
+        let same = |other: &SetupRow| other.cost == row.cost;
+        if !kept.iter().any(same) {
+            kept.push(row);
+        }
+    }
+    if let Some((_, others)) = kept.split_first_mut() {
+        others.sort_by_key(|row| (row.cost.timer_exits, row.differs.len()));
+    }
+    kept
+}
+
+fn verdict(
+    task: &TimerTask<'_>,
+    tally: &Tally,
+    recorded: &Cost,
+    agreement: Agreement,
+    rows: &[SetupRow],
+) -> Verdict {
+    let leave = |why: &str| Verdict::Leave { why: why.to_owned() };
+    match agreement {
+        Agreement::Agrees | Agreement::Differs => {}
+        Agreement::Contradicts => {
+            return leave("the model contradicts the recording; no advice is given from it");
+        }
+        Agreement::NothingToCompare => {
+            return leave("the recording has no timer of which mechanism and vCPU state are known");
+        }
+    }
+    // A VM that does not give up its pCPU when it idles takes it from others, unless it has it alone.
+    let alone = task.in_force.vm.pcpu == Pcpu::Isolated;
+    let takes_cpu = |row: &SetupRow| !alone && row.setup.vm.hlt_in_guest && !task.in_force.vm.hlt_in_guest;
+    let worth = |row: &SetupRow| {
+        let gain = row.gain_ns_per_s.unwrap_or(0.0);
+        let present = recorded.timer_time_ns.unwrap_or(0.0) * 1e9 / tally.span_ns.max(1) as f64;
+        gain > 0.0 && gain >= task.min_gain * 1e9 && gain >= LEAST_SHARE * present
+    };
+    let possible = rows.iter().enumerate().skip(1).filter(|(_, row)| worth(row));
+    let mut best: Vec<(usize, &SetupRow)> = possible.collect();
+    best.sort_by(|(_, a), (_, b)| b.gain_ns_per_s.unwrap_or(0.0).total_cmp(&a.gain_ns_per_s.unwrap_or(0.0)));
+    if let Some((row, _)) = best.iter().find(|(_, row)| !takes_cpu(row)) {
+        return Verdict::Change { row: *row };
+    }
+    if best.is_empty() {
+        leave("no other set-up saves so much time for timers that it is worth a change")
+    } else {
+        leave(
+            "what would save time lets idle vCPUs keep their pCPUs, which is advised only where each has a pCPU alone (isolated \
+             CPUs)",
+        )
+    }
+}
+
+fn fired(recording: &TimerRecording, span_ns: u64) -> BTreeMap<u32, f64> {
+    let mut fired = BTreeMap::new();
+    let hrtimers = recording.timers.iter().filter(|timer| timer.mechanism == Some(Mechanism::Hrtimer));
+    for cpu in hrtimers.filter_map(|timer| timer.fired_ns.and(timer.fired_on)) {
+        *fired.entry(cpu).or_default() += 1e9 / span_ns.max(1) as f64;
+    }
+    fired
+}
