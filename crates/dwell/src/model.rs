@@ -20,8 +20,8 @@ use std::path::Path;
 pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, and guest+host a
-    /// polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
+    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, timer KVM's timer of
+    /// vCPUs (only for recordings of timers), and guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
     /// another.
     #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
@@ -53,13 +53,15 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    /// Reads `host`, `guest`, `iothread` or `guest+host`.
+    /// Reads `host`, `guest`, `iothread`, `timer` or `guest+host`.
     pub(crate) fn parse(text: &str) -> Result<Whose, String> {
         match text {
             "guest+host" => Ok(Whose::Stacked),
             _ => match Layer::from_name(text) {
-                Some(layer) if layer != Layer::Timer => Ok(Whose::One(layer)),
-                _ => Err("layers that can be replayed: host, guest, iothread, guest+host".to_owned()),
+                Some(layer) => Ok(Whose::One(layer)),
+                None => {
+                    Err("layers that can be replayed: host, guest, iothread, timer, guest+host".to_owned())
+                }
             },
         }
     }
@@ -106,6 +108,10 @@ impl Model {
         };
         let whose = args.layer.unwrap_or(Whose::One(recorded));
         let layers = whose.layers();
+        anyhow::ensure!(
+            whose != Whose::One(Layer::Timer),
+            "--layer timer needs a recording of timers; `dwell record timer` makes one, and `dwell tune` and `dwell replay` use it"
+        );
         args.versions.check(layers)?;
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
         let measured = match args.halt_cost {

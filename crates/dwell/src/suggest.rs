@@ -27,7 +27,7 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
 
 /// With the layers whose rules can be replayed.
 pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || ["host", "guest", "iothread", "guest+host"].map(str::to_owned).into();
+    let values = || ["host", "guest", "iothread", "timer", "guest+host"].map(str::to_owned).into();
     Suggest { parse, values }
 }
 

@@ -1,13 +1,15 @@
 //! The VM whose timers are asked about, and what is printed about it: of `dwell explain` and `dwell compare`.
 
+pub(crate) mod recorded;
+
 use crate::output;
 use dwell_knobs::timer::{DISABLE_EXITS, Described, Given, describe};
 use dwell_machine::Machine;
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
-use dwell_replay::timer::Pcpu;
 use dwell_replay::timer::posting::{self, Precondition, RuleRow};
 use dwell_replay::timer::upgrade::{self, Change};
+use dwell_replay::timer::{Pcpu, TimerVm};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -124,7 +126,7 @@ pub(crate) fn posting(
     kernel: Version,
     machine: &dyn Machine,
 ) -> anyhow::Result<Posting> {
-    let described = describe(&args.given(pi_inject_timer), machine);
+    let described = describe(&args.given(pi_inject_timer), Some(machine));
     let revision = Revision::of(kernel)?;
     let upgrade = args.upgrade.map(|to| -> anyhow::Result<Upgrade> {
         let changes = upgrade::compare(&described.vm, revision, Revision::of(to)?);
@@ -278,4 +280,14 @@ fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
         ]);
     }
     table
+}
+
+/// Which of HLT and MWAIT exit, in words.
+fn exits_in(vm: &TimerVm) -> &'static str {
+    match (vm.hlt_in_guest, vm.mwait_in_guest) {
+        (false, false) => "HLT exits",
+        (true, false) => "HLT does not exit",
+        (false, true) => "MWAIT does not exit",
+        (true, true) => "HLT and MWAIT do not exit",
+    }
 }

@@ -5,6 +5,7 @@
 
 use dwell_machine::fake::Fake;
 use dwell_testing::fixture::{self, Fixture};
+use dwell_testing::timers;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -118,6 +119,55 @@ fn who_may_post_timers() {
         (csv.lines().count(), csv.lines().next().map(|head| head.starts_with("rule,"))),
         (5, Some(true))
     );
+}
+
+#[test]
+fn advice_on_timers() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let file = folder.path().join("timer.parquet");
+    let (before, after) = timers::PATCH_OF_2019;
+    timers::exits_by_interrupts(before, after).write(&file).expect("the recording is written");
+    let file = file.to_str().expect("the path is UTF-8");
+    let vm =
+        ["--kernel", "5.10.114", "--disable-exits", "mwait", "--pcpu", "isolated", "--tsc-khz", "2000000"];
+    let tune = [&["tune", file], vm.as_slice()].concat();
+    assert_kept("tune-timer", &tune, folder.path());
+    let replay = [&["replay", file, "--layer", "timer"], vm.as_slice()].concat();
+    assert_kept("replay-timer", &replay, folder.path());
+    // The experiment of the patch of 2019: the exits by interrupts of a second, as recorded and under posting.
+    let csv = printed(&[replay.as_slice(), &["--format", "csv"]].concat(), 80);
+    let exits = |setup: &str| {
+        let row = |line: &&str| line.starts_with("EXTERNAL_INTERRUPT,") && line.ends_with(setup);
+        csv.lines().find(row).and_then(|line| line.split(',').nth(1)).map(str::to_owned)
+    };
+    assert_eq!(exits("as recorded"), Some(before.to_string()));
+    assert_eq!(exits(",pi_inject_timer"), Some(after.to_string()), "{csv}");
+    // What can be set at run time becomes a plan.
+    let path = folder.path().join("plan.toml");
+    let with_plan = [tune.as_slice(), &["--plan", path.to_str().expect("the path is UTF-8")]].concat();
+    printed(&with_plan, 80);
+    let plan = std::fs::read_to_string(&path).expect("the plan is there");
+    let plan = dwell_knobs::plan::Plan::from_toml(&plan).expect("it fits together");
+    let writes: Vec<_> =
+        plan.writes.iter().map(|write| (write.place.to_string(), (write.from, write.to))).collect();
+    assert_eq!(writes.len(), 1, "{writes:?}");
+    assert!(writes[0].0.ends_with("/sys/module/kvm/parameters/pi_inject_timer"), "{writes:?}");
+    assert_eq!(writes[0].1, (0, 1));
+    // Commands about polling refuse it, and a recording of idle times has no timers.
+    for args in [
+        vec!["study", folder.path().to_str().expect("the path is UTF-8")],
+        vec!["report", file],
+        vec!["replay", file, "--layer", "host"],
+    ] {
+        let output = dwell(&args, 80);
+        assert!(!output.status.success(), "{args:?}");
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(why.contains("recording of timers"), "{args:?}: {why}");
+    }
+    for args in [&["tune", GUEST, "--layer", "timer"], &["replay", GUEST, "--apicv", "on"]] {
+        let why = String::from_utf8_lossy(&dwell(args, 80).stderr).into_owned();
+        assert!(why.contains("dwell record timer"), "{args:?}: {why}");
+    }
 }
 
 #[test]
@@ -241,7 +291,7 @@ fn every_column_is_there_with_wide_and_in_csv() {
 #[test]
 fn completions_have_the_values_of_layers_kernels_and_policies() {
     let bash = printed(&["completions", "bash"], 80);
-    for values in ["host guest iothread guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"] {
+    for values in ["host guest iothread timer guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"] {
         assert!(bash.contains(values), "{values}");
     }
 }

@@ -11,6 +11,8 @@ use serde::Serialize;
 pub enum Origin {
     /// An argument.
     Given,
+    /// A recording.
+    Recording,
     /// This machine.
     ThisMachine,
     /// Neither.
@@ -22,6 +24,7 @@ impl Origin {
     pub const fn words(self) -> &'static str {
         match self {
             Origin::Given => "given",
+            Origin::Recording => "recording",
             Origin::ThisMachine => "this machine",
             Origin::Assumed => "assumed",
         }
@@ -67,18 +70,20 @@ pub struct Fact {
 
 const PREEMPTION_TIMER: &str = "/sys/module/kvm_intel/parameters/preemption_timer";
 
-/// Puts together what was given, what `machine` shows and what is assumed.
-pub fn describe(given: &Given, machine: &dyn Machine) -> Described {
+/// Puts together what was given, what `machine` shows if it is the host, and what is assumed.
+pub fn describe(given: &Given, machine: Option<&dyn Machine>) -> Described {
     let mut facts = Facts { all: vec![] };
-    let kvm = machine.exists("/sys/module/kvm");
-    let vendor = Apicv::read(machine);
+    let kvm = machine.is_some_and(|machine| machine.exists("/sys/module/kvm"));
+    let vendor = machine.and_then(Apicv::read);
+    let switch = |path: &str| machine.and_then(|machine| machine.switch(path));
     // A KVM without a vendor module that has the switch, such as one of another kind, cannot post.
     let apicv = vendor.map(|switch| switch.on).or(kvm.then_some(false));
     let apicv = facts.switch("APICv or AVIC", given.apicv, apicv, true);
-    let preemption_timer = machine.switch(PREEMPTION_TIMER).or(kvm.then_some(false));
+    let preemption_timer = switch(PREEMPTION_TIMER).or(kvm.then_some(false));
     let preemption_timer = facts.switch("preemption timer", given.preemption_timer, preemption_timer, true);
-    let tickless =
-        machine.exists("/sys/devices/system/cpu/nohz_full").then(|| !cpu::tickless(machine).is_empty());
+    let tickless = machine
+        .filter(|machine| machine.exists("/sys/devices/system/cpu/nohz_full"))
+        .map(|machine| !cpu::tickless(machine).is_empty());
     let isolated_given = given.pcpu.filter(|pcpu| *pcpu == Pcpu::Isolated).map(|_| true);
     let nohz_full = facts.switch("nohz_full", given.nohz_full.or(isolated_given), tickless, false);
     let here = if nohz_full { Pcpu::Isolated } else { Pcpu::Housekeeping };
@@ -92,11 +97,11 @@ pub fn describe(given: &Given, machine: &dyn Machine) -> Described {
     let disabled = facts.add("disabled exits", given.disabled_exits, None, 0, |bits| exits_in_words(*bits));
     let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
     // What the module has now is what it decided, by this machine's nohz_full.
-    let loaded = machine.switch("/sys/module/kvm/parameters/pi_inject_timer");
+    let loaded = switch("/sys/module/kvm/parameters/pi_inject_timer");
     let decided = pi_inject_timer_at_init(PI_INJECT_TIMER_DEFAULT, nohz_full);
     let loaded = loaded.filter(|_| given.nohz_full.or(isolated_given).is_none());
     let pi_inject_timer = facts.switch("pi_inject_timer", parameter, loaded, decided);
-    let migration = machine.switch("/proc/sys/kernel/timer_migration");
+    let migration = switch("/proc/sys/kernel/timer_migration");
     let timer_migration = facts.switch("kernel.timer_migration", None, migration, true);
     let vm = TimerVm {
         pi_inject_timer,
@@ -170,13 +175,13 @@ mod tests {
             .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
             .file("/sys/module/kvm_intel/parameters/preemption_timer", "Y")
             .file("/sys/devices/system/cpu/nohz_full", "2-3");
-        let here = describe(&Given::default(), &machine);
+        let here = describe(&Given::default(), Some(&machine));
         assert_eq!(here.vm.pcpu, Pcpu::Isolated);
         assert!(here.vm.pi_inject_timer && here.vm.apicv && here.vm.preemption_timer);
         assert_eq!(origin(&here, "APICv or AVIC"), ("on".to_owned(), Origin::ThisMachine));
         assert_eq!(origin(&here, "disabled exits"), ("none".to_owned(), Origin::Assumed));
         let given = Given { apicv: Some(false), nohz_full: Some(false), ..Given::default() };
-        let other = describe(&given, &machine);
+        let other = describe(&given, Some(&machine));
         assert_eq!(origin(&other, "APICv or AVIC"), ("off".to_owned(), Origin::Given));
         assert!(!other.vm.pi_inject_timer);
         assert_eq!(other.vm.pcpu, Pcpu::Housekeeping);
@@ -185,19 +190,19 @@ mod tests {
     #[test]
     fn isolated_cpus_imply_nohz_full_and_what_kvm_decides_by_it() {
         let given = Given { pcpu: Some(Pcpu::Isolated), ..Given::default() };
-        let described = describe(&given, &Fake::new());
+        let described = describe(&given, None);
         assert!(described.vm.pi_inject_timer && described.vm.apicv);
         assert_eq!(origin(&described, "pi_inject_timer"), ("on".to_owned(), Origin::Assumed));
         let off = Given { pi_inject_timer: Some(0), ..given };
-        assert!(!describe(&off, &Fake::new()).vm.pi_inject_timer);
+        assert!(!describe(&off, None).vm.pi_inject_timer);
         let forced = Given { pi_inject_timer: Some(1), nohz_full: Some(false), ..Given::default() };
-        assert!(describe(&forced, &Fake::new()).vm.pi_inject_timer);
+        assert!(describe(&forced, None).vm.pi_inject_timer);
     }
 
     #[test]
     fn a_kvm_without_a_vendor_module_cannot_post() {
         let machine = Fake::new().file("/sys/module/kvm/parameters/halt_poll_ns", "0");
-        let described = describe(&Given::default(), &machine);
+        let described = describe(&Given::default(), Some(&machine));
         assert!(!described.vm.apicv && !described.vm.preemption_timer);
     }
 }

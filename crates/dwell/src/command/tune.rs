@@ -7,6 +7,7 @@ use crate::failure::{Answer, Outcome};
 use crate::input::{Input, InputArgs};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
+use crate::timer::recorded::{self, RecordedArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
@@ -14,10 +15,12 @@ use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
+use dwell_replay::timer::advice::Verdict;
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, Values, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
 use serde::Serialize;
+use std::path::Path;
 
 /// Recommend a setting, or advise to leave the present one
 ///
@@ -44,6 +47,8 @@ pub(crate) struct Args {
     /// the best for some halt cost or limit.
     #[arg(long)]
     front: bool,
+    #[command(flatten)]
+    timers: RecordedArgs,
     #[command(flatten)]
     plan: plan::PlanArgs,
     /// Exit with 1 if the advice is to leave the present setting as it is
@@ -114,6 +119,10 @@ pub(crate) struct Tuned {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    if let Some(path) = args.input.file().filter(|path| recorded::is_one(path)) {
+        return timers(&args, path);
+    }
+    recorded::refuse(&args.timers)?;
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
         args.plan.refuse_bundled()?;
@@ -140,6 +149,19 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.plan.write(&tuned.advice, &model, source.reader().metadata(), facts, target)?;
     }
     let negative = args.exit_code && !tuned.advice.verdict.is_change();
+    Ok(if negative { Answer::No } else { Answer::Yes })
+}
+
+/// A recording of timers.
+fn timers(args: &Args, path: &Path) -> Outcome {
+    anyhow::ensure!(
+        !args.front && args.goal.max_cpu.is_none() && args.goal.max_halts_per_s.is_none(),
+        "--front, --max-cpu and --max-halts-per-s are about polling; a recording of timers has none"
+    );
+    let tuned = recorded::timers(path, &args.model, &args.timers, args.goal.min_gain)?;
+    tuned.print(args.format.format, false)?;
+    args.plan.write_timers(&tuned)?;
+    let negative = args.exit_code && matches!(tuned.advice.verdict, Verdict::Leave { .. });
     Ok(if negative { Answer::No } else { Answer::Yes })
 }
 

@@ -1,6 +1,7 @@
 //! `dwell tune --plan`: the recommended setting as a plan for `dwell apply`.
 
 use crate::model::Model;
+use crate::timer::recorded::Timers;
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::iothread;
@@ -10,7 +11,7 @@ use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_recording::{Metadata, Reader, newfile};
 use dwell_replay::advice::Advice;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of the plan.
 #[derive(Debug, clap::Args)]
@@ -119,6 +120,28 @@ impl PlanArgs {
         Ok(())
     }
 
+    /// Writes the plan of an advice on timers, if a parameter that can be written is all that is missing.
+    pub(super) fn write_timers(&self, tuned: &Timers) -> anyhow::Result<()> {
+        let Some(path) = &self.plan else { return Ok(()) };
+        let Some(plan) = tuned.plan() else {
+            eprintln!(
+                "no plan is written to {}: the advice is to leave the present set-up, or needs more than a parameter",
+                path.display()
+            );
+            return Ok(());
+        };
+        self.refuse_other_machine(&tuned.metadata)?;
+        self.finish(path, &plan, &tuned.metadata)
+    }
+
+    /// Compares a plan with this machine and writes it.
+    fn finish(&self, path: &Path, plan: &Plan, metadata: &Metadata) -> anyhow::Result<()> {
+        self.check(plan, metadata)?;
+        newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
+        eprintln!("plan written; apply it with: dwell apply {}", path.display());
+        Ok(())
+    }
+
     /// Writes the plan, if there is anything to plan.
     pub(super) fn write(
         &self,
@@ -134,9 +157,6 @@ impl PlanArgs {
             eprintln!("the advice is to leave the present setting: no plan is written to {}", path.display());
             return Ok(());
         };
-        self.check(&plan, metadata)?;
-        newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
-        eprintln!("plan written; apply it with: dwell apply {}", path.display());
-        Ok(())
+        self.finish(path, &plan, metadata)
     }
 }
