@@ -257,6 +257,48 @@ fn machine(values: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
+fn posting_is_planned_applied_and_reverted() {
+    let apicv = "kvm_intel/parameters/enable_apicv";
+    let kvm = [("pi_inject_timer", "0"), ("lapic_timer_advance", "Y"), ("min_timer_period_us", "200")];
+    let kvm = kvm.map(|(name, value)| (format!("kvm/parameters/{name}"), value));
+    let mut values: Vec<(&str, &str)> = kvm.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    values.push((apicv, "Y"));
+    let folder = machine(&values);
+    let text = |name: &str| folder.path().join(name).to_str().expect("the path is UTF-8").to_owned();
+    let (root, file, plan) = (text(""), text("timer.parquet"), text("plan.toml"));
+    timers::exits_by_interrupts(1_000, 100).write(Path::new(&file)).expect("the recording is written");
+    let vm = [
+        "--kernel",
+        "6.18",
+        "--disable-exits",
+        "mwait",
+        "--pcpu",
+        "isolated",
+        "--plan",
+        &plan,
+        "--min-gain",
+        "0",
+    ];
+    printed(&[&["tune", &file], vm.as_slice()].concat(), 80);
+    let value = || {
+        let path = folder.path().join("sys/module/kvm/parameters/pi_inject_timer");
+        let text = std::fs::read_to_string(path).expect("the parameter is there");
+        matches!(text.trim(), "1" | "Y")
+    };
+    assert!(!value());
+    printed(&["apply", &plan, "--sysroot", &root], 80);
+    assert!(value());
+    printed(&["revert", "--sysroot", &root], 80);
+    assert!(!value());
+    // Without APICv it would have no effect.
+    std::fs::write(folder.path().join("sys/module").join(apicv), "N\n").expect("it can be written");
+    let refused = dwell(&["apply", &plan, "--sysroot", &root], 80);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("APICv"), "{why}");
+    assert!(!value());
+}
+
+#[test]
 fn doctor_on_a_machine_of_files() {
     let grow_start = ("kvm/parameters/halt_poll_ns_grow_start", "0");
     let folder = machine(&[grow_start, ("haltpoll/parameters/guest_halt_poll_shrink", "1")]);
