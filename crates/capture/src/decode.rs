@@ -14,7 +14,15 @@ pub struct Decoder(Layout);
 enum Layout {
     VcpuWakeup { ns: At, waited: At, valid: At },
     HaltPoll { vcpu: At, grow: At, new: At, old: At },
-    HltExit { vcpu: At },
+    Exit { vcpu: At, isa: At, reason: At },
+    Entry { vcpu: At },
+    Msr { write: At, register: At, value: At, refused: At },
+    Apic { write: At, register: At, value: At },
+    ApicAccept { apic: At },
+    HvTimerState { in_use: At },
+    LapicWait { delta: At },
+    HrtimerStart { timer: At, function: At, expires: At },
+    HrtimerExpire { timer: At, function: At },
     CpuIdle { state: At, cpu: At },
     GuestHaltPoll { new: At, old: At },
     DwellIdle { window: At, halted: At },
@@ -28,6 +36,16 @@ enum Layout {
     Leave { call: SystemCall, result: At },
     AnyEnter { number: At, arguments: At },
     AnyLeave { number: At, result: At },
+}
+
+/// The register in which a guest writes when its timer is due.
+const IA32_TSC_DEADLINE: u64 = 0x6e0;
+/// The register of the local APIC with the initial count of its timer.
+const APIC_TMICT: u64 = 0x380;
+
+/// The number of an exit reason: that of the instruction set (1: VMX, 2: SVM) above the processor's, without its flags.
+pub(crate) const fn exit_number(isa: u32, reason: u32) -> u32 {
+    isa << 16 | reason & 0xffff
 }
 
 /// `state` of `power:cpu_idle` when the idle state is left: `PWR_EVENT_EXIT`, (u32)-1.
@@ -51,10 +69,29 @@ impl Decoder {
             TracepointKind::HaltPoll => {
                 Layout::HaltPoll { vcpu: at("vcpu_id")?, grow: at("grow")?, new: at("new")?, old: at("old")? }
             }
-            TracepointKind::HltExit => {
-                // The filter needs them.
-                at("isa").and(at("exit_reason"))?;
-                Layout::HltExit { vcpu: at("vcpu_id")? }
+            TracepointKind::Exit => {
+                Layout::Exit { vcpu: at("vcpu_id")?, isa: at("isa")?, reason: at("exit_reason")? }
+            }
+            TracepointKind::Entry => Layout::Entry { vcpu: at("vcpu_id")? },
+            TracepointKind::Msr => Layout::Msr {
+                write: at("write")?,
+                register: at("ecx")?,
+                value: at("data")?,
+                refused: at("exception")?,
+            },
+            TracepointKind::Apic => {
+                Layout::Apic { write: at("rw")?, register: at("reg")?, value: at("val")? }
+            }
+            TracepointKind::ApicAccept => Layout::ApicAccept { apic: at("apicid")? },
+            TracepointKind::HvTimerState => Layout::HvTimerState { in_use: at("hv_timer_in_use")? },
+            TracepointKind::LapicWait => Layout::LapicWait { delta: at("delta")? },
+            TracepointKind::HrtimerStart => Layout::HrtimerStart {
+                timer: at("hrtimer")?,
+                function: at("function")?,
+                expires: at("expires")?,
+            },
+            TracepointKind::HrtimerExpire => {
+                Layout::HrtimerExpire { timer: at("hrtimer")?, function: at("function")? }
             }
             TracepointKind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
             TracepointKind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
@@ -106,7 +143,35 @@ impl Decoder {
                 new: new.read_u32(raw)?,
                 old: old.read_u32(raw)?,
             },
-            Layout::HltExit { vcpu } => EventKind::HltExit { vcpu: vcpu.read_u32(raw)? },
+            Layout::Exit { vcpu, isa, reason } => EventKind::Exit {
+                vcpu: Some(vcpu.read_u32(raw)?),
+                reason: exit_number(isa.read_u32(raw)?, reason.read_u32(raw)?),
+            },
+            Layout::Entry { vcpu } => EventKind::Entry { vcpu: Some(vcpu.read_u32(raw)?) },
+            Layout::Msr { write, register, value, refused } => {
+                let is_deadline = write.read(raw)? != 0 && register.read(raw)? == IA32_TSC_DEADLINE;
+                if !is_deadline || refused.read(raw)? != 0 {
+                    return None;
+                }
+                EventKind::DeadlineWritten { value: value.read(raw)? }
+            }
+            Layout::Apic { write, register, value } => {
+                if write.read(raw)? == 0 || register.read(raw)? != APIC_TMICT {
+                    return None;
+                }
+                EventKind::CountWritten { value: value.read(raw)? }
+            }
+            Layout::ApicAccept { apic } => EventKind::ApicAccept { apic: apic.read_u32(raw)? },
+            Layout::HvTimerState { in_use } => EventKind::HvTimerState { in_use: in_use.read(raw)? != 0 },
+            Layout::LapicWait { delta } => EventKind::LapicWait { delta: delta.read(raw)?.cast_signed() },
+            Layout::HrtimerStart { timer, function, expires } => EventKind::HrtimerStart {
+                timer: timer.read(raw)?,
+                function: function.read(raw)?,
+                expires_ns: expires.read(raw)?,
+            },
+            Layout::HrtimerExpire { timer, function } => {
+                EventKind::HrtimerExpire { timer: timer.read(raw)?, function: function.read(raw)? }
+            }
             Layout::CpuIdle { state, cpu } => EventKind::CpuIdle {
                 cpu: cpu.read_u32(raw)?,
                 state: Some(state.read_u32(raw)?).filter(|&state| state != IDLE_LEFT),
@@ -232,10 +297,10 @@ mod tests {
         #[test]
         fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
             let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
-                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted"];
+                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted", "write", "ecx", "data", "exception", "rw", "reg", "val", "apicid", "hv_timer_in_use", "delta", "hrtimer", "function", "expires"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
-            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::HltExit, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
+            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::Apic, TracepointKind::ApicAccept, TracepointKind::HvTimerState, TracepointKind::LapicWait, TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
                 TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave,
                 TracepointKind::Enter(SystemCall::Ppoll), TracepointKind::Leave(SystemCall::Ppoll)];
             for kind in kinds {

@@ -74,7 +74,7 @@ fn host_probes(exits: bool) -> Vec<Probe> {
         Probe::of(TracepointKind::HaltPoll).by_thread(),
     ];
     if exits {
-        probes.push(Probe::of(TracepointKind::HltExit).filtered(HLT_EXITS).by_thread().optional());
+        probes.push(Probe::of(TracepointKind::Exit).filtered(HLT_EXITS).by_thread().optional());
     }
     probes
 }

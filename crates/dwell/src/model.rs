@@ -9,6 +9,7 @@ use dwell_capture::record::TRACING;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::tune::MIN_EPISODES;
@@ -234,6 +235,17 @@ pub(crate) fn episodes(number: u64) -> String {
 /// Episodes and the number of their idlers, as in `5 episodes of 1 idler`.
 pub(crate) fn episodes_of(number: u64, idlers: usize) -> String {
     format!("{} of {}", episodes(number), dwell_report::number_of(idlers as u128, "idler"))
+}
+
+/// Timers, exits and the number of their vCPUs, as in `5 timers and 12 exits of 1 vCPU`.
+pub(crate) fn timers_of(contents: &TimerContents) -> String {
+    let number = |number: u64, what: &str| dwell_report::number_of(number.into(), what);
+    format!(
+        "{} and {} of {}",
+        number(contents.timers(), "timer"),
+        number(contents.exits(), "exit"),
+        number(contents.vcpus.len() as u64, "vCPU")
+    )
 }
 
 /// A note on a recording with too few episodes to compare settings.

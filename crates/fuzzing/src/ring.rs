@@ -56,7 +56,7 @@ const FORMAT: &str = "name: all\nID: 1\nformat:
 const TRACEPOINTS: [TracepointKind; 14] = [
     TracepointKind::VcpuWakeup,
     TracepointKind::HaltPoll,
-    TracepointKind::HltExit,
+    TracepointKind::Exit,
     TracepointKind::CpuIdle,
     TracepointKind::GuestHaltPoll,
     TracepointKind::Switch,

@@ -79,7 +79,7 @@ pub enum OpenError {
     },
     /// A recording of idle times, where one of timers is wanted.
     #[error(
-        "{path}: this is a recording of idle times, without timers and VM exits; `dwell record timer` makes one with them"
+        "{path}: this is a recording of idle times, without timers and VM exits; `dwell import perf --layer timer` makes one with them"
     )]
     NoTimers {
         /// The file.

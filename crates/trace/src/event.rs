@@ -46,10 +46,59 @@ pub enum EventKind {
         /// The window before \[ns\].
         old: u32,
     },
-    /// `kvm:kvm_exit` by HLT: this thread runs this vCPU.
-    HltExit {
+    /// `kvm:kvm_exit`: this thread leaves its guest.
+    Exit {
+        /// Number of the vCPU in its VM; kernels before 5.10 do not name it.
+        vcpu: Option<u32>,
+        /// Why, as a number of the source's [`ReasonNames`](crate::timer::ReasonNames).
+        reason: u32,
+    },
+    /// `kvm:kvm_entry`: this thread enters its guest.
+    Entry {
         /// Number of the vCPU in its VM.
-        vcpu: u32,
+        vcpu: Option<u32>,
+    },
+    /// `kvm:kvm_msr`: the guest of this thread has written a register of its timer, `IA32_TSC_DEADLINE`. What that started
+    /// comes before.
+    DeadlineWritten {
+        /// What was written \[guest TSC\]; 0: no timer.
+        value: u64,
+    },
+    /// `kvm:kvm_apic`: the guest of this thread writes the initial count of its timer. What that starts comes after.
+    CountWritten {
+        /// What is written; 0: no timer.
+        value: u64,
+    },
+    /// `kvm:kvm_hv_timer_state`: the timer of this thread's vCPU was started, or an attempt was made.
+    HvTimerState {
+        /// With the preemption timer, else with an hrtimer.
+        in_use: bool,
+    },
+    /// `timer:hrtimer_start`: an hrtimer is enqueued.
+    HrtimerStart {
+        /// Its address.
+        timer: u64,
+        /// The address of its function, or a digest of its name.
+        function: u64,
+        /// When it is to expire \[ns, its clock, which is CLOCK_MONOTONIC for KVM's\].
+        expires_ns: u64,
+    },
+    /// `timer:hrtimer_expire_entry`: an hrtimer fires, in an interrupt of this thread.
+    HrtimerExpire {
+        /// Its address.
+        timer: u64,
+        /// As of [`EventKind::HrtimerStart`].
+        function: u64,
+    },
+    /// `kvm:kvm_apic_accept_irq`: an interrupt is put into a virtual local APIC.
+    ApicAccept {
+        /// Whose: its number, which is that of the vCPU.
+        apic: u32,
+    },
+    /// `kvm:kvm_wait_lapic_expire`: how late the guest of this thread would be entered, were there no wait.
+    LapicWait {
+        /// \[guest TSC cycles\]; negative: early.
+        delta: i64,
     },
     /// `power:cpu_idle`: a CPU enters an idle state, or leaves it.
     CpuIdle {
@@ -328,8 +377,24 @@ pub enum TracepointKind {
     VcpuWakeup,
     /// `kvm:kvm_halt_poll_ns`
     HaltPoll,
-    /// `kvm:kvm_exit`, of which only HLT is of use
-    HltExit,
+    /// `kvm:kvm_exit`
+    Exit,
+    /// `kvm:kvm_entry`
+    Entry,
+    /// `kvm:kvm_msr`, of which only writes of `IA32_TSC_DEADLINE` are of use
+    Msr,
+    /// `kvm:kvm_apic`, of which only writes of the initial count are of use
+    Apic,
+    /// `kvm:kvm_apic_accept_irq`
+    ApicAccept,
+    /// `kvm:kvm_hv_timer_state`
+    HvTimerState,
+    /// `kvm:kvm_wait_lapic_expire`
+    LapicWait,
+    /// `timer:hrtimer_start`
+    HrtimerStart,
+    /// `timer:hrtimer_expire_entry`
+    HrtimerExpire,
     /// `power:cpu_idle`
     CpuIdle,
     /// `power:guest_halt_poll_ns`
@@ -369,10 +434,18 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 19] = [
+    const NAMED: [(TracepointKind, &'static str); 27] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
-        (TracepointKind::HltExit, "kvm:kvm_exit"),
+        (TracepointKind::Exit, "kvm:kvm_exit"),
+        (TracepointKind::Entry, "kvm:kvm_entry"),
+        (TracepointKind::Msr, "kvm:kvm_msr"),
+        (TracepointKind::Apic, "kvm:kvm_apic"),
+        (TracepointKind::ApicAccept, "kvm:kvm_apic_accept_irq"),
+        (TracepointKind::HvTimerState, "kvm:kvm_hv_timer_state"),
+        (TracepointKind::LapicWait, "kvm:kvm_wait_lapic_expire"),
+        (TracepointKind::HrtimerStart, "timer:hrtimer_start"),
+        (TracepointKind::HrtimerExpire, "timer:hrtimer_expire_entry"),
         (TracepointKind::CpuIdle, "power:cpu_idle"),
         (TracepointKind::GuestHaltPoll, "power:guest_halt_poll_ns"),
         (TracepointKind::DwellIdle, "dwell_idle:dwell_idle_episode"),

@@ -7,6 +7,8 @@
 
 use crate::import::perf::{Line, TextEvent, exit_reason, text};
 use crate::import::{Input, InputError};
+use dwell_recording::ReadError;
+use dwell_recording::timer::{TimerPart, TimerReader};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -125,6 +127,19 @@ pub struct ExitTable {
     pub left_out: LeftOut,
 }
 
+/// The exits of one reason that vCPUs' timers caused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TimerExits {
+    /// The reason, as the kernel names it.
+    pub reason: String,
+    /// For what.
+    pub part: TimerPart,
+    /// How many.
+    pub samples: u64,
+    /// Time in all \[ns\].
+    pub total_ns: u64,
+}
+
 /// What is in a trace and not in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
@@ -161,10 +176,35 @@ impl ExitTable {
         Ok(table)
     }
 
+    /// The exits of a recording of timers, which are in the order of their ends.
+    ///
+    /// # Errors
+    /// The reader's.
+    pub fn of(reader: &TimerReader) -> Result<(ExitTable, Vec<TimerExits>), ReadError> {
+        let mut counter = ExitCounter::default();
+        let mut parts: Vec<TimerExits> = vec![];
+        let reasons = &reader.contents().reasons;
+        for row_group in 0..reader.row_groups() {
+            for exit in reader.read(row_group)?.exits {
+                let reason = reasons.get(exit.reason as usize).map_or("", String::as_str);
+                counter.add(reason, exit.duration_ns);
+                let Some(part) = exit.cause else { continue };
+                let place = parts.iter().position(|known| (&*known.reason, known.part) == (reason, part));
+                let place = place.unwrap_or_else(|| {
+                    parts.push(TimerExits { reason: reason.to_owned(), part, samples: 0, total_ns: 0 });
+                    parts.len() - 1
+                });
+                parts[place].samples += 1;
+                parts[place].total_ns = parts[place].total_ns.saturating_add(exit.duration_ns);
+            }
+        }
+        Ok((counter.finish(), parts))
+    }
+
     /// The table as perf prints it, without its title. `width`: of the name column, [`NARROW`] or [`WIDE`].
     pub fn render(&self, width: usize) -> String {
         let mut out = format!(
-            "{:>width$} {:>10} {:>9} {:>9} {:>11} {:>11} {:>16}\n\n",
+            "{:>width$} {:>10} {:>9} {:>9} {:>11} {:>11} {:>16} \n\n",
             "VM-EXIT", "Samples", "Samples%", "Time%", "Min Time", "Max Time", "Avg time"
         );
         for row in &self.rows {
@@ -199,16 +239,26 @@ pub struct ExitCounter {
 }
 
 impl ExitCounter {
-    /// Thread `tid` left its guest at `time_ns`.
-    pub fn exit(&mut self, tid: i32, time_ns: u64, reason: &str) {
-        let row = match self.reasons.get(reason) {
+    fn row(&mut self, reason: &str) -> usize {
+        match self.reasons.get(reason) {
             Some(&row) => row,
             None => {
                 self.reasons.insert(reason.to_owned(), self.rows.len());
                 self.rows.push(ExitRow::new(reason));
                 self.rows.len() - 1
             }
-        };
+        }
+    }
+
+    /// Adds an exit that took so long.
+    pub fn add(&mut self, reason: &str, ns: u64) {
+        let row = self.row(reason);
+        self.rows[row].add(ns);
+    }
+
+    /// Thread `tid` left its guest at `time_ns`.
+    pub fn exit(&mut self, tid: i32, time_ns: u64, reason: &str) {
+        let row = self.row(reason);
         match self.threads.get_mut(&tid) {
             Some(open) => {
                 let before = open.replace((row, time_ns));

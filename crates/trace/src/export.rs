@@ -112,7 +112,26 @@ impl fmt::Display for Text<'_> {
             EventKind::HaltPoll { vcpu, grow, new, old } => {
                 write!(f, "vcpu {vcpu}: halt_poll_ns {new} ({} {old})", step(grow))
             }
-            EventKind::HltExit { vcpu } => write!(f, "vcpu {vcpu} reason HLT rip 0x0 info1 0x0"),
+            // Layers that are exported use no exit but that of HLT.
+            EventKind::Exit { vcpu, .. } => {
+                vcpu.map_or(Ok(()), |vcpu| write!(f, "vcpu {vcpu} "))?;
+                write!(f, "reason HLT rip 0x0 info1 0x0")
+            }
+            EventKind::Entry { vcpu } => {
+                vcpu.map_or(Ok(()), |vcpu| write!(f, "vcpu {vcpu}, "))?;
+                write!(f, "rip 0x0")
+            }
+            EventKind::DeadlineWritten { value } => write!(f, "msr_write 6e0 = {value:#x}"),
+            EventKind::CountWritten { value } => write!(f, "apic_write APIC_TMICT = {value:#x}"),
+            EventKind::HvTimerState { in_use } => write!(f, "vcpu_id 0 hv_timer {}", u8::from(in_use)),
+            EventKind::HrtimerStart { timer, function, expires_ns } => {
+                write!(f, "hrtimer={timer:#x} function={function:#x} expires={expires_ns}")
+            }
+            EventKind::HrtimerExpire { timer, function } => {
+                write!(f, "hrtimer={timer:#x} function={function:#x} now=0")
+            }
+            EventKind::ApicAccept { apic } => write!(f, "apicid {apic:x} vec 0 (Fixed|edge)"),
+            EventKind::LapicWait { delta } => write!(f, "vcpu 0: delta {delta}"),
             EventKind::CpuIdle { cpu, state } => {
                 write!(f, "state={} cpu_id={cpu}", state.unwrap_or(LEAVE))
             }
@@ -158,7 +177,15 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
     Some(match *kind {
         EventKind::VcpuWakeup { .. } => TracepointKind::VcpuWakeup,
         EventKind::HaltPoll { .. } => TracepointKind::HaltPoll,
-        EventKind::HltExit { .. } => TracepointKind::HltExit,
+        EventKind::Exit { .. } => TracepointKind::Exit,
+        EventKind::Entry { .. } => TracepointKind::Entry,
+        EventKind::DeadlineWritten { .. } => TracepointKind::Msr,
+        EventKind::CountWritten { .. } => TracepointKind::Apic,
+        EventKind::HvTimerState { .. } => TracepointKind::HvTimerState,
+        EventKind::HrtimerStart { .. } => TracepointKind::HrtimerStart,
+        EventKind::HrtimerExpire { .. } => TracepointKind::HrtimerExpire,
+        EventKind::ApicAccept { .. } => TracepointKind::ApicAccept,
+        EventKind::LapicWait { .. } => TracepointKind::LapicWait,
         EventKind::CpuIdle { .. } => TracepointKind::CpuIdle,
         EventKind::GuestHaltPoll { .. } => TracepointKind::GuestHaltPoll,
         EventKind::DwellIdle { .. } => TracepointKind::DwellIdle,

@@ -182,26 +182,33 @@ impl HostPairing {
             return idler;
         }
         let number = known.number;
-        let thread = self.names.thread(event.pid, event.tid);
-        let guess = thread.as_deref().and_then(vcpu_of_name);
-        let name = self.name(event, number.or(guess), thread);
-        let idler = self.idlers.add(name);
+        let (idler, guess) = name_vcpu(&mut self.idlers, &mut *self.names, event, number);
         let vcpu = self.vcpu(event);
         (vcpu.idler, vcpu.guess) = (Some(idler), guess);
         idler
     }
+}
 
-    fn name(&mut self, event: &Event, number: Option<u32>, thread: Option<String>) -> String {
-        let (pid, tid) = (event.pid, event.tid);
-        let unknown = || "unknown".to_owned();
-        if pid == Event::UNKNOWN_ID {
-            return format!("{}/tid{tid}", thread.unwrap_or_else(unknown));
-        }
-        let process = self.names.process(pid).or(thread).unwrap_or_else(unknown);
-        let by_number = number.map(|number| format!("{process}/{pid}/vcpu{number}"));
-        // A number that another thread has already is a guess gone wrong, or a vCPU that changed its thread.
-        by_number.filter(|name| !self.idlers.has(name)).unwrap_or_else(|| format!("{process}/{pid}/tid{tid}"))
+/// Names the vCPU that this thread runs, `comm/pid/vcpuN`, and returns its number among the idlers, and the number that the
+/// thread's name has.
+pub(crate) fn name_vcpu(
+    idlers: &mut Idlers,
+    names: &mut dyn Names,
+    event: &Event,
+    number: Option<u32>,
+) -> (u32, Option<u32>) {
+    let (pid, tid) = (event.pid, event.tid);
+    let thread = names.thread(pid, tid);
+    let guess = thread.as_deref().and_then(vcpu_of_name);
+    let unknown = || "unknown".to_owned();
+    if pid == Event::UNKNOWN_ID {
+        return (idlers.add(format!("{}/tid{tid}", thread.unwrap_or_else(unknown))), guess);
     }
+    let process = names.process(pid).or(thread).unwrap_or_else(unknown);
+    let by_number = number.or(guess).map(|number| format!("{process}/{pid}/vcpu{number}"));
+    // A number that another thread has already is a guess gone wrong, or a vCPU that changed its thread.
+    let free = by_number.filter(|name| !idlers.has(name));
+    (idlers.add(free.unwrap_or_else(|| format!("{process}/{pid}/tid{tid}"))), guess)
 }
 
 fn new_vcpu(vcpus: &mut Vec<Vcpu>, event: &Event) -> usize {
@@ -232,7 +239,7 @@ impl Pairing for HostPairing {
                 let clamps_at_entry = self.clamps_at_entry;
                 self.numbered(event, number).window.changed(new, old, clamps_at_entry);
             }
-            EventKind::HltExit { vcpu: number } => {
+            EventKind::Exit { vcpu: Some(number), .. } => {
                 self.numbered(event, number);
             }
             EventKind::VcpuWakeup { ns, waited, valid } => {

@@ -19,6 +19,7 @@ pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
+pub mod timer;
 pub mod write;
 
 // The examples of the README are compiled and run as tests.

@@ -162,7 +162,7 @@ fn of_vcpus() -> impl Strategy<Value = EventKind> {
             .prop_map(|(ns, waited, valid)| EventKind::VcpuWakeup { ns, waited, valid }),
         6 => (0u32..3, any::<bool>(), window(), window())
             .prop_map(|(vcpu, grow, new, old)| EventKind::HaltPoll { vcpu, grow, new, old }),
-        1 => (0u32..3).prop_map(|vcpu| EventKind::HltExit { vcpu }),
+        1 => (0u32..3).prop_map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }),
         4 => (0i32..8, any::<bool>(), 0i32..8).prop_map(|(prev, runnable, next)| EventKind::Switch {
             prev,
             prev_runnable: Some(runnable),

@@ -4,19 +4,27 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use anyhow::bail;
-use dwell_report::{Cell, Column, Table};
-use dwell_trace::exits::ExitTable;
-use std::path::PathBuf;
+use dwell_recording::regular;
+use dwell_recording::timer::{TimerPart, TimerReader};
+use dwell_report::{Cell, Column, Table, count, percent};
+use dwell_trace::exits::{ExitTable, TimerExits};
+use serde::Serialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
-/// Reads text of `perf script`, plain or gzip, with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next
-/// entry of the same thread, so the time of HLT includes the poll or sleep of the vCPU.
+/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, plain or gzip, with kvm:kvm_exit and
+/// kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of HLT includes the poll or sleep
+/// of the vCPU.
+///
+/// Of a recording, the exits that timers caused are counted too: those in which a guest arms its timer, and those that
+/// its firing takes.
 #[derive(clap::Args)]
 #[command(after_help = "Example: perf record -a -e kvm:kvm_exit,kvm:kvm_entry -- sleep 10\n         \
                         perf script --ns > exits.txt\n         dwell exits exits.txt")]
 pub(crate) struct Args {
-    /// Text of `perf script`; - reads stdin
+    /// Recording of timers, or text of `perf script`; - reads the text from stdin
     file: PathBuf,
     /// Width of the column of exit reasons: 20 as in older perf, 40 as in newer perf
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
@@ -26,7 +34,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let exits = ExitTable::read(progress::text(&args.file)?)?;
+    let (exits, timer) = if is_parquet(&args.file) {
+        let (exits, timer) = ExitTable::of(&TimerReader::open(&args.file)?)?;
+        (exits, Some(timer))
+    } else {
+        (ExitTable::read(progress::text(&args.file)?)?, None)
+    };
     if exits.total_samples == 0 {
         bail!(
             "cannot make a table of {}: no kvm_exit is followed by a kvm_entry of the same thread; \
@@ -36,14 +49,65 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     match args.format.format {
         Format::Table => output::text(&exits.render(usize::from(args.width)))?,
-        Format::Json => output::json(&exits)?,
-        Format::Csv => output::csv(&table(&exits))?,
+        Format::Json => output::json(&Counted { exits: &exits, timer: timer.as_deref().map(Shares::of) })?,
+        Format::Csv => output::csv(&table(&exits, timer.as_deref()))?,
+    }
+    if let Some(timer) = timer {
+        let shares = Shares::of(&timer);
+        let share = |(samples, ns): (u64, u64)| {
+            let of = |part: u64, all: u64| percent(part as f64 / all.max(1) as f64);
+            let (samples_share, time) = (of(samples, exits.total_samples), of(ns, exits.total_ns));
+            format!("{} ({samples_share} of the exits, {time} of their time)", count(samples.into()))
+        };
+        output::note(&format!(
+            "exits of timers: {} to arm them, {} as they fire",
+            share((shares.arm_samples, shares.arm_ns)),
+            share((shares.fire_samples, shares.fire_ns)),
+        ));
     }
     Ok(Answer::Yes)
 }
 
-fn table(exits: &ExitTable) -> Table {
-    let mut table = Table::new([
+/// Whether a file begins as Parquet does. What cannot be read is reported where it is.
+fn is_parquet(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    regular::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && &magic == b"PAR1"
+}
+
+#[derive(Serialize)]
+struct Counted<'a> {
+    #[serde(flatten)]
+    exits: &'a ExitTable,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timer: Option<Shares<'a>>,
+}
+
+/// The exits of timers.
+#[derive(Serialize)]
+struct Shares<'a> {
+    arm_samples: u64,
+    arm_ns: u64,
+    fire_samples: u64,
+    fire_ns: u64,
+    by_reason: &'a [TimerExits],
+}
+
+impl Shares<'_> {
+    fn of(by_reason: &[TimerExits]) -> Shares<'_> {
+        let sum = |wanted: TimerPart| {
+            let of_part = by_reason.iter().filter(|exits| exits.part == wanted);
+            of_part.fold((0, 0), |(samples, ns): (u64, u64), exits| {
+                (samples + exits.samples, ns.saturating_add(exits.total_ns))
+            })
+        };
+        let ((arm_samples, arm_ns), (fire_samples, fire_ns)) = (sum(TimerPart::Arm), sum(TimerPart::Fire));
+        Shares { arm_samples, arm_ns, fire_samples, fire_ns, by_reason }
+    }
+}
+
+fn table(exits: &ExitTable, timer: Option<&[TimerExits]>) -> Table {
+    let parts = timer.map_or(&[][..], |_| &[("arm", TimerPart::Arm), ("fire", TimerPart::Fire)]);
+    let columns = [
         Column::text("reason", "reason"),
         Column::number("samples", "samples"),
         Column::number("total", "total_ns"),
@@ -51,9 +115,15 @@ fn table(exits: &ExitTable) -> Table {
         Column::number("max", "max_ns"),
         Column::number("average", "average_ns"),
         Column::number("standard error", "standard_error_percent"),
-    ]);
+    ];
+    let more = parts.iter().map(|(name, _)| Column::number(name, name));
+    let mut table = Table::new(columns.into_iter().chain(more));
     for row in &exits.rows {
-        table.push([
+        let of = |wanted: TimerPart| {
+            let is_it = |exits: &&TimerExits| exits.reason == row.reason && exits.part == wanted;
+            timer.into_iter().flatten().find(is_it).map_or(0, |exits| exits.samples)
+        };
+        let cells = [
             Cell::Text(row.reason.clone()),
             Cell::Count(row.samples.into()),
             Cell::Count(row.total_ns.into()),
@@ -61,7 +131,9 @@ fn table(exits: &ExitTable) -> Table {
             Cell::Count(row.max_ns.into()),
             Cell::Nanos(row.average_ns()),
             Cell::Ratio(row.standard_error_percent()),
-        ]);
+        ];
+        let more = parts.iter().map(|(_, part)| Cell::Count(of(*part).into()));
+        table.push(cells.into_iter().chain(more));
     }
     table
 }

@@ -8,7 +8,10 @@ use clap::{Subcommand, ValueEnum};
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
-use dwell_recording::{Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer};
+use dwell_recording::timer::TimerWriter;
+use dwell_recording::{
+    Contents, IdleIncludes, Idler, Metadata, Reader, SettingValue, SettingsChange, Writer,
+};
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
 use dwell_trace::guest::GuestSource;
@@ -49,6 +52,12 @@ enum From {
     /// the windows.
     ///
     /// Threads: syscalls:sys_enter_* and sys_exit_* of the calls that wait.
+    ///
+    /// Timers and VM exits of vCPUs (only with --layer timer): kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr, kvm:kvm_apic,
+    /// kvm:kvm_hv_timer_state, kvm:kvm_apic_accept_irq, kvm:kvm_wait_lapic_expire, kvm:kvm_vcpu_wakeup,
+    /// timer:hrtimer_start, timer:hrtimer_expire_entry, and where they are there sched:sched_migrate_task and the
+    /// interrupts of a guest. The text must be made with `perf script --guest-code` (perf 6.0 or later): without it perf
+    /// leaves out what interrupts a running guest, and those timers seem not to have fired.
     ///
     /// Other events are counted and ignored. With `perf script --ns --header --show-task-events -F +pid`, times are
     /// exact, windows follow the kernel's rule, and vCPUs are named after their process.
@@ -119,8 +128,8 @@ struct Csv {
 struct Perf {
     #[command(flatten)]
     common: Common,
-    /// Layer whose events to use, if the trace has several: host, guest or iothread
-    #[arg(long, value_parser = crate::suggest::idling_layers(layer))]
+    /// Layer whose events to use, if the trace has several: host, guest, iothread or timer
+    #[arg(long, value_parser = crate::suggest::layers(traced_layer))]
     layer: Option<Layer>,
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
@@ -167,6 +176,10 @@ fn layer(text: &str) -> Result<Layer, String> {
         Some(layer) if layer != Layer::Timer => Ok(layer),
         _ => Err("layers are guest, host and iothread".to_owned()),
     }
+}
+
+fn traced_layer(text: &str) -> Result<Layer, String> {
+    Layer::from_name(text).ok_or_else(|| "layers are guest, host, iothread and timer".to_owned())
 }
 
 #[derive(Serialize)]
@@ -221,6 +234,9 @@ pub(crate) fn run(args: Args) -> Outcome {
                 source: perf.source.into(),
                 skip_unparsable: perf.skip_unparsable,
             };
+            if perf.layer == Some(Layer::Timer) {
+                return perf.common.import_timers(metadata, &options);
+            }
             perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
         }
         From::Qemu(qemu) => {
@@ -274,6 +290,31 @@ impl Common {
         self.report(&summary, &contents)
     }
 
+    fn import_timers(&self, metadata: Metadata, options: &PerfOptions) -> Outcome {
+        let input = progress::text(&self.file)?;
+        let mut writer = TimerWriter::create(&self.output, metadata)?;
+        let summary = import::perf::import_timers(input, options, &mut writer)?;
+        let rows = writer.finish()?;
+        // As the report has it, a vCPU is an idler, and each of its rows an episode.
+        let idlers = rows.vcpus.iter().map(|vcpu| Idler {
+            name: vcpu.name.clone(),
+            episodes: vcpu.timers + vcpu.exits,
+            handlers: vec![],
+        });
+        let contents = Contents {
+            episodes: rows.timers() + rows.exits(),
+            first_start_ns: rows.first_ns,
+            last_end_ns: rows.last_ns,
+            idlers: idlers.collect(),
+        };
+        if self.format.format == Format::Table {
+            let what = crate::model::timers_of(&rows);
+            return output::text(&self.words(&what, &summary, &contents)).map(|()| Answer::Yes);
+        }
+        let summary = ImportSummary { episodes: contents.episodes, ..summary };
+        self.report(&summary, &contents)
+    }
+
     fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
         match self.format.format {
             Format::Json => output::json(&Imported {
@@ -283,7 +324,10 @@ impl Common {
                 idlers: contents.idlers.len(),
                 span_ns: contents.span_ns(),
             })?,
-            Format::Table => output::text(&self.words(summary, contents))?,
+            Format::Table => {
+                let what = crate::model::episodes_of(contents.episodes, contents.idlers.len());
+                output::text(&self.words(&what, summary, contents))?;
+            }
             Format::Csv => output::csv(&self.table(summary, contents))?,
         }
         Ok(Answer::Yes)
@@ -312,11 +356,10 @@ impl Common {
         table
     }
 
-    fn words(&self, summary: &ImportSummary, contents: &Contents) -> String {
+    fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
-            "{}: {} over {}, from {} lines of {}",
+            "{}: {what} over {}, from {} lines of {}",
             self.output.display(),
-            crate::model::episodes_of(contents.episodes, contents.idlers.len()),
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
             self.file.display()

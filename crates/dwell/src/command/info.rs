@@ -4,11 +4,16 @@ use crate::failure::{Answer, Outcome};
 use crate::model;
 use crate::output::{self, Format, FormatArg};
 use dwell_recording::summary::{Stats, Summary};
-use dwell_recording::{Clock, IdleIncludes, Metadata, Reader, SettingValue};
+use dwell_recording::timer::{Fire, TimerContents, TimerReader};
+use dwell_recording::{Clock, IdleIncludes, Metadata, OpenError, Reader, SettingValue};
 use dwell_report::{Cell, Column, Table, count, duration, histogram};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Print the contents of a recording: idlers, idle times, settings, losses
+///
+/// Of a recording of timers: vCPUs, timers by how they fired, exits.
 ///
 /// Quantiles of idle times (p5 to p99) are within 0.1 %; all other figures are exact.
 #[derive(clap::Args)]
@@ -20,12 +25,78 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let reader = Reader::open(&args.file)?;
+    let reader = match Reader::open(&args.file) {
+        Err(OpenError::Timers { path }) => return timers(&TimerReader::open(&path)?, &args),
+        opened => opened?,
+    };
     let summary = Summary::of(&reader)?;
     match args.format.format {
         Format::Json => output::json(&summary)?,
         Format::Csv => output::csv(&table(&summary))?,
         Format::Table => output::text(&words(&args.file.display().to_string(), &summary))?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// What a recording of timers holds.
+#[derive(Serialize)]
+struct Timers<'a> {
+    metadata: &'a Metadata,
+    span_ns: u64,
+    contents: &'a TimerContents,
+    /// Timers that fired, by how their vCPU noticed; `unknown` where that is not known.
+    fired: BTreeMap<&'static str, u64>,
+    /// Timers that were cancelled or armed anew before they fired.
+    not_fired: u64,
+}
+
+fn timers(reader: &TimerReader, args: &Args) -> Outcome {
+    let (metadata, contents, span_ns) = (reader.metadata(), reader.contents(), reader.span_ns());
+    let mut timers = Timers { metadata, span_ns, contents, fired: BTreeMap::new(), not_fired: 0 };
+    for row_group in 0..reader.row_groups() {
+        for timer in reader.read(row_group)?.timers {
+            match timer.fired_ns {
+                None => timers.not_fired += 1,
+                Some(_) => *timers.fired.entry(timer.fire.map_or("unknown", Fire::name)).or_default() += 1,
+            }
+        }
+    }
+    let mut table = Table::new([
+        Column::text("vCPU", "vcpu"),
+        Column::number("timers", "timers"),
+        Column::number("/s", "timers_per_s").rank(1),
+        Column::number("exits", "exits"),
+        Column::number("/s", "exits_per_s").rank(1),
+    ]);
+    for vcpu in &contents.vcpus {
+        let rate = |number: u64| match span_ns {
+            0 => Cell::Missing,
+            ns => Cell::Rounded(number as f64 / ns as f64 * 1e9),
+        };
+        table.push([
+            Cell::Text(vcpu.name.clone()),
+            Cell::Count(vcpu.timers.into()),
+            rate(vcpu.timers),
+            Cell::Count(vcpu.exits.into()),
+            rate(vcpu.exits),
+        ]);
+    }
+    match args.format.format {
+        Format::Json => output::json(&timers)?,
+        Format::Csv => output::csv(&table)?,
+        Format::Table => {
+            let mut text = output::wrapped(&format!(
+                "{}: {} over {}, timer layer",
+                args.file.display(),
+                model::timers_of(contents),
+                duration(span_ns as f64)
+            ));
+            text += &facts(metadata, None);
+            let fired = timers.fired.iter().map(|(how, number)| format!("{} {how}", count((*number).into())));
+            let not = format!("{} did not fire", count(timers.not_fired.into()));
+            text += &label("timers:", &fired.chain([not]).collect::<Vec<_>>().join(", "));
+            output::text(&format!("{text}\n{}", output::fitted(&table)))?;
+        }
     }
     Ok(Answer::Yes)
 }
@@ -55,10 +126,20 @@ fn head(file: &str, summary: &Summary) -> String {
         duration(summary.span_ns as f64),
         metadata.layer.name()
     ));
-    let mut line = |label: &str, value: &str| {
-        text += &output::hanging(&format!("{label:<LABEL$}"), &" ".repeat(LABEL), value);
-    };
-    line("idle times:", includes(metadata.idle_includes));
+    text += &facts(metadata, Some(includes(metadata.idle_includes)));
+    remarks(summary).iter().for_each(|(name, what)| text += &label(name, what));
+    text
+}
+
+fn label(name: &str, value: &str) -> String {
+    output::hanging(&format!("{name:<LABEL$}"), &" ".repeat(LABEL), value)
+}
+
+/// What a recording says of itself.
+fn facts(metadata: &Metadata, idle_times: Option<&str>) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| text += &label(name, value);
+    idle_times.into_iter().for_each(|what| line("idle times:", what));
     line("clock:", clock(metadata.clock));
     line("source:", &source(metadata));
     let known = [
@@ -75,7 +156,6 @@ fn head(file: &str, summary: &Summary) -> String {
     }
     settings(metadata).iter().for_each(|setting| line("settings:", setting));
     line("losses:", &losses(metadata));
-    remarks(summary).iter().for_each(|(label, what)| line(label, what));
     text
 }
 

@@ -1,15 +1,22 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE`.
+//! FILES`, `inside timers COUNT`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE`.
 
-use dwell_lab::guest::{Sleeper, sleeper};
+use dwell_lab::guest::{self, Sleeper, sleeper};
 use dwell_lab::host::clock::Tsc;
-use dwell_lab::vm::{Machine, Options, VmError};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use dwell_lab::vm::{Machine, Options, Shared, VmError};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
+
+/// `IA32_TSC_DEADLINE` and the LVT timer register of the local APIC (Intel SDM vol. 3, 12.5.4), and the lab's vector.
+const IA32_TSC_DEADLINE: u32 = 0x6e0;
+const LVT_TIMER: u64 = 0x320;
+const TSC_DEADLINE_MODE: u32 = 1 << 18;
+const TIMER_VECTOR: u32 = 0x32;
 
 /// Does what the words of the command line ask for, if it is started as `inside`.
 pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
@@ -30,6 +37,7 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
             clock();
             Ok(())
         }
+        ["timers", count] => timers(number(count)).map_err(|error| format!("the VM: {error}")),
         _ => Err(format!("cannot do {words:?}")),
     })
 }
@@ -146,6 +154,75 @@ fn halt(mean_us: u64, count: u64, shape: &str, opens_statistics: bool) -> Result
         kicker.kick();
         guest.expect("a thread can be made").join().expect("the vCPU's thread ends")
     })
+}
+
+/// What a guest of [`timers`] shares with its host.
+#[repr(C)]
+struct Deadlines {
+    /// Timers to set.
+    count: AtomicU64,
+}
+
+// SAFETY: an atomic.
+#[allow(unsafe_code)]
+unsafe impl Shared for Deadlines {}
+
+/// Sets timers through the local APIC; halts until every other one fires, and spins until the others do. Of nine in a
+/// row, one is armed anew before it fires, and one is due at once.
+extern "sysv64" fn deadlines(shared: &Deadlines) -> ! {
+    guest::apic_write(LVT_TIMER, TSC_DEADLINE_MODE | TIMER_VECTOR);
+    fence(Ordering::SeqCst);
+    let count = shared.count.load(Ordering::Acquire);
+    let mut number = 0;
+    while number < count {
+        let ahead = 100_000 + number % 7 * 50_000;
+        let deadline = guest::tsc() + ahead;
+        if number % 9 == 4 {
+            guest::write_msr(IA32_TSC_DEADLINE, deadline + 9_000_000);
+        }
+        guest::write_msr(IA32_TSC_DEADLINE, if number % 9 == 8 { 1 } else { deadline });
+        if number % 2 == 0 {
+            guest::spin(ahead + 20_000);
+        }
+        guest::halt();
+        number += 1;
+    }
+    loop {
+        guest::report();
+    }
+}
+
+/// A VM whose only vCPU sets timers; its thread moves from CPU to CPU now and then.
+fn timers(count: u64) -> Result<(), VmError> {
+    let machine = Machine::new(Options::default(), 1)?;
+    let shared = machine.place::<Deadlines>()?;
+    shared.count.store(count, Ordering::Release);
+    let mut vcpu = machine.vcpu(0, deadlines, shared)?;
+    std::thread::scope(|scope| {
+        let guest = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
+        let guest = guest.spawn_scoped(scope, move || vcpu.run(|| ControlFlow::Break(()))).expect("a thread");
+        let mut cpu = 0;
+        while !guest.is_finished() {
+            std::thread::sleep(Duration::from_millis(40));
+            cpu = 1 - cpu;
+            let _ = move_threads(cpu);
+        }
+        guest.join().expect("the vCPU's thread ends")
+    })
+}
+
+/// Moves the threads of this process that run a vCPU to a CPU.
+fn move_threads(cpu: usize) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        let tid = task.file_name().and_then(|name| name.to_str()?.parse().ok()).and_then(Pid::from_raw);
+        if std::fs::read_to_string(task.join("comm"))?.starts_with("CPU ") {
+            sched_setaffinity(tid, &set)?;
+        }
+    }
+    Ok(())
 }
 
 /// How long to wait \[ns\], about `mean_us` on average.

@@ -33,6 +33,7 @@ mod persist;
 mod power;
 #[path = "../report/timeline.rs"]
 mod timeline;
+mod timer;
 
 use dwell_testing::say;
 use libtest_mimic::{Arguments, Trial};
@@ -48,6 +49,7 @@ const JOBS: &[(&str, Check)] = &[
     ("a_change_is_kept_over_a_reboot", persist::a_change_is_kept_over_a_reboot),
     ("a_machine_that_is_killed_starts_in_order", persist::a_machine_that_is_killed_starts_in_order),
     ("a_power_cut_is_survived_at_every_write", power::a_power_cut_is_survived_at_every_write),
+    ("every_timer_of_a_vcpu_is_the_models", timer::every_timer_of_a_vcpu_is_the_models),
     ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),

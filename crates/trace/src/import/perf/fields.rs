@@ -13,7 +13,30 @@ pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option
     let kind = match tracepoint {
         TracepointKind::VcpuWakeup => wakeup(text)?,
         TracepointKind::HaltPoll => host_window(text)?,
-        TracepointKind::HltExit => return halt_exit(text),
+        TracepointKind::Exit => return halt_exit(text),
+        TracepointKind::Entry => EventKind::Entry { vcpu: vcpu_of(text) },
+        TracepointKind::Msr => return msr(text),
+        TracepointKind::Apic => return apic(text),
+        TracepointKind::ApicAccept => {
+            let apic = first_word(text.strip_prefix("apicid ")?);
+            EventKind::ApicAccept { apic: u32::from_str_radix(apic, 16).ok()? }
+        }
+        TracepointKind::HvTimerState => {
+            EventKind::HvTimerState { in_use: digits::<u32>(last_field(text, " hv_timer ")?)? != 0 }
+        }
+        TracepointKind::LapicWait => {
+            EventKind::LapicWait { delta: last_field(text, ": delta ")?.parse().ok()? }
+        }
+        TracepointKind::HrtimerStart => EventKind::HrtimerStart {
+            timer: hexadecimal(last_field(text, "hrtimer=")?)?,
+            function: function(last_field(text, " function=")?),
+            // KTIME_MAX and what is before the clock's beginning are of no timer of KVM's.
+            expires_ns: last_field(text, " expires=")?.parse().ok()?,
+        },
+        TracepointKind::HrtimerExpire => EventKind::HrtimerExpire {
+            timer: hexadecimal(last_field(text, "hrtimer=")?)?,
+            function: function(last_field(text, " function=")?),
+        },
         TracepointKind::CpuIdle => cpu_idle(text)?,
         TracepointKind::GuestHaltPoll => {
             let (_, new, old) = window(text)?;
@@ -162,9 +185,34 @@ fn migrate(text: &str) -> Option<EventKind> {
 
 /// `vcpu 0 reason HLT rip 0x…`: this thread runs this vCPU. Kernels before 5.10 do not name the vCPU.
 fn halt_exit(text: &str) -> Option<Option<EventKind>> {
-    let vcpu = text.strip_prefix("vcpu ").and_then(|rest| digits(first_word(rest)));
     let is_halt = matches!(exit_reason(text)?, "HLT" | "hlt");
-    Some(vcpu.filter(|_| is_halt).map(|vcpu| EventKind::HltExit { vcpu }))
+    Some(vcpu_of(text).filter(|_| is_halt).map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }))
+}
+
+/// `vcpu 0 reason …`, `vcpu 0, rip 0x1`.
+pub(super) fn vcpu_of(text: &str) -> Option<u32> {
+    digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
+}
+
+/// `msr_write 6e0 = 0x27e1f4bbc`, of a write that was refused with ` (#GP)` behind it.
+fn msr(text: &str) -> Option<Option<EventKind>> {
+    let (access, value) = text.split_once(" = ")?;
+    let is_deadline = access == "msr_write 6e0" && !value.ends_with("(#GP)");
+    let value = hexadecimal(value)?;
+    Some(is_deadline.then_some(EventKind::DeadlineWritten { value }))
+}
+
+/// `apic_write APIC_TMICT = 0x1e848`.
+fn apic(text: &str) -> Option<Option<EventKind>> {
+    let (access, value) = text.split_once(" = ")?;
+    let value = hexadecimal(value)?;
+    Some((access == "apic_write APIC_TMICT").then_some(EventKind::CountWritten { value }))
+}
+
+/// A function by its address, or by its name: FNV-1a.
+fn function(text: &str) -> u64 {
+    let digest = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    hexadecimal(text).unwrap_or_else(|| text.bytes().fold(0xcbf2_9ce4_8422_2325, digest))
 }
 
 /// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
@@ -328,7 +376,11 @@ mod tests {
                 "comm=x pid=64 prio=120 orig_cpu=2 dest_cpu=0",
                 EventKind::Migrate { task: 64, from: 2, to: 0 },
             ),
-            ("kvm:kvm_exit", "vcpu 2 reason HLT rip 0x1 info1 0x0", EventKind::HltExit { vcpu: 2 }),
+            (
+                "kvm:kvm_exit",
+                "vcpu 2 reason HLT rip 0x1 info1 0x0",
+                EventKind::Exit { vcpu: Some(2), reason: 0 },
+            ),
             ("irq_vectors:local_timer_entry", "vector=236", EventKind::Interrupt(Interrupt::Timer)),
             ("irq_vectors:reschedule_entry", "vector=253", EventKind::Interrupt(Interrupt::Ipi)),
             ("irq:irq_handler_entry", "irq=24 name=virtio0", EventKind::Interrupt(Interrupt::Device)),

@@ -22,6 +22,9 @@
 mod fields;
 mod line;
 mod names;
+mod timer;
+
+pub use timer::import_timers;
 
 pub(crate) use fields::{LEAVE, exit_reason};
 pub(crate) use line::{Line, TextEvent, text};
@@ -112,6 +115,18 @@ pub enum PerfError {
         line: u64,
         /// The event.
         event: String,
+    },
+    /// No exit is in it.
+    #[error(
+        "{name}: no VM exits in {} lines; events of use: {}, others: {}; record with \
+         `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`",
+        summary.lines, list(&summary.used), list(&summary.ignored)
+    )]
+    NoExits {
+        /// The file.
+        name: String,
+        /// What is in it.
+        summary: Box<ImportSummary>,
     },
     /// No episode is in it.
     #[error(
@@ -316,10 +331,9 @@ impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
         let Used { source, own_switches, any_calls, contention } = self.used;
         match (self.layer, tracepoint) {
-            (
-                Layer::Host,
-                TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::HltExit,
-            ) => true,
+            (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
+                true
+            }
             (
                 Layer::Host,
                 TracepointKind::Switch

@@ -1,0 +1,240 @@
+//! The timers of vCPUs and their exits: events of KVM and of hrtimers into the rows of a [recording of timers](dwell_recording::timer).
+//!
+//! # Exits
+//! An exit is from `kvm_exit` to the next `kvm_entry` of the same thread, as [`exits`](crate::exits) and `perf kvm stat` count
+//! it; a thread counts from its first `kvm_entry` on.
+//!
+//! # Timers
+//! Everything that KVM does for a guest's timer happens between an exit and the next entry, but for the firing of an hrtimer.
+//! The events of a vCPU's timer between the two are kept and read together at the entry:
+//!
+//! * `kvm_msr` of `IA32_TSC_DEADLINE` comes after what it started, `kvm_apic` of the initial count before it. What one of them
+//!   started is a timer that the guest armed; the exit is that of arming.
+//! * `kvm_hv_timer_state` tells which mechanism KVM has chosen. An `hrtimer_start` of the same thread just before it is that
+//!   of the vCPU's own hrtimer, which is known by its address and function from then on.
+//! * A start without a register written continues the timer: the vCPU has moved, or blocks, or goes on. Where none is
+//!   armed, it begins a period.
+//! * A register written while neither mechanism is started is a timer whose time has come already, or that is switched off.
+//!
+//! # Firing
+//! An hrtimer fires in an interrupt, on the CPU and in the thread that it interrupts. Where the vCPU is at that moment:
+//!
+//! | last event of the vCPU | what follows | state | how it notices |
+//! |---|---|---|---|
+//! | exit by HLT, no wakeup | | blocked | woken up |
+//! | exit by an interrupt, this one | | in guest mode | host interrupt |
+//! | any other exit | | outside of guest mode | already outside |
+//! | entry | `kvm_apic_accept_irq` in the same interrupt | in guest mode | posted |
+//! | entry | exit by an interrupt, fired on the vCPU's CPU | in guest mode | host interrupt |
+//! | entry | exit by an interrupt, fired on another CPU | in guest mode | reschedule IPI |
+//! | entry | exit by another reason | outside of guest mode | already outside |
+//!
+//! The last row is an exit that had begun when the timer fired, before its event was traced. Conversely the vCPU can be in
+//! guest mode shortly before `kvm_entry` is traced: what fires then on another CPU, and is not accepted before the entry,
+//! counts as fired after it.
+//!
+//! After lost events nothing is paired across the gap; what was open is counted as incomplete.
+
+mod reasons;
+#[cfg(test)]
+mod tests;
+mod vcpu;
+mod write;
+
+pub use reasons::ReasonNames;
+pub use write::TimerRowWriter;
+
+use crate::event::{Event, EventKind};
+use crate::host::name_vcpu;
+use crate::pairing::{ByNumber, Idlers, Names};
+use dwell_recording::timer::TimerRows;
+use reasons::Class;
+use std::collections::HashMap;
+use vcpu::Vcpu;
+
+/// Makes timers and exits out of events that come in order of time.
+pub struct TimerPairing {
+    names: Box<dyn Names>,
+    only_pid: Option<i32>,
+    vcpus: Vec<Vcpu>,
+    vcpu_names: Idlers,
+    /// The vCPU that a thread runs, by process and thread.
+    current: ByNumber<(i32, i32), usize>,
+    /// Whose hrtimer this is, by its address and function.
+    hrtimers: HashMap<(u64, u64), usize>,
+    /// By CPU: the vCPU whose hrtimer is firing there, until its next event.
+    firing: ByNumber<u32, usize>,
+    source: ReasonNames,
+    /// By the source's number: ours, and the class.
+    reasons: HashMap<u32, (u32, Class)>,
+    reason_names: Vec<String>,
+    accepts_seen: bool,
+    incomplete: u64,
+    entries: u64,
+    others: u64,
+}
+
+impl TimerPairing {
+    /// For the VM of process `only_pid` or for all; `reasons` has the names of the exit reasons in the events.
+    pub fn new(only_pid: Option<i32>, names: Box<dyn Names>, reasons: ReasonNames) -> TimerPairing {
+        TimerPairing {
+            names,
+            only_pid,
+            vcpus: vec![],
+            vcpu_names: Idlers::default(),
+            current: ByNumber::default(),
+            hrtimers: HashMap::new(),
+            firing: ByNumber::default(),
+            source: reasons,
+            reasons: HashMap::new(),
+            reason_names: vec![],
+            accepts_seen: false,
+            incomplete: 0,
+            entries: 0,
+            others: 0,
+        }
+    }
+
+    /// The names of the vCPUs so far; the list only grows.
+    pub fn vcpus(&self) -> &[String] {
+        self.vcpu_names.names()
+    }
+
+    /// The names of the exit reasons so far; the list only grows.
+    pub fn reasons(&self) -> &[String] {
+        &self.reason_names
+    }
+
+    /// Timers and exits whose beginning or end was not seen, so far.
+    pub fn incomplete(&self) -> u64 {
+        self.incomplete
+    }
+
+    /// Whether vCPUs were seen to run, and neither `kvm_exit` nor `kvm_entry`: some flavours of KVM do not emit them.
+    pub fn runs_without_exits(&self) -> bool {
+        self.entries == 0 && self.others > 0
+    }
+
+    /// Takes the next event and appends the rows that it completes.
+    pub fn observe(&mut self, event: &Event, found: &mut TimerRows) {
+        match event.kind {
+            EventKind::Lost { .. } | EventKind::Gap { .. } => return self.forget(),
+            EventKind::HrtimerExpire { timer, function } => {
+                self.firing.remove(&event.cpu);
+                if let Some(&place) = self.hrtimers.get(&(timer, function)) {
+                    self.firing.insert(event.cpu, place);
+                    self.incomplete += self.vcpus[place].expire(event, found);
+                }
+                return;
+            }
+            EventKind::HrtimerStart { timer, function, expires_ns } => {
+                self.firing.remove(&event.cpu);
+                let own = self.current.get(&(event.pid, event.tid)).copied();
+                let known = self.hrtimers.get(&(timer, function)).copied();
+                // Interrupts of the thread start other hrtimers, also between a start and the state that it is of.
+                let unknown = own.filter(|&place| !self.vcpus[place].has_hrtimer);
+                if let Some(place) = known.or(unknown) {
+                    self.vcpus[place].start(event, (timer, function), expires_ns, known.is_some(), found);
+                }
+                return;
+            }
+            EventKind::Migrate { task, to, .. } => {
+                // A task is known by its number alone here.
+                for (&(_, tid), &place) in &self.current {
+                    if tid == task {
+                        self.vcpus[place].moves(to);
+                    }
+                }
+                return;
+            }
+            _ => {}
+        }
+        let firing = self.firing.remove(&event.cpu);
+        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid) {
+            return;
+        }
+        match event.kind {
+            EventKind::Entry { vcpu } => {
+                self.entries += 1;
+                let place = self.place(event, vcpu);
+                self.vcpus[place].enter(event, self.accepts_seen, found);
+            }
+            EventKind::Exit { vcpu, reason } => {
+                self.entries += 1;
+                let reason = self.reason(reason);
+                let place = self.place(event, vcpu);
+                self.incomplete += self.vcpus[place].exit(event, reason, self.accepts_seen, found);
+            }
+            EventKind::ApicAccept { apic } => {
+                self.accepts_seen = true;
+                let own = self.current.get(&(event.pid, event.tid)).copied();
+                let posted = |place: &usize| {
+                    let vcpu = &self.vcpus[*place];
+                    vcpu.is_in_guest() && vcpu.number.is_none_or(|number| number == apic)
+                };
+                match firing.filter(posted) {
+                    Some(place) => self.vcpus[place].posted(found),
+                    None => own.into_iter().for_each(|place| self.vcpus[place].accept()),
+                }
+            }
+            _ => {
+                let Some(&place) = self.current.get(&(event.pid, event.tid)) else {
+                    self.others += u64::from(matches!(
+                        event.kind,
+                        EventKind::VcpuWakeup { .. }
+                            | EventKind::HvTimerState { .. }
+                            | EventKind::DeadlineWritten { .. }
+                    ));
+                    return;
+                };
+                if let Some(hrtimer) = self.vcpus[place].observe(event, found) {
+                    self.hrtimers.insert(hrtimer, place);
+                }
+            }
+        }
+    }
+
+    /// No event follows: appends the timers that have fired and lack only what would have come later, and counts what is open
+    /// as incomplete.
+    pub fn finish(&mut self, found: &mut TimerRows) {
+        for vcpu in &mut self.vcpus {
+            self.incomplete += vcpu.finish(found);
+        }
+    }
+
+    /// The vCPU that this thread runs.
+    fn place(&mut self, event: &Event, number: Option<u32>) -> usize {
+        let known = self.current.get(&(event.pid, event.tid)).copied();
+        if let Some(place) = known.filter(|&place| number.is_none() || self.vcpus[place].number == number) {
+            return place;
+        }
+        // Another one than before: the thread has ended, and its number was used again.
+        let (name, _) = name_vcpu(&mut self.vcpu_names, &mut *self.names, event, number);
+        self.vcpus.push(Vcpu::new(name, number));
+        let place = self.vcpus.len() - 1;
+        self.current.insert((event.pid, event.tid), place);
+        place
+    }
+
+    fn reason(&mut self, number: u32) -> (u32, Class) {
+        let TimerPairing { source, reasons, reason_names, .. } = self;
+        *reasons.entry(number).or_insert_with(|| {
+            let name = source.name(number);
+            let class = Class::of(&name);
+            let known = reason_names.iter().position(|known| *known == name);
+            let at = known.unwrap_or_else(|| {
+                reason_names.push(name);
+                reason_names.len() - 1
+            });
+            (u32::try_from(at).unwrap_or(u32::MAX), class)
+        })
+    }
+
+    /// Any event may be missing.
+    fn forget(&mut self) {
+        self.firing.clear();
+        for vcpu in &mut self.vcpus {
+            self.incomplete += vcpu.forget();
+        }
+    }
+}
