@@ -1,5 +1,6 @@
 //! The VM whose timers are asked about, and what is printed about it: of `dwell explain` and `dwell compare`.
 
+pub(crate) mod page;
 pub(crate) mod recorded;
 
 use crate::output;

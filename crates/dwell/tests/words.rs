@@ -156,7 +156,7 @@ fn advice_on_timers() {
     // Commands about polling refuse it, and a recording of idle times has no timers.
     for args in [
         vec!["study", folder.path().to_str().expect("the path is UTF-8")],
-        vec!["report", file],
+        vec!["report", file, file],
         vec!["replay", file, "--layer", "host"],
     ] {
         let output = dwell(&args, 80);

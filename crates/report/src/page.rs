@@ -1,6 +1,6 @@
 //! One self-contained page: markup, style, script, chart library and data in one file that loads nothing else.
 //!
-//! The page shows recordings, or, where the data has a `fleet`, choices for many VMs. The data of a report goes in as the JSON text that `dwell report --format json` prints, byte for byte, so that what the page offers
+//! The page shows recordings, or, where the data has a `fleet`, choices for many VMs, or with `timers` a recording of timers. The data of a report goes in as the JSON text that `dwell report --format json` prints, byte for byte, so that what the page offers
 //! as a download is the same. The script builds all text through the DOM and never as markup; names out of a hostile
 //! recording stay text. A content security policy forbids every request, and every script but the two that are here.
 //!
@@ -29,6 +29,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/proof.js"),
     include_str!("page/provenance.js"),
     include_str!("page/fleet.js"),
+    include_str!("page/timer.js"),
     include_str!("page/page.js"),
     "})();\n",
 );

@@ -8,7 +8,9 @@ mod text;
 use crate::command::tune::GoalArgs;
 use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
-use anyhow::{Context, bail};
+use crate::timer::page as page_of_timers;
+use crate::timer::recorded::{self, RecordedArgs};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use dwell_recording::NewFile;
 use dwell_report::page;
@@ -61,6 +63,8 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
+    #[command(flatten)]
+    timers: RecordedArgs,
     /// Output format
     ///
     /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one figure per row.
@@ -91,6 +95,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.format == Form::Html && args.output.is_none() && io::stdout().is_terminal() {
         bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format text");
     }
+    if let [file] = args.files.as_slice()
+        && recorded::is_one(file)
+    {
+        return timers(&args, file);
+    }
+    recorded::refuse(&args.timers)?;
     let mut files: Vec<(Role, &Path)> =
         args.files.iter().map(|file| (Role::Recording, file.as_path())).collect();
     let pair = args
@@ -113,14 +123,41 @@ pub(crate) fn run(args: Args) -> Outcome {
         Form::Text => text::words(&report).into_bytes(),
         Form::Csv => csv::table(&report)?,
     };
+    put(&args, &rendered)
+}
+
+/// A recording of timers.
+fn timers(args: &Args, file: &Path) -> Outcome {
+    ensure!(
+        args.before.is_none() && args.plan.is_none() && args.exits.is_empty() && args.measured.is_empty(),
+        "--before, --plan, --exits and --measured are not for recordings of timers"
+    );
+    let timers = recorded::timers(file, &args.model, &args.timers, args.goal.worth().cpu_share)?;
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let command = gather::command(words);
+    let rendered = match args.format {
+        Form::Html => page_of_timers::html(&timers, &command)?.into_bytes(),
+        Form::Json => page_of_timers::json(&timers, &command)?.into_bytes(),
+        Form::Text => timers.text(true).into_bytes(),
+        Form::Csv => {
+            let mut bytes = vec![];
+            timers.exits_table().write_csv(&mut bytes)?;
+            bytes
+        }
+    };
+    put(args, &rendered)
+}
+
+/// Writes the report to where it was asked for.
+fn put(args: &Args, rendered: &[u8]) -> Outcome {
     match &args.output {
         Some(path) => {
-            write(path, &rendered).with_context(|| format!("cannot write the report {}", path.display()))?;
+            write(path, rendered).with_context(|| format!("cannot write the report {}", path.display()))?;
             eprintln!("{}: {} bytes", path.display(), dwell_report::count(rendered.len() as u128));
         }
         None => {
             let mut out = io::stdout().lock();
-            out.write_all(&rendered)?;
+            out.write_all(rendered)?;
             out.flush()?;
         }
     }

@@ -16,7 +16,7 @@ use dwell_recording::Metadata;
 use dwell_recording::timer::{TimerReader, TimerRecording};
 use dwell_replay::number::rounded;
 use dwell_replay::timer::advice::{SetupRow, TimerAdvice, TimerTask, Verdict, advise};
-use dwell_replay::timer::lateness::{self, Late};
+use dwell_replay::timer::lateness::{self, Delays, Late};
 use dwell_replay::timer::posting::Precondition;
 use dwell_replay::timer::predict::{Cost, in_force};
 use dwell_replay::timer::tally::Tally;
@@ -65,6 +65,8 @@ pub(crate) struct Timers {
     words: String,
     /// What each advance comes to; null if lateness or the frequency of the TSC is not known.
     advances: Option<Vec<Late>>,
+    /// How late hrtimers fired, and how long the guest took to notice.
+    delays: Delays,
     notes: Vec<String>,
     #[serde(skip)]
     setting: Setting,
@@ -134,6 +136,7 @@ pub(crate) fn timers(
         words: words(&advice),
         advice,
         advances,
+        delays: lateness::delays(&recording),
         notes,
         setting,
         metadata: recording.metadata,
@@ -190,7 +193,13 @@ impl Timers {
         }
     }
 
-    fn text(&self, with_exits: bool) -> String {
+    /// The name of the file, without its folder.
+    pub(crate) fn name(&self) -> String {
+        let name = Path::new(&self.file).file_name();
+        name.map_or_else(|| self.file.clone(), |name| name.to_string_lossy().into_owned())
+    }
+
+    pub(crate) fn text(&self, with_exits: bool) -> String {
         let advice = &self.advice;
         let bound = advice.recorded.timer_time_ns.map_or_else(
             || "not known".to_owned(),
@@ -287,7 +296,7 @@ impl Timers {
     }
 
     /// The exits by reason, of what was recorded and of each set-up.
-    fn exits_table(&self) -> Table {
+    pub(crate) fn exits_table(&self) -> Table {
         let mut table = Table::new([
             Column::text("reason", "reason"),
             Column::number("exits/s", "exits_per_s"),

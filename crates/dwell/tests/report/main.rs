@@ -6,3 +6,4 @@ mod forms;
 mod inputs;
 mod page;
 mod timeline;
+mod timer;

@@ -5,8 +5,9 @@
 //! began with it: the first timers of a recording of a running VM are off by what it had learnt.
 
 use dwell_policy::timer::{Advance, Delay, GuestTsc, Revision};
+use dwell_recording::Clock;
 use dwell_recording::timer::TimerRecording;
-use dwell_stats::{LogHistogram, Resolution};
+use dwell_stats::{Bucket, LogHistogram, Resolution};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -25,6 +26,31 @@ pub struct Late {
     pub mean_spin_ns: f64,
     /// That time for the whole recording \[ns\].
     pub spin_ns: f64,
+}
+
+/// How long what follows a timer's time took, in buckets that are not empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Delays {
+    /// From when an hrtimer was set to fire until it fired; empty where the recording's clock is not that of hrtimers.
+    pub fired: Vec<Bucket>,
+    /// From when a timer fired until the guest was entered.
+    pub entered: Vec<Bucket>,
+}
+
+/// The delays of a recording.
+pub fn delays(recording: &TimerRecording) -> Delays {
+    let same_clock = recording.metadata.clock == Clock::Monotonic;
+    let (mut fired, mut entered) =
+        (LogHistogram::new(Resolution::Octave), LogHistogram::new(Resolution::Octave));
+    for timer in &recording.timers {
+        if let Some((at, set_to)) = timer.fired_ns.zip(timer.expires_ns).filter(|_| same_clock) {
+            fired.add(at.saturating_sub(set_to));
+        }
+        if let Some((at, fired_ns)) = timer.entered_ns.zip(timer.fired_ns) {
+            entered.add(at.saturating_sub(fired_ns));
+        }
+    }
+    Delays { fired: fired.buckets().collect(), entered: entered.buckets().collect() }
 }
 
 /// In words.
@@ -143,6 +169,18 @@ mod tests {
         let found = found.unwrap();
         assert!(found[0].mean_ns < 200.0, "{found:?}");
         assert_eq!(found[1].mean_ns, 1_000.0);
+    }
+
+    #[test]
+    fn delays_are_counted_on_one_clock_only() {
+        let mut recording = recording(&[1]);
+        let timer = &mut recording.timers[0];
+        (timer.fired_ns, timer.expires_ns, timer.entered_ns) = (Some(5_000), Some(4_000), Some(5_100));
+        let found = delays(&recording);
+        assert!(found.fired.is_empty());
+        assert_eq!((found.entered[0].from_ns, found.entered[0].count), (64, 1));
+        recording.metadata.clock = Clock::Monotonic;
+        assert_eq!((delays(&recording).fired[0].from_ns, delays(&recording).fired[0].to_ns), (512, 1_024));
     }
 
     #[test]

@@ -297,7 +297,7 @@ fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
 }
 
 /// The command line without output format and file, so that it is the same in every format.
-fn command(words: impl Iterator<Item = String>) -> String {
+pub(super) fn command(words: impl Iterator<Item = String>) -> String {
     let mut kept = vec!["dwell".to_owned()];
     let mut words = words;
     while let Some(word) = words.next() {

@@ -1,0 +1,26 @@
+//! `dwell report` of a recording of timers: a page, or the same figures as JSON.
+
+use super::recorded::Timers;
+use dwell_report::page;
+use serde::Serialize;
+
+/// The data of the page.
+#[derive(Serialize)]
+struct Data<'a> {
+    dwell: &'static str,
+    command: &'a str,
+    /// The page is of timers, not of recordings of idle times.
+    recordings: [(); 0],
+    timers: &'a Timers,
+}
+
+/// The figures; `command` makes them again.
+pub(crate) fn json(timers: &Timers, command: &str) -> anyhow::Result<String> {
+    let data = Data { dwell: env!("CARGO_PKG_VERSION"), command, recordings: [], timers };
+    Ok(page::embeddable(&serde_json::to_string(&data)?) + "\n")
+}
+
+/// The page.
+pub(crate) fn html(timers: &Timers, command: &str) -> anyhow::Result<String> {
+    Ok(page::page(&format!("{} - dwell report", timers.name()), &json(timers, command)?))
+}

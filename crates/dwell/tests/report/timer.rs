@@ -1,0 +1,76 @@
+//! The page of a recording of timers, in a browser, and the same figures in the other forms.
+
+use crate::inputs::{Inputs, done};
+use crate::page::{DESKTOP, PHONE, assert_quiet, assert_values_on_hover, browser, drawn_charts};
+use dwell_testing::timers::exits_by_interrupts;
+use std::path::PathBuf;
+
+const VM: [&str; 10] = [
+    "--kernel",
+    "5.10.114",
+    "--disable-exits",
+    "mwait",
+    "--pcpu",
+    "isolated",
+    "--tsc-khz",
+    "2000000",
+    "--min-gain",
+    "0",
+];
+
+/// A recording under a name that would be markup, with known delays.
+fn recording(inputs: &Inputs) -> PathBuf {
+    let mut recording = exits_by_interrupts(2_000, 400);
+    recording.metadata.clock = dwell_recording::Clock::Monotonic;
+    for timer in &mut recording.timers {
+        timer.expires_ns = timer.fired_ns.map(|fired| fired - 1_500);
+        timer.entered_ns = timer.fired_ns.map(|fired| fired + 3_000);
+    }
+    let file = inputs.path("<b>timer.parquet");
+    recording.write(&file).unwrap();
+    file
+}
+
+#[test]
+fn timers_are_drawn_with_their_exits_and_delays() {
+    let Some((_alone, mut browser)) = browser("the page of timers") else { return };
+    let inputs = Inputs::new();
+    let (file, page) = (recording(&inputs), inputs.path("timer.html"));
+    let report = ["report", file.to_str().unwrap(), "-o", page.to_str().unwrap()];
+    done(&[report.as_slice(), &VM].concat());
+    for size in [DESKTOP, PHONE] {
+        let mut tab = browser.tab(size, "light");
+        tab.open(&page);
+        // Exits, and both delays.
+        let charts = drawn_charts(&mut tab);
+        assert_eq!(charts, 3);
+        if size == DESKTOP {
+            assert_values_on_hover(&mut tab, charts);
+        }
+        let text = tab.text("document.getElementById('main').innerText");
+        for words in ["Exits by reason", "Advice", "pi_inject_timer", "Load of CPUs", "Advance", "<b>timer"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(tab.value("document.querySelectorAll('main h1 b').length"), 0);
+        let wide = tab.value("document.documentElement.scrollWidth - innerWidth");
+        assert!(wide.as_i64().unwrap() <= 0, "{size:?}: {wide} too wide");
+        assert_quiet(&tab);
+    }
+}
+
+#[test]
+fn every_form_has_the_exits_and_the_delays() {
+    let inputs = Inputs::new();
+    let file = recording(&inputs);
+    let form = |form: &str| {
+        let args = [&["report", file.to_str().unwrap(), "--format", form], VM.as_slice()].concat();
+        String::from_utf8(done(&args)).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&form("json")).unwrap();
+    let timers = &json["timers"];
+    assert_eq!(timers["recorded"]["reasons"]["EXTERNAL_INTERRUPT"]["exits"], 2_000);
+    assert_eq!(timers["delays"]["fired"][0]["count"], timers["timers"]);
+    assert!(timers["delays"]["fired"][0]["from_ns"].as_u64().unwrap() <= 1_500);
+    assert!(form("text").contains("Advice: pi_inject_timer"));
+    assert!(form("csv").starts_with("reason,"));
+}
