@@ -41,7 +41,7 @@ struct Args {
 
 const BYTES: u64 = 1 << 30;
 const BLOCK: Duration = Duration::from_millis(150);
-/// Of a load that changes.
+/// How long a phase takes where the load changes.
 const PHASE: Duration = Duration::from_millis(20);
 const WARM: Duration = Duration::from_millis(15);
 /// Latencies kept of a block.

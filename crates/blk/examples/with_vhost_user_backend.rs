@@ -97,7 +97,7 @@ impl<P: Policy + Send + 'static> VhostUserBackend for NullDisk<P> {
     }
 
     fn set_event_idx(&self, _: bool) {
-        // The daemon tells the vring.
+        // The daemon sets it in the vring.
     }
 
     /// The capacity is the first field; the others are zero.

@@ -35,7 +35,7 @@ struct Args {
 
 const BLOCK: Duration = Duration::from_millis(150);
 const WARM: Duration = Duration::from_millis(15);
-/// Of a load that changes.
+/// How long a phase takes where the load changes.
 const PHASE: Duration = Duration::from_millis(20);
 const KEYS: u64 = 1_000;
 const VALUE: [u8; 32] = [b'v'; 32];

@@ -8,7 +8,7 @@
 //!
 //! The hook `on_thread_park` of tokio's current-thread runtime can neither keep the runtime from blocking nor keep state of its own. But a
 //! hook that wakes a task makes the runtime poll its driver without blocking, and that is a look. [`install`] gives the calling
-//! thread a parker, [`on_thread_park`] is the hook, [`spinner`] the task that it wakes, [`worked`] what a task says when it has
+//! thread a parker, [`on_thread_park`] is the hook, [`spinner`] the task that it wakes, [`worked`] what a task calls when it has
 //! done something:
 //!
 //! ```no_run
