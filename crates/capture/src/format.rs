@@ -116,6 +116,41 @@ impl Format {
     }
 }
 
+/// The lists of names by number that the text of a `format` file prints values with (`__print_symbolic`), in their order.
+///
+/// ```
+/// use dwell_capture::format::symbols;
+/// let text = "print fmt: \"%s\", __print_symbolic(REC->why, { 0x7, \"SEVEN\" }, { -1, \"NONE\" })";
+/// assert_eq!(symbols(text), [vec![(7, "SEVEN".to_owned()), (-1, "NONE".to_owned())]]);
+/// ```
+pub fn symbols(text: &str) -> Vec<Vec<(i64, String)>> {
+    let calls = text.split("__print_symbolic(").skip(1);
+    calls.map(|call| pairs(call.split("__print_").next().unwrap_or(call))).collect()
+}
+
+/// The pairs `{ NUMBER, "NAME" }` up to the first closing parenthesis outside of them.
+fn pairs(mut rest: &str) -> Vec<(i64, String)> {
+    let mut pairs = vec![];
+    while let Some(begin) = rest.find(['{', ')']).filter(|&at| rest[at..].starts_with('{')) {
+        let Some((pair, after)) = rest[begin + 1..].split_once('}') else { break };
+        if let Some((number, name)) = pair.split_once(',')
+            && let Some(number) = number_of(number.trim())
+        {
+            pairs.push((number, name.trim().trim_matches('"').to_owned()));
+        }
+        rest = after;
+    }
+    pairs
+}
+
+/// A number as the kernel writes it in C: decimal, hexadecimal, or negative.
+fn number_of(text: &str) -> Option<i64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
 fn field(line: &str) -> Option<Field> {
     let (mut name, mut offset, mut size, mut signed) = (None, None, None, false);
     for part in line.split(';') {
@@ -169,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_names_end_where_their_call_ends() {
+        let text = "print fmt: \"%s%s\", (REC->isa == 1) ? __print_symbolic(REC->why & 0xffff, { 0, \"A B\" }, { 12, \"HLT\" }) \
+            : __print_symbolic(REC->why, { 0x078, \"hlt\" }, { x, \"unread\" }), __print_flags(REC->why, \" \", { 1, \"F\" })";
+        let wanted = [vec![(0, "A B"), (12, "HLT")], vec![(0x78, "hlt")]];
+        let wanted =
+            wanted.map(|list| list.into_iter().map(|(n, name)| (n, name.to_owned())).collect::<Vec<_>>());
+        assert_eq!(symbols(text), wanted);
+        assert!(symbols("").is_empty() && symbols("__print_symbolic(").len() == 1);
+    }
+
+    #[test]
     fn a_field_beyond_the_sample_is_not_read() {
         let at = At { offset: 6, size: 4, signed: false };
         assert_eq!(at.read(&[0; 9]), None);
@@ -180,7 +226,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
-            let _ = Format::parse(&text);
+            let _ = (Format::parse(&text), symbols(&text), pairs(&text));
         }
 
         /// A good file with some characters replaced never panics, and what is read lies where the file says.

@@ -35,6 +35,7 @@ mod rights;
 pub mod settings;
 pub mod system;
 pub mod target;
+pub mod timer;
 pub mod tracefs;
 
 #[cfg(test)]
@@ -45,6 +46,7 @@ mod overflow;
 pub use dwell_trace::guest::GuestSource;
 pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
 pub use target::{RecordError, Target};
+pub use timer::{TimerRecorder, TimerSummary};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Read through perf's rings.
-    fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
+    pub(crate) fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
         Plan { probes, pairing, source: None, trace: None, tracing: json!({ "by": "perf" }) }
     }
 }
@@ -60,6 +60,7 @@ pub(crate) fn plan(
             Plan::through_perf(probes, Box::new(pairing))
         }
         Target::Guest { source } => guest(&**system, tracefs, *source)?,
+        Target::Timer { .. } => return Err(RecordError::Timers),
         Target::Thread { pid, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
             Plan::through_perf(thread_probes(&**system, tracefs), Box::new(pairing))

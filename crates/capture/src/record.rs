@@ -135,19 +135,27 @@ impl Recorder {
         target: Target,
         command: Option<String>,
     ) -> Result<Recorder, RecordError> {
-        let threads = target.pid().map_or_else(Vec::new, |pid| names::threads(&*system, pid));
-        match (&target, target.pid()) {
-            (_, Some(pid)) if threads.is_empty() => return Err(RecordError::NoProcess(pid)),
-            (Target::Thread { comm: None, .. }, None) => return Err(RecordError::NoThreads),
-            _ => {}
-        }
+        threads_of(&*system, &target)?;
         let tracefs = Tracefs::open(&*system)?;
+        let plan = plan(&system, &tracefs, &target)?;
+        Recorder::prepare(system, &tracefs, target, command, plan)
+    }
+
+    /// Opens what is planned.
+    pub(crate) fn prepare(
+        system: Arc<dyn System>,
+        tracefs: &Tracefs,
+        target: Target,
+        command: Option<String>,
+        plan: Plan,
+    ) -> Result<Recorder, RecordError> {
+        let threads = threads_of(&*system, &target)?;
         let mut watched = Watched::new(&*system, &threads);
         let filter = by_name(&target, watched.more(&threads));
-        let Plan { probes, pairing, source, trace, tracing } = plan(&system, &tracefs, &target)?;
+        let Plan { probes, pairing, source, trace, tracing } = plan;
         let trace = match trace {
             Some(trace) => trace,
-            None => Trace::open(&*system, &tracefs, &probes, filter.as_deref())?,
+            None => Trace::open(&*system, tracefs, &probes, filter.as_deref())?,
         };
         let target = source.map_or(target, |source| Target::Guest { source });
         let watch = Watch::start(&*system, target.layer());
@@ -240,13 +248,18 @@ impl Recorder {
     /// # Errors
     /// What went wrong.
     pub fn watch(mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        std::thread::scope(|scope| {
-            let (outlet, receiver, used) = outlet();
-            scope.spawn(move || {
-                receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
-            });
-            self.record(&outlet, until, observer)
-        })
+        run_without_episodes(&mut self, until, observer)
+    }
+
+    /// No event follows, whether or not all went well.
+    pub(crate) fn finish(&mut self) {
+        self.pairing.finish(&mut vec![]);
+    }
+
+    /// What the recording says of itself after its end.
+    pub(crate) fn complete(&mut self) -> &Metadata {
+        self.complete_metadata();
+        &self.metadata
     }
 
     fn record(
@@ -379,6 +392,31 @@ impl Recorder {
         if !used.is_empty() {
             self.metadata.other.insert(ENERGY.to_owned(), serde_json::json!(used));
         }
+    }
+}
+
+/// Records, and leaves out the episodes.
+pub(crate) fn run_without_episodes(
+    recorder: &mut Recorder,
+    until: &Until<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Status, RecordError> {
+    std::thread::scope(|scope| {
+        let (outlet, receiver, used) = outlet();
+        scope.spawn(move || {
+            receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
+        });
+        recorder.record(&outlet, until, observer)
+    })
+}
+
+/// The threads of the process that is to be recorded, if one was chosen.
+fn threads_of(system: &dyn System, target: &Target) -> Result<Vec<i32>, RecordError> {
+    let threads = target.pid().map_or_else(Vec::new, |pid| names::threads(system, pid));
+    match (target, target.pid()) {
+        (_, Some(pid)) if threads.is_empty() => Err(RecordError::NoProcess(pid)),
+        (Target::Thread { comm: None, .. }, None) => Err(RecordError::NoThreads),
+        _ => Ok(threads),
     }
 }
 

@@ -16,11 +16,12 @@ const fn folder(layer: Layer) -> Option<&'static str> {
     }
 }
 
-/// The parameters that determine how a layer polls begin with this, of all that its module has.
-const fn prefix(layer: Layer) -> &'static str {
+/// The parameters that determine how a layer polls, or keeps timers, begin with these, of all that its module has.
+const fn prefixes(layer: Layer) -> &'static [&'static str] {
     match layer {
-        Layer::Guest => "guest_halt_poll_",
-        _ => "halt_poll_ns",
+        Layer::Guest => &["guest_halt_poll_"],
+        Layer::Timer => &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"],
+        _ => &["halt_poll_ns"],
     }
 }
 
@@ -35,7 +36,8 @@ pub fn read(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, SettingValu
         return BTreeMap::new();
     }
     let names = machine.names(folder).unwrap_or_default();
-    let names = names.into_iter().filter(|name| name.starts_with(prefix(layer)));
+    let names =
+        names.into_iter().filter(|name| prefixes(layer).iter().any(|prefix| name.starts_with(prefix)));
     names
         .filter_map(|name| Some((name.clone(), value(&machine.text(&format!("{folder}/{name}"))?))))
         .collect()

@@ -170,10 +170,15 @@ impl Tracefs {
     /// # Errors
     /// Which of the things that can be missing is missing.
     pub fn format(&self, machine: &dyn Machine, event: &str) -> Result<Format, TracefsError> {
+        Format::parse(&self.format_text(machine, event)?)
+            .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
+    }
+
+    /// The text of its layout.
+    pub(crate) fn format_text(&self, machine: &dyn Machine, event: &str) -> Result<String, TracefsError> {
         let path = format!("{}/format", self.path(event));
         let bytes = machine.read(&path).map_err(|error| self.why(machine, event, error))?;
-        Format::parse(&String::from_utf8_lossy(&bytes))
-            .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The error for a field that a tracepoint lacks.

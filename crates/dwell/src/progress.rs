@@ -145,11 +145,18 @@ pub(crate) struct Recording {
     live: Live,
     duration: Option<Duration>,
     before: Status,
+    /// Whether episodes are recorded.
+    episodes: bool,
 }
 
 impl Recording {
     pub(crate) fn new(duration: Option<Duration>) -> Recording {
-        Recording { live: Live::new(), duration, before: Status::default() }
+        Recording { live: Live::new(), duration, before: Status::default(), episodes: true }
+    }
+
+    /// The status of a recording of timers.
+    pub(crate) fn of_timers(duration: Option<Duration>) -> Recording {
+        Recording { episodes: false, ..Recording::new(duration) }
     }
 
     /// Removes the live line.
@@ -162,12 +169,16 @@ impl Recording {
         let of = self
             .duration
             .map_or_else(String::new, |d| format!(" of {}", dwell_report::duration(d.as_nanos() as f64)));
-        format!(
-            "{:.0} s{of}: {} episodes/s of {}, {} in all; {} events/s, {} lost{}",
-            now.elapsed.as_secs_f64(),
+        let episodes = format!(
+            "{} episodes/s of {}, {} in all; ",
             per_second(now.episodes - self.before.episodes, seconds),
             dwell_report::number_of(now.idlers as u128, "idler"),
             dwell_report::count(now.episodes.into()),
+        );
+        format!(
+            "{:.0} s{of}: {}{} events/s, {} lost{}",
+            now.elapsed.as_secs_f64(),
+            if self.episodes { &episodes } else { "" },
             per_second(now.events - self.before.events, seconds),
             dwell_report::count(now.lost.into()),
             if self.duration.is_none() { " (Ctrl-C ends)" } else { "" },

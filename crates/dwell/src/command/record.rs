@@ -7,15 +7,16 @@ use crate::settings::VersionArgs;
 use crate::{model, privileges, quantity, stop};
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
+use dwell_capture::{GuestSource, Recorder, Summary, Target, TimerRecorder, TimerSummary, Until};
 use dwell_policy::Nanos;
 use dwell_recording::Reader;
+use dwell_recording::timer::{TimerContents, VcpuRows};
 use dwell_report::{Cell, Column, Table, count, duration};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Record how CPUs, vCPUs or I/O threads idle
+/// Record how CPUs, vCPUs or I/O threads idle, or the timers of vCPUs
 ///
 /// Reads tracepoints through perf ring buffers or BPF programs and changes nothing on the machine. Needs root, or
 /// CAP_PERFMON and a readable tracefs, and CAP_BPF for BPF. Ctrl-C ends the recording and keeps it. Lost events are
@@ -23,7 +24,8 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell record host --duration 10s\n  \
                         dwell record guest --duration 60s -o redis.parquet\n  \
-                        dwell record thread --comm redis-server --duration 10s")]
+                        dwell record thread --comm redis-server --duration 10s\n  \
+                        dwell record timer --duration 10s -o timer.parquet")]
 pub(crate) struct Args {
     #[command(subcommand)]
     whom: Whom,
@@ -40,6 +42,13 @@ enum Whom {
     /// tracepoints receive every CPU's events (Linux 5.8 or later, CAP_BPF). With sched:sched_waking and the interrupt
     /// tracepoints, an idle time ends at the wakeup event, and the wakeup latency is recorded separately.
     Guest(Guest),
+    /// Record the timers of this host's vCPUs, and every VM exit
+    ///
+    /// Uses KVM's tracepoints (kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr and others) and those of hrtimers.
+    /// For each timer that a guest arms: what carries it, when and where it fires, where the vCPU is then, and when the
+    /// guest is entered after it. For each exit: its reason and duration. Every exit of every VM is traced, which costs
+    /// about a microsecond each. Flavours of KVM that do not emit kvm:kvm_exit and kvm:kvm_entry cannot be recorded.
+    Timer(Timer),
     /// Record threads that wait for file descriptors, such as event loops
     ///
     /// A wait is a call of poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect or io_uring_enter.
@@ -56,14 +65,18 @@ struct Common {
     /// An existing file is replaced when the recording is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(clap::Args)]
+struct Sketched {
     /// Write a sketch in place of the episodes
     ///
     /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell sketch --help`. While
     /// it is recorded, the episodes are in a file beside it, which is removed at the end.
     #[arg(long)]
     sketch: bool,
-    #[command(flatten)]
-    format: FormatArg,
 }
 
 #[derive(clap::Args)]
@@ -85,6 +98,17 @@ struct Host {
     #[arg(long)]
     without_contention: bool,
     #[command(flatten)]
+    sketched: Sketched,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Timer {
+    /// Record only the VM of this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -93,6 +117,8 @@ struct Guest {
     /// Source of idle periods
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
+    #[command(flatten)]
+    sketched: Sketched,
     #[command(flatten)]
     common: Common,
 }
@@ -108,6 +134,8 @@ struct Thread {
     /// The kernel keeps 15 characters of a thread's name; longer names are compared up to that length.
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
+    #[command(flatten)]
+    sketched: Sketched,
     #[command(flatten)]
     common: Common,
 }
@@ -152,13 +180,17 @@ struct Idler {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let (target, common) = match args.whom {
+    let (target, sketched, common) = match args.whom {
         Whom::Host(host) => (
             Target::Host { pid: host.pid, exits: host.exits, contention: !host.without_contention },
+            host.sketched,
             host.common,
         ),
-        Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.common),
-        Whom::Thread(thread) => (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.common),
+        Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.sketched, guest.common),
+        Whom::Timer(timer) => return timers(timer),
+        Whom::Thread(thread) => {
+            (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.sketched, thread.common)
+        }
     };
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
@@ -169,7 +201,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let mut line = progress::Recording::new(until.duration);
-    let summary = if common.sketch {
+    let summary = if sketched.sketch {
         let beside = Beside::of(&output);
         let recorded = recorder.to_file(&beside.0, &until, &mut line);
         recorded.map_err(anyhow::Error::from).and_then(|summary| sketch_of(&beside.0, &output, summary))
@@ -178,13 +210,106 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     line.clear();
     let summary = summary?;
-    let recorded = describe(output.display().to_string(), layer, common.sketch, &summary);
+    let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
     match common.format.format {
         Format::Json => output::json(&recorded)?,
         Format::Table => output::text(&words(&recorded))?,
         Format::Csv => output::csv(&table(&recorded))?,
     }
     Ok(Answer::Yes)
+}
+
+/// A recording of timers, as it is printed.
+#[derive(Serialize)]
+struct RecordedTimers {
+    output: String,
+    layer: &'static str,
+    elapsed_ns: u128,
+    events: u64,
+    lost_events: u64,
+    /// Whether more may have been lost.
+    lost_at_least: bool,
+    timers: u64,
+    exits: u64,
+    incomplete: u64,
+    vcpus: Vec<VcpuRows>,
+}
+
+fn timers(args: Timer) -> Outcome {
+    let Common { duration, output, format } = args.common;
+    let output = output.unwrap_or_else(|| "dwell-timer.parquet".into());
+    let recorder = TimerRecorder::open(args.pid, Some(command_line()))?;
+    privileges::keep_those_for_recording(&output);
+    let stop = stop::on_ctrl_c()?;
+    let until = Until { duration: duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
+    let mut line = progress::Recording::of_timers(until.duration);
+    let summary = recorder.to_file(&output, &until, &mut line);
+    line.clear();
+    let TimerSummary { status, contents, metadata } = summary?;
+    let recorded = RecordedTimers {
+        output: output.display().to_string(),
+        layer: metadata.layer.name(),
+        elapsed_ns: status.elapsed.as_nanos(),
+        events: status.events,
+        lost_events: status.lost,
+        lost_at_least: metadata.lost.at_least,
+        timers: contents.timers(),
+        exits: contents.exits(),
+        incomplete: status.incomplete,
+        vcpus: contents.vcpus.clone(),
+    };
+    match format.format {
+        Format::Json => output::json(&recorded)?,
+        Format::Table => output::text(&words_of_timers(&recorded, &contents))?,
+        Format::Csv => output::csv(&table_of_timers(&recorded))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn words_of_timers(recorded: &RecordedTimers, contents: &TimerContents) -> String {
+    let seconds = recorded.elapsed_ns as f64 / 1e9;
+    let mut text = output::wrapped(&format!(
+        "{}: {} in {}, {} timers per second; {} events, {}{} lost",
+        recorded.output,
+        model::timers_of(contents),
+        duration(recorded.elapsed_ns as f64),
+        per_second(recorded.timers, seconds),
+        count(recorded.events.into()),
+        if recorded.lost_at_least { "at least " } else { "" },
+        count(recorded.lost_events.into()),
+    ));
+    if recorded.incomplete > 0 {
+        let number = count(recorded.incomplete.into());
+        text += &format!("  {number} timers and exits left out (beginning or end not recorded)\n");
+    }
+    text + &format!("next: dwell tune {0}, dwell exits {0}\n", recorded.output)
+}
+
+/// One row per vCPU; figures of the whole recording are repeated in each.
+fn table_of_timers(recorded: &RecordedTimers) -> Table {
+    let mut table = Table::new([
+        Column::text("output", "output"),
+        Column::text("vcpu", "vcpu"),
+        Column::number("timers", "timers"),
+        Column::number("exits", "exits"),
+        Column::number("elapsed_ns", "elapsed_ns"),
+        Column::number("events", "events"),
+        Column::number("lost_events", "lost_events"),
+        Column::number("incomplete", "incomplete"),
+    ]);
+    for vcpu in &recorded.vcpus {
+        table.push([
+            Cell::Text(recorded.output.clone()),
+            Cell::Text(vcpu.name.clone()),
+            Cell::Count(vcpu.timers.into()),
+            Cell::Count(vcpu.exits.into()),
+            Cell::Count(recorded.elapsed_ns),
+            Cell::Count(recorded.events.into()),
+            Cell::Count(recorded.lost_events.into()),
+            Cell::Count(recorded.incomplete.into()),
+        ]);
+    }
+    table
 }
 
 /// The command line, to store in the recording.

@@ -32,7 +32,7 @@ const PI_INJECT_TIMER: &str = "pi_inject_timer";
 pub(crate) struct RecordedArgs {
     #[command(flatten)]
     pub(crate) vm: VmArgs,
-    /// Frequency of the guests' TSC, for recordings of timers [kHz]
+    /// Frequency of the guests' TSC, for recordings of timers, in kHz
     ///
     /// From 1. Lateness is recorded in cycles; without a frequency, what an advance gains is not known.
     #[arg(long, value_name = "KHZ", value_parser = clap::value_parser!(u32).range(1..), help_heading = "VM and host, for timers")]

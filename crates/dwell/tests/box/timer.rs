@@ -23,11 +23,19 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), Stri
     if !perf.exists() {
         return Err("no perf".to_owned());
     }
-    let timers = if crate::is_long() { 12_000 } else { 1_500 };
+    // Both recorders at once did not come to an end with more timers, for a reason that is not known.
+    let (timers, begin, end) = if crate::is_long() {
+        (12_000, "", "")
+    } else {
+        let begin = "dwell record timer -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
+        (1_500, begin, "sleep 0.2; kill -INT $live; keep live wait $live")
+    };
     let script = format!(
         "insmod /mod/later/kvm_amd.ko nested=0
         mkdir -p /tmp
+        {begin}
         keep perf perf record -a -k mono -m 4096 -o /out/perf.data -e {EVENTS} -- inside timers {timers}
+        {end}
     "
     );
     let job = Job {
@@ -63,7 +71,31 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), Stri
     // The guest may have been left for the last time in between.
     assert!(exits(TimerPart::Arm).abs_diff(checked.armings) <= 1, "{} {checked:?}", exits(TimerPart::Arm));
     assert!(exits(TimerPart::Fire).abs_diff(checked.firings) <= 1, "{} {checked:?}", exits(TimerPart::Fire));
+    if !begin.is_empty() {
+        ran.succeeded("live");
+        say!("{test}: live: {}", ran.text("live.txt").trim());
+        live_is_as_good(&TimerRecording::open(&ran.path("live.parquet")).unwrap(), &recording, &checked);
+    }
     Ok(())
+}
+
+/// What `dwell record timer` has recorded at the same time, and what perf has.
+fn live_is_as_good(live: &TimerRecording, of_perf: &TimerRecording, checked: &Checked) {
+    assert_eq!(live.metadata.lost.events, Some(0), "{:?}", live.metadata.lost);
+    let version = live.metadata.kernel.as_deref().and_then(Version::parse).expect("a kernel");
+    let found = Checked::of(live, Revision::of(version).expect("a kernel that is known"));
+    assert_eq!(found.deviations, Vec::<TimerRow>::new(), "{found:?}");
+    // perf and dwell begin and end at different times, but the guest begins after both and ends before. Each takes the time
+    // of an event by itself.
+    assert_eq!((found.timers, &found.by_fire), (checked.timers, &checked.by_fire));
+    let exits = |recording: &TimerRecording| {
+        let mut exits: BTreeMap<String, u64> = BTreeMap::new();
+        for exit in &recording.exits {
+            *exits.entry(recording.reasons[exit.reason as usize].clone()).or_default() += 1;
+        }
+        exits
+    };
+    assert_eq!(exits(live), exits(of_perf));
 }
 
 /// The recording that dwell makes of perf's, and its text.

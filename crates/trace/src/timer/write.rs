@@ -1,6 +1,5 @@
 //! Paired timers and exits into a recording.
 
-use super::TimerPairing;
 use dwell_recording::WriteError;
 use dwell_recording::timer::{ExitRow, TimerRow, TimerRows, TimerWriter};
 use std::io::Write;
@@ -13,20 +12,20 @@ pub struct TimerRowWriter {
 }
 
 impl TimerRowWriter {
-    /// Appends the rows, and leaves none.
+    /// Appends the rows, and leaves none. `vcpus` and `reasons` are the pairing's lists, which only grow.
     ///
     /// # Errors
     /// The writer's.
     pub fn push<W: Write + Send>(
         &mut self,
-        pairing: &TimerPairing,
+        [vcpus, reasons]: [&[String]; 2],
         rows: &mut TimerRows,
         writer: &mut TimerWriter<W>,
     ) -> Result<(), WriteError> {
         let named = self.vcpus.len();
-        self.vcpus.extend(pairing.vcpus().iter().skip(named).map(|name| writer.vcpu(name)));
+        self.vcpus.extend(vcpus.iter().skip(named).map(|name| writer.vcpu(name)));
         let named = self.reasons.len();
-        self.reasons.extend(pairing.reasons().iter().skip(named).map(|name| writer.reason(name)));
+        self.reasons.extend(reasons.iter().skip(named).map(|name| writer.reason(name)));
         let of = |numbers: &[u32], number: u32| numbers.get(number as usize).copied().unwrap_or(u32::MAX);
         for timer in rows.timers.drain(..) {
             writer.push_timer(&TimerRow { vcpu: of(&self.vcpus, timer.vcpu), ..timer })?;

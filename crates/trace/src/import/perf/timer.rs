@@ -166,7 +166,7 @@ impl<W: Write + Send> TimerTextReader<'_, W> {
     fn write(&mut self, line: u64) -> Result<(), PerfError> {
         let TimerTextReader { pairing, found, rows, writer, name, .. } = self;
         let failed = |source| PerfError::Write { name: (*name).to_owned(), line, source };
-        rows.push(pairing, found, writer).map_err(failed)
+        rows.push([pairing.vcpus(), pairing.reasons()], found, writer).map_err(failed)
     }
 
     fn finish(mut self, lines: u64, header: Header) -> Result<ImportSummary, PerfError> {

@@ -1,0 +1,258 @@
+//! Recording timers and VM exits of vCPUs.
+
+use crate::decode::exit_number;
+use crate::format;
+use crate::names::ProcNames;
+use crate::plan::Plan;
+use crate::probe::Probe;
+use crate::record::{Observer, Recorder, Status, Until, run_without_episodes};
+use crate::system::System;
+use crate::target::{RecordError, Target};
+use crate::tracefs::Tracefs;
+use dwell_machine::Sysroot;
+use dwell_recording::timer::{TimerContents, TimerRows, TimerWriter};
+use dwell_recording::{IdleIncludes, Metadata, WriteError};
+use dwell_trace::event::{Event, TracepointKind};
+use dwell_trace::pairing::{PairedEpisode, Pairing};
+use dwell_trace::timer::{ReasonNames, TimerPairing, TimerRowWriter};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Rows on their way to the file together.
+const ROWS: usize = 1 << 12;
+
+/// How a recording of timers went.
+#[derive(Clone, Debug)]
+pub struct TimerSummary {
+    /// The last status; it counts no episodes.
+    pub status: Status,
+    /// What is in the recording.
+    pub contents: TimerContents,
+    /// The metadata of the recording.
+    pub metadata: Metadata,
+}
+
+/// Recording of timers is prepared: everything that can be refused was granted.
+pub struct TimerRecorder {
+    recorder: Recorder,
+    rows: Receiver<Batch>,
+}
+
+/// The tracepoints of which timers and exits are made. Those of a guest's own interrupts end the firing of an hrtimer.
+fn probes() -> Vec<Probe> {
+    let required =
+        [TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::HvTimerState];
+    let optional = [
+        TracepointKind::Apic,
+        TracepointKind::ApicAccept,
+        TracepointKind::LapicWait,
+        TracepointKind::VcpuWakeup,
+    ];
+    // An hrtimer fires in whichever thread it interrupts.
+    let of_any_thread = [TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire];
+    let around = [
+        TracepointKind::Migrate,
+        TracepointKind::TimerInterrupt,
+        TracepointKind::RescheduleInterrupt,
+        TracepointKind::CallInterrupt,
+        TracepointKind::DeviceInterrupt,
+    ];
+    let mut probes: Vec<Probe> = required.map(Probe::of).to_vec();
+    probes.extend(of_any_thread.map(Probe::of));
+    probes.extend(optional.into_iter().chain(around).map(|kind| Probe::of(kind).optional()));
+    probes
+}
+
+impl TimerRecorder {
+    /// Prepares to record the timers of this host's vCPUs, or of the VM of process `pid`. `command` is the command line, for
+    /// the metadata.
+    ///
+    /// # Errors
+    /// Why they cannot be recorded.
+    pub fn open(pid: Option<i32>, command: Option<String>) -> Result<TimerRecorder, RecordError> {
+        TimerRecorder::open_on(Arc::new(Sysroot::of_this_machine()), pid, command)
+    }
+
+    /// As [`TimerRecorder::open`], on a machine that is asked through `system`.
+    ///
+    /// # Errors
+    /// Why they cannot be recorded.
+    pub fn open_on(
+        system: Arc<dyn System>,
+        pid: Option<i32>,
+        command: Option<String>,
+    ) -> Result<TimerRecorder, RecordError> {
+        let tracefs = Tracefs::open(&*system)?;
+        let reasons = reasons(&tracefs.format_text(&*system, &TracepointKind::Exit.to_string())?);
+        let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
+        let (sender, rows) = channel();
+        let sink = Sink { pairing, found: TimerRows::default(), named: [0, 0], sender: Some(sender) };
+        let plan = Plan::through_perf(probes(), Box::new(sink));
+        let recorder = Recorder::prepare(system, &tracefs, Target::Timer { pid }, command, plan)?;
+        Ok(TimerRecorder { recorder, rows })
+    }
+
+    /// What the recording will say of itself, as far as it is known.
+    pub fn metadata(&self) -> &Metadata {
+        self.recorder.metadata()
+    }
+
+    /// Records into the file `path`, which appears when it is complete.
+    ///
+    /// # Errors
+    /// What went wrong, [`RecordError::NoExits`] where there was nothing; there is then no file.
+    pub fn to_file(
+        self,
+        path: &Path,
+        until: &Until<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<TimerSummary, RecordError> {
+        let TimerRecorder { mut recorder, rows } = self;
+        let writer = TimerWriter::create(path, recorder.metadata().clone())?;
+        let (status, written) = std::thread::scope(|scope| {
+            let writing = scope.spawn(move || write(writer, &rows));
+            let status = run_without_episodes(&mut recorder, until, observer);
+            // Whatever happened, no row follows.
+            recorder.finish();
+            let written = writing.join().map_err(|_| RecordError::WriterGone)?;
+            Ok::<_, RecordError>((status, written))
+        })?;
+        let (mut writer, others) = written?;
+        let status = status?;
+        if writer.contents().exits() == 0 {
+            return Err(RecordError::NoExits { others });
+        }
+        let metadata = recorder.complete().clone();
+        *writer.metadata_mut() = metadata.clone();
+        Ok(TimerSummary { status, contents: writer.finish()?, metadata })
+    }
+}
+
+/// The names of the exit reasons of both instruction sets: the kernel prints those of VMX from the first list of the format
+/// of `kvm:kvm_exit` and those of SVM from the second.
+fn reasons(format_text: &str) -> ReasonNames {
+    let lists = format::symbols(format_text);
+    let named = [1, 2].into_iter().zip(lists).flat_map(|(isa, list)| {
+        list.into_iter().map(move |(number, name)| {
+            // The low bits of a negative number are its reason.
+            let [a, b, ..] = number.to_le_bytes();
+            (exit_number(isa, u32::from(u16::from_le_bytes([a, b]))), name)
+        })
+    });
+    ReasonNames::of(named)
+}
+
+/// Rows, and the names that are new in them.
+#[derive(Default)]
+struct Batch {
+    names: [Vec<String>; 2],
+    rows: TimerRows,
+    /// Whether events show that vCPUs ran whose exits are not emitted.
+    others: bool,
+}
+
+/// A pairing that finds no episodes: it sends timers and exits to the thread that writes them.
+struct Sink {
+    pairing: TimerPairing,
+    found: TimerRows,
+    /// Names of vCPUs and of reasons that were sent.
+    named: [usize; 2],
+    /// `None` after the end.
+    sender: Option<Sender<Batch>>,
+}
+
+impl Sink {
+    fn send(&mut self) {
+        let Sink { pairing, found, named, sender } = self;
+        let lists = [pairing.vcpus(), pairing.reasons()];
+        let names = [0, 1].map(|list| lists[list].get(named[list]..).unwrap_or_default().to_vec());
+        *named = lists.map(<[String]>::len);
+        let batch = Batch { names, rows: std::mem::take(found), others: pairing.runs_without_exits() };
+        // The thread that writes ends early only with an error of its own, which is returned.
+        let _ = sender.as_ref().map(|sender| sender.send(batch));
+    }
+}
+
+impl Pairing for Sink {
+    fn observe(&mut self, event: &Event, _: &mut Vec<PairedEpisode>) {
+        self.pairing.observe(event, &mut self.found);
+        if self.found.timers.len() + self.found.exits.len() >= ROWS {
+            self.send();
+        }
+    }
+
+    fn finish(&mut self, _: &mut Vec<PairedEpisode>) {
+        if self.sender.is_some() {
+            self.pairing.finish(&mut self.found);
+            self.send();
+            self.sender = None;
+        }
+    }
+
+    fn idlers(&self) -> &[String] {
+        self.pairing.vcpus()
+    }
+
+    fn incomplete(&self) -> u64 {
+        self.pairing.incomplete()
+    }
+
+    fn idle_includes(&self) -> IdleIncludes {
+        IdleIncludes::Unknown
+    }
+
+    fn notes(&self) -> BTreeMap<String, Value> {
+        BTreeMap::new()
+    }
+}
+
+/// Writes all rows; whether vCPUs ran without exits.
+fn write<W: Write + Send>(
+    mut writer: TimerWriter<W>,
+    batches: &Receiver<Batch>,
+) -> Result<(TimerWriter<W>, bool), WriteError> {
+    let (mut vcpus, mut reasons, mut others) = (vec![], vec![], false);
+    let mut rows = TimerRowWriter::default();
+    for mut batch in batches {
+        let [new_vcpus, new_reasons] = batch.names;
+        vcpus.extend(new_vcpus);
+        reasons.extend(new_reasons);
+        others = batch.others;
+        rows.push([&vcpus, &reasons], &mut batch.rows, &mut writer)?;
+    }
+    Ok((writer, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    const FORMAT: &str = "name: kvm_exit\nID: 9\nformat:\nprint fmt: \"%s\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason \
+        & 0xffff, { 12, \"HLT\" }) : __print_symbolic(REC->exit_reason, { 0x078, \"hlt\" }, { -1, \"invalid\" }), \
+        __print_flags(REC->exit_reason, \" \", { 0x80000000, \"FAILED\" })";
+
+    #[test]
+    fn reasons_are_named_as_the_kernel_names_them() {
+        let names = reasons(FORMAT);
+        assert_eq!(names.name(exit_number(1, 12)), "HLT");
+        assert_eq!(names.name(exit_number(2, 0x78)), "hlt");
+        assert_eq!(names.name(exit_number(2, 0xffff_ffff)), "invalid");
+        assert_eq!(names.name(exit_number(1, 0x99)), "0x99");
+    }
+
+    #[test]
+    fn idle_times_and_timers_are_not_confused() {
+        let system = Arc::new(Fake::new());
+        let refused = Recorder::open_on(system, Target::Timer { pid: None }, None).err();
+        assert!(refused.is_some());
+        let events = "/sys/kernel/tracing/events";
+        let no_kvm = Fake::new().file(&format!("{events}/sched/sched_switch/id"), "1\n");
+        let why = TimerRecorder::open_on(Arc::new(no_kvm), None, None).err().unwrap().to_string();
+        assert!(why.contains("has no tracepoints `kvm`"), "{why}");
+    }
+}
