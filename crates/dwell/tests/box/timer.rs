@@ -23,10 +23,14 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), Stri
     if !perf.exists() {
         return Err("no perf".to_owned());
     }
-    let timers = if crate::is_long() { 12_000 } else { 1_500 };
+    let live = std::env::var_os("DWELL_BOX_LIVE").is_some();
+    if !crate::is_long() && !live {
+        return Err("not asked for with DWELL_BOX_LONG=1 or DWELL_BOX_LIVE=1".to_owned());
+    }
+    let timers = if live { 1_500 } else { 12_000 };
     // With both recorders at once the emulated machine did not come to an end in three of seven runs; with perf
     // alone in none. The cause is not known.
-    let (begin, end) = if std::env::var_os("DWELL_BOX_LIVE").is_some() {
+    let (begin, end) = if live {
         let begin = "dwell record timer -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
         (begin, "sleep 0.2; kill -INT $live; keep live wait $live")
     } else {
@@ -45,7 +49,7 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), Stri
         modules: &["kvm"],
         later: &["kvm_amd"],
         memory_mib: 1536,
-        limit: Duration::from_secs(300),
+        limit: Duration::from_secs(600),
         programs: vec![(perf.to_owned(), "perf")],
         script: &script,
         ..Job::default()
@@ -73,7 +77,7 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), Stri
     // The guest may have been left for the last time in between.
     assert!(exits(TimerPart::Arm).abs_diff(checked.armings) <= 1, "{} {checked:?}", exits(TimerPart::Arm));
     assert!(exits(TimerPart::Fire).abs_diff(checked.firings) <= 1, "{} {checked:?}", exits(TimerPart::Fire));
-    if !begin.is_empty() {
+    if live {
         ran.succeeded("live");
         say!("{test}: live: {}", ran.text("live.txt").trim());
         live_is_as_good(&TimerRecording::open(&ran.path("live.parquet")).unwrap(), &recording, &checked);
