@@ -12,14 +12,13 @@ use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::thread::process_cpu_time;
 use dwell_lab::host::{Cpu, Load, Pinned};
-use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{self, Column, load_average};
+use dwell_stats::{Block, Figure, SplitMix64, Unit};
+use dwell_testing::contest::{Column, Contest, load_average};
 use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Compare dwell-blk with qemu-storage-daemon
@@ -283,8 +282,7 @@ const COLUMNS: [Column; 8] = [
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let begin = Instant::now();
-    let budget = Duration::from_secs(args.budget);
+    let ends = Instant::now() + Duration::from_secs(args.budget);
     let cells: Vec<Cell> = Cell::all().into_iter().filter(|cell| cell.name().contains(&args.only)).collect();
     let dir = tempfile::tempdir().context("no temporary folder")?;
     let disk = tempfile::NamedTempFile::new_in(&args.folder).context("no file for the disk")?;
@@ -303,7 +301,15 @@ fn main() -> anyhow::Result<()> {
         folder().display(),
         load_average()
     );
-    let (mut losing, mut all) = (vec![], vec![]);
+    let mut contest = Contest {
+        figures: figures(),
+        columns: &COLUMNS,
+        compared: ["cpu_ns_per_request", "iops"],
+        ours: |server| server.starts_with("blk"),
+        ends,
+        losing: vec![],
+    };
+    let mut all = vec![];
     for (number, &cell) in cells.iter().enumerate() {
         let path = cell.file.then(|| disk.path());
         let mut peers = vec![];
@@ -312,39 +318,21 @@ fn main() -> anyhow::Result<()> {
         }
         let _pinned = Pinned::to(Cpu(0)).context("cannot run on CPU 0")?;
         let names: Vec<String> = peers.iter().map(|peer| peer.borrow().name.clone()).collect();
-        let mut arms = Arms::new(&names[0], 0usize);
-        for (place, name) in names.iter().enumerate().skip(1) {
-            arms = arms.arm(name, place);
-        }
-        let rows = contest::rows(&arms);
-        let left = budget.saturating_sub(begin.elapsed());
-        let share = left / u32::try_from(cells.len() - number).unwrap_or(1);
-        let options = CampaignOptions {
-            min_rounds: 6,
-            budget: share,
-            foreign_limit: 0.1,
-            repeats: 2,
-            quiet_wait: Duration::from_millis(500),
-            ..CampaignOptions::default()
-        };
-        let campaign = Campaign::new(&cell.name(), arms, figures(), options)?;
         let mut load = Load::open()?;
         peers.iter().for_each(|peer| load.add_own(peer.borrow().process.id()));
-        let measured = campaign.run(&mut load, &AtomicBool::new(false), &mut |_| (), |trial| {
-            block(&mut peers[*trial.setting].borrow_mut(), cell, trial.sequence)
-        })?;
-        let results = measured.results();
-        let compared = ["cpu_ns_per_request", "iops"];
-        let ours = |arm: &str| arm.starts_with("blk");
-        losing.extend(contest::print(&cell.name(), &results, &rows, &COLUMNS, compared, ours));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let results =
+            contest.cell(&cell.name(), &names, cells.len() - number, &mut load, |server, sequence| {
+                block(&mut peers[server].borrow_mut(), cell, sequence)
+            })?;
         all.push(results);
         // Sockets of the next cell have the same names.
         drop(peers);
-        for name in &names {
+        for name in names {
             let _ = std::fs::remove_file(dir.path().join(name));
         }
     }
-    contest::print_losing(&losing);
+    contest.print_losing();
     if let Some(path) = args.json {
         std::fs::write(&path, serde_json::to_string(&all)?)
             .with_context(|| format!("cannot write {}", path.display()))?;

@@ -10,14 +10,13 @@ use clap::Parser;
 use dwell_idle::policy::reference::Fixed;
 use dwell_idle::{Halt, Idler, Nanos, Price, park};
 use dwell_lab::host::{Cpu, Load, Pinned, Thread};
-use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{self, Column, load_average};
+use dwell_stats::{Block, Figure, SplitMix64, Unit};
+use dwell_testing::contest::{Column, Contest, load_average};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -313,31 +312,25 @@ fn main() -> anyhow::Result<()> {
     }
     let _pinned = Pinned::to(Cpu(0)).context("cannot run on CPU 0")?;
     let cells: Vec<Cell> = Cell::all().into_iter().filter(|cell| cell.name().contains(&args.only)).collect();
-    let (begin, mut losing) = (Instant::now(), vec![]);
+    let mut contest = Contest {
+        figures: figures(),
+        columns: &COLUMNS,
+        compared: ["cpu_ns_per_request", "requests"],
+        ours: |server| server.starts_with("leader"),
+        ends: Instant::now() + Duration::from_secs(args.budget),
+        losing: vec![],
+    };
+    let names: Vec<&str> = peers.iter().map(|(name, _)| *name).collect();
     for (number, &cell) in cells.iter().enumerate() {
-        let mut arms = Arms::new(peers[0].0, 0);
-        for (place, (name, _)) in peers.iter().enumerate().skip(1) {
-            arms = arms.arm(name, place);
-        }
-        let rows = contest::rows(&arms);
-        let left = Duration::from_secs(args.budget).saturating_sub(begin.elapsed());
-        let options = CampaignOptions {
-            min_rounds: 6,
-            budget: left / u32::try_from(cells.len() - number)?,
-            foreign_limit: 0.1,
-            repeats: 2,
-            quiet_wait: Duration::from_millis(500),
-            ..CampaignOptions::default()
-        };
-        let campaign = Campaign::new(&cell.name(), arms, figures(), options)?;
-        let measured = campaign.run(&mut Load::open()?, &AtomicBool::new(false), &mut |_| (), |trial| {
-            block(&mut peers[*trial.setting].1.borrow_mut(), cell, trial.sequence)
-        })?;
-        let compared = ["cpu_ns_per_request", "requests"];
-        let ours = |arm: &str| arm.starts_with("leader");
-        losing.extend(contest::print(&cell.name(), &measured.results(), &rows, &COLUMNS, compared, ours));
+        contest.cell(
+            &cell.name(),
+            &names,
+            cells.len() - number,
+            &mut Load::open()?,
+            |server, sequence| block(&mut peers[server].1.borrow_mut(), cell, sequence),
+        )?;
     }
-    contest::print_losing(&losing);
+    contest.print_losing();
     Ok(())
 }
 

@@ -1,6 +1,11 @@
 //! Programs that serve the same requests in turns: the table of what was measured, and the rows that lose.
 
-use dwell_stats::{Arms, Gating, Interval, Results};
+use dwell_stats::{
+    Arms, Block, Campaign, CampaignError, CampaignOptions, Environment, Figure, Gating, Interval, Results,
+};
+use std::error::Error;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +32,76 @@ impl Column {
     }
 }
 
+/// Programs that serve the same requests in turns, in some cells within one budget of time.
+pub struct Contest<'a> {
+    /// What is measured of a block.
+    pub figures: Vec<Figure>,
+    /// What is printed of it.
+    pub columns: &'a [Column],
+    /// CPU time per request and requests per second, by which rows lose.
+    pub compared: [&'a str; 2],
+    /// Whether a row that loses is one of ours.
+    pub ours: fn(&str) -> bool,
+    /// When all has to be over.
+    pub ends: Instant,
+    /// The rows that have lost.
+    pub losing: Vec<String>,
+}
+
+impl Contest<'_> {
+    /// Measures one cell and prints its table: an equal part of what is left of the time, of so many cells with this one.
+    /// `measure` takes the place of a server in `servers` and the number of the block; the first server is what the others are
+    /// compared with.
+    ///
+    /// # Errors
+    /// A block cannot be measured.
+    ///
+    /// # Panics
+    /// Two servers, or two figures, have one name.
+    pub fn cell<E: Error + 'static>(
+        &mut self,
+        cell: &str,
+        servers: &[&str],
+        cells_left: usize,
+        environment: &mut dyn Environment,
+        mut measure: impl FnMut(usize, u64) -> Result<Block, E>,
+    ) -> Result<Results, CampaignError<E>> {
+        let mut arms = Arms::new(servers[0], 0usize);
+        for (place, name) in servers.iter().enumerate().skip(1) {
+            arms = arms.arm(name, place);
+        }
+        let rows = rows(&arms);
+        let left = self.ends.saturating_duration_since(Instant::now());
+        let options = CampaignOptions {
+            min_rounds: 6,
+            budget: left / u32::try_from(cells_left.max(1)).unwrap_or(u32::MAX),
+            foreign_limit: 0.1,
+            repeats: 2,
+            quiet_wait: Duration::from_millis(500),
+            ..CampaignOptions::default()
+        };
+        let campaign = Campaign::new(cell, arms, self.figures.clone(), options).expect("different names");
+        let measured = campaign.run(environment, &AtomicBool::new(false), &mut |_| (), |trial| {
+            measure(*trial.setting, trial.sequence)
+        })?;
+        let results = measured.results();
+        self.losing.extend(print(cell, &results, &rows, self.columns, self.compared, self.ours));
+        Ok(results)
+    }
+
+    /// Prints the rows that lose, of all cells.
+    pub fn print_losing(&self) {
+        println!("\n### Rows that lose to the first one beyond the intervals\n");
+        self.losing.iter().for_each(|row| println!("* {row}"));
+        if self.losing.is_empty() {
+            println!("none");
+        }
+        println!("\nload average at the end: {}", load_average());
+    }
+}
+
 /// The arms in the order of the rows: what the others are compared with, the same once more (A/A), the others.
-pub fn rows<S>(arms: &Arms<S>) -> Vec<String> {
+fn rows<S>(arms: &Arms<S>) -> Vec<String> {
     let mut rows: Vec<String> = arms.as_slice().iter().map(|arm| arm.name.clone()).collect();
     rows.rotate_right(1);
     rows.swap(0, 1);
@@ -37,7 +110,7 @@ pub fn rows<S>(arms: &Arms<S>) -> Vec<String> {
 
 /// Prints the table of one cell. Returns the rows of which `ours` holds that have more CPU time per request, or fewer requests, than
 /// the first one, beyond the intervals.
-pub fn print(
+fn print(
     cell: &str,
     results: &Results,
     rows: &[String],
@@ -72,16 +145,6 @@ pub fn print(
     }
     results.warnings.iter().for_each(|warning| println!("* {warning}"));
     losing
-}
-
-/// Prints the rows that lose, of all cells.
-pub fn print_losing(losing: &[String]) {
-    println!("\n### Rows that lose to the first one beyond the intervals\n");
-    losing.iter().for_each(|row| println!("* {row}"));
-    if losing.is_empty() {
-        println!("none");
-    }
-    println!("\nload average at the end: {}", load_average());
 }
 
 /// An interval in three digits.
