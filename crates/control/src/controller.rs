@@ -134,6 +134,32 @@ pub enum Cause {
     },
 }
 
+/// What the last period showed of one idler.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Which.
+    pub idler: u64,
+    /// The share of the time in which it was watched.
+    pub share: f64,
+    /// What was counted in that time.
+    pub counted: Counts,
+    /// What that cost, and what it would have cost; `None` where no episodes are known.
+    pub costs: Option<Costs>,
+}
+
+/// What an idler cost while it was watched \[ns\].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// As counted.
+    pub measured: f64,
+    /// As predicted of the setting in force.
+    pub predicted: f64,
+    /// As predicted of the originals.
+    pub originals: f64,
+    /// The least possible.
+    pub optimum: f64,
+}
+
 /// The state of a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
@@ -189,6 +215,7 @@ pub struct Controller {
     writes: Writes,
     decided_ns: u64,
     untrusted: Option<Apart>,
+    seen: Vec<Seen>,
 }
 
 impl Controller {
@@ -209,6 +236,7 @@ impl Controller {
             writes: Writes::default(),
             decided_ns: 0,
             untrusted: None,
+            seen: vec![],
         })
     }
 
@@ -250,6 +278,11 @@ impl Controller {
         }
     }
 
+    /// What the period before the last decision showed of each idler.
+    pub fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
     /// The last decision took so much CPU time, observation included; what is too much makes periods longer.
     pub fn spent(&mut self, cpu: Nanos) {
         self.pace.spent(cpu.get());
@@ -278,12 +311,14 @@ impl Controller {
     fn take_in(&mut self, observed: &[Observed]) -> Period {
         let (halt_cost, late, setting) = (self.terms.halt_cost, self.terms.late, self.present);
         let mut period = Period::default();
+        self.seen.clear();
         for Observed { idler, weight, share, counted, episodes } in observed {
             let Some(known) = self.idler(*idler) else { continue };
             known.weight = *weight;
             known.sample.push(counted.episodes, episodes);
             period.counted += *counted;
             if episodes.is_empty() {
+                self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
                 continue;
             }
             let Some(mut afresh) = fresh(setting) else { continue };
@@ -305,6 +340,14 @@ impl Controller {
                 predicted[0] += scale * present.polls as f64;
                 predicted[1] += scale * present.halts as f64;
             }
+            let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
+            let costs = Costs {
+                measured: cost_ns,
+                predicted: cost(&present[0]),
+                originals: cost(&originals),
+                optimum: scale * optimum as f64,
+            };
+            self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: Some(costs) });
         }
         // Idlers that are no longer observed are removed.
         let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
@@ -463,6 +506,26 @@ mod tests {
         let (when, last) = &told[told.len() - 1];
         assert!(*when <= 24 && last.to.get("halt_poll_ns").unwrap() >= 12_000, "{when}: {last:?}");
         assert!(told.len() <= 4, "{told:?}");
+    }
+
+    #[test]
+    fn what_was_seen_has_what_it_cost_and_would_have_cost() {
+        let mut controller = controller();
+        let mut player = player(&controller);
+        let one = period(&mut player, 300, 150_000);
+        let two = Observed::new(9, Counts { episodes: 5, ..Counts::default() }, vec![]);
+        let counted = one.counted;
+        controller.decide(10_000_000, &[one, two]);
+        let [Seen { idler: 7, costs: Some(costs), .. }, Seen { idler: 9, costs: None, .. }] =
+            controller.seen()
+        else {
+            panic!("{:?}", controller.seen())
+        };
+        let measured = counted.cost_ns(K) as f64;
+        assert_eq!((costs.measured, costs.predicted, costs.originals), (measured, measured, measured));
+        assert_eq!(costs.optimum, 300.0 * 20_000.0);
+        controller.decide(20_000_000, &[]);
+        assert_eq!(controller.seen(), []);
     }
 
     #[test]

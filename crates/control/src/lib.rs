@@ -41,7 +41,7 @@ pub mod trust;
 mod vm;
 
 pub use candidates::Reach;
-pub use controller::{Cause, Change, Controller, FEWEST, Observed, Status, Terms};
+pub use controller::{Cause, Change, Controller, Costs, FEWEST, Observed, Seen, Status, Terms};
 pub use draw::Histograms;
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};

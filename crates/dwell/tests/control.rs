@@ -3,12 +3,14 @@
 use dwell_policy::Layer;
 use dwell_policy::param;
 use dwell_testing::fixture::{Fixture, HALTPOLL};
+use dwell_testing::open_metrics;
 use dwell_testing::process::Process;
 use dwell_testing::say;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -263,6 +265,81 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
     fs::write(&file, "speed = 1\n").unwrap();
     let wrong = dwell(&["control", "--config", path, "--check"]);
     assert!(text(&wrong.stderr).contains("unknown field `speed`"), "{}", text(&wrong.stderr));
+}
+
+/// The body of the answer to a request for metrics.
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: dwell\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
+    const NAME: &str = "figures_are_served_while_clients_misbehave_and_control_goes_on";
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("control.toml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "metrics = \"127.0.0.1:0\"\n").unwrap();
+    let mut running = Running::start(&["--mode", "active", "--config", path, "--sysroot", &sysroot]);
+    let line = running.line();
+    let address = line.trim().strip_prefix("metrics: served at ").expect(&line).to_owned();
+    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+    assert_eq!(status["metrics"], address.as_str());
+    // Clients that say nothing, never stop, or do not read.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let decisions = |status: &Value| status["layers"][0]["decisions"].as_u64().unwrap();
+    std::thread::scope(|scope| {
+        let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+                    let _ = stream.write_all(&[b'x'; 100_000]);
+                }
+            });
+        }
+        let begun = Instant::now();
+        let before = decisions(&wait_for(&sysroot, |_| true));
+        std::thread::sleep(Duration::from_secs(4));
+        let made = decisions(&wait_for(&sysroot, |_| true)) - before;
+        let rate = made as f64 / begun.elapsed().as_secs_f64();
+        say!("{NAME}: {rate:.2} decisions/s");
+        // One a second where there is nothing to gain, as here, and nothing disturbs.
+        assert!(rate > 0.4, "{rate}");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(silent);
+    });
+    let text = scrape(&address);
+    let samples = open_metrics::read(&text).unwrap();
+    assert_eq!(samples["dwell_mode{layer=\"guest\",mode=\"controls\"}"], 1.0);
+    assert_eq!(samples["dwell_setting_seconds{layer=\"guest\",parameter=\"guest_halt_poll_ns\"}"], 200e-6);
+    assert_eq!(samples["dwell_halts_total{layer=\"guest\"}"], 0.0, "{text}");
+    overwrite(&fixture, "guest_halt_poll_ns", "77777");
+    wait_for(&sysroot, |status| status["layers"][0]["state"] == "given_up");
+    // An answer is used again for 100 ms.
+    std::thread::sleep(Duration::from_millis(200));
+    let samples = open_metrics::read(&scrape(&address)).unwrap();
+    assert_eq!(samples["dwell_changes_total{layer=\"guest\",reason=\"foreign\"}"], 1.0);
+    assert_eq!(samples["dwell_mode{layer=\"guest\",mode=\"given_up\"}"], 1.0);
+    // Another address by SIGHUP; what was counted is still there.
+    let socket = folder.path().join("metrics");
+    fs::write(&file, format!("metrics = \"unix:{}\"\n", socket.display())).unwrap();
+    running.signal("-HUP");
+    let status =
+        wait_for(&sysroot, |status| status["metrics"] == format!("unix:{}", socket.display()).as_str());
+    assert_eq!(status["layers"][0]["reasons"]["foreign"], 1);
+    assert!(TcpStream::connect(&address).is_err() && socket.exists());
+    running.signal("-TERM");
+    running.ended();
+    assert!(!socket.exists());
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod fixture;
 pub mod kvm_stats;
 #[cfg(feature = "learners")]
 pub mod learners;
+pub mod open_metrics;
 pub mod process;
 pub mod qemu;
 pub mod shim;

@@ -1,5 +1,6 @@
 //! The configuration of `dwell control`: a TOML file and its drop-ins.
 
+use super::serve::Address;
 use crate::quantity;
 use anyhow::{Context, ensure};
 use dwell_policy::{Layer, Nanos};
@@ -20,6 +21,7 @@ struct File {
     period: Option<String>,
     burst: Option<String>,
     on_exit: Option<OnExit>,
+    metrics: Option<Address>,
 }
 
 /// Whether settings are written.
@@ -54,6 +56,7 @@ pub(super) struct Config {
     pub(super) period: Nanos,
     pub(super) burst: Nanos,
     pub(super) on_exit: OnExit,
+    pub(super) metrics: Address,
 }
 
 /// The default halt cost, as of `tune` where nothing was measured.
@@ -92,6 +95,7 @@ impl Config {
             period: Some(format!("{:#}", self.period)),
             burst: Some(format!("{:#}", self.burst)),
             on_exit: Some(self.on_exit),
+            metrics: Some(self.metrics.clone()),
         })
     }
 }
@@ -125,6 +129,7 @@ impl File {
             period: self.period.or(before.period),
             burst: self.burst.or(before.burst),
             on_exit: self.on_exit.or(before.on_exit),
+            metrics: self.metrics.or(before.metrics),
         }
     }
 
@@ -150,6 +155,7 @@ impl File {
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
+            metrics: self.metrics.unwrap_or_default(),
         };
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
@@ -170,6 +176,7 @@ mod tests {
             layers: vec![Layer::Guest],
             halt_cost: Nanos(12_500),
             on_exit: OnExit::Keep,
+            metrics: "127.0.0.1:9469".parse().unwrap(),
             ..Config::read(None).unwrap()
         };
         for config in [Config::read(None).unwrap(), config] {
@@ -208,6 +215,7 @@ mod tests {
         assert!(error("halt_cost = \"long\"").contains("halt_cost: `long`"));
         assert!(error("layers = [\"timer\"]").contains("host, guest"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
+        assert!(error("metrics = \"9469\"").contains("an address with a port"));
         assert_eq!(Config::read(None).unwrap().mode, Mode::Advise);
         assert!(Config::read(Some(Path::new("/nonexistent.toml"))).is_err());
     }

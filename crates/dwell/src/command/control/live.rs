@@ -1,8 +1,10 @@
 //! The controller on a machine.
 
 use super::config::{Config, Mode, OnExit};
+use super::metrics::{OfLayer, Published, Reason, Snapshot, Tally, cpu_time};
 use super::notify::Manager;
 use super::observe::Source;
+use super::serve;
 use super::socket::{self, Ask, Server};
 use super::words;
 use crate::failure::{Answer, Outcome};
@@ -22,7 +24,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -52,7 +53,8 @@ pub(super) fn run(task: &Task<'_>) -> Outcome {
     let server = Server::bind(&machine.path(state))?;
     let manager = Manager::of_environment();
     let begun = Instant::now();
-    let mut control = Control::begin(machine, state, config, begun)?;
+    let metrics = Metrics::of(&config)?;
+    let mut control = Control::begin(machine, state, config, begun, metrics)?;
     manager.tell("READY=1");
     let ended = control.until_told(task, &signals, &server, &manager);
     manager.tell("STOPPING=1");
@@ -80,6 +82,24 @@ struct Control<'a> {
     layers: Vec<Layered>,
     /// Readable after a write to a parameter.
     writes: Option<OwnedFd>,
+    metrics: Metrics,
+}
+
+/// Figures for those who ask over HTTP.
+struct Metrics {
+    published: Published,
+    server: Option<serve::Server>,
+}
+
+impl Metrics {
+    fn of(config: &Config) -> anyhow::Result<Metrics> {
+        let published = Published::new();
+        let server = serve::Server::start(&config.metrics, published.clone())?;
+        if let Some(server) = &server {
+            let _ = output::text(&format!("metrics: served at {}\n", server.address()));
+        }
+        Ok(Metrics { published, server })
+    }
 }
 
 /// Control of one layer.
@@ -95,28 +115,20 @@ struct Layered {
     tally: Tally,
 }
 
-/// What a controller did.
-#[derive(Default)]
-struct Tally {
-    decisions: u64,
-    changes: u64,
-    writes: u64,
-    cpu: Duration,
-    last: Option<String>,
-}
-
 impl<'a> Control<'a> {
     fn begin(
         machine: &'a Sysroot,
         state_directory: &'a str,
         config: Config,
         begun: Instant,
+        metrics: Metrics,
     ) -> anyhow::Result<Control<'a>> {
         let layers = match config.layers.is_empty() {
             true => here(machine)?,
             false => config.layers.clone(),
         };
-        let mut control = Control { machine, state_directory, config, begun, layers: vec![], writes: None };
+        let mut control =
+            Control { machine, state_directory, config, begun, layers: vec![], writes: None, metrics };
         for layer in layers {
             let layered = control.layered(layer)?;
             say(
@@ -167,6 +179,12 @@ impl<'a> Control<'a> {
         controller.start(self.now_ns());
         let tally = Tally::default();
         Ok(Layered { layer, controller, source, lease, given_up: None, advised: None, tally })
+    }
+
+    /// A layer as at its start, but what it did is kept.
+    fn layered_again(&self, at: usize) -> anyhow::Result<Layered> {
+        let before = &self.layers[at];
+        Ok(Layered { tally: before.tally.clone(), ..self.layered(before.layer)? })
     }
 
     fn now_ns(&self) -> u64 {
@@ -221,6 +239,9 @@ impl<'a> Control<'a> {
             }
             self.look_for_foreign_writes()?;
             self.decide()?;
+            if self.metrics.server.is_some() {
+                self.metrics.published.publish(self.snapshot());
+            }
         }
     }
 
@@ -252,8 +273,27 @@ impl<'a> Control<'a> {
         match (task.configure)() {
             Ok(config) if config == self.config => {}
             Ok(config) => {
+                // Not before it is known that it can be used.
+                if config.metrics != self.config.metrics {
+                    match Metrics::of(&config) {
+                        Ok(metrics) => self.metrics = metrics,
+                        Err(error) => {
+                            output::note(&format!("dwell: the configuration stays as it was: {error:#}"));
+                            return Ok(());
+                        }
+                    }
+                }
                 self.finish()?;
-                *self = Control::begin(self.machine, self.state_directory, config, self.begun)?;
+                let published = self.metrics.published.clone();
+                let metrics = Metrics { published, server: self.metrics.server.take() };
+                let did: Vec<(Layer, Tally)> =
+                    self.layers.drain(..).map(|layered| (layered.layer, layered.tally)).collect();
+                *self = Control::begin(self.machine, self.state_directory, config, self.begun, metrics)?;
+                for (layer, tally) in did {
+                    if let Some(layered) = self.layers.iter_mut().find(|layered| layered.layer == layer) {
+                        layered.tally = tally;
+                    }
+                }
             }
             Err(error) => output::note(&format!("dwell: the configuration stays as it was: {error:#}")),
         }
@@ -278,15 +318,18 @@ impl<'a> Control<'a> {
     fn give_up_if_foreign(&mut self, at: usize) -> anyhow::Result<()> {
         let lease = self.layers[at].lease.as_ref();
         match lease.map(|lease| lease.foreign(self.machine)) {
-            Some(Ok(Some(foreign))) => self.give_up(at, &SetError::Foreign(foreign).to_string()),
-            Some(Err(error)) => self.give_up(at, &format!("{:#}", anyhow!(error))),
+            Some(Ok(Some(foreign))) => {
+                self.give_up(at, Reason::Foreign, &SetError::Foreign(foreign).to_string())
+            }
+            Some(Err(error)) => self.give_up(at, Reason::Failed, &format!("{:#}", anyhow!(error))),
             _ => Ok(()),
         }
     }
 
     /// Restores the originals of a layer, except values written by another program, and does not control the layer any more.
-    fn give_up(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
+    fn give_up(&mut self, at: usize, reason: Reason, why: &str) -> anyhow::Result<()> {
         let layer = self.layers[at].layer;
+        self.layers[at].tally.reason(reason);
         say(layer, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         if let Some(lease) = self.layers[at].lease.take() {
@@ -321,12 +364,14 @@ impl<'a> Control<'a> {
         }
         let observed = match self.layers[at].source.observe(self.machine) {
             Ok(observed) => observed,
-            Err(error) => return self.give_up(at, &format!("{error:#}")),
+            Err(error) => return self.give_up(at, Reason::Failed, &format!("{error:#}")),
         };
         let now_ns = self.now_ns();
         let layered = &mut self.layers[at];
         layered.tally.decisions += 1;
-        let Some(change) = layered.controller.decide(now_ns, &observed) else { return Ok(()) };
+        let change = layered.controller.decide(now_ns, &observed);
+        layered.tally.see(layered.controller.seen(), &layered.source);
+        let Some(change) = change else { return Ok(()) };
         match self.config.mode {
             Mode::Advise => self.advise(at, &change),
             Mode::Active => self.act(at, &change),
@@ -337,19 +382,20 @@ impl<'a> Control<'a> {
     fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
         let layered = &self.layers[at];
         if setting(self.machine, layered.layer)? != layered.controller.originals() {
-            self.layers[at] = self.layered(layered.layer)?;
+            self.layers[at] = self.layered_again(at)?;
         }
         Ok(())
     }
 
     fn advise(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
-        let line = words::line(change);
+        let (line, reason) = (words::line(change), Reason::of(&change.cause));
         let layered = &mut self.layers[at];
         if change.writes() == 0 {
-            return self.give_up(at, &line);
+            return self.give_up(at, reason, &line);
         }
         if layered.advised != Some(change.to) {
             layered.advised = Some(change.to);
+            layered.tally.reason(reason);
             layered.tally.changes += 1;
             layered.tally.last = Some(line.clone());
             let layer = layered.layer;
@@ -359,16 +405,21 @@ impl<'a> Control<'a> {
     }
 
     fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
-        let line = words::line(change);
+        let (line, reason) = (words::line(change), Reason::of(&change.cause));
         let layered = &mut self.layers[at];
         let Some(lease) = &mut layered.lease else { return Ok(()) };
         if let Err(error) = lease.set(self.machine, &change.to) {
-            return self.give_up(at, &format!("{:#}", anyhow!(error)));
+            let reason = match error {
+                SetError::Foreign(_) => Reason::Foreign,
+                _ => Reason::Failed,
+            };
+            return self.give_up(at, reason, &format!("{:#}", anyhow!(error)));
         }
         layered.controller.changed(change);
         if layered.controller.status(change.at_ns).untrusted.is_some() {
-            return self.give_up(at, &line);
+            return self.give_up(at, reason, &line);
         }
+        layered.tally.reason(reason);
         layered.tally.changes += 1;
         layered.tally.writes += change.writes() as u64;
         layered.tally.last = Some(line.clone());
@@ -377,37 +428,47 @@ impl<'a> Control<'a> {
         Ok(())
     }
 
-    fn status(&self) -> Value {
+    fn snapshot(&self) -> Snapshot {
         let now = self.now_ns();
         let of = |layered: &Layered| {
             let status = layered.controller.status(now);
-            let Tally { decisions, changes, writes, cpu, last } = &layered.tally;
             let state = match (&layered.given_up, self.config.mode) {
                 (Some(_), _) => "given_up",
                 (None, Mode::Advise) => "advises",
                 (None, Mode::Active) if status.rests => "rests",
                 (None, Mode::Active) => "controls",
             };
-            json!({
+            let (lost, tally) = (layered.source.lost(), layered.tally.clone());
+            OfLayer { layer: layered.layer, state, present: status.present, lost, tally }
+        };
+        Snapshot { layers: self.layers.iter().map(of).collect() }
+    }
+
+    fn status(&self) -> Value {
+        let (now, snapshot) = (self.now_ns(), self.snapshot());
+        let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
+            let mut status = json!({
                 "layer": layered.layer.name(),
                 "state": state,
                 "why": layered.given_up,
                 "change": layered.lease.as_ref().map(Lease::id),
                 "originals": Values::from(&layered.controller.originals()),
-                "present": Values::from(&status.present),
-                "owed_ns": status.owed_ns,
-                "decisions": decisions,
-                "changes": changes,
-                "writes": writes,
-                "cpu_share": cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
-                "last": last,
-            })
+                "present": Values::from(present),
+                "owed_ns": layered.controller.status(now).owed_ns,
+                "cpu_share": tally.cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
+                "lost": lost,
+            });
+            if let (Value::Object(status), Value::Object(did)) = (&mut status, json!(tally)) {
+                status.extend(did);
+            }
+            status
         };
         json!({
             "pid": std::process::id(),
             "for_s": self.begun.elapsed().as_secs_f64(),
             "halt_cost_ns": self.config.halt_cost.get(),
-            "layers": self.layers.iter().map(of).collect::<Vec<_>>(),
+            "metrics": self.metrics.server.as_ref().map(|server| server.address().to_string()),
+            "layers": self.layers.iter().zip(&snapshot.layers).map(of).collect::<Vec<_>>(),
         })
     }
 
@@ -419,7 +480,7 @@ impl<'a> Control<'a> {
             if self.layers[at].given_up.is_none() {
                 continue;
             }
-            match self.layered(layer) {
+            match self.layered_again(at) {
                 Ok(layered) => {
                     say(layer, &format!("resumed; the originals are {}", layered.controller.originals()));
                     self.layers[at] = layered;
@@ -496,12 +557,6 @@ fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Setting> {
         })?;
     }
     Ok(setting)
-}
-
-/// The CPU time of this process.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Restores the originals after a controller was killed.

@@ -1,13 +1,15 @@
 //! `dwell control`: its parts.
 //!
 //! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees, a [`socket`] to be
-//! asked through and the service manager to [`notify`]. [`words`] has the line of a change.
+//! asked through and the service manager to [`notify`]. [`metrics`] are its figures, which [`serve`] serves over HTTP. [`words`] has the line of a change.
 
 mod config;
 mod live;
+mod metrics;
 mod notify;
 mod observe;
 mod replay;
+mod serve;
 mod socket;
 mod words;
 

@@ -44,7 +44,29 @@ impl Source {
         if cpus(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
             drop(recorder()?);
         }
-        Ok(Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None }))
+        Ok(Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None, lost: 0 }))
+    }
+
+    /// The name of the VM that an idler is, where idlers are VMs.
+    pub(super) fn vm_of(&self, idler: u64) -> Option<String> {
+        self.has_vms().then(|| {
+            let [pid, fd] =
+                [idler >> 32, idler & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
+            VmId { pid, fd }.to_string()
+        })
+    }
+
+    /// Whether idlers are VMs, which come and go, and not CPUs.
+    pub(super) fn has_vms(&self) -> bool {
+        matches!(self, Source::Host(_))
+    }
+
+    /// Trace events lost so far.
+    pub(super) fn lost(&self) -> u64 {
+        match self {
+            Source::Host(_) => 0,
+            Source::Guest(guest) => guest.lost,
+        }
     }
 
     /// What was seen since the last call. A source of bursts takes as long as a burst.
@@ -113,6 +135,8 @@ pub(super) struct Guest {
     halt_cost: Nanos,
     /// The counters of cpuidle when they were last read, and when that was.
     last: Option<(Cpus, Instant)>,
+    /// Trace events.
+    lost: u64,
 }
 
 /// The counters of each CPU.
@@ -208,7 +232,7 @@ impl Guest {
         let stop = AtomicBool::new(false);
         let mut found = Found::default();
         let (before, begun) = (cpus(machine), Instant::now());
-        recorder.watch(&Until { duration: Some(self.burst), stop: &stop }, &mut found)?;
+        self.lost += recorder.watch(&Until { duration: Some(self.burst), stop: &stop }, &mut found)?.lost;
         let (after, took) = (cpus(machine), begun.elapsed());
         self.last = Some((after.clone(), Instant::now()));
         let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();

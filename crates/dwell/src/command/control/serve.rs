@@ -1,0 +1,450 @@
+//! HTTP for metrics: one thread, which serves many clients at a time and waits for none.
+//!
+//! Clients may be slow, send too much, or come in numbers: each has [`PATIENCE`] for all of it and [`LONGEST`] bytes of request, at
+//! most [`MOST`] are served at a time, and a newer one takes the place of the oldest. The thread looks around at most
+//! 100 times a second and accepts one client each time, so that no number of clients takes CPU time from control, with
+//! which it shares the quota of the service.
+
+use super::metrics::Published;
+use anyhow::{Context, bail};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a client may take, from its connection to the last byte of its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest request \[bytes\].
+const LONGEST: usize = 8 << 10;
+/// The most clients at a time.
+const MOST: usize = 32;
+/// The least time between two looks around.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long an answer is used again.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// Where metrics are served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) enum Address {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// At a port.
+    Tcp(SocketAddr),
+    /// At a socket in the file system.
+    Unix(PathBuf),
+}
+
+const OFF: &str = "off";
+const UNIX: &str = "unix:";
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        match text.strip_prefix(UNIX) {
+            Some(path) if path.starts_with('/') => Ok(Address::Unix(path.into())),
+            None if text == OFF => Ok(Address::Off),
+            None if text.parse::<SocketAddr>().is_ok() => {
+                text.parse().map(Address::Tcp).map_err(|error: std::net::AddrParseError| error.to_string())
+            }
+            _ => Err(format!(
+                "metrics: `{text}` is none of \"off\", an address with a port (\"127.0.0.1:9469\") and \"unix:/PATH\""
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> String {
+        address.to_string()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Off => f.write_str(OFF),
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+trait Stream: Read + Write + AsFd + Send {}
+impl<T: Read + Write + AsFd + Send> Stream for T {}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Serves until it is dropped.
+pub(super) struct Server {
+    address: Address,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// `None` where metrics are off.
+    pub(super) fn start(address: &Address, published: Published) -> anyhow::Result<Option<Server>> {
+        let context = || format!("cannot serve metrics at {address}");
+        let (listener, bound) = match address {
+            Address::Off => return Ok(None),
+            Address::Tcp(at) => {
+                let listener = TcpListener::bind(at).with_context(context)?;
+                listener.set_nonblocking(true).with_context(context)?;
+                let bound = Address::Tcp(listener.local_addr().with_context(context)?);
+                (Listener::Tcp(listener), bound)
+            }
+            Address::Unix(path) => {
+                if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                    bail!("{}: another program listens there", context());
+                }
+                // Left by a controller that was killed. Other files stay, and the socket is then not made.
+                use std::os::unix::fs::FileTypeExt;
+                if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+                    let _ = fs::remove_file(path);
+                }
+                let listener = UnixListener::bind(path).with_context(context)?;
+                listener.set_nonblocking(true).with_context(context)?;
+                (Listener::Unix(listener), address.clone())
+            }
+        };
+        let stop =
+            Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).with_context(context)?);
+        let clients =
+            Clients { listener, stop: Arc::clone(&stop), published, clients: VecDeque::new(), answer: None };
+        let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || clients.serve());
+        Ok(Some(Server { address: bound, stop, thread: Some(thread.with_context(context)?) }))
+    }
+
+    /// Where it listens, with the port that the kernel has chosen for port 0.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Address::Unix(path) = &self.address {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The listener and who is connected.
+struct Clients {
+    listener: Listener,
+    stop: Arc<OwnedFd>,
+    published: Published,
+    /// The oldest first.
+    clients: VecDeque<Client>,
+    /// The last answer.
+    answer: Option<(Instant, Arc<[u8]>)>,
+}
+
+struct Client {
+    stream: Box<dyn Stream>,
+    until: Instant,
+    request: Vec<u8>,
+    /// The answer, and how much of it is sent.
+    answer: Option<(Arc<[u8]>, usize)>,
+}
+
+impl Clients {
+    fn serve(mut self) {
+        loop {
+            match self.wait() {
+                Ok(true) | Err(_) => return,
+                Ok(false) => {}
+            }
+            self.accept();
+            let now = Instant::now();
+            for mut client in std::mem::take(&mut self.clients) {
+                let done = client.until <= now || self.turn(&mut client).unwrap_or(true);
+                if !done {
+                    self.clients.push_back(client);
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Until there is something to do; whether it is to end.
+    fn wait(&self) -> io::Result<bool> {
+        let mut files = vec![
+            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+        ];
+        for client in &self.clients {
+            let waits_for = if client.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            files.push(PollFd::from_borrowed_fd(client.stream.as_fd(), waits_for));
+        }
+        // Without clients there is nothing to become too late.
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let timeout = (!self.clients.is_empty()).then_some(&timeout);
+        match poll(&mut files, timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!files[0].revents().is_empty()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok(stream) = self.listener.accept() else { return };
+        if self.clients.len() >= MOST {
+            self.clients.pop_front();
+        }
+        let until = Instant::now() + PATIENCE;
+        self.clients.push_back(Client { stream, until, request: vec![], answer: None });
+    }
+
+    /// Reads what is there, or sends what can be sent; whether that was all.
+    fn turn(&mut self, client: &mut Client) -> io::Result<bool> {
+        if client.answer.is_none() {
+            let mut bytes = [0; 2048];
+            let read = match client.stream.read(&mut bytes) {
+                Ok(0) => return Ok(true),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            client.request.extend(&bytes[..read]);
+            let Some(request) = Request::of(&client.request) else { return Ok(false) };
+            client.answer = Some((self.answer_to(request), 0));
+        }
+        let Some((answer, sent)) = &mut client.answer else { return Ok(false) };
+        match client.stream.write(&answer[*sent..]) {
+            Ok(written) => *sent += written,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(*sent == answer.len())
+    }
+
+    fn answer_to(&mut self, request: Request) -> Arc<[u8]> {
+        match request {
+            Request::Metrics => self.metrics(),
+            Request::Other => response("404 Not Found", PLAIN, "metrics are at /metrics\n"),
+            Request::NotGet => response("405 Method Not Allowed\r\nAllow: GET", PLAIN, "GET only\n"),
+            Request::Wrong => response("400 Bad Request", PLAIN, "not a request\n"),
+            Request::TooLong => response("431 Request Header Fields Too Large", PLAIN, "too long\n"),
+        }
+    }
+
+    fn metrics(&mut self) -> Arc<[u8]> {
+        if let Some((when, answer)) = &self.answer
+            && when.elapsed() < FRESH
+        {
+            return Arc::clone(answer);
+        }
+        let answer = match self.published.encode() {
+            Ok(text) => response("200 OK", OPEN_METRICS, &text),
+            Err(_) => response("500 Internal Server Error", PLAIN, "cannot encode\n"),
+        };
+        self.answer = Some((Instant::now(), Arc::clone(&answer)));
+        answer
+    }
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+fn response(status: &str, kind: &str, body: &str) -> Arc<[u8]> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    (head + body).into_bytes().into()
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Metrics,
+    Other,
+    NotGet,
+    Wrong,
+    TooLong,
+}
+
+impl Request {
+    /// `None` while its head is not complete. A body is not read: GET has none.
+    fn of(bytes: &[u8]) -> Option<Request> {
+        let ended = bytes.windows(4).any(|four| four == b"\r\n\r\n");
+        match ended {
+            false if bytes.len() >= LONGEST => return Some(Request::TooLong),
+            false => return None,
+            true => {}
+        }
+        let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let [method, target, version] = words[..] else { return Some(Request::Wrong) };
+        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        Some(match (version.starts_with(b"HTTP/1."), method, path) {
+            (false, ..) => Request::Wrong,
+            (true, b"GET", b"/metrics") => Request::Metrics,
+            (true, b"GET", _) => Request::Other,
+            (true, ..) => Request::NotGet,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
+    fn server() -> (Server, SocketAddr) {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(&address, Published::new()).unwrap().unwrap();
+        let Address::Tcp(at) = *server.address() else { panic!("{}", server.address()) };
+        (server, at)
+    }
+
+    fn ask(mut stream: impl Read + Write, request: &str) -> String {
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = vec![];
+        // Where the request was not read to its end, the connection is reset after the answer.
+        let mut bytes = [0; 4096];
+        while let Ok(read) = stream.read(&mut bytes)
+            && read > 0
+        {
+            answer.extend(&bytes[..read]);
+        }
+        String::from_utf8(answer).unwrap()
+    }
+
+    const GET: &str = "GET /metrics HTTP/1.1\r\nHost: dwell\r\n\r\n";
+
+    #[test]
+    fn addresses_are_read_and_printed() {
+        for text in ["off", "127.0.0.1:9469", "[::1]:0", "unix:/run/dwell/metrics"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "9469", "localhost:1", "unix:metrics", "tcp:1"] {
+            assert!(text.parse::<Address>().unwrap_err().contains("is none of"), "{text}");
+        }
+    }
+
+    #[test]
+    fn get_is_answered_and_all_else_refused() {
+        let (_server, at) = server();
+        let ask = |request: &str| ask(TcpStream::connect(at).unwrap(), request);
+        let answer = ask(GET);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("# EOF\n"), "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{head}");
+        for (request, status) in [
+            ("GET /metrics?all HTTP/1.0\r\n\r\n", "200"),
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            ("GET /metrics\r\n\r\n", "400"),
+            ("GET /metrics SIP/2.0\r\n\r\n", "400"),
+            ("\r\n\r\n", "400"),
+            (&"x".repeat(LONGEST), "431"),
+        ] {
+            let answer = ask(request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        }
+    }
+
+    #[test]
+    fn a_socket_in_the_file_system_is_removed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics");
+        let address = Address::Unix(path.clone());
+        // As a killed controller leaves it.
+        drop(UnixListener::bind(&path).unwrap());
+        let server = Server::start(&address, Published::new()).unwrap().unwrap();
+        assert!(ask(UnixStream::connect(&path).unwrap(), GET).ends_with("# EOF\n"));
+        assert!(Server::start(&address, Published::new()).is_err());
+        drop(server);
+        assert!(!path.exists());
+        fs::write(&path, "mine").unwrap();
+        assert!(Server::start(&address, Published::new()).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        assert!(Server::start(&Address::Off, Published::new()).unwrap().is_none());
+    }
+
+    #[test]
+    fn slow_clients_and_many_of_them_keep_nobody_out() {
+        let (server, at) = server();
+        // Twice as many as are served, of which half say nothing and half never end their request.
+        let mut idle: Vec<TcpStream> = (0..2 * MOST).map(|_| TcpStream::connect(at).unwrap()).collect();
+        for stream in idle.iter_mut().skip(1).step_by(2) {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+        }
+        // One that does not read: its answers fill no more than the socket's buffer.
+        let mut deaf = TcpStream::connect(at).unwrap();
+        deaf.write_all(GET.repeat(1000).as_bytes()).unwrap();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            assert!(ask(TcpStream::connect(at).unwrap(), GET).ends_with("# EOF\n"));
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        }
+        // All of them are sent away in the end.
+        for stream in &mut idle {
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let ended = stream.read(&mut [0; 1]);
+            assert!(
+                matches!(&ended, Ok(0))
+                    || ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+                "{ended:?}"
+            );
+        }
+        let begun = Instant::now();
+        drop(server);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}
