@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod campaign;
+mod control;
 mod doorbell;
 mod kvm_counts;
 mod pingpong;
@@ -37,6 +38,7 @@ enum Experiment {
     Validate(Box<validate::ValidateArgs>),
     Calibrate(calibrate::CalibrateArgs),
     Policies(policies::PoliciesArgs),
+    Control(control::ControlArgs),
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -48,5 +50,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Experiment::Validate(args) => validate::run(*args),
         Experiment::Calibrate(args) => calibrate::run(args),
         Experiment::Policies(args) => policies::run(args),
+        Experiment::Control(args) => control::run(args),
     }
 }

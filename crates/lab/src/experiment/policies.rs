@@ -6,15 +6,15 @@
 //! in the kernel. The kernel's own halt polling is one more arm.
 
 use super::wake::{self, Polling};
-use super::waking::{WARM_UP, wake};
+use super::waking::{RunningVm, WARM_UP, WakeupBlock, wake, wake_controlled};
 use super::{LabError, Rig};
-use crate::gaps::Gaps;
+use crate::host::Tsc;
 use crate::idle::Idle;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Rule, Terms};
-use dwell_stats::{Arms, Block, Figure, Trial, Unit};
+use dwell_stats::{Arms, Block, Figure, Unit};
 use std::sync::atomic::AtomicBool;
 
 /// The figure by which policies are judged: time polled plus halts x halt cost, per wakeup.
@@ -89,24 +89,106 @@ pub fn figures() -> Vec<Figure> {
     figures
 }
 
-/// Measures one block, at this halt cost.
+/// Measures one block, at this halt cost; the first [`WARM_UP`] gaps do not count.
 ///
 /// # Errors
 /// [`LabError`].
 pub fn block(
     rig: &Rig,
-    gaps: &Gaps,
-    seed: u64,
-    wakes: usize,
+    idle: &Idle,
+    gaps: &[Nanos],
     halt_cost: Nanos,
-    trial: &Trial<'_, Idle>,
     stop: &AtomicBool,
 ) -> Result<Block, LabError> {
-    let sequence = gaps.sequence(seed, trial.sequence, WARM_UP + wakes);
-    let waking = wake(rig, trial.setting, &sequence.gaps, stop)?;
-    let polling = Polling::of(rig, trial.setting, &waking);
-    let block = wake::told(rig, trial.setting, &waking);
-    let Some(halts) = polling.halts else { return Ok(block) };
+    Ok(priced(rig, idle, &wake(rig, idle, gaps, stop)?, halt_cost))
+}
+
+/// The figures of what was measured, with its cost.
+fn priced(rig: &Rig, idle: &Idle, waking: &WakeupBlock, halt_cost: Nanos) -> Block {
+    let polling = Polling::of(rig, idle, waking);
+    let block = wake::told(rig, idle, waking);
+    let Some(halts) = polling.halts else { return block };
     let cost = waking.per_wake(polling.polled_ns) + waking.per_wake(halts) * halt_cost.get() as f64;
-    Ok(block.figure(COST, cost))
+    block.figure(COST, cost)
+}
+
+/// By how much longer a halt of a vCPU in the kernel lasts by KVM's count than the idle time: what KVM's rule learns from.
+///
+/// # Errors
+/// [`LabError`].
+pub fn late_in_kernel(rig: &Rig, stop: &AtomicBool) -> Result<Nanos, LabError> {
+    const WAKES: usize = 1_000;
+    const GAP: Nanos = Nanos::from_micros(100);
+    let idled = |max: u32| -> Result<Nanos, LabError> {
+        let waking = wake(rig, &Idle::host(max), &[GAP; WARM_UP + WAKES], stop)?;
+        let waited_ns = waking.counters.halt_wait_ns.unwrap_or(0);
+        Ok(Nanos((waking.host_polled_ns() + waited_ns) / waking.wakes().max(1)))
+    };
+    Ok(idled(0)?.saturating_sub(idled(10_000_000)?))
+}
+
+/// Measures one block of a vCPU that begins with KVM polling for up to `first_max` and that `beside` controls. `beside` gets the time
+/// since the vCPU came to rest.
+///
+/// # Errors
+/// [`LabError`].
+pub fn controlled_block(
+    rig: &Rig,
+    first_max: u32,
+    gaps: &[Nanos],
+    halt_cost: Nanos,
+    stop: &AtomicBool,
+    mut beside: impl FnMut(Nanos, RunningVm<'_>) -> Result<(), LabError>,
+) -> Result<Block, LabError> {
+    let idle = Idle::host(first_max);
+    let mut began = None;
+    let waking = wake_controlled(rig, &idle, gaps, stop, &mut |vm| {
+        let began = *began.get_or_insert_with(Tsc::now);
+        beside(rig.since(began), vm)
+    })?;
+    Ok(priced(rig, &idle, &waking, halt_cost))
+}
+
+/// Of KVM's rule with its defaults in a version, the maximum \[ns\] that costs least over these idle times in a replay, where a halt
+/// lasts `late` longer: 0, the default, or a multiple of a sixteenth of the halt cost, up to four halt costs.
+///
+/// # Errors
+/// A rule that cannot be replayed.
+pub fn best_maximum(
+    version: Version,
+    idle_times: &[Nanos],
+    late: Nanos,
+    halt_cost: Nanos,
+) -> Result<u32, LabError> {
+    let defaults = Setting::defaults(Layer::Host, version);
+    let default = defaults.get("halt_poll_ns").unwrap_or(0);
+    let sixteenths = (1..=64).map(|n| i64::try_from(halt_cost.get() * n / 16).unwrap_or(i64::MAX));
+    let mut best = (u128::MAX, 0);
+    for max in [0, default].into_iter().chain(sixteenths) {
+        let mut setting = defaults;
+        setting.set("halt_poll_ns", max)?;
+        let mut player = Rule::Layer(setting).start(0)?;
+        let cost_ns = |idle: &Nanos| player.play_late(*idle, late).cost_ns(halt_cost);
+        let cost_ns = idle_times.iter().map(cost_ns).sum();
+        if cost_ns < best.0 {
+            best = (cost_ns, u32::try_from(max).unwrap_or(u32::MAX));
+        }
+    }
+    Ok(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::version::NEWEST_KERNEL;
+
+    #[test]
+    fn the_best_maximum_covers_short_idle_times_and_not_long_ones() {
+        let best = |idle: u64| {
+            let idle_times = [Nanos(idle); 1_000];
+            best_maximum(NEWEST_KERNEL, &idle_times, Nanos(12_000), Nanos(20_000)).unwrap()
+        };
+        assert!((10_000..=20_000).contains(&best(8_000)), "{}", best(8_000));
+        assert_eq!(best(150_000), 0);
+    }
 }

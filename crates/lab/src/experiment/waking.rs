@@ -10,7 +10,7 @@ use crate::guest::{IdleCounters, IdleCounts, Sleeper, sleeper, tsc};
 use crate::host::{Tsc, monotonic};
 use crate::idle::{Halts, Idle};
 use crate::vm::{Kicker, Machine};
-use dwell_capture::kvm_stats::Counters;
+use dwell_capture::kvm_stats::{Counters, StatsFile};
 use dwell_policy::{Any, Nanos, Outcome, Policy};
 use rustix::thread::futex;
 use std::ops::{ControlFlow, Range};
@@ -78,6 +78,49 @@ pub fn wake(rig: &Rig, idle: &Idle, gaps: &[Nanos], stop: &AtomicBool) -> Result
     wake_within(rig, idle, gaps, stop, |drive| drive())
 }
 
+/// A VM that runs, to whom controls it.
+#[derive(Clone, Copy)]
+pub struct RunningVm<'m> {
+    machine: &'m Machine,
+    stats: &'m StatsFile,
+}
+
+impl RunningVm<'_> {
+    /// What KVM has counted of its vCPU.
+    ///
+    /// # Errors
+    /// [`LabError`]: the statistics cannot be read.
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        self.stats.counters().map_err(os("KVM statistics"))
+    }
+
+    /// Sets the longest poll of KVM for it.
+    ///
+    /// # Errors
+    /// [`LabError`]: the error of KVM.
+    pub fn set_halt_poll_ns(&self, ns: u32) -> Result<(), LabError> {
+        Ok(self.machine.set_halt_poll_ns(ns)?)
+    }
+}
+
+/// What is done to a VM while its vCPU is woken.
+pub type Beside<'b> = &'b mut dyn FnMut(RunningVm<'_>) -> Result<(), LabError>;
+
+/// As [`wake`], and calls `beside` at the beginning of every gap. The time that it takes is part of the gap, which becomes longer if
+/// that is not enough.
+///
+/// # Errors
+/// As [`wake`], and those of `beside`.
+pub fn wake_controlled(
+    rig: &Rig,
+    idle: &Idle,
+    gaps: &[Nanos],
+    stop: &AtomicBool,
+    beside: Beside<'_>,
+) -> Result<WakeupBlock, LabError> {
+    run(rig, idle, gaps, stop, Some(beside), |drive| drive())
+}
+
 /// As [`wake`], but hands the waking to `around` once the vCPU's thread is there and rests, which does it when it likes.
 ///
 /// # Errors
@@ -87,6 +130,17 @@ pub fn wake_within<R>(
     idle: &Idle,
     gaps: &[Nanos],
     stop: &AtomicBool,
+    around: impl FnOnce(&mut dyn FnMut() -> Result<WakeupBlock, LabError>) -> Result<R, LabError>,
+) -> Result<R, LabError> {
+    run(rig, idle, gaps, stop, None, around)
+}
+
+fn run<R>(
+    rig: &Rig,
+    idle: &Idle,
+    gaps: &[Nanos],
+    stop: &AtomicBool,
+    mut beside: Option<Beside<'_>>,
     around: impl FnOnce(&mut dyn FnMut() -> Result<WakeupBlock, LabError>) -> Result<R, LabError>,
 ) -> Result<R, LabError> {
     let machine = Machine::new(idle.machine(), 1)?;
@@ -114,8 +168,9 @@ pub fn wake_within<R>(
                     .map_err(LabError::from)
             })
             .map_err(LabError::Thread)?;
-        let driven = Driven { shared, waker: &waker, stats: &stats, kicker: &kicker, stop };
-        let driven = rest(rig, &kicker).and_then(|()| around(&mut || drive(rig, &driven, gaps)));
+        let vm = RunningVm { machine: &machine, stats: &stats };
+        let driven = Driven { vm, shared, waker: &waker, kicker: &kicker, stop };
+        let driven = rest(rig, &kicker).and_then(|()| around(&mut || drive(rig, &driven, gaps, &mut beside)));
         if driven.is_err() {
             if let Some(idle_state) = user {
                 idle_state.abandon();
@@ -159,9 +214,9 @@ impl<'r> Waker<'r> {
 }
 
 struct Driven<'d> {
+    vm: RunningVm<'d>,
     shared: &'d Sleeper,
     waker: &'d Waker<'d>,
-    stats: &'d dwell_capture::kvm_stats::StatsFile,
     kicker: &'d Kicker,
     stop: &'d AtomicBool,
 }
@@ -180,7 +235,7 @@ impl Driven<'_> {
     fn read(&self) -> Result<Reading, LabError> {
         let thread = self.kicker.thread().ok_or(LabError::Gone)?;
         Ok(Reading {
-            counters: self.stats.counters().map_err(os("KVM statistics"))?,
+            counters: self.vm.counters()?,
             guest: self.shared.idle_state.idling(),
             user: self.waker.user().map(|user| user.counters.read()).unwrap_or_default(),
             usage: Usage::of(thread)?,
@@ -203,7 +258,12 @@ fn rest(rig: &Rig, kicker: &Kicker) -> Result<(), LabError> {
     Ok(())
 }
 
-fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<WakeupBlock, LabError> {
+fn drive(
+    rig: &Rig,
+    driven: &Driven,
+    gaps: &[Nanos],
+    beside: &mut Option<Beside<'_>>,
+) -> Result<WakeupBlock, LabError> {
     let _place = rig.stimulus_thread()?;
     let mut waking = WakeupBlock::default();
     let mut before = None;
@@ -215,7 +275,14 @@ fn drive(rig: &Rig, driven: &Driven, gaps: &[Nanos]) -> Result<WakeupBlock, LabE
         if number == warm_up {
             before = Some(driven.read()?);
         }
-        rig.spin(*gap);
+        match beside {
+            None => rig.spin(*gap),
+            Some(beside) => {
+                let began = Tsc::now();
+                beside(driven.vm)?;
+                rig.spin(gap.saturating_sub(rig.since(began)));
+            }
+        }
         let event = number as u64 + 1;
         let at = tsc();
         driven.shared.post(event);

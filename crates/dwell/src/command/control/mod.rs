@@ -21,6 +21,7 @@ use crate::state::StateArgs;
 use anyhow::{bail, ensure};
 use config::{Config, Mode};
 use dwell_policy::Nanos;
+pub(crate) use observe::histograms;
 use replay::Observe;
 use socket::Ask;
 use std::path::PathBuf;

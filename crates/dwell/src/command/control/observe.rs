@@ -119,7 +119,7 @@ impl Host {
 }
 
 /// `None` without histograms: sums alone do not tell lengths.
-fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
+pub(crate) fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
     Some(Histograms {
         success: counters.halt_poll_success_hist.as_deref()?,
         fail: counters.halt_poll_fail_hist.as_deref()?,

@@ -9,6 +9,7 @@ use crate::quantity;
 use anyhow::ensure;
 use dwell_lab::experiment::policies::{COST, Poller, block, figures};
 use dwell_lab::experiment::wake::wakes_of_a_block;
+use dwell_lab::experiment::waking::WARM_UP;
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
@@ -104,7 +105,10 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
             let campaign = Campaign::new("policies", arms, figures(), args.campaign.options(share))?;
             let measured = session.run(|load, stop, progress| {
                 let cost = args.halt_cost;
-                campaign.run(load, stop, progress, |trial| block(&rig, gaps, seed, wakes, cost, trial, stop))
+                campaign.run(load, stop, progress, |trial| {
+                    let sequence = gaps.sequence(seed, trial.sequence, WARM_UP + wakes);
+                    block(&rig, trial.setting, &sequence.gaps, cost, stop)
+                })
             })?;
             let Some(measurements) = measured else { break };
             args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
