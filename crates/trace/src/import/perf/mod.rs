@@ -19,19 +19,21 @@
 //! perf puts the events of all CPUs in order of time, as far as its buffers reach. Events that come up to [`SLACK_NS`] late
 //! are put in order; later ones are lost and counted in [`ImportSummary::out_of_order`].
 
+mod events;
 mod fields;
 mod line;
 mod names;
 mod timer;
 
+pub use events::SLACK_NS;
 pub use timer::import_timers;
 
 pub(crate) use fields::{LEAVE, exit_reason};
 pub(crate) use line::{Line, TextEvent, text};
 
-use super::{EventSpan, ImportSummary, Input, InputError, excerpt};
+use super::{ImportSummary, Input, InputError};
 use crate::contention::Contention;
-use crate::event::{Event, EventKind, TracepointKind};
+use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource};
 use crate::host::HostPairing;
 use crate::merge::Merge;
@@ -40,20 +42,14 @@ use crate::thread::ThreadPairing;
 use crate::write::EpisodeWriter;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
-use dwell_recording::{Clock, Metadata, WriteError, Writer};
+use dwell_recording::{WriteError, Writer};
+use events::{EventReader, EventSink, Header};
 use names::TaskNames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 /// How much of the text decides what it is: 30,000 lines or more.
 const LOOK_AHEAD: u64 = 4 << 20;
-
-/// How much later than others an event may come in the text \[ns\], as in live capture.
-pub const SLACK_NS: u64 = 100_000_000;
-
-/// So many events wait to be put in order at most; beyond, the oldest are used. A trace of 10 million events a second would
-/// reach it.
-const MOST_WAITING: usize = 1 << 20;
 
 /// Why the text could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +82,11 @@ pub enum PerfError {
         /// An event of the second.
         second: String,
     },
-    /// Nothing that perf traces is of this layer.
-    #[error("{name}: no tracepoint is of layer {}; a trace of perf has the layers host, guest and iothread", layer.name())]
+    /// This layer has no episodes.
+    #[error(
+        "{name}: layer {} has no episodes, which host, guest and iothread have; \
+         `dwell import perf --layer timer` imports timers and VM exits", layer.name()
+    )]
     Layer {
         /// The file.
         name: String,
@@ -173,68 +172,22 @@ pub fn import<W: Write + Send>(
     options: &PerfOptions,
     writer: &mut Writer<W>,
 ) -> Result<ImportSummary, PerfError> {
-    let name = input.name().to_owned();
     let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
     let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
-    let mut reader = PerfReader {
+    let mut reader = EventReader::new(input.name(), options);
+    let mut episodes = Episodes {
         choice: None,
-        name: &name,
+        name: input.name().to_owned(),
         options,
         kernel,
-        names: TaskNames::default(),
-        merge: Merge::new(),
-        newest_ns: 0,
-        span: EventSpan::default(),
+        names: reader.names(),
         found: vec![],
         episodes: EpisodeWriter::new(),
-        summary: ImportSummary::default(),
         writer,
     };
-    reader.choose(&start.seen)?;
-    let mut header = Header::default();
-    loop {
-        let number = input.line() + 1;
-        let Some(bytes) = input.next_line()? else { break };
-        let line = text(bytes);
-        let at = At { name: &name, line: number, text: &line };
-        match Line::parse(&line) {
-            Line::Event(event) => reader.event(&event, &at)?,
-            Line::Lost { cpu, time_ns, events } => reader.lost(cpu, time_ns, events, &at)?,
-            Line::TaskName { tid, comm, .. } => {
-                reader.names.learn(tid, comm);
-                reader.summary.other_lines += 1;
-            }
-            Line::Comment(comment) => {
-                header.read(comment);
-                reader.summary.other_lines += 1;
-            }
-            Line::Other => match named_in(&line) {
-                Some(event) if !options.skip_unparsable => return Err(at.unparsable(event)),
-                Some(_) => reader.summary.unparsable += 1,
-                None => reader.summary.other_lines += 1,
-            },
-        }
-    }
-    reader.finish(input.line(), header)
-}
-
-/// Where in the text something is.
-struct At<'a> {
-    name: &'a str,
-    line: u64,
-    text: &'a str,
-}
-
-impl At<'_> {
-    fn unparsable(&self, event: impl ToString) -> PerfError {
-        let text = excerpt(self.text.trim().as_bytes());
-        PerfError::Unparsable { name: self.name.to_owned(), line: self.line, event: event.to_string(), text }
-    }
-}
-
-/// The tracepoint that a line names that is no event.
-fn named_in(line: &str) -> Option<TracepointKind> {
-    line.split_whitespace().find_map(|word| TracepointKind::from_name(word.strip_suffix(':')?))
+    episodes.choose(&start.seen)?;
+    reader.read(&mut input, &mut episodes)?;
+    episodes.finish(reader)
 }
 
 /// What the beginning of a text contains.
@@ -362,28 +315,23 @@ impl Choice {
     }
 }
 
-/// The text on its way to episodes.
-struct PerfReader<'a, W: Write + Send> {
+/// The events of a text on their way to episodes.
+struct Episodes<'a, W: Write + Send> {
     choice: Option<Choice>,
-    name: &'a str,
+    name: String,
     options: &'a PerfOptions,
     kernel: Option<String>,
     names: TaskNames,
-    merge: Merge,
-    /// The latest time so far.
-    newest_ns: u64,
-    span: EventSpan,
     found: Vec<PairedEpisode>,
     episodes: EpisodeWriter,
-    summary: ImportSummary,
     writer: &'a mut Writer<W>,
 }
 
-impl<W: Write + Send> PerfReader<'_, W> {
+impl<W: Write + Send> Episodes<'_, W> {
     /// Decides what to use, if the events seen decide it.
     fn choose(&mut self, seen: &Seen) -> Result<(), PerfError> {
         if let Some(layer @ Layer::Timer) = self.options.layer {
-            return Err(PerfError::Layer { name: self.name.to_owned(), layer });
+            return Err(PerfError::Layer { name: self.name.clone(), layer });
         }
         let mut layers = seen.tracepoints.iter().filter_map(|&kind| Some((layer_of(kind)?, kind)));
         let layer = match (self.options.layer, layers.next()) {
@@ -441,64 +389,20 @@ impl<W: Write + Send> PerfReader<'_, W> {
 
     fn ambiguous(&self, first: (Layer, TracepointKind), second: (Layer, TracepointKind)) -> PerfError {
         PerfError::Ambiguous {
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             layers: (first.0, second.0),
             first: first.1.to_string(),
             second: second.1.to_string(),
         }
     }
 
-    fn event(&mut self, event: &TextEvent<'_>, at: &At<'_>) -> Result<(), PerfError> {
-        self.names.learn(event.tid, event.comm);
-        self.span.add(event.time_ns);
-        let Some(tracepoint) = TracepointKind::from_name(event.name) else {
-            self.summary.ignore_event(event.name);
-            return Ok(());
-        };
-        self.check_layer(tracepoint, event)?;
-        if !self.choice.as_ref().is_some_and(|choice| choice.uses(tracepoint)) {
-            self.summary.ignore_event(event.name);
-            return Ok(());
-        }
-        let kind = match fields::parse(tracepoint, event) {
-            Some(Some(kind)) => kind,
-            Some(None) => {
-                self.summary.ignore_event(event.name);
-                return Ok(());
-            }
-            None if self.options.skip_unparsable => {
-                self.summary.unparsable += 1;
-                return Ok(());
-            }
-            None => return Err(at.unparsable(tracepoint)),
-        };
-        let needs_cpu = matches!(
-            kind,
-            EventKind::Switch { .. }
-                | EventKind::GuestHaltPoll { .. }
-                | EventKind::DwellIdle { .. }
-                | EventKind::Reflect { .. }
-                | EventKind::Waking { .. }
-                | EventKind::Interrupt(_)
-        );
-        if needs_cpu && event.cpu.is_none() {
-            let (name, event) = (at.name.to_owned(), tracepoint.to_string());
-            return Err(PerfError::NoCpu { name, line: at.line, event });
-        }
-        self.summary.use_event(event.name);
-        self.summary.resolution_ns = self.summary.resolution_ns.max(event.resolution_ns);
-        let event = Event {
-            time_ns: event.time_ns,
-            cpu: event.cpu.unwrap_or(0),
-            pid: event.pid.unwrap_or(Event::UNKNOWN_ID),
-            tid: event.tid,
-            kind,
-        };
-        self.push(event, at.line)
-    }
-
     /// An event that the beginning of the text did not have decides, or contradicts.
-    fn check_layer(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) -> Result<(), PerfError> {
+    fn check_layer(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        summary: &ImportSummary,
+    ) -> Result<(), PerfError> {
         let Some(layer) = layer_of(tracepoint) else { return Ok(()) };
         match &self.choice {
             None => {
@@ -508,11 +412,8 @@ impl<W: Write + Send> PerfReader<'_, W> {
             }
             Some(choice) if choice.layer != layer && self.options.layer.is_none() => {
                 let of = |layer| {
-                    self.summary
-                        .used
-                        .keys()
-                        .filter_map(|name| TracepointKind::from_name(name))
-                        .find(|&kind| layer_of(kind) == Some(layer))
+                    let used = summary.used.keys().filter_map(|name| TracepointKind::from_name(name));
+                    used.into_iter().find(|&kind| layer_of(kind) == Some(layer))
                 };
                 let first = of(choice.layer).unwrap_or(tracepoint);
                 Err(self.ambiguous((choice.layer, first), (layer, tracepoint)))
@@ -521,43 +422,8 @@ impl<W: Write + Send> PerfReader<'_, W> {
         }
     }
 
-    fn lost(
-        &mut self,
-        cpu: Option<u32>,
-        time_ns: Option<u64>,
-        count: u64,
-        at: &At<'_>,
-    ) -> Result<(), PerfError> {
-        self.summary.lost.add(cpu, count);
-        let time_ns = time_ns.unwrap_or(self.newest_ns);
-        let kind = EventKind::Lost { cpu, count };
-        self.push(Event { time_ns, cpu: cpu.unwrap_or(0), pid: 0, tid: 0, kind }, at.line)
-    }
-
-    fn push(&mut self, event: Event, line: u64) -> Result<(), PerfError> {
-        self.newest_ns = self.newest_ns.max(event.time_ns);
-        if !self.merge.push(event) {
-            self.summary.out_of_order += 1;
-            self.summary.lost.add(Some(event.cpu), 1);
-        }
-        let until_ns = match self.merge.pending() {
-            MOST_WAITING.. => self.newest_ns,
-            // Sorting and pairing a few events at a time would cost more than it is worth.
-            waiting if waiting % 1024 == 0 => self.newest_ns.saturating_sub(SLACK_NS),
-            _ => return Ok(()),
-        };
-        self.release(until_ns, line)
-    }
-
-    fn release(&mut self, until_ns: u64, line: u64) -> Result<(), PerfError> {
-        let PerfReader { choice, merge, found, .. } = self;
-        let Some(choice) = choice else { return Ok(()) };
-        merge.release(until_ns, |event| choice.pairing.observe(event, found));
-        self.write(line)
-    }
-
-    fn write(&mut self, line: u64) -> Result<(), PerfError> {
-        let PerfReader { choice, found, episodes, summary, writer, name, .. } = self;
+    fn write(&mut self, summary: &mut ImportSummary, line: u64) -> Result<(), PerfError> {
+        let Episodes { choice, found, episodes, writer, name, .. } = self;
         let Some(choice) = choice else { return Ok(()) };
         let names = choice.pairing.idlers();
         episodes.resolve(summary.resolution_ns);
@@ -565,7 +431,7 @@ impl<W: Write + Send> PerfReader<'_, W> {
             let idler = names.get(row.idler as usize).map_or("", String::as_str);
             summary.episodes += 1;
             episodes.push(writer, idler, &row).map_err(|source| PerfError::Write {
-                name: (*name).to_owned(),
+                name: name.clone(),
                 line,
                 source,
             })?;
@@ -573,61 +439,58 @@ impl<W: Write + Send> PerfReader<'_, W> {
         Ok(())
     }
 
-    fn finish(mut self, lines: u64, header: Header) -> Result<ImportSummary, PerfError> {
-        self.release(u64::MAX, lines)?;
+    fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
         if let Some(choice) = &mut self.choice {
             choice.pairing.finish(&mut self.found);
-            self.summary.incomplete_episodes = choice.pairing.incomplete();
+            reader.summary.incomplete_episodes = choice.pairing.incomplete();
         }
-        self.write(lines)?;
-        let PerfReader { choice, mut summary, episodes, writer, name, span, .. } = self;
-        summary.lines = lines;
-        summary.lost.incomplete_episodes = summary.incomplete_episodes;
-        let Some(choice) = choice.filter(|_| summary.episodes > 0) else {
-            return Err(PerfError::NoEpisodes { name: name.to_owned(), summary: Box::new(summary) });
+        let lines = reader.summary.lines;
+        self.write(&mut reader.summary, lines)?;
+        let Episodes { choice, episodes, writer, name, .. } = self;
+        let Some(choice) = choice.filter(|_| reader.summary.episodes > 0) else {
+            return Err(PerfError::NoEpisodes { name, summary: Box::new(reader.summary) });
         };
         let metadata = writer.metadata_mut();
-        summary.set_overlaps(episodes.overlaps(), metadata);
-        header.fill(metadata);
-        metadata.layer = choice.layer;
-        metadata.source.tool = "perf script".to_owned();
-        metadata.source.events = summary.used.keys().cloned().collect();
-        metadata.resolution_ns = Some(summary.resolution_ns);
-        metadata.recorded = span.0;
-        metadata.lost = summary.lost.clone();
+        reader.summary.set_overlaps(episodes.overlaps(), metadata);
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());
-        Ok(summary)
+        Ok(reader.fill(choice.layer, metadata))
     }
 }
 
-/// What `perf script --header` writes about the machine.
-#[derive(Default)]
-struct Header {
-    kernel: Option<String>,
-    cpu_model: Option<String>,
-    command: Option<String>,
-    monotonic: bool,
-}
-
-impl Header {
-    fn read(&mut self, comment: &str) {
-        self.monotonic |= comment.starts_with("clockid: monotonic ");
-        let Some((key, value)) = comment.split_once(" : ") else { return };
-        let place = match key.trim() {
-            "os release" => &mut self.kernel,
-            "cpudesc" => &mut self.cpu_model,
-            "cmdline" => &mut self.command,
-            _ => return,
-        };
-        *place = Some(value.trim().to_owned());
+impl<W: Write + Send> EventSink for Episodes<'_, W> {
+    fn uses(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        summary: &ImportSummary,
+    ) -> Result<bool, PerfError> {
+        self.check_layer(tracepoint, event, summary)?;
+        Ok(self.choice.as_ref().is_some_and(|choice| choice.uses(tracepoint)))
     }
 
-    /// What the caller has set goes before the header.
-    fn fill(self, metadata: &mut Metadata) {
-        metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
-        metadata.kernel = metadata.kernel.take().or(self.kernel);
-        metadata.cpu_model = metadata.cpu_model.take().or(self.cpu_model);
-        metadata.source.command = metadata.source.command.take().or(self.command);
+    fn needs_cpu(&self, kind: &EventKind) -> bool {
+        matches!(
+            kind,
+            EventKind::Switch { .. }
+                | EventKind::GuestHaltPoll { .. }
+                | EventKind::DwellIdle { .. }
+                | EventKind::Reflect { .. }
+                | EventKind::Waking { .. }
+                | EventKind::Interrupt(_)
+        )
+    }
+
+    fn release(
+        &mut self,
+        events: &mut Merge,
+        until_ns: u64,
+        summary: &mut ImportSummary,
+        line: u64,
+    ) -> Result<(), PerfError> {
+        let Episodes { choice, found, .. } = self;
+        let Some(choice) = choice else { return Ok(()) };
+        events.release(until_ns, |event| choice.pairing.observe(event, found));
+        self.write(summary, line)
     }
 }

@@ -1,0 +1,226 @@
+//! The events in the lines of a text, in order of time.
+
+use super::fields;
+use super::line::{Line, TextEvent, text};
+use super::names::TaskNames;
+use super::{PerfError, PerfOptions};
+use crate::event::{Event, EventKind, TracepointKind};
+use crate::import::{EventSpan, ImportSummary, Input, excerpt};
+use crate::merge::Merge;
+use dwell_policy::Layer;
+use dwell_recording::{Clock, Metadata};
+
+/// How much later than others an event may come in the text \[ns\], as in live capture.
+pub const SLACK_NS: u64 = 100_000_000;
+
+/// So many events wait to be put in order at most; beyond, the oldest are used. A trace of 10 million events a second would
+/// reach it.
+const MOST_WAITING: usize = 1 << 20;
+
+/// What rows are made of the events.
+pub(super) trait EventSink {
+    /// Whether rows are made of this tracepoint.
+    fn uses(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        summary: &ImportSummary,
+    ) -> Result<bool, PerfError>;
+
+    /// What the event reports: as [`fields::parse`].
+    fn parse(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
+        fields::parse(tracepoint, event)
+    }
+
+    /// Whether an event is of no use without its CPU.
+    fn needs_cpu(&self, kind: &EventKind) -> bool;
+
+    /// Takes the events up to `until_ns`, losses too, and writes what they complete. `line` is the last one read.
+    fn release(
+        &mut self,
+        events: &mut Merge,
+        until_ns: u64,
+        summary: &mut ImportSummary,
+        line: u64,
+    ) -> Result<(), PerfError>;
+}
+
+/// The reader of a text: names of tasks, header, losses, and the events of use in order of time.
+pub(super) struct EventReader<'a> {
+    name: String,
+    options: &'a PerfOptions,
+    names: TaskNames,
+    header: Header,
+    merge: Merge,
+    /// The latest time so far.
+    newest_ns: u64,
+    span: EventSpan,
+    pub(super) summary: ImportSummary,
+}
+
+impl<'a> EventReader<'a> {
+    pub(super) fn new(name: &str, options: &'a PerfOptions) -> EventReader<'a> {
+        EventReader {
+            name: name.to_owned(),
+            options,
+            names: TaskNames::default(),
+            header: Header::default(),
+            merge: Merge::new(),
+            newest_ns: 0,
+            span: EventSpan::default(),
+            summary: ImportSummary::default(),
+        }
+    }
+
+    /// The names of tasks as far as the text is read; shared.
+    pub(super) fn names(&self) -> TaskNames {
+        self.names.clone()
+    }
+
+    /// Reads the whole text.
+    pub(super) fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
+        loop {
+            let number = input.line() + 1;
+            let Some(bytes) = input.next_line()? else { break };
+            let line = text(bytes);
+            match Line::parse(&line) {
+                Line::Event(event) => self.event(&event, (number, &line), sink)?,
+                Line::Lost { cpu, time_ns, events } => {
+                    self.summary.lost.add(cpu, events);
+                    let time_ns = time_ns.unwrap_or(self.newest_ns);
+                    let kind = EventKind::Lost { cpu, count: events };
+                    let lost = Event { time_ns, cpu: cpu.unwrap_or(0), pid: 0, tid: 0, kind };
+                    self.push(lost, number, sink)?;
+                }
+                Line::TaskName { tid, comm, .. } => {
+                    self.names.learn(tid, comm);
+                    self.summary.other_lines += 1;
+                }
+                Line::Comment(comment) => {
+                    self.header.read(comment);
+                    self.summary.other_lines += 1;
+                }
+                Line::Other => match named_in(&line) {
+                    Some(event) => self.unparsable(event, (number, &line))?,
+                    None => self.summary.other_lines += 1,
+                },
+            }
+        }
+        self.summary.lines = input.line();
+        sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
+    }
+
+    fn event(
+        &mut self,
+        event: &TextEvent<'_>,
+        line: (u64, &str),
+        sink: &mut impl EventSink,
+    ) -> Result<(), PerfError> {
+        self.names.learn(event.tid, event.comm);
+        self.span.add(event.time_ns);
+        let Some(tracepoint) = TracepointKind::from_name(event.name) else {
+            self.summary.ignore_event(event.name);
+            return Ok(());
+        };
+        if !sink.uses(tracepoint, event, &self.summary)? {
+            self.summary.ignore_event(event.name);
+            return Ok(());
+        }
+        let kind = match sink.parse(tracepoint, event) {
+            Some(Some(kind)) => kind,
+            Some(None) => {
+                self.summary.ignore_event(event.name);
+                return Ok(());
+            }
+            None => return self.unparsable(tracepoint, line),
+        };
+        if event.cpu.is_none() && sink.needs_cpu(&kind) {
+            let (name, event) = (self.name.clone(), tracepoint.to_string());
+            return Err(PerfError::NoCpu { name, line: line.0, event });
+        }
+        self.summary.use_event(event.name);
+        self.summary.resolution_ns = self.summary.resolution_ns.max(event.resolution_ns);
+        let event = Event {
+            time_ns: event.time_ns,
+            cpu: event.cpu.unwrap_or(0),
+            pid: event.pid.unwrap_or(Event::UNKNOWN_ID),
+            tid: event.tid,
+            kind,
+        };
+        self.push(event, line.0, sink)
+    }
+
+    /// A line that should be this event is counted, or an error.
+    fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), PerfError> {
+        if self.options.skip_unparsable {
+            self.summary.unparsable += 1;
+            return Ok(());
+        }
+        let (name, event) = (self.name.clone(), event.to_string());
+        Err(PerfError::Unparsable { name, line, event, text: excerpt(text.trim().as_bytes()) })
+    }
+
+    fn push(&mut self, event: Event, line: u64, sink: &mut impl EventSink) -> Result<(), PerfError> {
+        self.newest_ns = self.newest_ns.max(event.time_ns);
+        if !self.merge.push(event) {
+            self.summary.out_of_order += 1;
+            self.summary.lost.add(Some(event.cpu), 1);
+        }
+        let until_ns = match self.merge.pending() {
+            MOST_WAITING.. => self.newest_ns,
+            // Sorting and pairing a few events at a time would cost more than it is worth.
+            waiting if waiting % 1024 == 0 => self.newest_ns.saturating_sub(SLACK_NS),
+            _ => return Ok(()),
+        };
+        sink.release(&mut self.merge, until_ns, &mut self.summary, line)
+    }
+
+    /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
+    pub(super) fn fill(self, layer: Layer, metadata: &mut Metadata) -> ImportSummary {
+        let EventReader { header, mut summary, span, .. } = self;
+        summary.lost.incomplete_episodes = summary.incomplete_episodes;
+        header.fill(metadata);
+        metadata.layer = layer;
+        metadata.source.tool = "perf script".to_owned();
+        metadata.source.events = summary.used.keys().cloned().collect();
+        metadata.resolution_ns = Some(summary.resolution_ns);
+        metadata.recorded = span.0;
+        metadata.lost = summary.lost.clone();
+        summary
+    }
+}
+
+/// The tracepoint that a line names that is no event.
+fn named_in(line: &str) -> Option<TracepointKind> {
+    line.split_whitespace().find_map(|word| TracepointKind::from_name(word.strip_suffix(':')?))
+}
+
+/// What `perf script --header` writes about the machine.
+#[derive(Default)]
+pub(super) struct Header {
+    pub(super) kernel: Option<String>,
+    cpu_model: Option<String>,
+    command: Option<String>,
+    monotonic: bool,
+}
+
+impl Header {
+    pub(super) fn read(&mut self, comment: &str) {
+        self.monotonic |= comment.starts_with("clockid: monotonic ");
+        let Some((key, value)) = comment.split_once(" : ") else { return };
+        let place = match key.trim() {
+            "os release" => &mut self.kernel,
+            "cpudesc" => &mut self.cpu_model,
+            "cmdline" => &mut self.command,
+            _ => return,
+        };
+        *place = Some(value.trim().to_owned());
+    }
+
+    fn fill(self, metadata: &mut Metadata) {
+        metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
+        metadata.kernel = metadata.kernel.take().or(self.kernel);
+        metadata.cpu_model = metadata.cpu_model.take().or(self.cpu_model);
+        metadata.source.command = metadata.source.command.take().or(self.command);
+    }
+}
