@@ -235,7 +235,7 @@ pub(crate) fn json<T: DeserializeOwned>(
     })
 }
 
-fn find_columns(
+pub(crate) fn find_columns(
     path: &Path,
     footer: &ParquetMetaData,
     fields: impl Iterator<Item = Field>,
@@ -265,7 +265,7 @@ fn find_columns(
     Ok((places, others))
 }
 
-pub(crate) fn check_type(
+fn check_type(
     path: &Path,
     column: &'static str,
     kind: Kind,

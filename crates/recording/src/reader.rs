@@ -89,9 +89,7 @@ pub struct Reader {
 impl Reader {
     /// Opens the recording at `path`.
     pub fn open(path: &Path) -> Result<Reader, OpenError> {
-        let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
-        let file = crate::regular::open(path).map_err(unreadable)?;
-        Reader::new(path, Storage::file(file).map_err(unreadable)?)
+        Reader::new(path, Storage::open(path)?)
     }
 
     /// Opens a recording that is in memory; errors call it by `name`.

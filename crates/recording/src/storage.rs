@@ -1,11 +1,13 @@
 //! Where a recording is read from: a file by position, or memory.
 
+use crate::open::OpenError;
 use bytes::{Buf, Bytes};
-use parquet::errors::{ParquetError, Result};
+use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The bytes of a recording, readable from several threads at once.
@@ -19,8 +21,10 @@ pub(crate) enum Storage {
 }
 
 impl Storage {
-    pub(crate) fn file(file: File) -> io::Result<Storage> {
-        let len = file.metadata()?.len();
+    /// The file at `path`.
+    pub(crate) fn open(path: &Path) -> Result<Storage, OpenError> {
+        let file = crate::regular::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (len, file) = file.map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
         Ok(Storage::File { file: Arc::new(file), len })
     }
 }
@@ -37,7 +41,7 @@ impl Length for Storage {
 impl ChunkReader for Storage {
     type T = Box<dyn Read>;
 
-    fn get_read(&self, start: u64) -> Result<Self::T> {
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         match self {
             Storage::File { file, .. } => {
                 Ok(Box::new(io::BufReader::new(From { file: Arc::clone(file), at: start })))
@@ -46,7 +50,7 @@ impl ChunkReader for Storage {
         }
     }
 
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         match self {
             Storage::File { file, len } => {
                 // Before anything is allocated: a broken file may claim any length.
@@ -62,7 +66,7 @@ impl ChunkReader for Storage {
     }
 }
 
-fn slice(bytes: &Bytes, start: u64, length: Option<usize>) -> Result<Bytes> {
+fn slice(bytes: &Bytes, start: u64, length: Option<usize>) -> Result<Bytes, ParquetError> {
     let from = usize::try_from(start).unwrap_or(usize::MAX);
     let wanted = length.unwrap_or(bytes.len().saturating_sub(from));
     match from.checked_add(wanted) {

@@ -3,15 +3,13 @@
 use crate::chunk::Scratch;
 use crate::decode::{Failure, Input, guard};
 use crate::open::{self, OpenError};
-use crate::pages;
-use crate::reader::ReadError;
+use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
-use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::FileReader;
-use parquet::file::serialized_reader::SerializedFileReader;
 use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The values of one column, a row each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +40,7 @@ impl Cells {
 
 /// Reads a table as a whole: what it holds is in memory at once. No input makes it panic.
 pub struct TableReader {
-    path: PathBuf,
-    file: SerializedFileReader<Storage>,
-    storage: Storage,
+    groups: RowGroups,
 }
 
 impl TableReader {
@@ -53,9 +49,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError`] where the file cannot be read or is no Parquet file.
     pub fn open(path: &Path) -> Result<TableReader, OpenError> {
-        let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
-        let file = crate::regular::open(path).map_err(unreadable)?;
-        TableReader::new(path, Storage::file(file).map_err(unreadable)?)
+        TableReader::new(path, Storage::open(path)?)
     }
 
     /// Opens a table that is in memory; errors call it by `name`.
@@ -68,12 +62,12 @@ impl TableReader {
 
     fn new(path: &Path, storage: Storage) -> Result<TableReader, OpenError> {
         let file = open::parquet(path, storage.clone())?;
-        Ok(TableReader { path: path.to_owned(), file, storage })
+        Ok(TableReader { groups: RowGroups { path: path.to_owned(), file, storage } })
     }
 
     /// What errors call it by.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.groups.path
     }
 
     /// A text of the file's metadata.
@@ -81,7 +75,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError::NotARecording`] where there is none of this key.
     pub fn text(&self, key: &'static str) -> Result<&str, OpenError> {
-        open::value(&self.path, self.file.metadata(), key)
+        open::value(self.path(), self.footer(), key)
     }
 
     /// A value of the file's metadata, which is JSON.
@@ -89,7 +83,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError`] where there is none of this key, or it is not what it must be.
     pub fn json<T: DeserializeOwned>(&self, key: &'static str) -> Result<T, OpenError> {
-        open::json(&self.path, self.file.metadata(), key)
+        open::json(self.path(), self.footer(), key)
     }
 
     /// All rows of these columns of texts and unsigned integers, at most `most` rows.
@@ -97,21 +91,14 @@ impl TableReader {
     /// # Errors
     /// [`TableReadError`] where there is no such column, there are more rows, or the file is damaged.
     pub fn read(&self, fields: &[Field], most: u64) -> Result<Vec<Cells>, TableReadError> {
-        let footer = self.file.metadata();
-        let found = footer.file_metadata().schema_descr().columns();
-        let place = |field: &Field| -> Result<usize, OpenError> {
-            let at = found.iter().position(|column| column.path().string() == field.name);
-            let (path, column, kind) = (self.path.clone(), field.name, field.kind.describe());
-            let at = at.ok_or(OpenError::NoColumn { path, column, kind })?;
-            open::check_type(&self.path, field.name, field.kind, &found[at])?;
-            Ok(at)
-        };
-        let places = fields.iter().map(place).collect::<Result<Vec<usize>, OpenError>>()?;
-        let rows = |group: usize| u64::try_from(footer.row_group(group).num_rows()).unwrap_or(u64::MAX);
-        let all = (0..footer.num_row_groups()).map(rows).fold(0, u64::saturating_add);
+        let all_required = fields.iter().map(|field| Field { required: true, ..*field });
+        let (places, _) = open::find_columns(self.path(), self.footer(), all_required)?;
+        let rows = (0..self.groups.len()).map(|group| self.groups.rows(group));
+        let rows = rows.collect::<Result<Vec<usize>, ReadError>>()?;
+        let all = rows.iter().fold(0, |all: u64, &rows| all.saturating_add(rows as u64));
         if all > most {
             let what = format!("there are {all} rows, and at most {most} are read");
-            return Err(OpenError::Contradiction { path: self.path.clone(), what }.into());
+            return Err(OpenError::Contradiction { path: self.path().to_owned(), what }.into());
         }
         let mut columns = vec![];
         for (field, place) in fields.iter().zip(places) {
@@ -119,34 +106,17 @@ impl TableReader {
                 Kind::Text => Cells::Text(vec![]),
                 _ => Cells::Unsigned(vec![]),
             };
-            for row_group in 0..footer.num_row_groups() {
-                let rows = usize::try_from(rows(row_group)).unwrap_or(0);
-                guard(|| {
-                    self.input(row_group, place)
-                        .map_err(Failure::from)
-                        .and_then(|input| fill(input, rows, &mut cells))
-                })
-                .map_err(|failure| self.error(row_group, field.name, failure))?;
+            for (row_group, &rows) in rows.iter().enumerate() {
+                guard(|| fill(self.groups.input(row_group, place)?, rows, &mut cells))
+                    .map_err(|failure| self.groups.error(row_group, field.name, failure))?;
             }
             columns.push(cells);
         }
         Ok(columns)
     }
 
-    fn input(&self, row_group: usize, place: usize) -> Result<Input, ParquetError> {
-        let group = self.file.metadata().row_group(row_group);
-        pages::check(&self.storage, group.column(place), group.num_rows().unsigned_abs())?;
-        let reader = Box::new(self.file.get_row_group(row_group)?.get_column_reader(place)?);
-        let nullable = group.column(place).column_descr().max_def_level() > 0;
-        Ok(Input::Present { reader, nullable })
-    }
-
-    fn error(&self, row_group: usize, column: &'static str, failure: Failure) -> ReadError {
-        let path = self.path.clone();
-        match failure {
-            Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source: source.into() },
-            Failure::Value { row, what } => ReadError::Value { path, row_group, row, column, what },
-        }
+    fn footer(&self) -> &ParquetMetaData {
+        self.groups.file.metadata()
     }
 }
 

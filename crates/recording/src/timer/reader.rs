@@ -38,9 +38,7 @@ impl TimerReader {
     /// # Errors
     /// [`OpenError`], [`NoTimers`](OpenError::NoTimers) for a recording of idle times.
     pub fn open(path: &Path) -> Result<TimerReader, OpenError> {
-        let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
-        let file = crate::regular::open(path).map_err(unreadable)?;
-        TimerReader::new(path, Storage::file(file).map_err(unreadable)?)
+        TimerReader::new(path, Storage::open(path)?)
     }
 
     /// Opens a recording that is in memory; errors call it by `name`.
