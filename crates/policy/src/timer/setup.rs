@@ -99,19 +99,11 @@ impl Setup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::{Advance, Armed, Clocks, GuestTsc, HvTimer, LapicTimer, TimerMode, Vcpu};
+    use crate::timer::{Advance, Armed, Clocks, GuestTsc, LapicTimer, TimerMode, Vcpu};
     use proptest::prelude::*;
 
     fn setup(revision: Revision, bits: u32) -> Setup {
-        let config = VcpuConfig {
-            pi_inject_timer: bits & 1 != 0,
-            apicv_active: bits & 2 != 0,
-            mwait_in_guest: bits & 4 != 0,
-            hlt_in_guest: bits & 8 != 0,
-            pcpu_is_timer_housekeeping: bits & 16 != 0,
-            hv_timer: (bits & 32 != 0).then_some(HvTimer { rate_shift: 5, max_value: u64::from(u32::MAX) }),
-        };
-        Setup { timer_migration: bits & 64 != 0, ..Setup::of(revision, config) }
+        Setup { timer_migration: bits & 64 != 0, ..Setup::of(revision, VcpuConfig::of_bits(bits)) }
     }
 
     fn all() -> impl Iterator<Item = Setup> {

@@ -13,4 +13,6 @@ pub mod tally;
 pub mod upgrade;
 mod vm;
 
+#[cfg(test)]
+pub(crate) use vm::VM;
 pub use vm::{Bill, Bills, Pcpu, TimerVm};

@@ -225,16 +225,7 @@ fn exists(series: Version) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const VM: TimerVm = TimerVm {
-        pi_inject_timer: true,
-        apicv: true,
-        preemption_timer: true,
-        mwait_in_guest: false,
-        hlt_in_guest: false,
-        pcpu: Pcpu::Isolated,
-        timer_migration: true,
-    };
+    use crate::timer::VM;
 
     #[test]
     fn kernels_of_each_rule() {

@@ -76,21 +76,11 @@ fn disabling_late(revision: Revision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::Pcpu;
+    use crate::timer::VM;
 
     fn changed(vm: &TimerVm, before: Revision, after: Revision) -> Vec<&'static str> {
         compare(vm, before, after).into_iter().filter(|change| change.changes).map(|c| c.what).collect()
     }
-
-    const VM: TimerVm = TimerVm {
-        pi_inject_timer: true,
-        apicv: true,
-        preemption_timer: true,
-        mwait_in_guest: false,
-        hlt_in_guest: false,
-        pcpu: Pcpu::Isolated,
-        timer_migration: true,
-    };
 
     #[test]
     fn posting_is_lost_between_5_10_and_5_18_without_disabled_exits_only() {

@@ -49,6 +49,18 @@ impl TimerVm {
     }
 }
 
+/// A VM without disabled exits, on isolated CPUs of a host that has all there is for timers.
+#[cfg(test)]
+pub(crate) const VM: TimerVm = TimerVm {
+    pi_inject_timer: true,
+    apicv: true,
+    preemption_timer: true,
+    mwait_in_guest: false,
+    hlt_in_guest: false,
+    pcpu: Pcpu::Isolated,
+    timer_migration: true,
+};
+
 /// The exits of one timer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bill {
