@@ -14,7 +14,8 @@
 //! It would be surprising if the events of a core that nobody shares cost much: there is one of each kind in a halt.
 
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
-use dwell_testing::vcpu::{HaltingVcpu, Numbers};
+use dwell_stats::SplitMix64;
+use dwell_testing::vcpu::HaltingVcpu;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,8 +85,8 @@ fn main() {
 }
 
 fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    let gaps: Vec<u64> = (0..WAKES).map(|_| 5_000 + numbers.draw() % 295_000).collect();
+    let mut random = SplitMix64::new(1);
+    let gaps: Vec<u64> = (0..WAKES).map(|_| 5_000 + random.below(295_000)).collect();
     let mut vcpu = HaltingVcpu::new(Some(MAXIMUM))?;
     pin(Some(vcpu_thread()), 1);
     let target = |contention| {

@@ -8,8 +8,9 @@ use dwell_recording::accounting::KvmCounted;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_replay::RecordingSource;
 use dwell_replay::check::{AGREES, self_check};
+use dwell_stats::SplitMix64;
 use dwell_testing::say;
-use dwell_testing::vcpu::{HaltingVcpu, Numbers};
+use dwell_testing::vcpu::HaltingVcpu;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,9 +41,8 @@ fn vcpu_thread() -> Pid {
 
 /// Gaps of 5 us to 300 us, and long ones between.
 fn gaps(count: usize) -> Vec<u64> {
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    let mut gap =
-        || if numbers.draw().is_multiple_of(10) { 1_500_000 } else { 5_000 + numbers.draw() % 295_000 };
+    let mut random = SplitMix64::new(1);
+    let mut gap = || if random.below(10) == 0 { 1_500_000 } else { 5_000 + random.below(295_000) };
     (0..count).map(|_| gap()).collect()
 }
 

@@ -5,9 +5,10 @@ use dwell_capture::names::ProcNames;
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
 use dwell_machine::Sysroot;
 use dwell_recording::{Chunk, Columns, Metadata, Packing, Reader, Writer};
+use dwell_stats::SplitMix64;
 use dwell_testing::process::Process;
 use dwell_testing::say;
-use dwell_testing::vcpu::{HaltingVcpu, Numbers, Stats};
+use dwell_testing::vcpu::{HaltingVcpu, Stats};
 use dwell_trace::event::Event;
 use dwell_trace::export::PerfText;
 use dwell_trace::import::perf::{self, PerfOptions};
@@ -140,8 +141,8 @@ fn vcpu_target() -> Target {
 /// A vCPU that halts so often; what KVM counted of it.
 fn halts(count: usize) -> Result<impl FnOnce() -> Stats, String> {
     let vcpu = HaltingVcpu::new(Some(200_000))?;
-    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
-    let gaps: Vec<u64> = (0..count).map(|_| numbers.draw() % 300_000).collect();
+    let mut random = SplitMix64::new(1);
+    let gaps: Vec<u64> = (0..count).map(|_| random.below(300_000)).collect();
     Ok(move || vcpu.run(&gaps))
 }
 

@@ -5,8 +5,9 @@ use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_policy::host::{Change, Knobs, Params, Revision, Vcpu};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Layer, Reader, SettingValue};
+use dwell_stats::SplitMix64;
 use dwell_testing::say;
-use dwell_testing::vcpu::{HaltingVcpu, Numbers};
+use dwell_testing::vcpu::HaltingVcpu;
 use dwell_trace::event::{Event, EventKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -52,13 +53,12 @@ struct Tally {
     windows_wrong: u64,
 }
 
-fn gaps(shape: &str, numbers: &mut Numbers, count: usize) -> Vec<u64> {
+fn gaps(shape: &str, random: &mut SplitMix64, count: usize) -> Vec<u64> {
     let mut gap = || match shape {
         "constant" => 100_000,
-        // Truncation to whole ns is meant.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        "exponential" => (-100_000.0 * numbers.unit().ln()) as u64,
-        _ => [2_000, 150_000][usize::from(numbers.unit() < 0.5)],
+        "exponential" => random.exponential(100_000.0),
+        _ if random.below(2) == 0 => 2_000,
+        _ => 150_000,
     };
     (0..count).map(|_| gap()).collect()
 }
@@ -126,7 +126,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
         Err(error) => return say!("SKIP {error}: {TEST}"),
     };
     let pid = i32::try_from(std::process::id()).unwrap();
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut random = SplitMix64::new(1);
     let count = std::env::var("DWELL_WAKES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
     let mut all = Tally::default();
     say!("shape        cap_ns  wakes  polls  transitions  deviations  windows told/wrong  lost");
@@ -144,7 +144,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
             let (started, ready) = channel();
             let stop = AtomicBool::new(false);
             let mut tap = Tap { started: Some(started), pid, change: None, traced: vec![] };
-            let gaps = gaps(shape, &mut numbers, count);
+            let gaps = gaps(shape, &mut random, count);
             let (summary, bytes, stats) = std::thread::scope(|scope| {
                 let recording = scope.spawn(|| {
                     let until = Until { duration: None, stop: &stop };

@@ -233,21 +233,3 @@ impl Stats {
         self.values[name].iter().sum()
     }
 }
-
-/// Numbers that look random and are the same every time (xorshift64).
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    /// The next one.
-    pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// In (0, 1].
-    pub fn unit(&mut self) -> f64 {
-        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-}

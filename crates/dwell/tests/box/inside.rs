@@ -4,6 +4,7 @@
 use dwell_lab::guest::{self, Sleeper, sleeper};
 use dwell_lab::host::clock::Tsc;
 use dwell_lab::vm::{Machine, Options, Shared, VmError};
+use dwell_stats::SplitMix64;
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::OpenOptions;
@@ -91,9 +92,9 @@ fn wake(mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
             Ok::<_, String>(receiver.iter().map(|sent| sent.elapsed()).collect::<Vec<_>>())
         });
         on_cpu(1)?;
-        let mut random = Numbers::new(1);
+        let mut random = SplitMix64::new(1);
         for _ in 0..count {
-            std::thread::sleep(Duration::from_secs_f64(gap_ns(mean_us, shape, &mut random) / 1e9));
+            std::thread::sleep(gap(mean_us, shape, &mut random));
             sender.send(Instant::now()).map_err(|_| "the sleeper has ended".to_owned())?;
         }
         drop(sender);
@@ -111,12 +112,11 @@ fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(usize::try_from(cpu).unwrap());
     sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))?;
-    let mut random = Numbers::new(cpu);
+    let mut random = SplitMix64::new(cpu);
     let mut late = vec![];
     let begun = Instant::now();
     for _ in 0..count {
-        let gap = gap_ns(mean_us, shape, &mut random);
-        let until = Instant::now() + Duration::from_secs_f64(gap / 1e9);
+        let until = Instant::now() + gap(mean_us, shape, &mut random);
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
         late.push(until.elapsed());
     }
@@ -142,12 +142,12 @@ fn halt(mean_us: u64, count: u64, shape: &str, opens_statistics: bool) -> Result
     let mut vcpu = machine.vcpu(0, sleeper, shared)?;
     let _statistics = opens_statistics.then(|| vcpu.stats()).transpose()?;
     let kicker = vcpu.kicker();
-    let mut random = Numbers::new(0);
+    let mut random = SplitMix64::new(0);
     std::thread::scope(|scope| {
         let guest = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
         let guest = guest.spawn_scoped(scope, move || vcpu.run(|| ControlFlow::Continue(())));
         for event in 1..=count {
-            std::thread::sleep(Duration::from_secs_f64(gap_ns(mean_us, shape, &mut random) / 1e9));
+            std::thread::sleep(gap(mean_us, shape, &mut random));
             shared.post(event);
             wake.write(1).expect("an eventfd can be written");
         }
@@ -225,40 +225,14 @@ fn move_threads(cpu: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How long to wait \[ns\], about `mean_us` on average.
-fn gap_ns(mean_us: u64, shape: &str, random: &mut Numbers) -> f64 {
-    let mean = mean_us as f64 * 1e3;
+/// How long to wait, about `mean_us` on average.
+fn gap(mean_us: u64, shape: &str, random: &mut SplitMix64) -> Duration {
+    let mean = Duration::from_micros(mean_us);
     match shape {
         "constant" => mean,
-        "exponential" => -mean * random.unit().ln(),
+        "exponential" => Duration::from_nanos(random.exponential(mean_us as f64 * 1e3)),
         // A quarter of the mean seven times of ten, else nearly three times as much.
-        "bimodal" => mean * if random.unit() < 0.7 { 0.25 } else { 2.75 },
+        "bimodal" => mean.mul_f64(if random.below(10) < 7 { 0.25 } else { 2.75 }),
         _ => panic!("no shape {shape}"),
-    }
-}
-
-/// Numbers that look random and are the same every time (xorshift64).
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Numbers {
-        Numbers(0x9e37_79b9_7f4a_7c15 ^ seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// In (0, 1].
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Less than `end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).expect("less than a usize")
     }
 }

@@ -1,11 +1,11 @@
 //! What `apply --persist` keeps, on a machine that systemd starts and reboots.
 
 use crate::counted::Counted;
-use crate::inside::Numbers;
 use crate::machine::{Job, Kernel, Ran, Root, folder};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_stats::SplitMix64;
 use dwell_testing::{fixture, say};
 use std::fs;
 use std::path::PathBuf;
@@ -186,9 +186,9 @@ pub(crate) fn a_machine_that_is_killed_starts_in_order(test: &str) -> Result<(),
     let copied = Command::new("cp").arg("--sparse=always").args([&debian.image, &disk]).status();
     assert!(copied.expect("cp can be started").success());
     let script = [ETC, TURNS].concat();
-    let (mut random, mut kept) = (Numbers::new(16), 0);
+    let (mut random, mut kept) = (SplitMix64::new(16), 0);
     for cycle in 0..6 {
-        let patience = Duration::from_secs_f64(6.0 * random.unit());
+        let patience = Duration::from_millis(random.below(6_000));
         let said = debian.job(Root::Disk(disk.clone()), &script).cut(test, "turn 0", patience)?;
         let start = said.lines().find(|line| line.contains(" start: ")).unwrap_or_default();
         assert!(said.contains("RESULT: in order"), "start {cycle}: {said}");

@@ -6,11 +6,11 @@
 //! of what came after it until a moment. The file system is repaired as a boot does it, the values are set that a boot would
 //! set from what is kept in /etc, and `dwell revert --all` has to restore /etc and the values of the beginning.
 
-use crate::inside::Numbers;
 use crate::machine::{Job, output};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_stats::SplitMix64;
 use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::{say, shim};
 use std::collections::BTreeMap;
@@ -229,8 +229,9 @@ fn tally(new: &Path, log: &Log, count: usize, loss: Loss) -> Tally {
     fs::copy(new, &probe).unwrap();
     let original = Found::on(&probe).files();
     let mut disk = fs::read(new).unwrap();
-    let (mut played, mut tally, mut random) = (0, Tally::default(), Numbers::new(1));
-    let mut moments: Vec<usize> = (0..count).map(|_| random.below(log.entries.len())).collect();
+    let (mut played, mut tally, mut random) = (0, Tally::default(), SplitMix64::new(1));
+    let mut moment = || usize::try_from(random.below(log.entries.len() as u64)).expect("a place in the log");
+    let mut moments: Vec<usize> = (0..count).map(|_| moment()).collect();
     moments.sort_unstable();
     for moment in moments {
         let flushed =
@@ -241,9 +242,9 @@ fn tally(new: &Path, log: &Log, count: usize, loss: Loss) -> Tally {
         played = played.max(flushed);
         let mut state = disk.clone();
         // Nothing, half, or all of what was written since.
-        let share = random.below(3) as f64 / 2.0;
+        let share = random.below(3);
         for entry in &log.entries[played..=moment] {
-            if entry.through || random.unit() <= share {
+            if entry.through || random.below(2) < share {
                 log.play(entry, &mut state).unwrap();
             } else {
                 tally.partial += 1;
