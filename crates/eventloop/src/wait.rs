@@ -24,6 +24,21 @@ pub trait Wait {
     }
 }
 
+/// A way to wait that watches the file descriptors of sources.
+pub trait Watch: Wait {
+    /// Watches a file descriptor for readability: `edge` by edges, for sources that are looked at and need not be drained; else by level.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn watch(&mut self, id: SourceId, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()>;
+
+    /// Watches it no longer.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn forget(&mut self, id: SourceId, fd: BorrowedFd<'_>) -> io::Result<()>;
+}
+
 /// Waits for file descriptors by `epoll_wait`, with time-outs in nanoseconds where the kernel takes them (Linux 5.11).
 pub struct Epoll {
     epoll: OwnedFd,
@@ -44,21 +59,15 @@ impl Epoll {
     pub fn new() -> io::Result<Epoll> {
         Ok(Epoll { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(64) })
     }
+}
 
-    /// Watches a file descriptor for readability: `edge` by edges, for sources that are looked at and need not be drained; else by level.
-    ///
-    /// # Errors
-    /// The system call's.
-    pub fn watch(&self, id: SourceId, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()> {
+impl Watch for Epoll {
+    fn watch(&mut self, id: SourceId, fd: BorrowedFd<'_>, edge: bool) -> io::Result<()> {
         let flags = if edge { EventFlags::IN | EventFlags::ET } else { EventFlags::IN };
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(id.0.into()), flags)?)
     }
 
-    /// Watches it no longer.
-    ///
-    /// # Errors
-    /// The system call's.
-    pub fn forget(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn forget(&mut self, _: SourceId, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 }

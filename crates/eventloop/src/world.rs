@@ -2,7 +2,7 @@
 
 use crate::source::{Source, SourceId};
 use crate::timers::{TimerId, Timers};
-use crate::wait::{Epoll, Wait};
+use crate::wait::{Epoll, Wait, Watch};
 use dwell_idle::{Clock, Idler, Monotonic, Nanos, Policy, Record};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::VecDeque;
@@ -153,7 +153,9 @@ impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
     pub fn new(idler: Idler<P, C, R>) -> io::Result<Loop<'a, P, C, R>> {
         Ok(Loop::over(idler, Epoll::new()?))
     }
+}
 
+impl<'a, P: Policy, C: Clock, R: Record, W: Watch> Loop<'a, P, C, R, W> {
     /// Adds a source; it is quiet from here.
     ///
     /// # Errors
@@ -173,7 +175,7 @@ impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
     pub fn remove(&mut self, id: SourceId) -> io::Result<()> {
         let source = self.take(id).ok_or(io::ErrorKind::NotFound)?;
         match source.fd() {
-            Some(fd) => self.wait.forget(fd),
+            Some(fd) => self.wait.forget(id, fd),
             None => Ok(()),
         }
     }
@@ -191,7 +193,7 @@ impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
 }
 
 impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
-    /// A loop without sources over another way to wait, such as a simulated one.
+    /// A loop without sources over another way to wait: [`Uring`](crate::Uring), or a simulated one.
     pub fn over(idler: Idler<P, C, R>, wait: W) -> Loop<'a, P, C, R, W> {
         let (sources, timers) = (Sources::default(), Timers::default());
         Loop { idler, wait, sources, timers, exact: false, blind: false, steps: 0, woke: Vec::new() }
@@ -270,7 +272,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         let timers = self.timers.run(self.idler.clock().now());
         self.sources.look();
         self.steps += 1;
-        if self.blind && self.steps >= FD_STEPS {
+        if self.blind && (self.steps >= FD_STEPS || self.wait.ring() == Some(true)) {
             self.look_at_fds()?;
         }
         let slept = if self.sources.ready.is_empty() && !timers { self.idle()? } else { false };
@@ -290,7 +292,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         let (mut idle, mut rounds, mut slept) = (idler.idle(timeout), 0u32, false);
         while idle.polls() && !sources.look() {
             rounds += 1;
-            if *blind && rounds.is_multiple_of(FD_ROUNDS) {
+            if *blind && wait.ring().unwrap_or_else(|| rounds.is_multiple_of(FD_ROUNDS)) {
                 wait.wait(Some(Duration::ZERO), |id| sources.is_ready(id))?;
                 if !sources.ready.is_empty() {
                     break;

@@ -1,14 +1,15 @@
 //! The loop as it is used: threads ring, timers expire, sockets become readable.
 
-use dwell_eventloop::{Bell, Doorbell, Idler, Loop, Nanos};
+use dwell_eventloop::{Bell, Doorbell, Epoll, Idler, Loop, Nanos, Uring, Watch};
 use dwell_idle::policy::reference::{Always, Fixed, Never};
 use dwell_idle::{Policy, Record, Row};
+use dwell_stats::SplitMix64;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rings of several threads, each of which waits until it was heard; how many sleeps that took.
-fn rings(policy: impl Policy, pause: Duration) -> u64 {
+/// Rings of a thread that waits until each was heard; how many sleeps that took.
+fn rings(policy: impl Policy, wait: impl Watch, pause: Duration) -> u64 {
     const RINGS: u64 = 2_000;
     let (asked, heard) = (AtomicU64::new(0), AtomicU64::new(0));
     let begin = Instant::now();
@@ -26,7 +27,7 @@ fn rings(policy: impl Policy, pause: Duration) -> u64 {
                 std::thread::sleep(pause);
             }
         });
-        let mut looped = Loop::new(Idler::new(policy)).unwrap();
+        let mut looped = Loop::over(Idler::new(policy), wait);
         looped.add(bell).unwrap();
         // If a ring is lost, the timer makes the loop look at the time.
         looped.after(Duration::from_millis(100), || Some(Duration::from_millis(100)));
@@ -40,12 +41,23 @@ fn rings(policy: impl Policy, pause: Duration) -> u64 {
     })
 }
 
+/// A ring, where there is io_uring.
+fn uring() -> Option<Uring> {
+    Uring::new().inspect_err(|error| println!("SKIP no io_uring here ({error}): the loop over it")).ok()
+}
+
 #[test]
 fn every_ring_is_heard() {
-    rings(Never, Duration::ZERO);
-    rings(Always, Duration::ZERO);
-    rings(Fixed(Nanos(5_000)), Duration::ZERO);
-    rings(Fixed(Nanos(5_000)), Duration::from_micros(1));
+    fn all<W: Watch>(wait: impl Fn() -> W) {
+        rings(Never, wait(), Duration::ZERO);
+        rings(Always, wait(), Duration::ZERO);
+        rings(Fixed(Nanos(5_000)), wait(), Duration::ZERO);
+        rings(Fixed(Nanos(5_000)), wait(), Duration::from_micros(1));
+    }
+    all(|| Epoll::new().unwrap());
+    if uring().is_some() {
+        all(|| Uring::new().unwrap());
+    }
 }
 
 /// Counts the waits in which the loop halted.
@@ -58,9 +70,14 @@ impl Record for Halts<'_> {
 
 #[test]
 fn timers_are_run_at_their_times_and_can_be_cancelled() {
+    timers(Epoll::new().unwrap());
+    uring().into_iter().for_each(timers);
+}
+
+fn timers(wait: impl Watch) {
     let (runs, halts) = (Cell::new(0), Cell::new(0));
     let begin = Instant::now();
-    let mut looped = Loop::new(Idler::new(Never).recording(Halts(&halts))).unwrap();
+    let mut looped = Loop::over(Idler::new(Never).recording(Halts(&halts)), wait);
     looped.after(Duration::from_millis(5), || {
         runs.set(runs.get() + 1);
         (runs.get() < 3).then_some(Duration::from_millis(5))
@@ -76,8 +93,13 @@ fn timers_are_run_at_their_times_and_can_be_cancelled() {
 /// Sources come and go while the loop runs: the number of one that is gone is given to the next, and nobody hears its rings.
 #[test]
 fn removed_source_is_neither_run_nor_watched() {
+    removed(Epoll::new().unwrap());
+    uring().into_iter().for_each(removed);
+}
+
+fn removed(wait: impl Watch) {
     let (first, second) = (Cell::new(0), Cell::new(0));
-    let mut looped = Loop::new(Idler::new(Never)).unwrap();
+    let mut looped = Loop::over(Idler::new(Never), wait);
     let (bell, doorbell) = Bell::new(|| first.set(first.get() + 1)).unwrap();
     let id = looped.add(bell).unwrap();
     let (read, write) = rustix::pipe::pipe().unwrap();
@@ -98,4 +120,114 @@ fn removed_source_is_neither_run_nor_watched() {
         looped.step().unwrap();
     }
     assert_eq!((first.get(), second.get()), (1, 100));
+}
+
+/// A descriptor that cannot be looked at is reported as long as there is something to read, whether its source says so or not.
+#[test]
+fn what_is_left_to_read_is_reported_again() {
+    left(Never, Epoll::new().unwrap());
+    left(Always, Epoll::new().unwrap());
+    if let (Some(sleeps), Some(polls)) = (uring(), uring()) {
+        left(Never, sleeps);
+        left(Always, polls);
+    }
+}
+
+fn left(policy: impl Policy, wait: impl Watch) {
+    const BYTES: usize = 100;
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (bytes, begin) = (Cell::new(0), Instant::now());
+    let mut looped = Loop::over(Idler::new(policy), wait);
+    looped
+        .add_fd(&read, |_| {
+            bytes.set(bytes.get() + rustix::io::read(&read, &mut [0u8; 1]).unwrap());
+            false
+        })
+        .unwrap();
+    looped.after(Duration::from_millis(100), || Some(Duration::from_millis(100)));
+    for round in 1..=3 {
+        rustix::io::write(&write, &[0; BYTES]).unwrap();
+        looped
+            .run_until(|| bytes.get() == round * BYTES || begin.elapsed() > Duration::from_secs(20))
+            .unwrap();
+        assert_eq!(bytes.get(), round * BYTES);
+    }
+}
+
+/// Threads that ring and write, sources that come and go: for a second, or `DWELL_STRESS_SECONDS`.
+#[test]
+fn no_event_is_lost_under_stress() {
+    let seconds = std::env::var("DWELL_STRESS_SECONDS").map_or(Ok(1), |seconds| seconds.parse());
+    let seconds = Duration::from_secs(seconds.expect("DWELL_STRESS_SECONDS: whole seconds"));
+    let four = seconds / if uring().is_some() { 4 } else { 2 };
+    stress("epoll, never", Never, Epoll::new().unwrap(), four);
+    stress("epoll, 5 us", Fixed(Nanos(5_000)), Epoll::new().unwrap(), four);
+    if let (Some(sleeps), Some(polls)) = (uring(), uring()) {
+        stress("io_uring, never", Never, sleeps, four);
+        stress("io_uring, 5 us", Fixed(Nanos(5_000)), polls, four);
+    }
+}
+
+fn stress(name: &str, policy: impl Policy, wait: impl Watch, time: Duration) {
+    /// After this an event counts as lost.
+    const LOST: Duration = Duration::from_secs(20);
+    let (begin, over) = (Instant::now(), AtomicBool::new(false));
+    let asked = [const { AtomicU64::new(0) }; 2];
+    let heard = [const { AtomicU64::new(0) }; 2];
+    let hears = |number: usize| {
+        let (asked, heard) = (&asked[number], &heard[number]);
+        move || heard.store(asked.load(Ordering::SeqCst), Ordering::SeqCst)
+    };
+    let (bell, doorbell) = Bell::new(hears(0)).unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (pipe, passes) = (&read, Cell::new(0u64));
+    std::thread::scope(|scope| {
+        // Each asks, and waits for a while that changes until it was heard.
+        let asks = |number: usize, tell: Box<dyn Fn() + Send>| {
+            let (asked, heard, over) = (&asked[number], &heard[number], &over);
+            scope.spawn(move || {
+                let mut random = SplitMix64::new(number as u64);
+                while !over.load(Ordering::Relaxed) {
+                    let ask = asked.fetch_add(1, Ordering::SeqCst) + 1;
+                    tell();
+                    let told = Instant::now();
+                    while heard.load(Ordering::SeqCst) < ask && !over.load(Ordering::Relaxed) {
+                        assert!(told.elapsed() < LOST, "event {ask} of {number} was lost");
+                        std::thread::yield_now();
+                    }
+                    match random.below(8) {
+                        0 => std::thread::sleep(Duration::from_micros(random.below(200))),
+                        spins => (0..spins * 100).for_each(|_| std::hint::spin_loop()),
+                    }
+                }
+            });
+        };
+        asks(0, Box::new(move || doorbell.ring()));
+        asks(1, Box::new(move || assert_eq!(rustix::io::write(&write, b"x"), Ok(1))));
+        let mut looped = Loop::over(Idler::new(policy), wait);
+        looped.add(bell).unwrap();
+        let hear = hears(1);
+        looped
+            .add_fd(&read, move |_| {
+                let read = rustix::io::read(pipe, &mut [0u8; 8]).unwrap();
+                hear();
+                // More is reported again where it says nothing.
+                read == 8
+            })
+            .unwrap();
+        looped.after(Duration::from_millis(1), || Some(Duration::from_millis(1)));
+        while begin.elapsed() < time {
+            // One that is rung as it goes, under a number that the next one gets.
+            let (bell, doorbell) = Bell::new(|| passes.set(passes.get() + 1)).unwrap();
+            let id = looped.add(bell).unwrap();
+            doorbell.ring();
+            (0..16).for_each(|_| assert!(looped.step().is_ok()));
+            doorbell.ring();
+            looped.remove(id).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let [rings, writes] = heard.map(|heard| heard.load(Ordering::SeqCst));
+    println!("{name}: {rings} rings, {writes} writes, {} sources came and went", passes.get());
+    assert!(rings > 0 && writes > 0 && passes.get() > 0);
 }
