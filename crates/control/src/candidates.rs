@@ -5,6 +5,7 @@
 //! windows are multiples of the halt cost, since only windows around it can be worth anything. QEMU's rule has a maximum and two
 //! factors.
 
+use dwell_policy::iothread::{Release, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use std::collections::HashSet;
@@ -70,8 +71,14 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
         }
         Layer::Iothread => {
             add(&[("poll-max-ns", 0)]);
+            // From 11.1 on a divisor of 0 stands for the default.
+            let weighted = Release::new(originals.version())
+                .is_ok_and(|release| release.revision() == Revision::Weighted);
             for max in windows() {
                 for (grow, shrink) in [(2, 0), (2, 2), (2, 4), (4, 0), (4, 2), (8, 0), (8, 2), (16, 2)] {
+                    if shrink == 0 && weighted {
+                        continue;
+                    }
                     add(&[("poll-max-ns", max), ("poll-grow", grow), ("poll-shrink", shrink)]);
                 }
             }
@@ -125,6 +132,7 @@ mod tests {
             (Layer::Host, Version::new(6, 18), 120, 134),
             (Layer::Guest, Version::new(6, 18), 120, 134),
             (Layer::Iothread, Version::new(10, 0), 90, 134),
+            (Layer::Iothread, Version::new(11, 1), 50, 70),
         ] {
             let all = of(layer, version, 20_000);
             assert!((least..=most).contains(&all.len()), "{layer:?}: {}", all.len());

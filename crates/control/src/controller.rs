@@ -63,6 +63,9 @@ pub struct Observed {
     pub share: f64,
     /// All of its episodes in that time: what was counted under the setting in force.
     pub counted: Counts,
+    /// Whether that was counted of other episodes, of as long a time before these, and without polls: halts are then compared with less
+    /// precision, and polls are not.
+    pub elsewhere: bool,
     /// Some or all of them, in their order.
     pub episodes: Vec<Episode>,
 }
@@ -70,7 +73,7 @@ pub struct Observed {
 impl Observed {
     /// An idler of weight 1 that was watched all the time.
     pub fn new(idler: u64, counted: Counts, episodes: Vec<Episode>) -> Observed {
-        Observed { idler, weight: 1.0, share: 1.0, counted, episodes }
+        Observed { idler, weight: 1.0, share: 1.0, counted, elsewhere: false, episodes }
     }
 }
 
@@ -200,6 +203,8 @@ struct Period {
     /// Polls and halts of the setting in force, replayed from where the last period ended, and afresh: of the episodes in between not
     /// all are known, and so neither is the window that the period began with.
     predicted: [[f64; 2]; 2],
+    /// Whether any of it was counted elsewhere.
+    elsewhere: bool,
 }
 
 /// Decides which setting is to be in force.
@@ -299,6 +304,23 @@ impl Controller {
         Some(Change { at_ns: now_ns, from: self.present, to, cause })
     }
 
+    /// Nothing was observed that could decide: the next decision comes later.
+    pub fn postpone(&mut self, now_ns: u64, quiet: bool) {
+        self.pace.decided(now_ns, quiet);
+    }
+
+    /// Writes of the observer's own, which count as the controller's: whether so many are possible now, and the way back to the originals
+    /// after them.
+    pub fn may_write_more(&mut self, now_ns: u64, number: usize) -> bool {
+        let back = writes(&self.present, &self.candidates[0]);
+        self.writes.in_last_minute(now_ns) + number + back <= MOST_WRITES
+    }
+
+    /// The observer has written.
+    pub fn wrote(&mut self, now_ns: u64, number: usize) {
+        self.writes.wrote(now_ns, number);
+    }
+
     /// A change is in force.
     pub fn changed(&mut self, change: &Change) {
         self.writes.wrote(change.at_ns, change.writes());
@@ -312,7 +334,7 @@ impl Controller {
         let (halt_cost, late, setting) = (self.terms.halt_cost, self.terms.late, self.present);
         let mut period = Period::default();
         self.seen.clear();
-        for Observed { idler, weight, share, counted, episodes } in observed {
+        for Observed { idler, weight, share, counted, elsewhere, episodes } in observed {
             let Some(known) = self.idler(*idler) else { continue };
             known.weight = *weight;
             known.sample.push(counted.episodes, episodes);
@@ -330,6 +352,7 @@ impl Controller {
                 present[1] += play(&mut afresh, *episode, late);
                 optimum += episode.least_cost_ns(halt_cost.get());
             }
+            period.elsewhere |= elsewhere;
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
             period.cost_ns += weight * cost_ns;
@@ -337,7 +360,9 @@ impl Controller {
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
             period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64;
             for (predicted, present) in period.predicted.iter_mut().zip(present) {
-                predicted[0] += scale * present.polls as f64;
+                if !elsewhere {
+                    predicted[0] += scale * present.polls as f64;
+                }
                 predicted[1] += scale * present.halts as f64;
             }
             let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
@@ -376,7 +401,7 @@ impl Controller {
         let originals = self.candidates[0];
         let controlled = self.present != originals;
         if period.counted.episodes >= FEWEST as u64
-            && let Some(apart) = self.trust.compare(&period.predicted, &period.counted)
+            && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.elsewhere)
         {
             self.untrusted = Some(apart);
             let episodes = period.counted.episodes;

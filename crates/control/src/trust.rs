@@ -13,6 +13,9 @@ const SHARE: f64 = 0.02;
 /// Nor do differences within so many standard deviations of what is counted.
 const DEVIATIONS: f64 = 4.0;
 
+/// As [`LIMIT`] and [`SHARE`], where what was counted is of other episodes than what was replayed, and may have halts elsewhere.
+const APART: [f64; 2] = [0.25, 0.3];
+
 /// A figure that is predicted and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,9 +55,15 @@ pub(crate) struct Trust {
 
 impl Trust {
     /// Compares a period with polls and halts as predicted in several ways, one of which has to agree; the figure that ended
-    /// trust is returned.
-    pub(crate) fn compare(&mut self, predicted: &[[f64; 2]], counted: &Counts) -> Option<Apart> {
-        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted)).collect();
+    /// trust is returned. `elsewhere`: the count is of other episodes.
+    pub(crate) fn compare(
+        &mut self,
+        predicted: &[[f64; 2]],
+        counted: &Counts,
+        elsewhere: bool,
+    ) -> Option<Apart> {
+        let limits = if elsewhere { APART } else { [LIMIT, SHARE] };
+        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, limits)).collect();
         let apart = all.and_then(|all| all.first().copied());
         self.apart = if apart.is_some() { self.apart + 1 } else { 0 };
         apart.filter(|_| self.apart >= PERIODS)
@@ -62,11 +71,11 @@ impl Trust {
 }
 
 /// The figure that is furthest from its prediction, if that is too far; `predicted` has polls and halts.
-fn apart(predicted: [f64; 2], counted: &Counts) -> Option<Apart> {
+fn apart(predicted: [f64; 2], counted: &Counts, [limit, share]: [f64; 2]) -> Option<Apart> {
     let figures = [(Figure::Polls, counted.polls), (Figure::Halts, counted.halts)];
     let far = figures.into_iter().zip(predicted).filter_map(|((figure, counted_here), predicted)| {
         let number = counted_here as f64;
-        let tolerated = (LIMIT * number).max(DEVIATIONS * number.sqrt()).max(SHARE * counted.episodes as f64);
+        let tolerated = (limit * number).max(DEVIATIONS * number.sqrt()).max(share * counted.episodes as f64);
         let by = (predicted - number).abs();
         (by > tolerated).then_some((by, Apart { figure, predicted, counted: counted_here }))
     });
@@ -88,21 +97,33 @@ mod tests {
         let counted = counts(1_000, 1_000, 400);
         let told: Vec<bool> = [bad, bad, good, bad, bad, bad]
             .into_iter()
-            .map(|predicted| trust.compare(&[predicted], &counted).is_some())
+            .map(|predicted| trust.compare(&[predicted], &counted, false).is_some())
             .collect();
         assert_eq!(told, [false, false, false, false, false, true]);
-        assert!(trust.compare(&[bad, good], &counted).is_none(), "one of the two agrees");
-        (0..2).for_each(|_| assert!(trust.compare(&[bad], &counted).is_none()));
-        let apart = trust.compare(&[bad, bad], &counted).unwrap();
+        assert!(trust.compare(&[bad, good], &counted, false).is_none(), "one of the two agrees");
+        (0..2).for_each(|_| assert!(trust.compare(&[bad], &counted, false).is_none()));
+        let apart = trust.compare(&[bad, bad], &counted, false).unwrap();
         assert_eq!((apart.figure, apart.counted), (Figure::Halts, 400));
     }
 
     #[test]
     fn small_numbers_may_be_apart() {
         // 8 of 10,000 halts where 40 were predicted: under 2 % of the episodes.
-        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8)), None);
+        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8), [LIMIT, SHARE]), None);
         // 20 of 80 where 30 were predicted: within four deviations of 20.
-        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20)), None);
-        assert!(apart([80.0, 60.0], &counts(80, 80, 20)).is_some());
+        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20), [LIMIT, SHARE]), None);
+        assert!(apart([80.0, 60.0], &counts(80, 80, 20), [LIMIT, SHARE]).is_some());
+    }
+
+    #[test]
+    fn what_was_counted_of_other_episodes_is_compared_loosely() {
+        for (predicted, loosely) in [(650.0, false), (720.0, true)] {
+            let mut trust = Trust::default();
+            let mut told = |elsewhere| {
+                (0..3)
+                    .any(|_| trust.compare(&[[0.0, predicted]], &counts(1_000, 0, 400), elsewhere).is_some())
+            };
+            assert_eq!((told(true), told(false)), (loosely, true), "{predicted}");
+        }
     }
 }

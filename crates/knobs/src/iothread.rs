@@ -10,14 +10,15 @@
 use crate::knob::IothreadTarget;
 use crate::plan;
 use crate::qmp::{Limits, Monitor, QmpError};
-use dwell_machine::Writable;
+use dwell_machine::{Machine, Writable};
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Property, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io;
 
 /// Properties of an iothread object that do not steer polling, and are set like those that do.
 pub const OTHER_PROPERTIES: [&str; 3] = ["aio-max-batch", "thread-pool-min", "thread-pool-max"];
@@ -201,9 +202,7 @@ impl Plan {
         version: &str,
         target: IothreadTarget,
     ) -> Result<plan::Plan, IothreadError> {
-        let release = Version::parse(version)
-            .ok_or_else(|| IothreadError::Version { version: version.chars().take(80).collect() })?;
-        let mut present = Setting::defaults(Layer::Iothread, release);
+        let mut present = Setting::defaults(Layer::Iothread, release(version)?);
         for (name, value) in &thread.properties {
             // What this version does not have, its QEMU does not report.
             let _ = present.set(name, *value);
@@ -249,6 +248,76 @@ fn arguments(id: &str, property: &str, value: Option<i64>) -> Value {
         Some(value) => json!({ "path": path(id), "property": property, "value": value }),
         None => json!({ "path": path(id), "property": property }),
     }
+}
+
+/// A running process: its number, and when it was started, as numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// By the kernel's number.
+    pub pid: u32,
+    /// Since boot \[clock ticks\].
+    pub started: u64,
+}
+
+/// The process that an I/O thread is in; `None` where `/proc` does not have it, as in another PID namespace.
+pub fn process(machine: &dyn Machine, monitor: &Monitor, thread: &IoThread) -> Option<Process> {
+    let of_thread = |tid: u32| {
+        let status = machine.text(&format!("/proc/{tid}/status"))?;
+        status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    };
+    let pid = thread.thread_id.and_then(of_thread).or_else(|| monitor.peer_pid())?;
+    let stat = machine.text(&format!("/proc/{pid}/stat"))?;
+    // The name is in parentheses and may have any character; the start is the twentieth field after it.
+    let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some(Process { pid, started })
+}
+
+/// What is at a monitor now: the thread of this id, and its process.
+///
+/// # Errors
+/// As [`find`].
+pub fn present(
+    machine: &dyn Writable,
+    target: &IothreadTarget,
+) -> Result<(IoThread, Option<Process>), IothreadError> {
+    let mut monitor = connect(machine, &target.socket)?;
+    let thread = find(&mut monitor, &target.id)?;
+    let process = process(machine, &monitor, &thread);
+    Ok((thread, process))
+}
+
+impl IothreadError {
+    /// Whether no process serves the socket any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            IothreadError::Qmp(QmpError::Connect { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        )
+    }
+}
+
+fn release(version: &str) -> Result<Version, IothreadError> {
+    Version::parse(version)
+        .ok_or_else(|| IothreadError::Version { version: version.chars().take(80).collect() })
+}
+
+/// The setting of a thread: its polling properties under the rule of this version.
+///
+/// # Errors
+/// [`IothreadError::Version`], and [`IothreadError::Value`] for a value that is out of the rule's range.
+pub fn setting(thread: &IoThread, version: &str) -> Result<Setting, IothreadError> {
+    let mut setting = Setting::defaults(Layer::Iothread, release(version)?);
+    for (param, _) in setting.clone().iter() {
+        let Some(value) = thread.properties.get(param.name) else { continue };
+        setting.set(param.name, *value).map_err(|error| IothreadError::Value {
+            property: param.name.to_owned(),
+            value: *value,
+            why: error.to_string(),
+        })?;
+    }
+    Ok(setting)
 }
 
 /// Connects to the monitor at a socket of a machine.
@@ -396,6 +465,38 @@ fn set(monitor: &mut Monitor, id: &str, change: &Change) -> Result<(), IothreadE
         Ok(())
     } else {
         Err(IothreadError::ReadBack { property: property.clone(), value: *to, kept })
+    }
+}
+
+/// Requests that block devices have served so far: those of the I/O thread of this id, or of all.
+///
+/// # Errors
+/// [`IothreadError`] if the monitor fails or a response is malformed.
+pub fn requests(monitor: &mut Monitor, id: Option<&str>) -> Result<u64, IothreadError> {
+    const KINDS: [&str; 4] = ["rd_operations", "wr_operations", "flush_operations", "unmap_operations"];
+    let answer = monitor.execute("query-blockstats", None)?;
+    let wrong = || answer_error("query-blockstats", "a list of devices", &answer);
+    let mut sum = 0u64;
+    for device in answer.as_array().ok_or_else(wrong)? {
+        if let Some(id) = id
+            && !is_of(monitor, device, id)?
+        {
+            continue;
+        }
+        let count = |name: &str| device.get("stats")?.get(name)?.as_u64();
+        sum = KINDS.iter().filter_map(|name| count(name)).fold(sum, u64::saturating_add);
+    }
+    Ok(sum)
+}
+
+/// Whether a block device is served by an I/O thread, as its property `iothread` says.
+fn is_of(monitor: &mut Monitor, device: &Value, id: &str) -> Result<bool, IothreadError> {
+    let Some(qdev) = device.get("qdev").and_then(Value::as_str) else { return Ok(false) };
+    let arguments = json!({ "path": qdev, "property": "iothread" });
+    match monitor.execute("qom-get", Some(arguments)) {
+        Ok(link) => Ok(link.as_str() == Some(&path(id))),
+        Err(error) if error.is_refusal() => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

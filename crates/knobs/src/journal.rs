@@ -41,6 +41,7 @@ mod own;
 
 pub use id::Id;
 
+use crate::iothread::Process;
 use crate::place::Place;
 use crate::plan::{Plan, Write};
 use crate::verification::Verification;
@@ -86,6 +87,9 @@ pub struct Change {
     /// Whether it is a [lease](crate::lease): one of its values after the other is in force.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lease: bool,
+    /// The QEMU that a lease of an I/O thread is of: another process has its own values, and nothing of it is restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
     /// The places with their original and new values, in the order of the first write to each.
     pub entries: Vec<Entry>,
     /// The writes that revert it, if that takes more than the originals in reverse order.

@@ -6,7 +6,10 @@
 //! of these do not touch the journal. A revert of the change, in whatever process and however the controller ended,
 //! finds each value either among those, and restores the original, or not, and leaves it alone.
 //!
-//! There is at most one open lease for a layer, so that originals are never taken from values that a controller has set.
+//! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a controller has set.
+//!
+//! A lease of an I/O thread is of one process: a QEMU that was started anew has the values of its command line, so the
+//! lease is closed and nothing is restored.
 //!
 //! # Limits
 //! A value written by another program that the controller might have written cannot be distinguished from its own, once the controller is
@@ -14,14 +17,57 @@
 
 use crate::change::{self, Outcome, RevertError, Reverted};
 use crate::condition::{NoEffect, Readers, Unwritable, writable};
+use crate::iothread::{self, IothreadError, Process};
 use crate::journal::{self, Change, Entry, Id, Journal, JournalError, State};
-use crate::knob::{Knob, Scope};
+use crate::knob::{IothreadTarget, Knob, Scope};
 use crate::place::Place;
 use crate::plan::{Plan, writes};
 use crate::value::{self, ValueError, shown};
 use dwell_machine::{Writable, identity};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use std::fmt;
+
+/// What is leased: its parameters are changed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A layer of this machine.
+    Layer(Layer),
+    /// An I/O thread.
+    Iothread(IothreadTarget),
+}
+
+impl Subject {
+    /// The layer.
+    pub const fn layer(&self) -> Layer {
+        match self {
+            Subject::Layer(layer) => *layer,
+            Subject::Iothread(_) => Layer::Iothread,
+        }
+    }
+
+    /// The I/O thread, if it is one.
+    pub const fn iothread(&self) -> Option<&IothreadTarget> {
+        match self {
+            Subject::Layer(_) => None,
+            Subject::Iothread(target) => Some(target),
+        }
+    }
+
+    /// What a lease of the journal is of.
+    pub fn of(change: &Change) -> Subject {
+        change.plan.iothread.clone().map_or(Subject::Layer(change.plan.layer), Subject::Iothread)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Layer(layer) => f.write_str(layer.name()),
+            Subject::Iothread(target) => write!(f, "iothread {} of {}", target.id, target.socket),
+        }
+    }
+}
 
 /// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
@@ -32,14 +78,16 @@ pub enum LeaseError {
     /// A parameter cannot be read or written.
     #[error("cannot take a lease, nothing was changed")]
     Value(#[from] ValueError),
+    /// The I/O thread cannot be asked.
+    #[error("cannot take a lease, nothing was changed")]
+    Qemu(#[from] IothreadError),
     /// There is one.
     #[error(
-        "the {} layer is leased already (change {id}); stop that controller, or if it was killed: dwell revert {id}",
-        layer.name()
+        "{subject} is leased already (change {id}); stop that controller, or if it was killed: dwell revert {id}"
     )]
     Taken {
-        /// Of this layer.
-        layer: Layer,
+        /// Of what.
+        subject: Box<Subject>,
         /// The change.
         id: Id,
     },
@@ -88,15 +136,27 @@ pub enum SetError {
         /// The value.
         value: i64,
     },
+    /// Another process serves the monitor: QEMU was started anew.
+    #[error("the QEMU at {socket} was started anew")]
+    Restarted {
+        /// The socket of its monitor.
+        socket: String,
+    },
+    /// The I/O thread cannot be asked.
+    #[error(transparent)]
+    Qemu(#[from] IothreadError),
     /// It cannot be read or written.
     #[error(transparent)]
     Value(#[from] ValueError),
 }
 
-/// The parameters of a layer, to be changed at will.
+/// The parameters of a layer or of an I/O thread, to be changed at will.
 #[derive(Clone, Debug)]
 pub struct Lease {
     id: Id,
+    subject: Subject,
+    /// That of the I/O thread.
+    process: Option<Process>,
     entries: Vec<Entry>,
     /// What was written last.
     now: Setting,
@@ -110,14 +170,19 @@ impl Lease {
     pub fn take(
         machine: &dyn Writable,
         state_directory: &str,
+        subject: &Subject,
         originals: Setting,
         settings: &[Setting],
     ) -> Result<Lease, LeaseError> {
-        let entries = entries(machine, originals, settings)?;
+        let process = match subject {
+            Subject::Layer(_) => None,
+            Subject::Iothread(target) => iothread::present(machine, target)?.1,
+        };
+        let entries = entries(machine, subject, originals, settings)?;
         fit(machine, &entries, originals)?;
         let mut journal = Journal::open(machine, state_directory)?;
-        if let Some(taken) = open_of(journal.changes(), originals.layer()) {
-            return Err(LeaseError::Taken { layer: originals.layer(), id: taken.id });
+        if let Some(taken) = open_of(journal.changes(), subject) {
+            return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
         }
         let now = change::now_unix_s();
         let change = Change {
@@ -130,17 +195,19 @@ impl Lease {
             tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
             kept: false,
             lease: true,
+            process,
             entries,
             back: vec![],
             plan: Plan {
                 advice: "controlled by `dwell control`".to_owned(),
-                ..Plan::by_hand(originals, originals, None)
+                ..Plan::by_hand(originals, originals, subject.iothread().cloned())
             },
             verifying: false,
             verifications: vec![],
         };
         journal.save(&change)?;
-        Ok(Lease { id: change.id, entries: change.entries, now: originals })
+        let Change { id, entries, .. } = change;
+        Ok(Lease { id, subject: subject.clone(), process, entries, now: originals })
     }
 
     /// The change of the journal.
@@ -158,19 +225,36 @@ impl Lease {
         self.entries.iter().map(|entry| &entry.place)
     }
 
-    /// The first value that is not the one written last.
+    /// Whether every value is the one that was written last.
     ///
     /// # Errors
-    /// [`ValueError`] if one cannot be read.
-    pub fn foreign(&self, machine: &dyn Writable) -> Result<Option<Foreign>, ValueError> {
-        for entry in &self.entries {
+    /// [`SetError::Foreign`] for the first that is not, [`SetError::Restarted`], and what else keeps them from being read.
+    pub fn check(&self, machine: &dyn Writable) -> Result<(), SetError> {
+        let found = self.found(machine)?;
+        for (entry, found) in self.entries.iter().zip(found) {
             let Some((knob, expected)) = self.expected(entry) else { continue };
-            let found = value::read(machine, &entry.place)?;
             if !value::same(&entry.place, found.as_deref(), Some(&expected)) {
-                return Ok(Some(Foreign { knob, expected, found }));
+                return Err(SetError::Foreign(Foreign { knob, expected, found }));
             }
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// The value of each entry; those of an I/O thread over one connection.
+    fn found(&self, machine: &dyn Writable) -> Result<Vec<Option<String>>, SetError> {
+        let Subject::Iothread(target) = &self.subject else {
+            return Ok(self
+                .entries
+                .iter()
+                .map(|entry| value::read(machine, &entry.place))
+                .collect::<Result<_, _>>()?);
+        };
+        let (thread, process) = iothread::present(machine, target)?;
+        if process != self.process {
+            return Err(SetError::Restarted { socket: target.socket.clone() });
+        }
+        let of = |entry: &Entry| thread.properties.get(entry.knob.as_ref()?).map(ToString::to_string);
+        Ok(self.entries.iter().map(of).collect())
     }
 
     fn expected(&self, entry: &Entry) -> Option<(String, String)> {
@@ -185,7 +269,7 @@ impl Lease {
     /// # Errors
     /// [`SetError`]. After [`SetError::Foreign`] and [`SetError::NotLeased`] nothing was written.
     pub fn set(&mut self, machine: &dyn Writable, to: &Setting) -> Result<(), SetError> {
-        let writes = writes(&self.now, to, None);
+        let writes = writes(&self.now, to, self.subject.iothread());
         for write in &writes {
             let entry = self.entries.iter().find(|entry| entry.place == write.place);
             let leased = entry.is_some_and(|entry| {
@@ -196,9 +280,7 @@ impl Lease {
                 return Err(SetError::NotLeased { knob: write.knob.clone(), value: write.to });
             }
         }
-        if let Some(foreign) = self.foreign(machine)? {
-            return Err(SetError::Foreign(foreign));
-        }
+        self.check(machine)?;
         for write in &writes {
             let Some(knob) = Knob::find(&write.knob) else { continue };
             value::write(machine, &write.place, Some(&knob.written(write.to)))?;
@@ -209,9 +291,14 @@ impl Lease {
     }
 }
 
-/// The open lease of a layer.
-pub fn open_of(changes: &[Change], layer: Layer) -> Option<&Change> {
-    changes.iter().find(|change| change.lease && change.state.is_open() && change.plan.layer == layer)
+/// The open leases.
+pub fn open(changes: &[Change]) -> impl Iterator<Item = &Change> {
+    changes.iter().filter(|change| change.lease && change.state.is_open())
+}
+
+/// The open lease of a subject.
+pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Change> {
+    open(changes).find(|change| Subject::of(change) == *subject)
 }
 
 /// Ends a lease: originals are restored, values that another program has written stay, and the change is closed either way.
@@ -234,26 +321,27 @@ fn end_in(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
     Ok(reverted)
 }
 
-/// Ends the lease of a layer that a controller left open; `None` if there is none. The journal is not made if there is none.
+/// Ends the lease of a subject that a controller left open; `None` if there is none. The journal is not made if there is none.
 ///
 /// # Errors
 /// As [`end`].
 pub fn end_left_open(
     machine: &dyn Writable,
     state_directory: &str,
-    layer: Layer,
+    subject: &Subject,
 ) -> Result<Option<Reverted>, RevertError> {
-    if open_of(&journal::read_all(machine, state_directory)?, layer).is_none() {
+    if open_of(&journal::read_all(machine, state_directory)?, subject).is_none() {
         return Ok(None);
     }
     let mut journal = Journal::open(machine, state_directory)?;
-    let Some(id) = open_of(journal.changes(), layer).map(|change| change.id) else { return Ok(None) };
+    let Some(id) = open_of(journal.changes(), subject).map(|change| change.id) else { return Ok(None) };
     end_in(&mut journal, id).map(Some)
 }
 
 /// One for each parameter that is ever written, with every value that it may get.
 fn entries(
     machine: &dyn Writable,
+    subject: &Subject,
     originals: Setting,
     settings: &[Setting],
 ) -> Result<Vec<Entry>, LeaseError> {
@@ -268,7 +356,7 @@ fn entries(
         }
         let unfit = |why: &str| LeaseError::Unfit { knob: param.name.to_owned(), why: why.to_owned() };
         let knob = Knob::of_layer(originals.layer(), param.name).ok_or_else(|| unfit("it has no place"))?;
-        let place = knob.place(None).ok_or_else(|| unfit("it has no place in sysfs"))?;
+        let place = knob.place(subject.iothread()).ok_or_else(|| unfit("it has no place in sysfs"))?;
         let found = value::read(machine, &place)?;
         let expected = knob.written(original);
         if found.is_none() {

@@ -5,7 +5,6 @@
 use crate::iothread::{self, IothreadError};
 use crate::libvirt;
 use crate::place::Place;
-use crate::qmp::QmpError;
 use crate::whole_file;
 use dwell_machine::Writable;
 use dwell_machine::parameter::Value;
@@ -120,18 +119,13 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
             let read = || iothread::get(&mut iothread::connect(machine, socket)?, id, property);
             match read() {
                 Ok(value) => Ok(Some(value.to_string())),
-                Err(IothreadError::Qmp(QmpError::Connect { source, .. })) if has_ended(&source) => Ok(None),
+                Err(error) if error.is_gone() => Ok(None),
                 Err(error) => {
                     Err(ValueError::Qemu { what: "read", place: place.clone(), source: Box::new(error) })
                 }
             }
         }
     }
-}
-
-/// No process serves the socket any more.
-fn has_ended(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {

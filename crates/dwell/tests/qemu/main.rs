@@ -2,6 +2,7 @@
 //!
 //! `.ci/qemu` gets what is needed; what is not there makes its tests skip and say why.
 
+mod control;
 mod exact;
 mod guest;
 mod halts;

@@ -2,6 +2,7 @@
 
 use super::apply::tidy;
 use super::{in_state, is_original, is_ours};
+use crate::iothread;
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::Knob;
 use crate::place::Place;
@@ -92,9 +93,13 @@ pub fn revert(
             later.filter(|other| other.entries.iter().any(|e| e.place == entry.place && is_ours(e, found)));
         setting.next_back().map(|other| other.id)
     };
+    let restarted = restarted(machine, &change);
     let back = |entry: &Entry| {
-        let outcome = put_back(machine, entry, force, &by)
-            .unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) });
+        let outcome = match restarted {
+            true => Ok(Outcome::Gone),
+            false => put_back(machine, entry, force, &by),
+        };
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) });
         (entry.place.clone(), entry.original.clone(), outcome)
     };
     let places: Vec<_> = change.entries.iter().rev().map(back).collect();
@@ -106,6 +111,13 @@ pub fn revert(
         journal.save(&done).map_err(|source| RevertError::Unrecorded { id, source })?;
     }
     Ok(Reverted { id, places, complete })
+}
+
+/// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the values of its
+/// command line. What cannot be found out is no; reading the values then fails as well.
+fn restarted(machine: &dyn Writable, change: &Change) -> bool {
+    let Some((process, target)) = change.process.zip(change.plan.iothread.as_ref()) else { return false };
+    iothread::present(machine, target).is_ok_and(|(_, now)| now.is_some_and(|now| now != process))
 }
 
 fn put_back(

@@ -3,11 +3,13 @@
 use super::{STATE, no_wait};
 use dwell_knobs::change::{self, Outcome};
 use dwell_knobs::journal::{self, Journal, State};
-use dwell_knobs::lease::{self, Lease, LeaseError, SetError};
+use dwell_knobs::lease::{self, Lease, LeaseError, SetError, Subject};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_testing::fixture::Fixture;
+
+const GUEST: Subject = Subject::Layer(Layer::Guest);
 
 fn originals() -> Setting {
     Setting::defaults(Layer::Guest, Version::new(6, 18))
@@ -25,7 +27,7 @@ fn settings() -> Vec<Setting> {
 }
 
 fn take(fixture: &Fixture) -> Result<Lease, LeaseError> {
-    Lease::take(&fixture.machine, STATE, originals(), &settings())
+    Lease::take(&fixture.machine, STATE, &GUEST, originals(), &settings())
 }
 
 #[test]
@@ -40,7 +42,7 @@ fn values_come_and_go_and_the_originals_come_back() {
             fixture.value("guest_halt_poll_ns"),
             setting.get("guest_halt_poll_ns").unwrap().to_string()
         );
-        assert_eq!(lease.foreign(&fixture.machine).unwrap(), None);
+        lease.check(&fixture.machine).unwrap();
     }
     // One change, whatever was written.
     let changes = journal::read_all(&fixture.machine, STATE).unwrap();
@@ -66,11 +68,11 @@ fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back()
             let reverted = change::revert(&mut journal, id, false, &mut no_wait).unwrap();
             assert!(reverted.complete);
         } else {
-            let reverted = lease::end_left_open(&fixture.machine, STATE, Layer::Guest).unwrap().unwrap();
+            let reverted = lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap();
             assert_eq!(reverted.id, id);
         }
         assert_eq!(fixture.snapshot(), before);
-        assert!(lease::end_left_open(&fixture.machine, STATE, Layer::Guest).unwrap().is_none());
+        assert!(lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().is_none());
         take(&fixture).unwrap();
     }
 }
@@ -89,7 +91,7 @@ fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     let mut lease = take(&fixture).unwrap();
     lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
     fixture.set("guest_halt_poll_ns", "77777\n");
-    let foreign = lease.foreign(&fixture.machine).unwrap().unwrap();
+    let Err(SetError::Foreign(foreign)) = lease.check(&fixture.machine) else { panic!() };
     assert_eq!((foreign.expected.as_str(), foreign.found.as_deref()), ("20000", Some("77777")));
     assert!(matches!(lease.set(&fixture.machine, &with(0, 0)), Err(SetError::Foreign(_))));
     assert_eq!(fixture.value("guest_halt_poll_shrink"), "1", "nothing is written beside it");
@@ -104,7 +106,7 @@ fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     // Its new value is the original of the next lease.
     let mut own = originals();
     own.set("guest_halt_poll_ns", 77_777).unwrap();
-    Lease::take(&fixture.machine, STATE, own, &settings()).unwrap();
+    Lease::take(&fixture.machine, STATE, &GUEST, own, &settings()).unwrap();
 }
 
 #[test]
@@ -127,7 +129,9 @@ fn what_is_not_leased_cannot_be_restored_or_has_no_effect_is_refused() {
     let host = Setting::defaults(Layer::Host, Version::new(5, 15));
     let mut never = host;
     never.set("halt_poll_ns", 0).unwrap();
-    let error = Lease::take(&old.machine, STATE, host, &[never]).unwrap_err().to_string();
+    let error = Lease::take(&old.machine, STATE, &Subject::Layer(Layer::Host), host, &[never])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("VMs that are created from now on"), "{error}");
     for fixture in [&read_only, &other, &old] {
         assert!(fixture.text("/var/lib/dwell/changes/000001.journal").is_none(), "nothing is in the journal");

@@ -22,6 +22,17 @@ struct File {
     burst: Option<String>,
     on_exit: Option<OnExit>,
     metrics: Option<Address>,
+    /// Of all files together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    qemu: Vec<Qemu>,
+}
+
+/// A QEMU, or qemu-storage-daemon, whose I/O threads are controlled.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Qemu {
+    /// UNIX socket of its monitor, from the root on.
+    pub(super) qmp: String,
 }
 
 /// Whether settings are written.
@@ -57,6 +68,8 @@ pub(super) struct Config {
     pub(super) burst: Nanos,
     pub(super) on_exit: OnExit,
     pub(super) metrics: Address,
+    /// Whose I/O threads are controlled.
+    pub(super) qemus: Vec<Qemu>,
 }
 
 /// The default halt cost, as of `tune` where nothing was measured.
@@ -96,6 +109,7 @@ impl Config {
             burst: Some(format!("{:#}", self.burst)),
             on_exit: Some(self.on_exit),
             metrics: Some(self.metrics.clone()),
+            qemu: self.qemus.clone(),
         })
     }
 }
@@ -130,6 +144,7 @@ impl File {
             burst: self.burst.or(before.burst),
             on_exit: self.on_exit.or(before.on_exit),
             metrics: self.metrics.or(before.metrics),
+            qemu: before.qemu.into_iter().chain(self.qemu).collect(),
         }
     }
 
@@ -143,8 +158,10 @@ impl File {
         let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
         let four = Nanos(halt_cost.get().saturating_mul(4));
         let layer = |name: &String| match Layer::from_name(name) {
-            Some(layer @ (Layer::Host | Layer::Guest)) => Ok(layer),
-            _ => Err(anyhow::anyhow!("layers: `{name}` is not one that can be controlled: host, guest")),
+            Some(layer @ (Layer::Host | Layer::Guest | Layer::Iothread)) => Ok(layer),
+            _ => Err(anyhow::anyhow!(
+                "layers: `{name}` is not one that can be controlled: host, guest, iothread"
+            )),
         };
         let config = Config {
             mode: self.mode.unwrap_or(Mode::Advise),
@@ -156,7 +173,13 @@ impl File {
             burst: time("burst", self.burst.as_ref(), BURST)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
+            qemus: self.qemu,
         };
+        for (number, Qemu { qmp }) in config.qemus.iter().enumerate() {
+            ensure!(qmp.starts_with('/'), "qemu: the socket {qmp} is not a path from the root on");
+            let before = config.qemus.iter().take(number);
+            ensure!(before.clone().all(|other| other.qmp != *qmp), "qemu: the socket {qmp} is given twice");
+        }
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
         ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
@@ -177,6 +200,7 @@ mod tests {
             halt_cost: Nanos(12_500),
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
+            qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
             ..Config::read(None).unwrap()
         };
         for config in [Config::read(None).unwrap(), config] {
@@ -194,11 +218,17 @@ mod tests {
         let drop_in =
             |name: &str, text: &str| fs::write(folder.path().join("control.toml.d").join(name), text);
         drop_in("10-a.toml", "mode = \"active\"\nhalt_cost = \"5us\"\n").unwrap();
-        drop_in("20-b.toml", "halt_cost = \"7us\"\non_exit = \"keep\"\n").unwrap();
+        drop_in("20-b.toml", "halt_cost = \"7us\"\non_exit = \"keep\"\n[[qemu]]\nqmp = \"/run/b\"\n")
+            .unwrap();
+        drop_in("21-c.toml", "[[qemu]]\nqmp = \"/run/c\"\n").unwrap();
         drop_in("30-c.conf", "not read").unwrap();
         let config = Config::read(Some(&file)).unwrap();
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(7_000), Nanos(28_000)));
         assert_eq!((config.mode, config.on_exit), (Mode::Active, OnExit::Keep));
+        assert_eq!(
+            config.qemus.iter().map(|qemu| qemu.qmp.as_str()).collect::<Vec<_>>(),
+            ["/run/b", "/run/c"]
+        );
         assert_eq!((config.layers, config.period), (vec![Layer::Guest], PERIOD));
     }
 
@@ -214,6 +244,8 @@ mod tests {
         assert!(error("mode = \"on\"").contains("`advise` or `active`"));
         assert!(error("halt_cost = \"long\"").contains("halt_cost: `long`"));
         assert!(error("layers = [\"timer\"]").contains("host, guest"));
+        assert!(error("[[qemu]]\nqmp = \"vm.qmp\"").contains("not a path from the root on"));
+        assert!(error("[[qemu]]\nqmp = \"/a\"\n[[qemu]]\nqmp = \"/a\"").contains("given twice"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));
         assert_eq!(Config::read(None).unwrap().mode, Mode::Advise);

@@ -1,6 +1,7 @@
 //! The controller on a machine.
 
 use super::config::{Config, Mode, OnExit};
+use super::iothread::{self, IothreadSource, Look, Trouble};
 use super::metrics::{OfLayer, Published, Reason, Snapshot, Tally, cpu_time};
 use super::notify::Manager;
 use super::observe::Source;
@@ -10,10 +11,11 @@ use super::words;
 use crate::failure::{Answer, Outcome};
 use crate::output;
 use anyhow::{Context, anyhow, bail, ensure};
-use dwell_control::{Change, Controller, Terms};
+use dwell_control::{Change, Controller, Observed, Terms};
 use dwell_knobs::change::{self, Reverted};
 use dwell_knobs::journal;
-use dwell_knobs::lease::{self, Lease, SetError};
+use dwell_knobs::lease::{self, Lease, SetError, Subject};
+use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_machine::{Cpuidle, Machine, Sysroot, Writable, kernel, parameter};
 use dwell_policy::param::{self, Setting};
@@ -33,6 +35,8 @@ use std::time::{Duration, Instant};
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often a layer that was given up is looked at.
 const GIVEN_UP: Duration = Duration::from_secs(1);
+/// How often a QEMU that does not answer is tried.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where and how to control.
 pub(super) struct Task<'a> {
@@ -80,6 +84,7 @@ struct Control<'a> {
     config: Config,
     begun: Instant,
     layers: Vec<Layered>,
+    qemus: Vec<Qemu>,
     /// Readable after a write to a parameter.
     writes: Option<OwnedFd>,
     metrics: Metrics,
@@ -102,9 +107,24 @@ impl Metrics {
     }
 }
 
-/// Control of one layer.
+/// A QEMU whose I/O threads are controlled while it is there.
+struct Qemu {
+    socket: String,
+    state: QemuState,
+}
+
+enum QemuState {
+    /// It is tried again then; whether it was said why.
+    Waiting(Instant, bool),
+    /// Its I/O threads are among the layers.
+    Here,
+    /// They are, and it does not answer.
+    Lost(String),
+}
+
+/// Control of one layer, or of one I/O thread.
 struct Layered {
-    layer: Layer,
+    subject: Subject,
     controller: Controller,
     source: Source,
     lease: Option<Lease>,
@@ -123,43 +143,160 @@ impl<'a> Control<'a> {
         begun: Instant,
         metrics: Metrics,
     ) -> anyhow::Result<Control<'a>> {
-        let layers = match config.layers.is_empty() {
-            true => here(machine)?,
+        let asked = |layer| config.layers.is_empty() || config.layers.contains(&layer);
+        let qemus = || config.qemus.iter().filter(|_| asked(Layer::Iothread));
+        let mut layers = match config.layers.is_empty() {
+            true => here(machine, qemus().next().is_some())?,
             false => config.layers.clone(),
         };
+        layers.retain(|layer| *layer != Layer::Iothread);
+        ensure!(
+            !config.layers.contains(&Layer::Iothread) || !config.qemus.is_empty(),
+            "the layer iothread needs the monitor of a QEMU: --qmp SOCKET, or [[qemu]] in the configuration"
+        );
+        let waiting = |qemu: &super::config::Qemu| Qemu {
+            socket: qemu.qmp.clone(),
+            state: QemuState::Waiting(begun, false),
+        };
+        let qemus = qemus().map(waiting).collect();
         let mut control =
-            Control { machine, state_directory, config, begun, layers: vec![], writes: None, metrics };
+            Control { machine, state_directory, config, begun, layers: vec![], qemus, writes: None, metrics };
         for layer in layers {
-            let layered = control.layered(layer)?;
-            say(
-                layer,
-                &match control.config.mode {
-                    Mode::Advise => {
-                        format!("advises only; the setting in force is {}", layered.controller.originals())
-                    }
-                    Mode::Active => format!("controls; the originals are {}", layered.controller.originals()),
-                },
-            );
-            control.layers.push(layered);
+            let layered = control.layered(&Subject::Layer(layer))?;
+            control.take_up(layered);
         }
+        control.end_of_other_qemus()?;
+        control.meet_qemus()?;
         control.writes = control.watch_writes();
         Ok(control)
     }
 
-    fn layered(&self, layer: Layer) -> anyhow::Result<Layered> {
+    fn take_up(&mut self, layered: Layered) {
+        let originals = layered.controller.originals();
+        let line = match self.config.mode {
+            Mode::Advise => format!("advises only; the setting in force is {originals}"),
+            Mode::Active => format!("controls; the originals are {originals}"),
+        };
+        say(&layered.subject, &line);
+        self.layers.push(layered);
+    }
+
+    /// Ends the leases that a killed controller left of QEMUs that are no longer to be controlled.
+    fn end_of_other_qemus(&self) -> anyhow::Result<()> {
+        if self.config.mode == Mode::Advise {
+            return Ok(());
+        }
+        let is_other = |subject: &Subject| {
+            let socket = subject.iothread().map(|target| &target.socket);
+            socket.is_some_and(|socket| self.qemus.iter().all(|qemu| qemu.socket != *socket))
+        };
+        end_left_open(self.machine, self.state_directory, is_other)
+    }
+
+    /// Takes up the I/O threads of QEMUs that answer, and parts from those of QEMUs that do not.
+    fn meet_qemus(&mut self) -> anyhow::Result<()> {
+        for at in 0..self.qemus.len() {
+            if let QemuState::Lost(why) = &self.qemus[at].state {
+                let why = why.clone();
+                self.part_from(at, &why)?;
+            }
+            let QemuState::Waiting(next, told) = self.qemus[at].state else { continue };
+            if Instant::now() < next {
+                continue;
+            }
+            let socket = self.qemus[at].socket.clone();
+            match self.threads_of(&socket) {
+                Ok(layers) => {
+                    layers.into_iter().for_each(|layered| self.take_up(layered));
+                    self.qemus[at].state = QemuState::Here;
+                }
+                Err(error) => {
+                    if !told {
+                        say_of_iothreads(&format!("waiting for the QEMU at {socket}: {error:#}"));
+                    }
+                    self.qemus[at].state = QemuState::Waiting(Instant::now() + TRY_AGAIN, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn threads_of(&self, socket: &str) -> anyhow::Result<Vec<Layered>> {
+        let mut layers = vec![];
+        for found in iothread::find(self.machine, socket)? {
+            match self.layered(&found.subject) {
+                Ok(layered) => layers.push(layered),
+                Err(error) => {
+                    // All of them or none.
+                    for lease in layers.into_iter().filter_map(|layered: Layered| layered.lease) {
+                        lease::end(self.machine, self.state_directory, lease.id())?;
+                    }
+                    return Err(error.context(found.subject.to_string()));
+                }
+            }
+        }
+        Ok(layers)
+    }
+
+    /// Ends the leases of a QEMU that does not answer. Where it runs nevertheless, they stay open, and are ended when it answers.
+    fn part_from(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
+        let socket = self.qemus[at].socket.clone();
+        say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
+        self.qemus[at].state = QemuState::Waiting(Instant::now(), true);
+        let is_of =
+            |layered: &mut Layered| layered.subject.iothread().is_some_and(|target| target.socket == socket);
+        for parted in self.layers.extract_if(.., is_of) {
+            let Some(lease) = parted.lease else { continue };
+            let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
+            if reverted.complete {
+                told_of(&parted.subject, "", &reverted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What has become of a layer that could not be observed or set.
+    fn trouble(&mut self, at: usize, trouble: Trouble) -> anyhow::Result<()> {
+        match (trouble, self.layers[at].subject.iothread()) {
+            (Trouble::Lost(why), Some(target)) => {
+                for qemu in self.qemus.iter_mut().filter(|qemu| qemu.socket == target.socket) {
+                    qemu.state = QemuState::Lost(why.clone());
+                }
+                Ok(())
+            }
+            (Trouble::Lost(why), None) => self.give_up(at, Reason::Failed, &why),
+            (Trouble::Other(error), _) => {
+                let foreign = error.downcast_ref().is_some_and(|error| matches!(error, SetError::Foreign(_)));
+                let reason = if foreign { Reason::Foreign } else { Reason::Failed };
+                self.give_up(at, reason, &format!("{error:#}"))
+            }
+        }
+    }
+
+    /// Whether it is of a QEMU that does not answer.
+    fn is_lost(&self, at: usize) -> bool {
+        let target = self.layers[at].subject.iothread();
+        target.is_some_and(|target| {
+            let is_lost =
+                |qemu: &Qemu| qemu.socket == target.socket && matches!(qemu.state, QemuState::Lost(_));
+            self.qemus.iter().any(is_lost)
+        })
+    }
+
+    fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
         let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, burst, .. } = self.config;
         let (machine, state) = (self.machine, self.state_directory);
         match mode {
             Mode::Active => {
-                let left = lease::end_left_open(machine, state, layer)?;
+                let left = lease::end_left_open(machine, state, subject)?;
                 if let Some(reverted) = left {
-                    told_of(layer, "a controller that was killed had left its setting; ", &reverted)?;
+                    told_of(subject, "a controller that was killed had left its setting; ", &reverted)?;
                 }
             }
             Mode::Advise => {
-                if let Some(open) = lease::open_of(&journal::read_all(machine, state)?, layer) {
+                if let Some(open) = lease::open_of(&journal::read_all(machine, state)?, subject) {
                     say(
-                        layer,
+                        subject,
                         &format!(
                             "a controller was killed and its setting is still in force; `dwell revert {}` restores the originals",
                             open.id
@@ -168,23 +305,39 @@ impl<'a> Control<'a> {
                 }
             }
         }
-        let originals = setting(machine, layer)?;
+        let (originals, source) = match subject {
+            Subject::Layer(layer) => {
+                (setting(machine, *layer)?, Source::new(machine, *layer, late, burst, halt_cost)?)
+            }
+            Subject::Iothread(target) => {
+                let found = iothread::find_one(machine, target)?;
+                let source = IothreadSource::new(target.clone(), found.thread, burst, halt_cost);
+                (found.setting, Source::Iothread(Box::new(source)))
+            }
+        };
         let terms = Terms { late, longest_window, period, ..Terms::at(halt_cost) };
         let mut controller = Controller::new(originals, terms)?;
-        let source = Source::new(machine, layer, late, burst, halt_cost)?;
         let lease = match mode {
-            Mode::Active => Some(Lease::take(machine, state, originals, controller.candidates())?),
+            Mode::Active => Some(Lease::take(machine, state, subject, originals, controller.candidates())?),
             Mode::Advise => None,
         };
         controller.start(self.now_ns());
         let tally = Tally::default();
-        Ok(Layered { layer, controller, source, lease, given_up: None, advised: None, tally })
+        Ok(Layered {
+            subject: subject.clone(),
+            controller,
+            source,
+            lease,
+            given_up: None,
+            advised: None,
+            tally,
+        })
     }
 
     /// A layer as at its start, but what it did is kept.
     fn layered_again(&self, at: usize) -> anyhow::Result<Layered> {
         let before = &self.layers[at];
-        Ok(Layered { tally: before.tally.clone(), ..self.layered(before.layer)? })
+        Ok(Layered { tally: before.tally.clone(), ..self.layered(&before.subject)? })
     }
 
     fn now_ns(&self) -> u64 {
@@ -195,7 +348,8 @@ impl<'a> Control<'a> {
     fn watch_writes(&self) -> Option<OwnedFd> {
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
         for place in self.layers.iter().filter_map(|layered| layered.lease.as_ref()).flat_map(Lease::places) {
-            let path: PathBuf = self.machine.path(&place.to_string());
+            let Place::Parameter(path) = place else { continue };
+            let path: PathBuf = self.machine.path(path);
             inotify::add_watch(&watch, path, inotify::WatchFlags::MODIFY).ok()?;
         }
         Some(watch)
@@ -238,6 +392,7 @@ impl<'a> Control<'a> {
                 return Ok(());
             }
             self.look_for_foreign_writes()?;
+            self.meet_qemus()?;
             self.decide()?;
             if self.metrics.server.is_some() {
                 self.metrics.published.publish(self.snapshot());
@@ -286,11 +441,11 @@ impl<'a> Control<'a> {
                 self.finish()?;
                 let published = self.metrics.published.clone();
                 let metrics = Metrics { published, server: self.metrics.server.take() };
-                let did: Vec<(Layer, Tally)> =
-                    self.layers.drain(..).map(|layered| (layered.layer, layered.tally)).collect();
+                let did: Vec<(Subject, Tally)> =
+                    self.layers.drain(..).map(|layered| (layered.subject, layered.tally)).collect();
                 *self = Control::begin(self.machine, self.state_directory, config, self.begun, metrics)?;
-                for (layer, tally) in did {
-                    if let Some(layered) = self.layers.iter_mut().find(|layered| layered.layer == layer) {
+                for (subject, tally) in did {
+                    if let Some(layered) = self.layers.iter_mut().find(|layered| layered.subject == subject) {
                         layered.tally = tally;
                     }
                 }
@@ -309,7 +464,10 @@ impl<'a> Control<'a> {
         }
         if any {
             for at in 0..self.layers.len() {
-                self.give_up_if_foreign(at)?;
+                // No event tells of a write to a QEMU.
+                if self.layers[at].subject.iothread().is_none() {
+                    self.give_up_if_foreign(at)?;
+                }
             }
         }
         Ok(())
@@ -317,24 +475,21 @@ impl<'a> Control<'a> {
 
     fn give_up_if_foreign(&mut self, at: usize) -> anyhow::Result<()> {
         let lease = self.layers[at].lease.as_ref();
-        match lease.map(|lease| lease.foreign(self.machine)) {
-            Some(Ok(Some(foreign))) => {
-                self.give_up(at, Reason::Foreign, &SetError::Foreign(foreign).to_string())
-            }
-            Some(Err(error)) => self.give_up(at, Reason::Failed, &format!("{:#}", anyhow!(error))),
+        match lease.map(|lease| lease.check(self.machine)) {
+            Some(Err(error)) => self.trouble(at, error.into()),
             _ => Ok(()),
         }
     }
 
     /// Restores the originals of a layer, except values written by another program, and does not control the layer any more.
     fn give_up(&mut self, at: usize, reason: Reason, why: &str) -> anyhow::Result<()> {
-        let layer = self.layers[at].layer;
+        let subject = self.layers[at].subject.clone();
         self.layers[at].tally.reason(reason);
-        say(layer, &format!("control ends until `dwell control resume`: {why}"));
+        say(&subject, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         if let Some(lease) = self.layers[at].lease.take() {
             let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
-            told_of(layer, "", &reverted)?;
+            told_of(&subject, "", &reverted)?;
         }
         Ok(())
     }
@@ -342,7 +497,8 @@ impl<'a> Control<'a> {
     fn decide(&mut self) -> anyhow::Result<()> {
         for at in 0..self.layers.len() {
             let layered = &self.layers[at];
-            if layered.given_up.is_none() && layered.controller.next_at_ns() <= self.now_ns() {
+            let due = layered.given_up.is_none() && layered.controller.next_at_ns() <= self.now_ns();
+            if due && !self.is_lost(at) {
                 let before = cpu_time();
                 self.decide_one(at)?;
                 let spent = cpu_time().saturating_sub(before);
@@ -355,17 +511,16 @@ impl<'a> Control<'a> {
     }
 
     fn decide_one(&mut self, at: usize) -> anyhow::Result<()> {
-        self.give_up_if_foreign(at)?;
-        if self.layers[at].given_up.is_some() {
+        if self.layers[at].source.is_to_be_checked() {
+            match self.config.mode {
+                Mode::Active => self.give_up_if_foreign(at)?,
+                Mode::Advise => self.follow_the_setting(at)?,
+            }
+        }
+        if self.layers[at].given_up.is_some() || self.is_lost(at) {
             return Ok(());
         }
-        if self.config.mode == Mode::Advise {
-            self.follow_the_setting(at)?;
-        }
-        let observed = match self.layers[at].source.observe(self.machine) {
-            Ok(observed) => observed,
-            Err(error) => return self.give_up(at, Reason::Failed, &format!("{error:#}")),
-        };
+        let Some(observed) = self.look(at)? else { return Ok(()) };
         let now_ns = self.now_ns();
         let layered = &mut self.layers[at];
         layered.tally.decisions += 1;
@@ -378,10 +533,41 @@ impl<'a> Control<'a> {
         }
     }
 
+    /// What was seen; `None` if nothing of it decides.
+    fn look(&mut self, at: usize) -> anyhow::Result<Option<Vec<Observed>>> {
+        let now_ns = self.now_ns();
+        let Layered { source, controller, lease, .. } = &mut self.layers[at];
+        let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
+            Ok(Look::Episodes(observed)) => return Ok(Some(observed)),
+            Ok(Look::Nothing { quiet }) => quiet,
+            Ok(Look::Polls { told }) => {
+                if !told {
+                    let what = "no advice: it polls, and what ends while it polls cannot be seen; with --mode active                                 it is made not to for short times";
+                    say(&self.layers[at].subject, what);
+                }
+                true
+            }
+            Err(trouble) => {
+                self.trouble(at, trouble)?;
+                return Ok(None);
+            }
+        };
+        let now_ns = self.now_ns();
+        self.layers[at].controller.postpone(now_ns, quiet);
+        Ok(None)
+    }
+
     /// Without control the setting may be changed by anybody: advice is over the one in force.
     fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
         let layered = &self.layers[at];
-        if setting(self.machine, layered.layer)? != layered.controller.originals() {
+        let now = match &layered.subject {
+            Subject::Layer(layer) => setting(self.machine, *layer)?,
+            Subject::Iothread(target) => match iothread::find_one(self.machine, target) {
+                Ok(found) => found.setting,
+                Err(error) => return self.trouble(at, Trouble::Lost(format!("{error:#}"))),
+            },
+        };
+        if now != layered.controller.originals() {
             self.layers[at] = self.layered_again(at)?;
         }
         Ok(())
@@ -398,8 +584,7 @@ impl<'a> Control<'a> {
             layered.tally.reason(reason);
             layered.tally.changes += 1;
             layered.tally.last = Some(line.clone());
-            let layer = layered.layer;
-            say(layer, &format!("advice: {line}"));
+            say(&layered.subject, &format!("advice: {line}"));
         }
         Ok(())
     }
@@ -409,11 +594,7 @@ impl<'a> Control<'a> {
         let layered = &mut self.layers[at];
         let Some(lease) = &mut layered.lease else { return Ok(()) };
         if let Err(error) = lease.set(self.machine, &change.to) {
-            let reason = match error {
-                SetError::Foreign(_) => Reason::Foreign,
-                _ => Reason::Failed,
-            };
-            return self.give_up(at, reason, &format!("{:#}", anyhow!(error)));
+            return self.trouble(at, error.into());
         }
         layered.controller.changed(change);
         if layered.controller.status(change.at_ns).untrusted.is_some() {
@@ -423,8 +604,7 @@ impl<'a> Control<'a> {
         layered.tally.changes += 1;
         layered.tally.writes += change.writes() as u64;
         layered.tally.last = Some(line.clone());
-        let layer = layered.layer;
-        say(layer, &line);
+        say(&layered.subject, &line);
         Ok(())
     }
 
@@ -439,7 +619,7 @@ impl<'a> Control<'a> {
                 (None, Mode::Active) => "controls",
             };
             let (lost, tally) = (layered.source.lost(), layered.tally.clone());
-            OfLayer { layer: layered.layer, state, present: status.present, lost, tally }
+            OfLayer { subject: layered.subject.clone(), state, present: status.present, lost, tally }
         };
         Snapshot { layers: self.layers.iter().map(of).collect() }
     }
@@ -448,7 +628,9 @@ impl<'a> Control<'a> {
         let (now, snapshot) = (self.now_ns(), self.snapshot());
         let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
             let mut status = json!({
-                "layer": layered.layer.name(),
+                "layer": layered.subject.layer().name(),
+                "qmp": layered.subject.iothread().map(|target| &target.socket),
+                "iothread": layered.subject.iothread().map(|target| &target.id),
                 "state": state,
                 "why": layered.given_up,
                 "change": layered.lease.as_ref().map(Lease::id),
@@ -468,6 +650,7 @@ impl<'a> Control<'a> {
             "for_s": self.begun.elapsed().as_secs_f64(),
             "halt_cost_ns": self.config.halt_cost.get(),
             "metrics": self.metrics.server.as_ref().map(|server| server.address().to_string()),
+            "waiting_for": self.qemus.iter().filter(|qemu| !matches!(qemu.state, QemuState::Here)).map(|qemu| &qemu.socket).collect::<Vec<_>>(),
             "layers": self.layers.iter().zip(&snapshot.layers).map(of).collect::<Vec<_>>(),
         })
     }
@@ -476,17 +659,17 @@ impl<'a> Control<'a> {
     fn resume(&mut self) -> Value {
         let mut resumed = vec![];
         for at in 0..self.layers.len() {
-            let layer = self.layers[at].layer;
+            let subject = self.layers[at].subject.clone();
             if self.layers[at].given_up.is_none() {
                 continue;
             }
             match self.layered_again(at) {
                 Ok(layered) => {
-                    say(layer, &format!("resumed; the originals are {}", layered.controller.originals()));
+                    say(&subject, &format!("resumed; the originals are {}", layered.controller.originals()));
                     self.layers[at] = layered;
-                    resumed.push(layer.name());
+                    resumed.push(subject.to_string());
                 }
-                Err(error) => return json!({ "error": format!("{}: {error:#}", layer.name()) }),
+                Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
             }
         }
         self.writes = self.watch_writes();
@@ -497,17 +680,17 @@ impl<'a> Control<'a> {
     fn finish(&mut self) -> anyhow::Result<()> {
         let mut failed = Ok(());
         for at in 0..self.layers.len() {
-            let layer = self.layers[at].layer;
+            let subject = self.layers[at].subject.clone();
             let Some(lease) = self.layers[at].lease.take() else { continue };
             if self.config.on_exit == OnExit::Keep {
                 say(
-                    layer,
+                    &subject,
                     &format!("the setting stays; `dwell revert {}` restores the originals", lease.id()),
                 );
                 continue;
             }
             let ended = lease::end(self.machine, self.state_directory, lease.id());
-            let told = ended.map_err(Into::into).and_then(|reverted| told_of(layer, "", &reverted));
+            let told = ended.map_err(Into::into).and_then(|reverted| told_of(&subject, "", &reverted));
             failed = failed.and(told);
         }
         failed
@@ -523,8 +706,8 @@ impl Drop for Control<'_> {
     }
 }
 
-/// The layers that can be controlled here.
-fn here(machine: &dyn Machine) -> anyhow::Result<Vec<Layer>> {
+/// The layers that can be controlled here; there have to be some unless there are `others`.
+fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<Layer>> {
     let mut layers = vec![];
     if Cpuidle::read(machine).haltpoll_decides() {
         layers.push(Layer::Guest);
@@ -532,7 +715,7 @@ fn here(machine: &dyn Machine) -> anyhow::Result<Vec<Layer>> {
     if machine.exists(&parameter::path(&param::table(Layer::Host)[0])) && machine.exists("/dev/kvm") {
         layers.push(Layer::Host);
     }
-    if layers.is_empty() {
+    if layers.is_empty() && !others {
         bail!(
             "nothing can be controlled here: the haltpoll governor is not in use, and kvm is not loaded; `dwell doctor` has more"
         );
@@ -566,26 +749,43 @@ pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
             socket::ask(&directory(machine, state_directory), Ask::Status).is_err(),
             "a controller runs and holds its lease; end it: dwell control stop"
         );
-        for layer in Layer::ALL {
-            if let Some(reverted) = lease::end_left_open(machine, state_directory, layer)? {
-                told_of(layer, "", &reverted)?;
-            }
-        }
+        end_left_open(machine, state_directory, |_| true)?;
     }
     Ok(Answer::Yes)
 }
 
+/// Ends the leases that controllers have left open, as many as can be ended.
+fn end_left_open(
+    machine: &Sysroot,
+    state_directory: &str,
+    which: impl Fn(&Subject) -> bool,
+) -> anyhow::Result<()> {
+    let changes = journal::read_all(machine, state_directory)?;
+    let mut failed = Ok(());
+    for subject in lease::open(&changes).map(Subject::of).filter(which) {
+        let ended = lease::end_left_open(machine, state_directory, &subject).map_err(Into::into);
+        let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(&subject, "", &it)));
+        failed = failed.and(told);
+    }
+    failed
+}
+
 /// A line on stdout; a closed pipe is no error.
-fn say(layer: Layer, what: &str) {
-    let _ = output::text(&format!("{}: {what}\n", layer.name()));
+fn say(subject: &Subject, what: &str) {
+    let _ = output::text(&format!("{subject}: {what}\n"));
+}
+
+/// The same of a QEMU.
+fn say_of_iothreads(what: &str) {
+    let _ = output::text(&format!("{}: {what}\n", Layer::Iothread.name()));
 }
 
 /// Prints what the end of a lease has restored.
-fn told_of(layer: Layer, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
+fn told_of(subject: &Subject, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
     for (place, original, outcome) in &reverted.places {
         if let change::Outcome::LeftAlone { found, .. } = outcome {
             say(
-                layer,
+                subject,
                 &format!(
                     "{place} is {}, which another program has set, and is left alone; the original was {}",
                     shown(found.as_deref()),
@@ -596,11 +796,17 @@ fn told_of(layer: Layer, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
     }
     ensure!(
         reverted.complete,
-        "{}: {why}some originals could not be restored; `dwell revert {}` tries again",
-        layer.name(),
+        "{subject}: {why}some originals could not be restored; `dwell revert {}` tries again",
         reverted.id
     );
-    say(layer, &format!("{why}the originals are in force again"));
+    let gone = reverted.places.iter().any(|(_, _, outcome)| matches!(outcome, change::Outcome::Gone));
+    let outcome = match (subject, gone) {
+        (Subject::Iothread(_), true) => {
+            "its QEMU has ended or was started anew, and there is nothing to restore"
+        }
+        _ => "the originals are in force again",
+    };
+    say(subject, &format!("{why}{outcome}"));
     Ok(())
 }
 

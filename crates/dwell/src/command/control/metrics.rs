@@ -5,7 +5,8 @@
 
 use super::observe::Source;
 use dwell_control::{Cause, Seen};
-use dwell_policy::Layer;
+use dwell_knobs::knob::IothreadTarget;
+use dwell_knobs::lease::Subject;
 use dwell_policy::param::{Setting, Unit};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -148,7 +149,7 @@ impl Tally {
 /// One layer at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct OfLayer {
-    pub(super) layer: Layer,
+    pub(super) subject: Subject,
     pub(super) state: &'static str,
     pub(super) present: Setting,
     pub(super) lost: u64,
@@ -231,7 +232,10 @@ impl Snapshot {
     fn layers(&self, of: impl Fn(&OfLayer) -> Vec<(Labels, f64)>) -> Samples {
         let one = |layer: &OfLayer| {
             let named = |(labels, value)| {
-                let mut all = vec![("layer", layer.layer.name().to_owned())];
+                let mut all = vec![("layer", layer.subject.layer().name().to_owned())];
+                if let Some(IothreadTarget { socket, id, .. }) = layer.subject.iothread() {
+                    all.extend([("qmp", socket.clone()), ("iothread", id.clone())]);
+                }
                 all.extend::<Labels>(labels);
                 (all, value)
             };
@@ -404,8 +408,8 @@ pub(super) fn cpu_time() -> Duration {
 mod tests {
     use super::*;
     use dwell_control::Costs;
-    use dwell_policy::Nanos;
     use dwell_policy::version::Version;
+    use dwell_policy::{Layer, Nanos};
     use dwell_replay::Counts;
     use dwell_testing::{open_metrics, say};
 
@@ -430,7 +434,8 @@ mod tests {
         tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &source.unwrap());
         let present = Setting::defaults(Layer::Host, Version::new(6, 18));
         let published = Published::new();
-        let layers = vec![OfLayer { layer: Layer::Host, state: "rests", present, lost: 5, tally }];
+        let layers =
+            vec![OfLayer { subject: Subject::Layer(Layer::Host), state: "rests", present, lost: 5, tally }];
         published.publish(Snapshot { layers });
         published
     }

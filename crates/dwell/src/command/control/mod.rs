@@ -1,9 +1,11 @@
 //! `dwell control`: its parts.
 //!
-//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees, a [`socket`] to be
-//! asked through and the service manager to [`notify`]. [`metrics`] are its figures, which [`serve`] serves over HTTP. [`words`] has the line of a change.
+//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees of CPUs and VMs and [`iothread`]
+//! of I/O threads, a [`socket`] to be asked through and the service manager to [`notify`]. [`metrics`] are its figures, which
+//! [`serve`] serves over HTTP. [`words`] has the line of a change.
 
 mod config;
+mod iothread;
 mod live;
 mod metrics;
 mod notify;
@@ -18,9 +20,9 @@ use crate::model::{ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use crate::state::StateArgs;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use config::{Config, Mode};
-use dwell_policy::Nanos;
+use dwell_policy::{Layer, Nanos};
 pub(crate) use observe::histograms;
 use replay::Observe;
 use socket::Ask;
@@ -39,12 +41,16 @@ use std::path::PathBuf;
 /// too; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
 /// control of its layer ends until `dwell control resume`. SIGHUP rereads the configuration.
 ///
+/// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each for itself; --mode
+/// active makes them not poll for short times, to see their episodes. A QEMU that is not there is waited for.
+///
 /// With --replay the same code runs over a recording, and prints each change with its reason and what it gained.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
     after_help = "Example: dwell control --replay recordings/guest-redis_poisson5k.parquet --halt-cost 20us\n\
-                        Example: dwell control --mode active --layer guest --halt-cost 20us"
+                        Example: dwell control --mode active --layer guest --halt-cost 20us\n\
+                        Example: dwell control --mode active --layer iothread --qmp /run/vm.qmp"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -64,6 +70,11 @@ pub(crate) struct Args {
     /// Check the configuration, print it and exit
     #[arg(long)]
     check: bool,
+    /// UNIX socket of the monitor (QMP) of a QEMU whose I/O threads are controlled
+    ///
+    /// May be given several times; those of the configuration are controlled as well.
+    #[arg(long, value_name = "SOCKET")]
+    qmp: Vec<PathBuf>,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Nanos>,
@@ -135,13 +146,19 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     if let Some(latency) = args.model.wakeup_latency {
         config.wakeup_latency = latency;
     }
+    for qmp in &args.qmp {
+        let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;
+        let qmp = path.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned();
+        config.qemus.retain(|qemu| qemu.qmp != qmp);
+        config.qemus.push(config::Qemu { qmp });
+    }
     match args.model.layer {
         None => {}
-        Some(Whose::One(layer @ (dwell_policy::Layer::Guest | dwell_policy::Layer::Host))) => {
-            config.layers = vec![layer];
+        Some(Whose::One(layer @ (Layer::Guest | Layer::Host | Layer::Iothread))) => {
+            config.layers = vec![layer]
         }
         Some(other) => {
-            bail!("--layer {}: a machine is controlled at the layers guest and host", other.name())
+            bail!("--layer {}: a machine is controlled at the layers guest, host and iothread", other.name())
         }
     }
     Ok(config)

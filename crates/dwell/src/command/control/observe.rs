@@ -1,10 +1,12 @@
 //! What is seen of the idlers of a machine, period by period.
 
+use super::iothread::{IothreadSource, Look, Trouble};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
-use dwell_control::{Episode, Histograms, Observed};
-use dwell_machine::Machine;
+use dwell_control::{Controller, Episode, Histograms, Observed};
+use dwell_knobs::lease::Lease;
+use dwell_machine::{Machine, Sysroot};
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Counts, Span};
 use dwell_stats::SplitMix64;
@@ -26,6 +28,8 @@ pub(super) enum Source {
     Host(Box<Host>),
     /// Counters of cpuidle, and bursts of the recorder.
     Guest(Guest),
+    /// Bursts of the recorder of an I/O thread.
+    Iothread(Box<IothreadSource>),
 }
 
 impl Source {
@@ -66,14 +70,31 @@ impl Source {
         match self {
             Source::Host(_) => 0,
             Source::Guest(guest) => guest.lost,
+            Source::Iothread(thread) => thread.lost,
         }
     }
 
-    /// What was seen since the last call. A source of bursts takes as long as a burst.
-    pub(super) fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
+    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the setting is changed for a
+    /// burst, if there is a lease.
+    pub(super) fn observe(
+        &mut self,
+        machine: &Sysroot,
+        controller: &mut Controller,
+        lease: Option<&mut Lease>,
+        now_ns: u64,
+    ) -> Result<Look, Trouble> {
         match self {
-            Source::Host(host) => host.observe(),
-            Source::Guest(guest) => guest.observe(machine),
+            Source::Host(host) => host.observe().map(Look::Episodes).map_err(Trouble::Other),
+            Source::Guest(guest) => guest.observe(machine).map(Look::Episodes).map_err(Trouble::Other),
+            Source::Iothread(thread) => thread.observe(machine, controller, lease, now_ns),
+        }
+    }
+
+    /// Whether values are to be compared with those written: those of a QEMU are not at each decision.
+    pub(super) fn is_to_be_checked(&mut self) -> bool {
+        match self {
+            Source::Host(_) | Source::Guest(_) => true,
+            Source::Iothread(thread) => thread.is_to_be_checked(),
         }
     }
 }

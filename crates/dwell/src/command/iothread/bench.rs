@@ -234,11 +234,7 @@ impl Live {
 
     /// Requests served so far by all block devices.
     fn requests(&mut self) -> anyhow::Result<u64> {
-        let answer = self.monitor.execute("query-blockstats", None)?;
-        let devices = answer.as_array().context("query-blockstats did not return a list")?;
-        let count = |device: &serde_json::Value, name: &str| device["stats"][name].as_u64().unwrap_or(0);
-        let kinds = ["rd_operations", "wr_operations", "flush_operations", "unmap_operations"];
-        Ok(devices.iter().flat_map(|device| kinds.map(|name| count(device, name))).sum())
+        Ok(iothread::requests(&mut self.monitor, None)?)
     }
 
     fn read(&mut self) -> anyhow::Result<Reading> {
