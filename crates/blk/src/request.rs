@@ -113,12 +113,23 @@ pub struct Request {
     pub status: GuestAddress,
     /// Kept for its allocation.
     spare: Vec<Range>,
+    /// The ranges as the driver wrote them, as far as they are read.
+    range_bytes: Vec<u8>,
 }
 
 impl Default for Request {
     fn default() -> Request {
         let (kind, status) = (Kind::Other(u32::MAX), GuestAddress(0));
-        Request { kind, sector: 0, data: vec![], bytes: 0, ranges: None, status, spare: vec![] }
+        Request {
+            kind,
+            sector: 0,
+            data: vec![],
+            bytes: 0,
+            ranges: None,
+            status,
+            spare: vec![],
+            range_bytes: vec![],
+        }
     }
 }
 
@@ -135,8 +146,8 @@ impl Request {
     ) -> Result<(), MalformedChain> {
         let (mut header, mut filled) = ([0u8; HEADER], 0);
         let (mut readable, mut writable, mut count, mut goes_on) = (0u64, 0u64, 0u32, true);
-        let mut ranges = [0u8; RANGE * MAX_RANGES];
         self.data.clear();
+        self.range_bytes.clear();
         for descriptor in chain {
             count += 1;
             if count > u32::from(longest) {
@@ -178,11 +189,11 @@ impl Request {
                 continue;
             }
             if matches!(self.kind, Kind::Discard | Kind::WriteZeroes) {
-                let room = usize::try_from(readable).ok().and_then(|from| ranges.get_mut(from..));
-                if let Some(room) = room {
-                    let part = room.len().min(len as usize);
-                    memory.read_slice(&mut room[..part], at).map_err(|_| MalformedChain::Address)?;
-                }
+                let known = self.range_bytes.len();
+                // More than fit mean that there are none.
+                let whole = (RANGE * MAX_RANGES - known).min(len as usize) + known;
+                self.range_bytes.resize(whole, 0);
+                memory.read_slice(&mut self.range_bytes[known..], at).map_err(|_| MalformedChain::Address)?;
             } else {
                 self.data.push(Piece { at, len });
             }
@@ -209,7 +220,7 @@ impl Request {
                 self.data.pop();
             }
         }
-        self.take_ranges(&ranges, readable);
+        self.take_ranges(readable);
         Ok(())
     }
 
@@ -219,12 +230,12 @@ impl Request {
         self.sector = u64::from_le_bytes(sector);
     }
 
-    fn take_ranges(&mut self, bytes: &[u8], readable: u64) {
+    fn take_ranges(&mut self, readable: u64) {
         let mut ranges = self.ranges.take().unwrap_or_else(|| std::mem::take(&mut self.spare));
         ranges.clear();
         let whole = usize::try_from(readable).ok().filter(|len| len.is_multiple_of(RANGE) && *len > 0);
         let known = matches!(self.kind, Kind::Discard | Kind::WriteZeroes);
-        match whole.and_then(|len| bytes.get(..len)).filter(|_| known) {
+        match whole.and_then(|len| self.range_bytes.get(..len)).filter(|_| known) {
             Some(bytes) => {
                 let (all, _) = bytes.as_chunks::<RANGE>();
                 ranges.extend(all.iter().map(|&[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]| Range {

@@ -1,13 +1,13 @@
 //! One virtqueue: taking chains, returning them, notifications in both directions.
 
-use crate::request::Request;
+use crate::request::MalformedChain;
 use crate::statistics::QueueCounts;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use virtio_queue::{Error, Queue, QueueOwnedT, QueueT};
+use virtio_queue::{DescriptorChain, Error, Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestMemoryMmap;
 
 /// The guest's memory.
@@ -48,16 +48,8 @@ pub(crate) struct Virtqueue {
     /// Something was returned since the driver was asked whether to be notified.
     returned: bool,
     pub(crate) counts: QueueCounts,
-}
-
-/// What taking a chain came to.
-pub(crate) enum Taken {
-    /// A request is decoded; the index of its head.
-    Request(u16),
-    /// A chain that is no request; it was returned.
-    Malformed,
-    /// There is none.
-    Nothing,
+    /// Heads of chains that are no requests, and are to be returned.
+    malformed: Vec<u16>,
 }
 
 impl Virtqueue {
@@ -71,11 +63,17 @@ impl Virtqueue {
             in_flight: 0,
             returned: false,
             counts: QueueCounts::default(),
+            malformed: vec![],
         }
     }
 
     pub(crate) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
+    }
+
+    /// Descriptors of the queue.
+    pub(crate) fn size(&self) -> u16 {
+        self.queue.size()
     }
 
     pub(crate) fn notifiers_mut(&mut self) -> &mut Notifiers {
@@ -97,46 +95,50 @@ impl Virtqueue {
             }
     }
 
-    /// Takes a chain and decodes it into `request`.
-    pub(crate) fn take(&mut self, memory: &Memory, request: &mut Request) -> Taken {
+    /// Takes at most so many chains of those that are available now. `decode` gets each with the index of its head; one that it refuses is
+    /// returned. The driver writes the ring's index all the time, so it is read once for all of them.
+    pub(crate) fn take<'m>(
+        &mut self,
+        memory: &'m Memory,
+        most: usize,
+        mut decode: impl FnMut(u16, DescriptorChain<&'m Memory>) -> Result<(), MalformedChain>,
+    ) {
         if !self.takes() {
-            return Taken::Nothing;
+            return;
         }
-        match self.queue.avail_idx(memory, Ordering::Acquire) {
-            Ok(index) if index.0 == self.queue.next_avail() => return Taken::Nothing,
-            Ok(_) => {}
-            Err(error) => {
-                self.breaks(&error);
-                return Taken::Nothing;
-            }
+        let size = self.queue.size();
+        let (mut taken, mut broken) = (0, None);
+        match (self.queue.avail_idx(memory, Ordering::Acquire), self.queue.next_avail()) {
+            (Ok(index), next) if index.0 == next => return,
+            (Ok(index), next) => match self.queue.iter(memory) {
+                Ok(mut available) => {
+                    for chain in available.by_ref().take(most) {
+                        let head = chain.head_index();
+                        if head >= size {
+                            broken = Some(Error::InvalidDescriptorIndex);
+                            break;
+                        }
+                        taken += 1;
+                        match decode(head, chain) {
+                            Ok(()) => self.in_flight += 1,
+                            Err(_) => self.malformed.push(head),
+                        }
+                    }
+                    // Available by the index that was read first: without a chain, its entry of the ring cannot be read.
+                    if broken.is_none() && taken < most.min(usize::from(index.0.wrapping_sub(next))) {
+                        broken = Some(Error::InvalidChain);
+                    }
+                }
+                Err(error) => broken = Some(error),
+            },
+            (Err(error), _) => broken = Some(error),
         }
-        let chain = match self.queue.iter(memory) {
-            // Available by the index that was just read: without a chain, its entry of the ring cannot be read.
-            Ok(mut available) => available.next().ok_or(Error::InvalidChain),
-            Err(error) => Err(error),
-        };
-        let chain = match chain {
-            Ok(chain) => chain,
-            Err(error) => {
-                self.breaks(&error);
-                return Taken::Nothing;
-            }
-        };
-        let head = chain.head_index();
-        if head >= self.queue.size() {
-            self.breaks(&Error::InvalidDescriptorIndex);
-            return Taken::Nothing;
+        self.counts.malformed += self.malformed.len() as u64;
+        for head in std::mem::take(&mut self.malformed) {
+            self.give(memory, head, 0);
         }
-        match request.decode(memory, chain, self.queue.size()) {
-            Ok(()) => {
-                self.in_flight += 1;
-                Taken::Request(head)
-            }
-            Err(_) => {
-                self.counts.malformed += 1;
-                self.give(memory, head, 0);
-                Taken::Malformed
-            }
+        if let Some(error) = broken {
+            self.breaks(&error);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::disk::{Action, Disk, Refusal};
 use crate::request::{Kind, Piece, Request};
 use crate::statistics::{Counts, Statistics};
-use crate::virtqueue::{Memory, Notifiers, Taken, Virtqueue};
+use crate::virtqueue::{Memory, Notifiers, Virtqueue};
 use dwell_eventloop::{Bell, Doorbell, Idler, Loop, Policy, Record, Source, SourceId};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -186,6 +186,8 @@ struct Device {
     queues: Vec<Option<Virtqueue>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
+    /// The slots of the requests that were just taken; empty between calls.
+    taken: Vec<usize>,
     uring: IoUring,
     /// Entries that were not submitted.
     unsubmitted: bool,
@@ -206,6 +208,7 @@ impl Device {
             queues: (0..queues).map(|_| None).collect(),
             slots: (0..IN_FLIGHT).map(|_| Slot::default()).collect(),
             free: (0..IN_FLIGHT).rev().collect(),
+            taken: vec![],
             uring,
             unsubmitted: false,
             counts: Counts::default(),
@@ -234,18 +237,21 @@ impl Device {
     /// Takes at most `budget` chains of a queue; whether there are more.
     fn serve(&mut self, index: usize, budget: u32) -> bool {
         let Some(memory) = self.memory.clone() else { return false };
-        for _ in 0..budget {
-            let Some(&place) = self.free.last() else { break };
-            let Some(queue) = &mut self.queues[index] else { break };
-            let slot = &mut self.slots[place];
-            match queue.take(&memory, &mut slot.request) {
-                Taken::Nothing => break,
-                Taken::Malformed => continue,
-                Taken::Request(head) => (slot.queue, slot.head) = (index, head),
-            }
-            self.free.pop();
-            self.begin(&memory, place);
+        let mut taken = std::mem::take(&mut self.taken);
+        if let Some(queue) = &mut self.queues[index] {
+            let (slots, free, size) = (&mut self.slots, &mut self.free, queue.size());
+            queue.take(&memory, free.len().min(budget as usize), |head, chain| {
+                let Some(&place) = free.last() else { return Ok(()) };
+                let slot = &mut slots[place];
+                slot.request.decode(&*memory, chain, size)?;
+                (slot.queue, slot.head) = (index, head);
+                free.pop();
+                taken.push(place);
+                Ok(())
+            });
         }
+        taken.drain(..).for_each(|place| self.begin(&memory, place));
+        self.taken = taken;
         self.submit();
         if let Some(queue) = &mut self.queues[index] {
             queue.notify(&memory);

@@ -145,7 +145,7 @@ impl<C: Clock, W: Wait, S: FnMut(Seen)> Env for World<'_, '_, C, W, S> {
 
     fn run_timers(&mut self) -> bool {
         let now = self.clock.now_for_timers();
-        self.timers.run(now)
+        self.timers.run(|| now)
     }
 
     fn trace(&mut self, event: Event) {

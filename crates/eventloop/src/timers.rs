@@ -34,17 +34,21 @@ impl<'a> Timers<'a> {
         self.due.keys().next().map(|&(at, _)| Nanos(at))
     }
 
-    /// Runs those that are due now, each once; whether there were any.
-    pub(crate) fn run(&mut self, now: Nanos) -> bool {
+    /// Runs those that are due now, each once; whether there were any. The time is only asked for if there are timers.
+    pub(crate) fn run(&mut self, now: impl FnOnce() -> Nanos) -> bool {
+        let Some(first) = self.first() else { return false };
+        let now = now();
+        if first > now {
+            return false;
+        }
         let later = self.due.split_off(&(now.get() + 1, 0));
         let due = std::mem::replace(&mut self.due, later);
-        let any = !due.is_empty();
         for ((_, number), mut callback) in due {
             if let Some(again) = callback() {
                 let after = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX).max(1);
                 self.due.insert((now.get().saturating_add(after), number), callback);
             }
         }
-        any
+        true
     }
 }

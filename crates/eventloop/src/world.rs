@@ -269,7 +269,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
     /// # Errors
     /// Those of the system calls that wait.
     pub fn step(&mut self) -> io::Result<Step> {
-        let timers = self.timers.run(self.idler.clock().now());
+        let timers = self.timers.run(|| self.idler.clock().now());
         self.sources.look();
         self.steps += 1;
         if self.blind && (self.steps >= FD_STEPS || self.wait.ring() == Some(true)) {
@@ -287,8 +287,8 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
     /// There is nothing to do. Whether the loop slept.
     fn idle(&mut self) -> io::Result<bool> {
         let Loop { idler, wait, sources, timers, blind, steps, woke, .. } = self;
-        let now = idler.clock().now();
-        let timeout = timers.first().map(|at| Duration::from_nanos(at.saturating_sub(now).get()));
+        let until = |at: Nanos| Duration::from_nanos(at.saturating_sub(idler.clock().now()).get());
+        let timeout = timers.first().map(until);
         let (mut idle, mut rounds, mut slept) = (idler.idle(timeout), 0u32, false);
         while idle.polls() && !sources.look() {
             rounds += 1;
