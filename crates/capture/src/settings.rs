@@ -12,6 +12,7 @@ const fn folder(layer: Layer) -> Option<&'static str> {
     match layer {
         Layer::Host | Layer::Timer => Some("/sys/module/kvm/parameters"),
         Layer::Guest => Some("/sys/module/haltpoll/parameters"),
+        Layer::Driver => Some(DWELL_IDLE),
         Layer::Iothread => None,
     }
 }
@@ -20,6 +21,7 @@ const fn folder(layer: Layer) -> Option<&'static str> {
 const fn prefixes(layer: Layer) -> &'static [&'static str] {
     match layer {
         Layer::Guest => &["guest_halt_poll_"],
+        Layer::Driver => &["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"],
         Layer::Timer => &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"],
         _ => &["halt_poll_ns"],
     }
@@ -28,11 +30,16 @@ const fn prefixes(layer: Layer) -> &'static [&'static str] {
 /// The driver dwell_idle decides in place of haltpoll, whose parameters then have no effect.
 const DWELL_IDLE: &str = "/sys/module/dwell_idle/parameters";
 
+/// The layer whose parameters are in force where `layer` is recorded: a guest's may be those of the driver dwell_idle.
+pub fn in_force(machine: &dyn Machine, layer: Layer) -> Layer {
+    if layer == Layer::Guest && machine.exists(DWELL_IDLE) { Layer::Driver } else { layer }
+}
+
 /// The parameters of `layer` as they are now; empty where there are none, or where they have no effect under the driver
 /// dwell_idle.
 pub fn read(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, SettingValue> {
     let Some(folder) = folder(layer) else { return BTreeMap::new() };
-    if layer == Layer::Guest && machine.exists(DWELL_IDLE) {
+    if in_force(machine, layer) != layer {
         return BTreeMap::new();
     }
     let names = machine.names(folder).unwrap_or_default();
@@ -63,13 +70,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(machine: &dyn Machine, layer: Layer) -> Watch {
+    pub(crate) fn start(machine: &dyn Machine, recorded: Layer) -> Watch {
+        let layer = in_force(machine, recorded);
         let now = read(machine, layer);
         let changes = match now.is_empty() {
             true => vec![],
             false => vec![SettingsChange { at_ns: None, layer, values: now.clone() }],
         };
-        Watch { layer, now, changes, notes: notes(machine, layer) }
+        Watch { layer, now, changes, notes: notes(machine, recorded) }
     }
 
     /// Looks again; `at_ns` is now \[ns, CLOCK_MONOTONIC\].
@@ -130,6 +138,11 @@ mod tests {
         assert_eq!(read(&machine, Layer::Guest).len(), 1);
         let machine = machine.file("/sys/module/dwell_idle/parameters/policy", "leader\n");
         assert!(read(&machine, Layer::Guest).is_empty());
+        let watch = Watch::start(&machine, Layer::Guest);
+        let [first] = watch.changes() else { panic!("{:?}", watch.changes()) };
+        assert_eq!(first.layer, Layer::Driver);
+        assert_eq!(first.values["policy"], SettingValue::Text("leader".to_owned()));
+        assert!(watch.notes().contains_key("dwell.cpuidle"));
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
                 }
             }
         }
-        Layer::Timer => {}
+        Layer::Timer | Layer::Driver => {}
     }
     let mut seen = HashSet::new();
     all.retain(|setting| seen.insert(*setting));

@@ -12,6 +12,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
+use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{Versions, WakeupLatency};
 use std::path::Path;
@@ -21,8 +22,8 @@ use std::path::Path;
 pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// host is KVM halt polling, guest the haltpoll governor, iothread QEMU's adaptive polling, timer KVM's timer of
-    /// vCPUs (only for recordings of timers), and guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
+    /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest, iothread QEMU's
+    /// adaptive polling, timer KVM's timer of vCPUs (only for recordings of timers), and guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
     /// another.
     #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
@@ -33,7 +34,7 @@ pub(crate) struct ModelArgs {
     /// Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you.
     /// From 0; a bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt
     /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
-    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else 20us]
+    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else that of the driver dwell_idle, else 20us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us
@@ -54,15 +55,14 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    /// Reads `host`, `guest`, `iothread`, `timer` or `guest+host`.
+    /// Reads the name of a layer, or `guest+host`.
     pub(crate) fn parse(text: &str) -> Result<Whose, String> {
         match text {
             "guest+host" => Ok(Whose::Stacked),
             _ => match Layer::from_name(text) {
                 Some(layer) => Ok(Whose::One(layer)),
-                None => {
-                    Err("layers that can be replayed: host, guest, iothread, timer, guest+host".to_owned())
-                }
+                None => Err("layers that can be replayed: host, guest, driver, iothread, timer, guest+host"
+                    .to_owned()),
             },
         }
     }
@@ -99,11 +99,17 @@ pub(crate) struct Model {
 /// The cost of a halt where none was measured.
 const HALT_COST: Nanos = Nanos::from_micros(20);
 
+/// The halt cost that the idle driver dwell_idle had while recording.
+fn halt_cost_of_driver(metadata: &Metadata, version: Version) -> Option<Nanos> {
+    let cost = settings::recorded(Layer::Driver, version, metadata)?.get("halt_cost_ns")?;
+    u64::try_from(cost).ok().filter(|cost| *cost > 0).map(Nanos)
+}
+
 impl Model {
     /// The model that the options select; the recording gives what they leave open.
     pub(crate) fn of(args: &ModelArgs, reader: &Reader) -> anyhow::Result<Model> {
         let metadata = reader.metadata();
-        let recorded = match metadata.layer {
+        let recorded = match layer_in_force(metadata) {
             Layer::Timer => Layer::Host,
             layer => layer,
         };
@@ -124,7 +130,10 @@ impl Model {
         let (halt_cost, halt_cost_origin) = match (args.halt_cost, cost) {
             (Some(given), _) => (given, Origin::Given),
             (None, Some(measured)) => (measured, Origin::Measured),
-            (None, None) => (HALT_COST, Origin::Default),
+            (None, None) => match halt_cost_of_driver(metadata, version) {
+                Some(recorded) if whose == Whose::One(Layer::Driver) => (recorded, Origin::Recorded),
+                _ => (HALT_COST, Origin::Default),
+            },
         };
         let recorded = match args.wakeup_latency {
             Some(_) => None,
@@ -194,7 +203,8 @@ impl Model {
                 self.version
             ));
         }
-        if metadata.layer != here {
+        let is_same_idling = (metadata.layer, here) == (Layer::Guest, Layer::Driver);
+        if metadata.layer != here && !is_same_idling {
             notes.push(format!(
                 "recorded at the {} layer, replayed through the rule of the {} layer: idle times of the two layers differ",
                 metadata.layer.name(),
@@ -212,7 +222,10 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
     match origin {
         Origin::Given => cost,
         Origin::Measured => format!("{cost}, measured on this machine by `dwell lab calibrate`"),
-        Origin::Recorded | Origin::Default => format!(
+        Origin::Recorded => {
+            format!("{cost}, halt_cost_ns of the driver dwell_idle; --halt-cost gives another")
+        }
+        Origin::Default => format!(
             "{cost}, the default, not measured; `dwell lab calibrate` measures it, --halt-cost sets it"
         ),
     }

@@ -27,13 +27,18 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
 
 /// With the layers whose rules can be replayed.
 pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || ["host", "guest", "iothread", "timer", "guest+host"].map(str::to_owned).into();
+    let values = || ["host", "guest", "driver", "iothread", "timer", "guest+host"].map(str::to_owned).into();
     Suggest { parse, values }
 }
 
 /// With all layers.
 pub(crate) fn layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || Layer::ALL.map(|layer| layer.name().to_owned()).into() }
+}
+
+/// With the layers that a kernel's trace can be of.
+pub(crate) fn traced_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || ["guest", "host", "timer", "iothread"].map(str::to_owned).into() }
 }
 
 /// With the layers whose rules can be compared.

@@ -287,7 +287,9 @@ impl Input {
 fn same_rule(layer: Layer, a: Version, b: Version) -> bool {
     match layer {
         Layer::Host => host::Revision::of(a).is_ok_and(|of| host::Revision::of(b) == Ok(of)),
-        Layer::Guest => guest::Revision::of(a).is_ok_and(|of| guest::Revision::of(b) == Ok(of)),
+        Layer::Guest | Layer::Driver => {
+            guest::Revision::of(a).is_ok_and(|of| guest::Revision::of(b) == Ok(of))
+        }
         Layer::Iothread | Layer::Timer => (a.major, a.minor) == (b.major, b.minor),
     }
 }
@@ -298,7 +300,7 @@ fn rules_of(layer: Layer) -> &'static [Layer] {
         Layer::Guest => &[Layer::Guest, Layer::Host],
         Layer::Host => &[Layer::Host],
         Layer::Iothread => &[Layer::Iothread],
-        Layer::Timer => &[],
+        Layer::Timer | Layer::Driver => &[],
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether a knob can be set here, and whether it has an effect.
 
-use crate::knob::Knob;
+use crate::knob::{Knob, Module};
 use crate::place::Place;
 use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable};
 use dwell_policy::Layer;
@@ -17,6 +17,8 @@ use std::io;
 pub enum NoEffect {
     /// haltpoll is available, but without a cpuidle driver no governor runs.
     NoCpuidleDriver,
+    /// The idle driver dwell_idle decides.
+    DwellIdle,
     /// Another cpuidle governor decides.
     OtherGovernor {
         /// Which.
@@ -48,6 +50,11 @@ impl fmt::Display for NoEffect {
                 "no cpuidle driver is in use, so no governor runs and nothing reads the parameters of haltpoll; see \
                  `dwell doctor`",
             ),
+            NoEffect::DwellIdle => f.write_str(
+                "the idle driver dwell_idle decides in place of haltpoll, and learns without a controller; set its own \
+                 parameters (`dwell tune` and `dwell apply`, with a recording made under it), or run `rmmod dwell_idle` \
+                 and load haltpoll",
+            ),
             NoEffect::OtherGovernor { governor } => {
                 write!(f, "the cpuidle governor in use is {governor}; only haltpoll reads its parameters")
             }
@@ -74,6 +81,9 @@ impl fmt::Display for NoEffect {
         }
     }
 }
+
+/// The name of the idle driver dwell_idle.
+const DWELL_IDLE: &str = Module::DwellIdle.name();
 
 /// The facts of a machine that decide whether parameters are read.
 #[derive(Clone, Debug)]
@@ -104,8 +114,10 @@ impl Readers {
     }
 
     fn haltpoll(&self) -> Option<NoEffect> {
-        if self.cpuidle.driver.is_none() {
-            return Some(NoEffect::NoCpuidleDriver);
+        match self.cpuidle.driver.as_deref() {
+            None => return Some(NoEffect::NoCpuidleDriver),
+            Some(DWELL_IDLE) => return Some(NoEffect::DwellIdle),
+            Some(_) => {}
         }
         let governor = self.cpuidle.governor.clone()?;
         match (self.cpuidle.haltpoll_decides(), self.cpuidle.has_haltpoll_governor()) {

@@ -77,6 +77,7 @@ pub fn entries(
     let wanted = match (setting.layer(), iothread) {
         (Layer::Host | Layer::Timer, _) => of_module(machine, id, Module::Kvm, setting)?,
         (Layer::Guest, _) => of_module(machine, id, Module::Haltpoll, setting)?,
+        (Layer::Driver, _) => of_module(machine, id, Module::DwellIdle, setting)?,
         (Layer::Iothread, None) => vec![],
         (Layer::Iothread, Some(target)) => vec![of_iothread(setting, target)?],
     };

@@ -2,8 +2,8 @@
 
 use crate::journal::id::Id;
 use crate::knob::Knob;
+use crate::libvirt;
 use crate::place::Place;
-use crate::{libvirt, value};
 use dwell_policy::param::Setting;
 
 /// The files and links that keep the values of one change, at most.
@@ -43,7 +43,7 @@ pub(crate) fn is_generated(place: &Place, text: &str) -> bool {
     }
 }
 
-/// The longest file that keeps values \[bytes\]: 17 parameters of less than 200 bytes.
+/// The longest file that keeps values \[bytes\]: 21 parameters of less than 200 bytes.
 const LONGEST_FILE: usize = 8 << 10;
 
 /// A comment on one line: without a backslash, which would continue it or the line after it.
@@ -83,10 +83,14 @@ fn is_value_at(path: &str, value: &str) -> bool {
     place == Some(Place::Parameter(path.to_owned())) && is_written(name, value)
 }
 
-/// Whether a value is written as [`Knob::written`] writes it.
+/// Whether a value is in the range of its parameter and written as [`Knob::written`] writes it.
 fn is_written(name: &str, value: &str) -> bool {
-    let number = value::number_of(Some(value));
-    Knob::find(name).zip(number).is_some_and(|(knob, number)| knob.written(number) == value)
+    let knob = Knob::find(name);
+    let number = knob.and_then(|knob| knob.number_of(value));
+    let is_written = |(knob, number): (Knob, i64)| {
+        (knob.param.min..=knob.param.max).contains(&number) && knob.written(number) == value
+    };
+    knob.zip(number).is_some_and(is_written)
 }
 
 pub(crate) fn head(id: Id, comment: char) -> String {
@@ -125,9 +129,13 @@ mod tests {
 
     #[test]
     fn what_is_generated_is_known_again() {
-        for layer in [Layer::Guest, Layer::Host, Layer::Timer] {
+        for layer in [Layer::Guest, Layer::Host, Layer::Timer, Layer::Driver] {
             let setting = Setting::defaults(layer, Version::new(6, 18));
-            let module = if layer == Layer::Guest { Module::Haltpoll } else { Module::Kvm };
+            let module = match layer {
+                Layer::Guest => Module::Haltpoll,
+                Layer::Driver => Module::DwellIdle,
+                _ => Module::Kvm,
+            };
             let options = format!("{}{}\n", head(7, '#'), lines::module_options(module, &setting));
             assert!(is_generated(&file("/etc/modprobe.d/dwell-000007.conf"), &options), "{options}");
             let writes = tmpfiles(7, &setting);
@@ -152,6 +160,8 @@ mod tests {
             "options kvm halt_poll_ns=1 other=2\n",
             "options kvm guest_halt_poll_ns=1\n",
             "options other halt_poll_ns=1\n",
+            "options dwell_idle policy=other\n",
+            "options dwell_idle policy=7\n",
             "options kvm halt_poll_ns=$(id)\n",
             "options kvm halt_poll_ns=1\r\ninstall kvm x\n",
             "# \\\noptions kvm halt_poll_ns=1\n",

@@ -43,6 +43,8 @@ pub enum Module {
     Kvm,
     /// `haltpoll`, the cpuidle governor: nearly always built in, in the guest.
     Haltpoll,
+    /// `dwell_idle`, the idle driver that learns: always a module, in the guest.
+    DwellIdle,
 }
 
 impl Module {
@@ -51,6 +53,7 @@ impl Module {
         match self {
             Module::Kvm => "kvm",
             Module::Haltpoll => "haltpoll",
+            Module::DwellIdle => "dwell_idle",
         }
     }
 }
@@ -69,6 +72,8 @@ pub enum Scope {
     NewVcpus,
     /// Every CPU of this guest at its next halt.
     NextIdle,
+    /// As [`Scope::NextIdle`], and what was learned is forgotten.
+    NextIdleAnew,
     /// Every timer that is armed from now on.
     NextTimer,
     /// The running thread at once, whose polling state is reset.
@@ -88,6 +93,7 @@ impl Scope {
             }
             Scope::NewVcpus => "vCPUs that are created from now on",
             Scope::NextIdle => "every CPU of this guest at its next halt",
+            Scope::NextIdleAnew => "every CPU of this guest at its next halt; it begins to learn anew",
             Scope::NextTimer => "every timer that is armed from now on, running VMs included",
             Scope::RunningThread => "the running thread at once; any write resets its polling state",
         }
@@ -102,7 +108,7 @@ impl Knob {
 
     /// The knob of this name, `_` and `-` alike; `None` if there is none.
     pub fn find(name: &str) -> Option<Knob> {
-        Layer::ALL.into_iter().find_map(|layer| Knob::of_layer(layer, name))
+        param::find(name).map(|param| Knob { param })
     }
 
     /// The knob of this name in a layer.
@@ -116,6 +122,7 @@ impl Knob {
         match self.param.layer {
             Layer::Host | Layer::Timer => Some(Module::Kvm),
             Layer::Guest => Some(Module::Haltpoll),
+            Layer::Driver => Some(Module::DwellIdle),
             Layer::Iothread => None,
         }
     }
@@ -137,6 +144,7 @@ impl Knob {
     pub fn scope(self, version: Version) -> Scope {
         match self.param.layer {
             Layer::Guest => Scope::NextIdle,
+            Layer::Driver => Scope::NextIdleAnew,
             Layer::Iothread => Scope::RunningThread,
             Layer::Timer if self.param.name.starts_with("lapic_timer_advance") => Scope::NewVcpus,
             Layer::Timer => Scope::NextTimer,
@@ -153,6 +161,18 @@ impl Knob {
     /// A value as the parameter's file takes it: switches are Y and N.
     pub fn written(self, value: i64) -> String {
         parameter::written(self.param, value)
+    }
+
+    /// The number of a value as the parameter's file has it: switches are 0 and 1, and a name is its place among the names.
+    pub fn number_of(self, text: &str) -> Option<i64> {
+        parameter::number_of(self.param, text)
+    }
+
+    /// The knob of a kernel parameter at this place.
+    pub fn at(place: &Place) -> Option<Knob> {
+        let Place::Parameter(path) = place else { return None };
+        let of_module = |knob: &Knob| knob.module().is_some() && parameter::path(knob.param) == *path;
+        Knob::all().find(of_module)
     }
 
     /// The line of a shell that sets a module parameter now.
@@ -173,6 +193,9 @@ impl Knob {
             }
             Some(Module::Haltpoll) => {
                 "tmpfiles.d (or a oneshot unit of systemd) where haltpoll is built in, /etc/modprobe.d where it is a module"
+            }
+            Some(Module::DwellIdle) => {
+                "/etc/modprobe.d; that the module is loaded at boot is for /etc/modules-load.d"
             }
             None => "<poll> in libvirt's <iothreadids>, or -object iothread on QEMU's command line",
         }
@@ -217,7 +240,7 @@ mod tests {
         assert_eq!(Knob::find("poll_max_ns").unwrap().param.name, "poll-max-ns");
         assert_eq!(Knob::find("guest-halt-poll-ns").unwrap().param.layer, Layer::Guest);
         assert_eq!(Knob::find("halt_pol"), None);
-        assert_eq!(Knob::all().count(), 17);
+        assert_eq!(Knob::all().count(), 21);
     }
 
     #[test]

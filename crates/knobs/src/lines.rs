@@ -30,6 +30,7 @@ pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> 
         Layer::Host => kvm(setting, here(Module::Kvm)),
         Layer::Guest => haltpoll(setting, present, here(Module::Haltpoll)),
         Layer::Iothread => iothread(setting),
+        Layer::Driver => driver(setting, here(Module::DwellIdle)),
         Layer::Timer => vec![],
     }
 }
@@ -162,6 +163,18 @@ fn haltpoll(setting: &Setting, present: &Setting, here: Option<Here>) -> Vec<Lin
     }
     all.push(lines("now, in the guest, as root", each(setting, Knob::echo)));
     all.extend(kept(Module::Haltpoll, setting, here));
+    all
+}
+
+fn driver(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
+    if here.is_some_and(|here| here.module.is_none()) {
+        return missing(Module::DwellIdle);
+    }
+    let mut all = vec![lines("now, in the guest, as root", each(setting, Knob::echo))];
+    all.push(lines(
+        "over a reboot: in /etc/modprobe.d/dwell.conf",
+        [module_options(Module::DwellIdle, setting)],
+    ));
     all
 }
 

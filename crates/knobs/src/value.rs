@@ -3,6 +3,7 @@
 //! A value is text, as the place gives it; `None` means that nothing is there.
 
 use crate::iothread::{self, IothreadError};
+use crate::knob::Knob;
 use crate::libvirt;
 use crate::place::Place;
 use crate::whole_file;
@@ -89,17 +90,21 @@ pub fn shown(value: Option<&str>) -> String {
     }
 }
 
-/// Whether two values are the same: switches are Y and N, or 1 and 0.
+/// Whether two values are the same: switches are Y and N, or 1 and 0, and names their numbers.
 pub fn same(place: &Place, a: Option<&str>, b: Option<&str>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) if place.is_live() => Value::same(a, b),
+        (Some(a), Some(b)) if place.is_live() => {
+            let numbers = number_of(place, Some(a)).zip(number_of(place, Some(b)));
+            numbers.map_or_else(|| Value::same(a, b), |(a, b)| a == b)
+        }
         (a, b) => a == b,
     }
 }
 
-/// A value as a number, switches being 0 and 1; `None` if it is none.
-pub fn number_of(value: Option<&str>) -> Option<i64> {
-    Value::parse(value?).number()
+/// The value at a place as a number, switches being 0 and 1, and a name its place among the names; `None` if it is none.
+pub fn number_of(place: &Place, value: Option<&str>) -> Option<i64> {
+    let value = value?;
+    Knob::at(place).map_or_else(|| Value::parse(value).number(), |knob| knob.number_of(value))
 }
 
 /// The present value; `None` if there is none, as of a QEMU that has exited.

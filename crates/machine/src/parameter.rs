@@ -12,7 +12,15 @@ pub fn written(param: &Param, value: i64) -> String {
     match (param.unit, value) {
         (Unit::Switch, 0) => "N".to_owned(),
         (Unit::Switch, 1) => "Y".to_owned(),
-        _ => value.to_string(),
+        _ => param.name_of(value).map_or_else(|| value.to_string(), str::to_owned),
+    }
+}
+
+/// The number of what the parameter's file holds: switches are 0 and 1, and a name is its place among the names.
+pub fn number_of(param: &Param, text: &str) -> Option<i64> {
+    match (param.unit, Value::parse(text)) {
+        (Unit::Name(_), Value::Text(name)) => param.parse_name(&name),
+        (_, value) => value.number(),
     }
 }
 
@@ -72,7 +80,7 @@ fn read_one(machine: &dyn Machine, param: &'static Param, version: Option<Versio
     machine.exists(&path).then(|| Parameter {
         name: param.name,
         unit: param.unit.name(),
-        value: machine.number(&path),
+        value: machine.text(&path).and_then(|text| number_of(param, &text)),
         default: version.and_then(|version| param.default_in(version)),
         about: param.about,
         zero: param.zero,

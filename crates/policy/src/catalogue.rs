@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+use crate::driver::Driver;
 use crate::guest::Haltpoll;
 use crate::host::HaltPoll;
 use crate::iothread::{Aio, Handler, Kind, Release};
@@ -16,7 +17,7 @@ use crate::param::Setting;
 use crate::reference::{Always, Fixed, Never, SkiRental};
 use crate::savings::Savings;
 use crate::version::UnknownVersion;
-use crate::{Layer, Nanos, Outcome, Policy, guest, host, iothread};
+use crate::{Layer, Nanos, Outcome, Policy, driver, guest, host, iothread};
 use alloc::boxed::Box;
 use core::fmt;
 
@@ -202,6 +203,7 @@ policies! {
     "leader" Leader(Late<Leader>) = Start::Learner(|terms| terms.start(Leader::new).into()), "polls for the window that would have cost least in similar episodes";
     "kvm" Kvm(HaltPoll) = Start::Rule(Layer::Host, kvm), "KVM halt polling, the rule of the layer host";
     "haltpoll" Haltpoll(Haltpoll) = Start::Rule(Layer::Guest, haltpoll), "the cpuidle haltpoll governor, the rule of the layer guest";
+    "dwell-idle" Driver(Driver) = Start::Rule(Layer::Driver, dwell_idle), "the idle driver dwell_idle, the rule of the layer driver";
     "aio" Aio(Aio<[Handler; 1]>) = Start::Rule(Layer::Iothread, aio), "QEMU adaptive polling, the rule of the layer iothread";
 }
 
@@ -211,6 +213,12 @@ fn kvm(setting: &Setting) -> Result<Any, UnknownVersion> {
 
 fn haltpoll(setting: &Setting) -> Result<Any, UnknownVersion> {
     Ok(Haltpoll::new(guest::Revision::of(setting.version())?, guest::Params::from(setting)).into())
+}
+
+fn dwell_idle(setting: &Setting) -> Result<Any, UnknownVersion> {
+    // The driver is the same on every kernel that is known.
+    guest::Revision::of(setting.version())?;
+    Ok(Driver::new(driver::Params::from(setting)).into())
 }
 
 fn aio(setting: &Setting) -> Result<Any, UnknownVersion> {

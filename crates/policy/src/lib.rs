@@ -39,6 +39,7 @@
 pub mod account;
 #[cfg(feature = "catalogue")]
 pub mod catalogue;
+pub mod driver;
 pub mod guest;
 pub mod host;
 #[cfg(feature = "iothread")]
@@ -71,13 +72,16 @@ pub enum Layer {
     Host,
     /// KVM's local APIC timer.
     Timer,
+    /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest; this is the layer of
+    /// its parameters.
+    Driver,
     /// An event loop: QEMU's adaptive polling, or any thread that waits for file descriptors.
     Iothread,
 }
 
 impl Layer {
     /// Every layer, in the order in which they are listed to a user.
-    pub const ALL: [Layer; 4] = [Layer::Guest, Layer::Host, Layer::Timer, Layer::Iothread];
+    pub const ALL: [Layer; 5] = [Layer::Guest, Layer::Host, Layer::Timer, Layer::Driver, Layer::Iothread];
 
     /// The name used on the command line and in files.
     pub const fn name(self) -> &'static str {
@@ -85,8 +89,14 @@ impl Layer {
             Layer::Guest => "guest",
             Layer::Host => "host",
             Layer::Timer => "timer",
+            Layer::Driver => "driver",
             Layer::Iothread => "iothread",
         }
+    }
+
+    /// Whether episodes of it are recorded: not timers, and under the driver dwell_idle it is a guest that idles.
+    pub const fn has_episodes(self) -> bool {
+        matches!(self, Layer::Guest | Layer::Host | Layer::Iothread)
     }
 
     /// The layer of this name, if there is one.

@@ -4,6 +4,7 @@
 //! [`Setting`] is one value for each parameter of a layer, by name; the policies' own parameter structs are made from
 //! it.
 
+use crate::driver::{self, Choice};
 use crate::version::{UnknownVersion, Version};
 use crate::{Layer, Nanos, ParseNanosError, guest, host, iothread, timer};
 use core::fmt;
@@ -21,6 +22,8 @@ pub enum Unit {
     Shift,
     /// 0 or 1; the kernel prints N or Y.
     Switch,
+    /// One of these names; the number is its place among them, from 0.
+    Name(&'static [&'static str]),
 }
 
 impl Unit {
@@ -32,6 +35,7 @@ impl Unit {
             Unit::Factor => "factor",
             Unit::Shift => "bits",
             Unit::Switch => "0/1",
+            Unit::Name(_) => "name",
         }
     }
 }
@@ -111,6 +115,10 @@ impl fmt::Display for ParseValueError {
             (_, Unit::Switch) => f.write_str(", or yes or no")?,
             (_, Unit::Microseconds) => f.write_str(" us")?,
             (_, Unit::Factor | Unit::Shift) => {}
+            (_, Unit::Name(names)) => {
+                f.write_str(", or one of")?;
+                names.iter().try_for_each(|name| write!(f, " {name}"))?;
+            }
         }
         match self {
             ParseValueError::NotATime(_, ParseNanosError::NotADuration) | ParseValueError::NotANumber(_) => {
@@ -124,7 +132,8 @@ impl fmt::Display for ParseValueError {
 impl core::error::Error for ParseValueError {}
 
 impl Param {
-    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and their opposites.
+    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and their opposites, and
+    /// a name where there are names.
     /// Whether it is in the range is for [`Setting::set`].
     ///
     /// # Errors
@@ -141,8 +150,23 @@ impl Param {
             }
             Unit::Switch if ["Y", "y", "yes", "on", "true"].contains(&text) => Ok(1),
             Unit::Switch if ["N", "n", "no", "off", "false"].contains(&text) => Ok(0),
+            Unit::Name(_) => self.parse_name(text).ok_or(ParseValueError::NotANumber(self)),
             _ => Err(ParseValueError::NotANumber(self)),
         }
+    }
+}
+
+impl Param {
+    /// The name that a number stands for; `None` where numbers have no names.
+    pub fn name_of(&self, value: i64) -> Option<&'static str> {
+        let Unit::Name(names) = self.unit else { return None };
+        names.get(usize::try_from(value).ok()?).copied()
+    }
+
+    /// The number of a name; `None` where it has no such name.
+    pub fn parse_name(&self, name: &str) -> Option<i64> {
+        let Unit::Name(names) = self.unit else { return None };
+        i64::try_from(names.iter().position(|known| *known == name)?).ok()
     }
 }
 
@@ -152,6 +176,8 @@ const KVM: &str = "/sys/module/kvm/parameters";
 const KVM_SOURCE: &str = "virt/kvm/kvm_main.c";
 const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
 const HALTPOLL_SOURCE: &str = "drivers/cpuidle/governors/haltpoll.c";
+const DWELL_IDLE: &str = "/sys/module/dwell_idle/parameters";
+const DWELL_IDLE_SOURCE: &str = "kernel/dwell_idle/driver.c of dwell";
 const IOTHREAD: &str = "QOM property of -object iothread";
 const IOTHREAD_SOURCE: &str = "iothread.c, util/aio-posix.c";
 
@@ -336,6 +362,65 @@ pub static TIMER: [Param; 4] = [
     },
 ];
 
+/// The policies of the idle driver dwell_idle, by the numbers of its parameter `policy`.
+pub static DRIVER_POLICIES: [&str; 4] = ["leader", "savings", "fixed", "never"];
+
+/// The parameters of the idle driver dwell_idle.
+pub static DRIVER: [Param; 4] = [
+    Param {
+        name: "halt_cost_ns",
+        layer: Layer::Driver,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(6, 1, 0)],
+        until: None,
+        about: "what a halt and the wakeup from it are worth",
+        zero: "measure it now; it then reads as what was measured",
+        home: DWELL_IDLE,
+        source: DWELL_IDLE_SOURCE,
+    },
+    Param {
+        name: "wake_latency_ns",
+        layer: Layer::Driver,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(6, 1, 0)],
+        until: None,
+        about: "how much later a halted CPU runs again; not learned from",
+        zero: "measure it now; it then reads as what was measured",
+        home: DWELL_IDLE,
+        source: DWELL_IDLE_SOURCE,
+    },
+    Param {
+        name: "max_window_ns",
+        layer: Layer::Driver,
+        unit: Unit::Nanoseconds,
+        min: 0,
+        max: U32_MAX,
+        defaults: &[since(6, 1, 200_000)],
+        until: None,
+        about: "longest time a CPU polls before it halts",
+        zero: "never poll",
+        home: DWELL_IDLE,
+        source: DWELL_IDLE_SOURCE,
+    },
+    Param {
+        name: "policy",
+        layer: Layer::Driver,
+        unit: Unit::Name(&DRIVER_POLICIES),
+        min: 0,
+        max: 3,
+        defaults: &[since(6, 1, 0)],
+        until: None,
+        about: "rule that chooses the window: 0 leader, 1 savings, 2 fixed (always max_window_ns), 3 never",
+        zero: "leader",
+        home: DWELL_IDLE,
+        source: DWELL_IDLE_SOURCE,
+    },
+];
+
 /// The parameters of QEMU's adaptive polling.
 pub static IOTHREADS: [Param; 4] = [
     Param {
@@ -398,6 +483,7 @@ pub fn table(layer: Layer) -> &'static [Param] {
         Layer::Guest => &GUEST,
         Layer::Host => &HOST,
         Layer::Timer => &TIMER,
+        Layer::Driver => &DRIVER,
         Layer::Iothread => &IOTHREADS,
     }
 }
@@ -413,7 +499,8 @@ pub fn of_version(layer: Layer, version: Version) -> impl Iterator<Item = &'stat
 /// [`UnknownVersion`], which names the versions that are known.
 pub fn known_version(layer: Layer, version: Version) -> Result<(), UnknownVersion> {
     match layer {
-        Layer::Guest => guest::Revision::of(version).map(|_| ()),
+        // The driver is the same on every kernel.
+        Layer::Guest | Layer::Driver => guest::Revision::of(version).map(|_| ()),
         Layer::Host => host::Revision::of(version).map(|_| ()),
         Layer::Timer => timer::Revision::of(version).map(|_| ()),
         Layer::Iothread => iothread::Release::new(version).map(|_| ()),
@@ -556,6 +643,11 @@ impl Setting {
     }
 }
 
+/// The parameter of this name, of whichever layer.
+pub fn find(name: &str) -> Option<&'static Param> {
+    Layer::ALL.into_iter().find_map(|layer| table(layer).get(index_of(layer, name)?))
+}
+
 /// The index of a parameter in its layer's [`table`].
 pub fn index_of(layer: Layer, name: &str) -> Option<usize> {
     let same = |a: u8, b: u8| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'));
@@ -570,11 +662,15 @@ impl fmt::Debug for Setting {
     }
 }
 
-/// `halt_poll_ns=200000 halt_poll_ns_grow=2 …`
+/// `halt_poll_ns=200000 halt_poll_ns_grow=2 …`; a number that stands for a name as that name.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (param, value)) in self.iter().enumerate() {
-            write!(f, "{}{}={value}", if i == 0 { "" } else { " " }, param.name)?;
+            write!(f, "{}{}=", if i == 0 { "" } else { " " }, param.name)?;
+            match param.name_of(value) {
+                Some(name) => f.write_str(name)?,
+                None => write!(f, "{value}")?,
+            }
         }
         Ok(())
     }
@@ -601,6 +697,24 @@ impl From<&Setting> for guest::Params {
             guest_halt_poll_grow: setting.u32(2),
             guest_halt_poll_grow_start: setting.u32(3),
             guest_halt_poll_allow_shrink: setting.values[4] != 0,
+        }
+    }
+}
+
+impl From<&Setting> for driver::Params {
+    fn from(setting: &Setting) -> driver::Params {
+        debug_assert!(setting.layer == Layer::Driver);
+        let time = |index: usize| Nanos(setting.u32(index).into());
+        driver::Params {
+            halt_cost: time(0),
+            wake_latency: time(1),
+            max_window: time(2),
+            choice: match setting.values[3] {
+                0 => Choice::Leader,
+                1 => Choice::Savings,
+                2 => Choice::Fixed,
+                _ => Choice::Never,
+            },
         }
     }
 }

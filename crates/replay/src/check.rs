@@ -23,7 +23,7 @@
 use crate::rule::{Player, Rule};
 use crate::source::{RecordingSource, Run, Source};
 use crate::{ReplayError, SourceError, Versions};
-use dwell_policy::param::Setting;
+use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::accounting::{self, Account, KvmCounted, Outcome};
@@ -256,12 +256,21 @@ pub fn setting_of<'a>(
                 SettingValue::Flag(flag) => Some(i64::from(*flag)),
                 SettingValue::Number(number) => i64::try_from(*number).ok(),
                 SettingValue::Negative(number) => Some(*number),
-                SettingValue::Text(_) => None,
+                SettingValue::Text(text) => param::table(layer)
+                    .iter()
+                    .find(|param| param.name == name)
+                    .and_then(|param| param.parse_name(text)),
             };
             any |= value.is_some_and(|value| setting.set(name, value).is_ok());
         }
     }
     any.then_some(setting)
+}
+
+/// The layer whose rule was in force: that of the recording, but for guests under the idle driver dwell_idle.
+pub fn layer_in_force(metadata: &Metadata) -> Layer {
+    let has_driver = metadata.settings.iter().any(|change| change.layer == Layer::Driver);
+    if metadata.layer == Layer::Guest && has_driver { Layer::Driver } else { metadata.layer }
 }
 
 /// Replays the setting that was in force over a recording, and compares.
@@ -271,7 +280,7 @@ pub fn setting_of<'a>(
 pub fn self_check(source: &RecordingSource) -> Result<SelfCheck, ReplayError> {
     let source = &source.as_recorded();
     let metadata = source.reader().metadata();
-    let layer = metadata.layer;
+    let layer = layer_in_force(metadata);
     let not = |why| Ok(SelfCheck::NotPossible { why });
     let changes = || metadata.settings.iter().filter(|change| change.layer == layer);
     if Versions::unknown(metadata, layer).is_some() {
@@ -504,6 +513,37 @@ mod tests {
                         within 0.0 %";
             assert_eq!(check.to_string(), line);
         }
+    }
+
+    #[test]
+    fn a_recording_under_the_idle_driver_agrees_with_the_drivers_policy() {
+        let mut metadata = Metadata::new(Layer::Guest);
+        metadata.kernel = Some("6.18.0".to_owned());
+        let number = |name: &str, value| (name.to_owned(), SettingValue::Number(value));
+        let policy = ("policy".to_owned(), SettingValue::Text("savings".to_owned()));
+        let values = [number("halt_cost_ns", 20_000), number("max_window_ns", 15_000), policy];
+        metadata.settings.push(SettingsChange { at_ns: None, layer: Layer::Driver, values: values.into() });
+        assert_eq!(layer_in_force(&metadata), Layer::Driver);
+        let setting = setting_of(Layer::Driver, Version::new(6, 18), &metadata.settings).unwrap();
+        assert_eq!((setting.get("policy"), setting.get("max_window_ns")), (Some(1), Some(15_000)));
+        let mut cpu = Rule::Layer(setting).policy().unwrap();
+        let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
+        let (mut random, mut now) = (SplitMix64::new(3), 0);
+        for _ in 0..4_000 {
+            let idle = random.below(25_000);
+            let window = dwell_policy::Policy::window(&mut cpu).get();
+            dwell_policy::Policy::observe(&mut cpu, dwell_policy::Outcome::of(Nanos(idle)));
+            let (window_ns, halted) = (Some(window), Some(idle > window));
+            writer.push(&Episode { window_ns, halted, ..Episode::new("cpu0", now, idle) }).unwrap();
+            now += idle + 5_000;
+        }
+        let reader = Reader::from_bytes("m", writer.close().unwrap().1).unwrap();
+        let check = checked(&RecordingSource::new(reader, false));
+        assert_eq!((check.worst, check.verdict), (0.0, Agreement::Agrees), "{check}");
+        assert!(
+            check.figures.iter().any(|figure| figure.figure == "polls" && figure.recorded > 100.0),
+            "{check}"
+        );
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! are. Settings that are the same rule by another name (a first window above the maximum, a divisor that is never
 //! used) are left out. A fleet is searched on a [`coarse`] grid of several hundred of them.
 
-use dwell_policy::Layer;
-use dwell_policy::param::Setting;
+use dwell_policy::param::{DRIVER, Setting, index_of};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 
 /// ISO 3, R10, as commonly rounded: the preferred numbers of a decade.
 pub const R10: [i64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
@@ -36,9 +36,28 @@ pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
         Layer::Host => host(&mut add),
         Layer::Guest => guest(&mut add),
         Layer::Iothread => iothread(&mut add, version),
-        Layer::Timer => {}
+        Layer::Timer | Layer::Driver => {}
     }
     grid
+}
+
+/// The settings of the idle driver dwell_idle that are searched, from the present one, at this halt cost: its policies that
+/// learn, and those that do not with the windows that can be best. A fixed window above the halt cost is never better than
+/// that window.
+pub fn driver(present: &Setting, halt_cost: Nanos) -> Vec<Setting> {
+    debug_assert!(present.layer() == Layer::Driver);
+    let cost = i64::try_from(halt_cost.get()).unwrap_or(i64::MAX);
+    // The longest window of leader is twice the halt cost.
+    let longest = present.get("max_window_ns").unwrap_or(0).max(cost.saturating_mul(2));
+    let fixed = times(1).filter(|&window| window < cost).chain([cost]).map(|window| ("fixed", window));
+    let all = [("leader", longest), ("savings", longest), ("never", longest)].into_iter().chain(fixed);
+    let setting = |(policy, window)| {
+        let mut setting = *present;
+        let number = index_of(Layer::Driver, "policy").and_then(|at| DRIVER.get(at)?.parse_name(policy))?;
+        let values = [("halt_cost_ns", cost), ("max_window_ns", window), ("policy", number)];
+        values.into_iter().all(|(name, value)| setting.set(name, value).is_ok()).then_some(setting)
+    };
+    all.filter_map(setting).collect()
 }
 
 /// A part of [`settings`] of several hundred, for many recordings: five maxima and first windows to a decade, windows that
@@ -174,6 +193,20 @@ mod tests {
             assert!(coarse[2..].iter().all(|setting| fine.contains(setting)));
             assert!((100..=1_000).contains(&coarse.len()), "{layer:?} {version}: {}", coarse.len());
         }
+    }
+
+    #[test]
+    fn the_drivers_policies_are_searched_at_the_halt_cost() {
+        let present = Setting::defaults(Layer::Driver, Version::new(6, 12));
+        let all = driver(&present, Nanos(20_000));
+        let distinct: HashSet<Setting> = all.iter().copied().collect();
+        assert_eq!(distinct.len(), all.len());
+        let policies: HashSet<Option<i64>> = all.iter().map(|setting| setting.get("policy")).collect();
+        assert_eq!(policies.len(), 4);
+        assert!(all.iter().all(|setting| setting.get("halt_cost_ns") == Some(20_000)));
+        let fixed = all.iter().filter(|setting| setting.get("policy") == Some(2));
+        assert!(fixed.clone().count() > 10 && fixed.clone().all(|s| s.get("max_window_ns") <= Some(20_000)));
+        assert!(driver(&present, Nanos(1 << 40)).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::counts::Counts;
 use crate::rule::Rule;
-use dwell_policy::param::{SetError, Setting};
+use dwell_policy::param::{self, SetError, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, ReadError, Reader};
@@ -92,7 +92,11 @@ impl FromIterator<(String, i64)> for Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (name, value)) in self.iter().enumerate() {
-            write!(f, "{}{name}={value}", if number == 0 { "" } else { " " })?;
+            write!(f, "{}{name}=", if number == 0 { "" } else { " " })?;
+            match param::find(name).and_then(|param| param.name_of(value)) {
+                Some(of_number) => f.write_str(of_number)?,
+                None => write!(f, "{value}")?,
+            }
         }
         Ok(())
     }
@@ -110,7 +114,8 @@ impl FromStr for Values {
     fn from_str(text: &str) -> Result<Values, ParseValuesError> {
         let pair = |pair: &str| -> Option<(String, i64)> {
             let (name, value) = pair.split_once('=')?;
-            Some((name.to_owned(), value.parse().ok()?))
+            let number = value.parse().ok().or_else(|| param::find(name)?.parse_name(value));
+            Some((name.to_owned(), number?))
         };
         let pairs = text.split_whitespace();
         pairs.map(|text| pair(text).ok_or_else(|| ParseValuesError(text.to_owned()))).collect()

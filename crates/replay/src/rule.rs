@@ -86,6 +86,7 @@ impl Rule {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
                 Layer::Timer => "timer",
+                Layer::Driver => "dwell-idle",
                 Layer::Iothread => match iothread::Release::new(setting.version()).map(|r| r.revision()) {
                     Ok(iothread::Revision::Global) => "aio-global",
                     Ok(iothread::Revision::PerHandler) => "aio-per-handler",
@@ -135,6 +136,11 @@ impl Rule {
             // A replay has the lengths without the latency.
             Rule::Policy(entry, terms) => {
                 Rule::Policy(entry, Terms::at(terms.halt_cost)).start_late(handlers)
+            }
+            Rule::Layer(mut setting) if setting.layer() == Layer::Driver => {
+                // In the range of the parameter.
+                let _ = setting.set("wake_latency_ns", 0);
+                Rule::Layer(setting).start_late(handlers)
             }
             rule => rule.start_late(handlers),
         }
@@ -260,7 +266,10 @@ impl Player {
 
     /// As [`Player::play_late`], of an episode in which a poll of KVM's may last at most `alone`.
     pub fn play_late_alone(&mut self, idle: Nanos, wake_latency: Nanos, alone: Nanos) -> Counts {
-        let sees_others = !matches!(self.state, State::One(Any::Haltpoll(_) | Any::Aio(_)) | State::Aio(_));
+        let sees_others = !matches!(
+            self.state,
+            State::One(Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_)) | State::Aio(_)
+        );
         let longest = if sees_others { alone } else { Nanos::MAX };
         let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
         let mut one = |policy: &mut dyn Policy| {
@@ -311,7 +320,7 @@ impl Player {
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
             State::One(policy) => {
-                let sees_tasks = !matches!(policy, Any::Haltpoll(_) | Any::Aio(_));
+                let sees_tasks = !matches!(policy, Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_));
                 policy.with(Drive { run, ended_ns: &mut self.ended_ns, sees_tasks, see })
             }
             State::Aio(policy) if run.has_ready() => drive_with_handlers(policy.as_mut(), run, see),

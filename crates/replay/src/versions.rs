@@ -5,7 +5,7 @@ use dwell_policy::param::known_version;
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
 use dwell_recording::Metadata;
 
-/// The releases whose rules are replayed: of Linux for the layers guest, host and timer, of QEMU for I/O threads.
+/// The releases whose rules are replayed: of Linux for the layers guest, host, timer and driver, of QEMU for I/O threads.
 ///
 /// The one place that decides the default: the recording's release, else the newest known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Versions {
     /// The release that decides the rule of a layer.
     pub const fn of(self, layer: Layer) -> Version {
         match layer {
-            Layer::Guest | Layer::Host | Layer::Timer => self.kernel,
+            Layer::Guest | Layer::Host | Layer::Timer | Layer::Driver => self.kernel,
             Layer::Iothread => self.qemu,
         }
     }

@@ -100,6 +100,7 @@ pub fn families(layer: Layer) -> Vec<Family> {
         Layer::Host => "host",
         Layer::Guest => "guest",
         Layer::Timer => "timer",
+        Layer::Driver => "driver",
         Layer::Iothread => "iothread",
     };
     let family = |of: &str, settings: Vec<Setting>| Family {

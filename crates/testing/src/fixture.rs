@@ -2,9 +2,9 @@
 
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::plan::{Conditions, Plan};
-use dwell_machine::Sysroot;
+use dwell_machine::{Sysroot, parameter};
 use dwell_policy::Layer;
-use dwell_policy::param::{self, Setting};
+use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// The folder of haltpoll's parameters.
 pub const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
+
+/// The folder of the parameters of the idle driver dwell_idle.
+pub const DWELL_IDLE: &str = "/sys/module/dwell_idle/parameters";
 
 /// A machine whose files are below a temporary directory.
 pub struct Fixture {
@@ -46,13 +49,23 @@ impl Fixture {
         fixture
     }
 
+    /// A guest of Linux 6.18 under the idle driver dwell_idle, with these parameters and the defaults of the others.
+    pub fn under_dwell_idle(parameters: &[(&str, &str)]) -> Fixture {
+        let fixture = Fixture::bare("6.18.44", Layer::Driver);
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "dwell_idle\n");
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
+        fixture.write("/sys/module/dwell_idle/initstate", "live\n");
+        fixture.write_defaults("6.18.44", Layer::Guest);
+        for (name, value) in parameters {
+            fixture.write(&format!("{DWELL_IDLE}/{name}"), &format!("{value}\n"));
+        }
+        fixture
+    }
+
     /// Writes the parameters of a layer, at the defaults of this kernel.
     pub fn write_defaults(&self, kernel: &str, layer: Layer) {
         for (param, value) in Setting::defaults(layer, Version::parse(kernel).unwrap()).iter() {
-            let text = match param.unit {
-                param::Unit::Switch => if value == 0 { "N" } else { "Y" }.to_owned(),
-                _ => value.to_string(),
-            };
+            let text = parameter::written(param, value);
             self.write(&format!("{}/{}", param.home, param.name), &format!("{text}\n"));
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// With --layer the end of a name is enough, such as grow_start.
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
-    /// Layer of abbreviated names: guest, host, timer or iothread
+    /// Layer of abbreviated names: guest, host, timer, driver or iothread
     #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3

@@ -90,7 +90,7 @@ pub(crate) struct Args {
 
 fn layer(text: &str) -> Result<Layer, String> {
     Layer::from_name(text)
-        .filter(|layer| *layer != Layer::Timer)
+        .filter(|layer| layer.has_episodes())
         .ok_or_else(|| "layers that can be replayed: host, guest, iothread".to_owned())
 }
 

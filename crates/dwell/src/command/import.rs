@@ -129,7 +129,7 @@ struct Perf {
     #[command(flatten)]
     common: Common,
     /// Layer whose events to use, if the trace has several: host, guest, iothread or timer
-    #[arg(long, value_parser = crate::suggest::layers(traced_layer))]
+    #[arg(long, value_parser = crate::suggest::traced_layers(traced_layer))]
     layer: Option<Layer>,
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
@@ -173,13 +173,15 @@ enum Includes {
 
 fn layer(text: &str) -> Result<Layer, String> {
     match Layer::from_name(text) {
-        Some(layer) if layer != Layer::Timer => Ok(layer),
+        Some(layer) if layer.has_episodes() => Ok(layer),
         _ => Err("layers are guest, host and iothread".to_owned()),
     }
 }
 
 fn traced_layer(text: &str) -> Result<Layer, String> {
-    Layer::from_name(text).ok_or_else(|| "layers are guest, host, iothread and timer".to_owned())
+    Layer::from_name(text)
+        .filter(|layer| *layer != Layer::Driver)
+        .ok_or_else(|| "layers are guest, host, iothread and timer".to_owned())
 }
 
 #[derive(Serialize)]

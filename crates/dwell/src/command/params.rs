@@ -16,10 +16,10 @@ use serde::Serialize;
 /// Also prints what 0 means and where each parameter is set.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only parameters of this layer: guest, host, timer or iothread
+    /// Only parameters of this layer: guest, host, timer, driver or iothread
     #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
     layer: Option<Layer>,
-    /// Kernel release whose parameters and defaults to list, for guest, host and timer
+    /// Kernel release whose parameters and defaults to list, for guest, host, timer and driver
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
     /// QEMU release whose parameters and defaults to list, for iothread

@@ -189,7 +189,15 @@ pub(crate) fn advise(
     let layer = one_layer(model)?;
     let (present, recorded) = model.present(metadata);
     let present = present[0];
-    let candidates = grid::settings(layer, model.version);
+    let candidates = match layer {
+        Layer::Driver => grid::driver(&present, model.halt_cost),
+        _ => grid::settings(layer, model.version),
+    };
+    anyhow::ensure!(
+        !candidates.is_empty(),
+        "a halt cost of {} is above the range of the driver's parameter",
+        model.halt_cost
+    );
     let bar = progress::episodes(source.episodes() * 2, "tuning");
     let advice = tune(&Task {
         source,
@@ -299,6 +307,15 @@ fn better_rules(tuned: &Tuned) -> String {
     let cost = |role: Role| advice.figures(role).cost_over_optimum;
     let over = |role: Role| cost(role).map_or_else(|| "-".to_owned(), ratio);
     // By one part in a hundred: less does not show in what is printed.
+    if tuned.layer == Layer::Driver.name() {
+        return format!(
+            "At this halt cost leader would cost {} times the optimum and savings {}; the best setting of the driver in \
+             hindsight costs {}.",
+            over(Role::LEADER),
+            over(Role::SAVINGS),
+            over(Role::BestInHindsight)
+        );
+    }
     let learner_is_better = cost(Role::LEADER)
         .zip(cost(Role::BestInHindsight))
         .is_some_and(|(leader, best)| leader < 0.99 * best);

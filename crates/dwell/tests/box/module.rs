@@ -64,6 +64,21 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         echo 0 >/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us
         echo 0 >/sys/devices/system/cpu/cpu1/online; inside nap 0 30 300 constant
         echo 1 >/sys/devices/system/cpu/cpu1/online; inside nap 1 30 300 constant
+        # Its own parameters: planned from a recording under it, kept, and reverted.
+        values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
+        echo never >$parameters/policy
+        inside nap 0 30 100000 constant >/dev/null & load=$!
+        sleep 0.2
+        values begun
+        keep driver.record dwell record guest --source cpu_idle --duration 1s -o /out/driver.parquet
+        keep tune.json dwell tune /out/driver.parquet --plan /out/driver.toml --format json
+        kill $load
+        keep control dwell control --layer guest --duration 1s
+        keep apply.json dwell apply /out/driver.toml --persist --format json
+        values applied; cat /etc/modprobe.d/dwell-* >/out/kept
+        keep status.json dwell status --format json
+        keep revert.json dwell revert --format json
+        values reverted; ls /etc/modprobe.d >/out/left
         echo 0 >$parameters/halt_cost_ns; cat $parameters/halt_cost_ns >/out/measured
         keep unload rmmod dwell_idle
         cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver_after
@@ -79,9 +94,20 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         ..Job::default()
     };
     let ran = job.run(test)?;
-    for name in ["load", "doctor.json", "record", "unload"] {
+    for name in [
+        "load",
+        "doctor.json",
+        "record",
+        "driver.record",
+        "tune.json",
+        "apply.json",
+        "status.json",
+        "revert.json",
+        "unload",
+    ] {
         ran.succeeded(name);
     }
+    is_planned_applied_and_reverted(test, &ran);
     assert_eq!((ran.text("driver").trim(), ran.text("driver_after").trim()), ("dwell_idle", "none"));
     let doctor = ran.json("doctor.json");
     let found = doctor["findings"].as_array().unwrap().iter().any(|finding| finding["code"] == "dwell-idle");
@@ -109,6 +135,30 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     assert!(known > 1_000 && polled > known / 2, "{windows:?}");
     say!("{test}: {known} windows recorded, {polled} polls that saw the wakeup, {halted} halts");
     Ok(())
+}
+
+/// Where it never polled, through gaps that are shorter than a halt costs, the advice is to poll; the plan's values are in
+/// force and kept, and then those from before.
+fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
+    let [begun, applied, reverted] = ["begun", "applied", "reverted"].map(|file| ran.text(file));
+    assert_eq!((begun.as_str(), &reverted), ("100000\n20000\n200000\nnever\n", &begun));
+    let tune = ran.json("tune.json");
+    assert_eq!((&tune["layer"], &tune["halt_cost_ns"]), (&"driver".into(), &100_000.into()), "{tune}");
+    let values: Vec<&str> = applied.split_whitespace().collect();
+    assert!(values.len() == 4 && ["leader", "savings", "fixed"].contains(&values[3]), "{applied}\n{tune}");
+    let option = format!(
+        "options dwell_idle halt_cost_ns={} wake_latency_ns={} max_window_ns={} policy={}",
+        values[0], values[1], values[2], values[3]
+    );
+    assert!(ran.text("kept").lines().any(|line| line == option), "{}", ran.text("kept"));
+    assert!(!ran.text("left").contains("dwell-"), "{}", ran.text("left"));
+    let places = ran.json("status.json")[0]["places"].as_array().cloned().unwrap_or_default();
+    assert!(places.len() >= 2 && places.iter().all(|place| place["standing"] == "in_force"), "{places:?}");
+    // The rule in force is not haltpoll's: there is nothing to control.
+    assert_ne!(ran.exit("control"), 0);
+    let refusal = ran.text("control.err");
+    assert!(refusal.contains("dwell_idle decides in place of haltpoll"), "{refusal}");
+    say!("{test}: {}; {option}", tune["advice"].as_str().unwrap_or_default());
 }
 
 #[derive(Debug, Default)]

@@ -83,6 +83,13 @@ pub enum Obstacle {
         /// Why.
         why: NoEffect,
     },
+    /// The kernel measures it in place of this value, so that what would be read back is not what was written.
+    Measured {
+        /// The parameter.
+        knob: String,
+        /// Where it is.
+        place: Place,
+    },
     /// It cannot be kept.
     Keep(KeepError),
     /// A change was interrupted and not reverted.
@@ -136,6 +143,11 @@ impl fmt::Display for Obstacle {
             Obstacle::NoEffect { knobs, why } => {
                 write!(f, "{} would have no effect: {why}", knobs.join(", "))
             }
+            Obstacle::Measured { knob, place } => write!(
+                f,
+                "{knob} = 0 has the kernel measure it, and reads back as what was measured; run `echo 0 > {place}`, then \
+                 plan with the value that is read there"
+            ),
             Obstacle::Keep(error) => f.write_str(&with_causes(error)),
             Obstacle::Unfinished(id) => {
                 write!(f, "change {id} was interrupted; revert it first: dwell revert {id}")
@@ -220,6 +232,7 @@ impl Checked<'_> {
         let (writes, back) = (plan::writes(&actual, &wanted, target), plan::writes(&wanted, &actual, target));
         // The way back matters only where it is more than the way forth in reverse.
         let back = if back.iter().any(|write| write.then_wait_ms > 0) { back } else { vec![] };
+        self.measured(&writes);
         self.writable(&writes);
         self.no_effect(&writes, &actual, &wanted);
         let mut entries = self.entries(&writes, &back, &wanted)?;
@@ -286,7 +299,7 @@ impl Checked<'_> {
                 self.obstacles.push(Obstacle::Missing { place });
                 continue;
             }
-            let number = value::number_of(found.as_deref());
+            let number = value::number_of(&place, found.as_deref());
             let taken = number.is_some_and(|number| actual.set(param.name, number).is_ok());
             let by = self.who_set(&place, found.as_deref());
             // What is no number of its range cannot be led from, forced or not.
@@ -310,6 +323,15 @@ impl Checked<'_> {
                 && change.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found))
         };
         self.changes.iter().rev().find(ours).map(|change| change.id)
+    }
+
+    /// The costs of the idle driver are never 0 there: 0 has it measure them.
+    fn measured(&mut self, writes: &[Write]) {
+        let is_cost = |write: &&Write| matches!(write.knob.as_str(), "halt_cost_ns" | "wake_latency_ns");
+        let zeros = writes.iter().filter(|write| self.plan.layer == Layer::Driver && write.to == 0);
+        let measured =
+            |write: &Write| Obstacle::Measured { knob: write.knob.clone(), place: write.place.clone() };
+        self.obstacles.extend(zeros.filter(is_cost).map(measured));
     }
 
     fn writable(&mut self, writes: &[Write]) {
@@ -411,7 +433,7 @@ impl Checked<'_> {
                     return None;
                 }
             };
-            let Some(from) = value::number_of(found.as_deref()) else {
+            let Some(from) = value::number_of(&write.place, found.as_deref()) else {
                 self.obstacles.push(Obstacle::Missing { place: write.place.clone() });
                 return None;
             };

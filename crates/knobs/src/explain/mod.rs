@@ -68,7 +68,7 @@ pub struct Explained {
 pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Machine>) -> Option<Explained> {
     let (knob, version) = (Knob { param }, setting.version());
     // Timers have no windows.
-    let is_modelled = setting.layer() != Layer::Timer;
+    let is_modelled = !matches!(setting.layer(), Layer::Timer | Layer::Driver);
     let value = setting.get(param.name)?;
     let same = |other: &i64| with(setting, param, *other).map(|other| compare(setting, &other));
     let tried: Vec<(i64, Sameness)> = candidates(setting, param, value)

@@ -88,7 +88,7 @@ impl Rule {
                     Rule::Classic(params)
                 })
             }
-            Layer::Timer => None,
+            Layer::Timer | Layer::Driver => None,
         }
     }
 

@@ -37,7 +37,8 @@ fn knob(change: &Change, name: &str, place: &Place) -> Result<Knob, String> {
 
 fn parameter(change: &Change, entry: &Entry, name: &str) -> Result<(), String> {
     if let (Some(target), true) = (&change.plan.iothread, iothread::OTHER_PROPERTIES.contains(&name)) {
-        let is_number = |value: Option<&str>| value::number_of(value).is_some_and(|number| number >= 0);
+        let is_number =
+            |value: Option<&str>| value::number_of(&entry.place, value).is_some_and(|number| number >= 0);
         return match (
             target.place(name) == entry.place,
             is_number(entry.original.as_deref()) && is_number(entry.applied.as_deref()),
@@ -49,7 +50,8 @@ fn parameter(change: &Change, entry: &Entry, name: &str) -> Result<(), String> {
     }
     let knob = knob(change, name, &entry.place)?;
     let in_range = |value: Option<&str>| {
-        value::number_of(value).is_some_and(|number| (knob.param.min..=knob.param.max).contains(&number))
+        value::number_of(&entry.place, value)
+            .is_some_and(|number| (knob.param.min..=knob.param.max).contains(&number))
     };
     if !in_range(entry.original.as_deref()) || !in_range(entry.applied.as_deref()) {
         return Err(format!("{} has a value that is out of its range", knob.param.name));

@@ -1,5 +1,6 @@
 //! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation failing once.
 
+mod driver;
 mod leased;
 mod tampered;
 

@@ -82,7 +82,7 @@ impl Plan {
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => Plan::host(setting),
                 Layer::Guest => Plan::guest(setting),
-                Layer::Timer | Layer::Iothread => Plan::Scalar,
+                Layer::Timer | Layer::Driver | Layer::Iothread => Plan::Scalar,
             },
             Rule::Policy(..) | Rule::Controlled { .. } | Rule::Stacked { .. } => Plan::Scalar,
         }

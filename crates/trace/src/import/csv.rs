@@ -129,7 +129,7 @@ impl CsvOptions {
     /// The usual name of a layer's first idler: `cpu0`, `vcpu0`, `iothread0`.
     pub fn for_layer(layer: Layer) -> CsvOptions {
         let idler = match layer {
-            Layer::Guest => "cpu0",
+            Layer::Guest | Layer::Driver => "cpu0",
             Layer::Host | Layer::Timer => "vcpu0",
             Layer::Iothread => "iothread0",
         };

@@ -13,7 +13,9 @@ use crate::output;
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_control::{Change, Controller, Observed, Terms};
 use dwell_knobs::change::{self, Reverted};
+use dwell_knobs::condition::{self, NoEffect};
 use dwell_knobs::journal;
+use dwell_knobs::knob::Knob;
 use dwell_knobs::lease::{self, Lease, SetError, Subject};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
@@ -286,6 +288,9 @@ impl<'a> Control<'a> {
     fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
         let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, burst, .. } = self.config;
         let (machine, state) = (self.machine, self.state_directory);
+        if subject.layer() == Layer::Guest {
+            refuse_dwell_idle(machine)?;
+        }
         match mode {
             Mode::Active => {
                 let left = lease::end_left_open(machine, state, subject)?;
@@ -716,11 +721,20 @@ fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<Layer>> {
         layers.push(Layer::Host);
     }
     if layers.is_empty() && !others {
+        refuse_dwell_idle(machine)?;
         bail!(
             "nothing can be controlled here: the haltpoll governor is not in use, and kvm is not loaded; `dwell doctor` has more"
         );
     }
     Ok(layers)
+}
+
+/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle.
+fn refuse_dwell_idle(machine: &dyn Machine) -> anyhow::Result<()> {
+    match condition::no_effect(machine, Knob { param: &param::table(Layer::Guest)[0] }) {
+        Some(why @ NoEffect::DwellIdle) => bail!("cannot control the guest layer: {why}"),
+        _ => Ok(()),
+    }
 }
 
 /// The setting in force. What a controller could not restore is refused.

@@ -100,6 +100,11 @@ pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Form
         bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
     };
     ensure!(
+        layer != dwell_policy::Layer::Driver,
+        "the recording was made under the idle driver dwell_idle, which learns without a controller; --layer guest \
+         replays control of haltpoll over it"
+    );
+    ensure!(
         observe == Observe::Episodes || layer == dwell_policy::Layer::Host,
         "--observe statistics needs --layer host: only KVM counts such histograms"
     );

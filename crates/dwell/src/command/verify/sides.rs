@@ -39,7 +39,9 @@ impl Sides {
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
                 Source::Thread(Thread::of(pid, tid))
             }
-            (Layer::Guest, _) => Source::Recorder(Target::Guest { source: GuestSource::Auto }),
+            (Layer::Guest | Layer::Driver, _) => {
+                Source::Recorder(Target::Guest { source: GuestSource::Auto })
+            }
             _ => Source::Recorder(Target::Host { pid: None, exits: false, contention: false }),
         };
         let measured = match measured {

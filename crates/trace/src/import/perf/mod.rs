@@ -330,7 +330,7 @@ struct Episodes<'a, W: Write + Send> {
 impl<W: Write + Send> Episodes<'_, W> {
     /// Decides what to use, if the events seen decide it.
     fn choose(&mut self, seen: &Seen) -> Result<(), PerfError> {
-        if let Some(layer @ Layer::Timer) = self.options.layer {
+        if let Some(layer @ (Layer::Timer | Layer::Driver)) = self.options.layer {
             return Err(PerfError::Layer { name: self.name.clone(), layer });
         }
         let mut layers = seen.tracepoints.iter().filter_map(|&kind| Some((layer_of(kind)?, kind)));
@@ -361,7 +361,7 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
                 Box::new(GuestPairing::new(used.source, silent))
             }
-            Layer::Iothread | Layer::Timer => Box::new(ThreadPairing::new(None, names)),
+            Layer::Iothread | Layer::Timer | Layer::Driver => Box::new(ThreadPairing::new(None, names)),
         };
         // Where a layer was asked for, its events may begin later than what is seen so far.
         if seen.tracepoints.iter().any(|&kind| layer_of(kind) == Some(layer)) {
