@@ -51,6 +51,9 @@
 #define SAMPLE_WINDOW_NS	2000000
 #define NOT_MEASURING		U64_MAX
 
+/* There is no episode to learn from. */
+#define NOTHING_UNLEARNED	U64_MAX
+
 struct idler {
 	struct dwell_policy policy;
 	/* Of the parameters that the policy has. */
@@ -59,6 +62,8 @@ struct idler {
 	bool polls;
 	/* When the last episode ended. */
 	u64 ended;
+	/* How long it was, if the policy has still to learn from it. */
+	u64 unlearned;
 	/* Has the latency limit of this CPU. */
 	struct device *device;
 
@@ -119,6 +124,7 @@ static void begin_anew(struct idler *idler, unsigned int cpu)
 	/* Before the parameters: pairs with renew(). */
 	idler->generation = smp_load_acquire(&generation);
 	idler->polls = cpumask_test_cpu(cpu, &cpus);
+	idler->unlearned = NOTHING_UNLEARNED;
 	dwell_policy_init(&idler->policy, READ_ONCE(rule),
 			  READ_ONCE(halt_cost_ns), READ_ONCE(wake_latency_ns),
 			  READ_ONCE(max_window_ns));
@@ -186,6 +192,19 @@ static void count(struct idler *idler, bool halted, u64 window, u64 polled,
 	}
 }
 
+/*
+ * Chooses the window of the episode that begins now. What the last one has
+ * taught is learned before, and not at its end, where the task that woke up
+ * would wait for it.
+ */
+static u64 choose_window(struct idler *idler, u64 busy)
+{
+	if (idler->unlearned != NOTHING_UNLEARNED)
+		dwell_policy_observe(&idler->policy, idler->unlearned);
+	idler->unlearned = NOTHING_UNLEARNED;
+	return dwell_policy_window(&idler->policy, busy);
+}
+
 static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 		 int index)
 {
@@ -205,7 +224,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 	begin = sched_clock();
 	busy = begin > idler->ended ? begin - idler->ended : 0;
 	if (learns)
-		window = dwell_policy_window(&idler->policy, busy);
+		window = choose_window(idler, busy);
 	else if (measured_window != NOT_MEASURING)
 		window = measured_window;
 	else if (!halts)
@@ -223,7 +242,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 	if (!halted)
 		idle = min(idle, window);
 	if (learns)
-		dwell_policy_observe(&idler->policy, idle);
+		idler->unlearned = idle;
 	else
 		idler->measured += measured_window != NOT_MEASURING;
 

@@ -6,6 +6,7 @@
  *   constant     30 us
  *   exponential  mean 60 us: nothing to learn beyond a window
  *   bimodal      10 us of seven in ten, else 400 us, without order
+ *   rare         the same, but 10 us of nine in ten
  *   told         as bimodal, but a long gap follows long work
  *   phases       25 us, and after a quarter of COUNT 300 us, and again
  *   bursts       nine of 8 us, then one of 1 ms
@@ -53,6 +54,8 @@ static void gap(const char *pattern, int i, int count, double *work, double *idl
 		*idle = -log(u) * 60000;
 	} else if (!strcmp(pattern, "bimodal")) {
 		*idle = u < 0.7 ? 10000 : 400000;
+	} else if (!strcmp(pattern, "rare")) {
+		*idle = u < 0.9 ? 10000 : 400000;
 	} else if (!strcmp(pattern, "told")) {
 		*idle = u < 0.7 ? 10000 : 400000;
 		*work = u < 0.7 ? 3000 : 40000;

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
 # Runs the patterns of gaps.c under one idle driver and keeps the traces of CPU 0: $OUT/ARM-PATTERN-ROUND.txt.
 # It is sourced by a shell (busybox's will do) as root in a guest with two CPUs and the program `gaps` in its PATH.
-# Where the driver haltpoll is in force the arms are its defaults and a setting for the halt cost; else $MODULE is loaded.
+# Where the driver haltpoll is in force the arms are its defaults and a setting for the halt cost; else $MODULE is loaded, and the governor is menu but in the arm `governor`.
 : "${OUT:=/out}" "${MODULE:=/dwell_idle.ko}" "${HALT_COST_NS:=20000}" "${GAPS:=800}" "${ROUNDS:=7}"
 tracing=/sys/kernel/tracing
 haltpoll=/sys/module/haltpoll/parameters
+cpuidle=/sys/devices/system/cpu/cpuidle
 arms="haltpoll tuned"
+events=cpu_idle
 if [ "$(cat /sys/devices/system/cpu/cpuidle/current_driver)" = none ]; then
   # In virtual time a wakeup is not late.
   insmod "$MODULE" halt_cost_ns="$HALT_COST_NS" wake_latency_ns=1
-  arms="leader savings fixed never"
+  arms="leader savings fixed never governor"
+  events=dwell_idle_episode
 fi
 
 arm() {
@@ -22,7 +25,16 @@ arm() {
     echo "$HALT_COST_NS" > $haltpoll/guest_halt_poll_ns
     echo $((HALT_COST_NS / 4)) > $haltpoll/guest_halt_poll_grow_start
     ;;
-  *) echo "$1" > /sys/module/dwell_idle/parameters/policy ;;
+  governor)
+    # leader under the governor haltpoll, which does not poll itself: it stops the tick each time.
+    echo 0 > $haltpoll/guest_halt_poll_ns
+    echo haltpoll > $cpuidle/current_governor
+    echo leader > /sys/module/dwell_idle/parameters/policy
+    ;;
+  *)
+    [ "$(cat $cpuidle/current_governor)" = menu ] || echo menu > $cpuidle/current_governor
+    echo "$1" > /sys/module/dwell_idle/parameters/policy
+    ;;
   esac
 }
 
@@ -31,7 +43,7 @@ echo 1 > $tracing/events/power/cpu_idle/enable
 [ ! -d $tracing/events/dwell_idle ] || echo 1 > $tracing/events/dwell_idle/enable
 mkdir -p "$OUT"
 for round in $(seq "$ROUNDS"); do
-  for pattern in constant exponential bimodal told phases bursts long; do
+  for pattern in constant exponential bimodal rare told phases bursts long; do
     for arm in $arms; do
       arm "$arm"
       echo 0 > $tracing/tracing_on
@@ -41,7 +53,7 @@ for round in $(seq "$ROUNDS"); do
       late=$(gaps $pattern "$round" "$GAPS")
       echo 0 > $tracing/tracing_on
       echo "$arm $pattern $round late $late"
-      cat $tracing/per_cpu/cpu0/trace > "$OUT/$arm-$pattern-$round.txt"
+      grep ": $events: " $tracing/per_cpu/cpu0/trace > "$OUT/$arm-$pattern-$round.txt"
     done
   done
 done

@@ -1,5 +1,5 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside timers COUNT`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE`.
+//! FILES`, `inside timers COUNT`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE SEED`.
 
 use dwell_lab::guest::{self, Sleeper, sleeper};
 use dwell_lab::host::clock::Tsc;
@@ -33,7 +33,7 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
                 .map_err(|error| format!("the VM: {error}"))
         }
         ["msr", register, value] => write_msr(register, number(value)),
-        ["wake", mean_us, count, shape] => wake(number(mean_us), number(count), shape),
+        ["wake", mean_us, count, shape, seed] => wake(number(mean_us), number(count), shape, number(seed)),
         ["clock"] => {
             clock();
             Ok(())
@@ -69,7 +69,7 @@ fn clock() {
 
 /// A thread on CPU 1 wakes one on CPU 0, again and again. Prints how long that took \[ns\]: median, 99 %; and how many
 /// interrupts of other CPUs (rescheduling and function calls) CPU 0 got for a wakeup.
-fn wake(mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
+fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> {
     let on_cpu = |cpu: usize| {
         let mut set = CpuSet::new();
         set.set(cpu);
@@ -92,7 +92,7 @@ fn wake(mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
             Ok::<_, String>(receiver.iter().map(|sent| sent.elapsed()).collect::<Vec<_>>())
         });
         on_cpu(1)?;
-        let mut random = SplitMix64::new(1);
+        let mut random = SplitMix64::new(seed);
         for _ in 0..count {
             std::thread::sleep(gap(mean_us, shape, &mut random));
             sender.send(Instant::now()).map_err(|_| "the sleeper has ended".to_owned())?;

@@ -54,6 +54,10 @@ const JOBS: &[(&str, Check)] = &[
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
+    (
+        "the_idle_driver_and_haltpoll_have_the_same_gaps",
+        module::the_idle_driver_and_haltpoll_have_the_same_gaps,
+    ),
     ("a_guest_and_its_host_on_one_timeline", nested::a_guest_and_its_host_on_one_timeline),
     ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
     ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
