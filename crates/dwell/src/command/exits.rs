@@ -29,6 +29,11 @@ pub(crate) struct Args {
     /// Width of the column of exit reasons: 20 as in older perf, 40 as in newer perf
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
     width: u16,
+    /// Print byte for byte what `perf kvm stat report` prints
+    ///
+    /// The same table, with perf's title and blank lines before and after it. perf prints it to stderr, dwell to stdout.
+    #[arg(long, conflicts_with = "format")]
+    as_perf: bool,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -48,6 +53,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         );
     }
     match args.format.format {
+        Format::Table if args.as_perf => output::text(&exits.report(usize::from(args.width)))?,
         Format::Table => output::text(&exits.render(usize::from(args.width)))?,
         Format::Json => output::json(&Counted { exits: &exits, timer: timer.as_deref().map(Shares::of) })?,
         Format::Csv => output::csv(&table(&exits, timer.as_deref()))?,
