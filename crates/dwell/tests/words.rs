@@ -4,8 +4,15 @@
 //! `INSTA_UPDATE=always cargo test --workspace --test words` writes new snapshots.
 
 use dwell_machine::fake::Fake;
+use dwell_policy::timer::Revision;
+use dwell_policy::version::Version;
+use dwell_recording::timer::TimerRecording;
+use dwell_replay::timer::check::check;
+use dwell_replay::timer::predict::{HostSetup, in_force};
+use dwell_replay::timer::tally::Tally;
+use dwell_replay::timer::{Pcpu, TimerVm};
 use dwell_testing::fixture::{self, Fixture};
-use dwell_testing::timers;
+use dwell_testing::timers::{self, Checked};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -245,6 +252,56 @@ fn a_change_from_apply_to_revert() {
         assert_fits(args, 80, &text);
         assert_snapshot(name, &text);
     }
+}
+
+/// A guest's timers as perf recorded them, without a cut: 700 that fire and some that do not, on Linux 6.12 with emulated SVM,
+/// by the job `every_timer_of_a_vcpu_is_the_models` of the test `box` with `DWELL_BOX_TIMERS=700`. Beside it is what `perf kvm
+/// stat report` printed of the same trace.
+const TIMERS: &str = "crates/dwell/tests/timers/guest-6.12.perf.txt.gz";
+const TIMERS_BY_PERF: &[u8] = include_bytes!("timers/guest-6.12.perf-kvm-stat.txt");
+
+#[test]
+fn every_recorded_timer_is_the_models() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let path = folder.path().join("timer.parquet");
+    let file = path.to_str().expect("the path is UTF-8");
+    printed(&["import", "perf", "--layer", "timer", TIMERS, "-o", file], 80);
+    // The command of the trace is one word, and not wrapped.
+    assert_snapshot("info-recorded-timers", &printed(&["info", file], 120).replace(file, "FILE"));
+    // The table is as wide as perf's.
+    assert_snapshot("exits-recorded-timers", &printed(&["exits", file], 120));
+    let tune = ["tune", file, "--apicv", "off", "--preemption-timer", "off"];
+    assert_kept("tune-recorded-timers", &tune, folder.path());
+    // Byte for byte what perf prints of the trace.
+    for input in [TIMERS, file] {
+        let found = dwell(&["exits", "--as-perf", input], 80);
+        assert_eq!(found.stdout, TIMERS_BY_PERF, "{input}: {}", String::from_utf8_lossy(&found.stderr));
+    }
+
+    let recording = TimerRecording::open(&path).expect("it can be read");
+    assert_eq!(recording.metadata.lost.events.unwrap_or(0), 0, "{:?}", recording.metadata.lost);
+    let kernel = recording.metadata.kernel.as_deref().and_then(Version::parse).expect("the trace has it");
+    let checked = Checked::of(&recording, Revision::of(kernel).expect("a kernel that is known"));
+    assert_eq!(checked.deviations, [], "{checked:?}");
+    assert!(checked.timers >= 700 && checked.by_fire.len() >= 3, "{checked:?}");
+    // Models that are wrong: of where the vCPU is, and of what carries its timers.
+    assert!(checked.deviations_if_off > checked.timers / 10, "{checked:?}");
+    let vm = TimerVm {
+        pi_inject_timer: false,
+        apicv: false,
+        preemption_timer: false,
+        mwait_in_guest: false,
+        hlt_in_guest: false,
+        pcpu: Pcpu::Housekeeping,
+        timer_migration: true,
+    };
+    let tally = Tally::of(&recording);
+    let mut setup = in_force(&tally, kernel, &vm);
+    let deviations =
+        |setup: &HostSetup| check(&recording, &tally, setup).expect("a kernel that is known").deviations();
+    assert_eq!(deviations(&setup), 0);
+    setup.vm.preemption_timer = true;
+    assert!(deviations(&setup) > checked.timers / 10);
 }
 
 /// A host with KVM, as files in a folder, with these values of parameters.

@@ -1,7 +1,9 @@
-//! A recording of timers with numbers that are known.
+//! Recordings of timers: one with numbers that are known, and any one beside the model.
 
+use dwell_policy::timer::{Exits, Path, Revision};
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRecording, TimerRow, VcpuState};
 use dwell_recording::{Layer, SettingValue, SettingsChange, TimeRecorded};
+use std::collections::BTreeMap;
 
 /// `EXTERNAL_INTERRUPT` exits in the table of the patch of 2019, "KVM: LAPIC: Inject timer interrupt via posted interrupt",
 /// before it and after it.
@@ -44,4 +46,61 @@ pub fn exits_by_interrupts(before: u64, after: u64) -> TimerRecording {
         });
     }
     recording
+}
+
+/// The timers of a recording without AVIC and without a preemption timer, each beside the model's.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// Timers in the recording.
+    pub timers: u64,
+    /// Those that did not fire, or of which it was not recorded how.
+    pub not_fired: u64,
+    /// The others, by how the vCPU noticed.
+    pub by_fire: BTreeMap<&'static str, u64>,
+    /// Exits to arm them, by the model.
+    pub armings: u64,
+    /// Exits as they fire, by the model.
+    pub firings: u64,
+    /// Timers that deviate in mechanism or way.
+    pub deviations: Vec<TimerRow>,
+    /// For a model that takes the vCPU's CPU for another one and a halted vCPU for a running one.
+    pub deviations_if_off: u64,
+}
+
+impl Checked {
+    /// Compares every timer.
+    pub fn of(recording: &TimerRecording, revision: Revision) -> Checked {
+        let mut checked = Checked::default();
+        for row in &recording.timers {
+            checked.timers += 1;
+            checked.armings += 1;
+            let (Some(_), Some(state), Some(fire)) = (row.fired_ns, row.state, row.fire) else {
+                checked.not_fired += 1;
+                continue;
+            };
+            *checked.by_fire.entry(fire.name()).or_default() += 1;
+            let Some(mechanism) = row.mechanism else {
+                // The time had come when it was armed: no path, and no exit but that of arming.
+                if fire != Fire::AlreadyOutside {
+                    checked.deviations.push(*row);
+                }
+                continue;
+            };
+            // No vCPU of SVM without AVIC can have its timers posted.
+            let path = |own| match (mechanism, own) {
+                (Mechanism::HvTimer, _) => Path::HvTimer,
+                (Mechanism::Hrtimer, true) => Path::HrtimerOwnPcpu,
+                (Mechanism::Hrtimer, false) => Path::HrtimerOtherPcpu,
+            };
+            let own = row.fired_on == row.vcpu_on;
+            let model = Exits::of(path(own), revision, state);
+            checked.firings += u64::from(model.firing());
+            if model.fire != fire || mechanism == Mechanism::HvTimer {
+                checked.deviations.push(*row);
+            }
+            let off = Exits::of(path(!own), revision, VcpuState::InGuestMode);
+            checked.deviations_if_off += u64::from(off.fire != fire);
+        }
+        checked
+    }
 }

@@ -43,9 +43,7 @@ pub(crate) fn doctor_is_right_about_every_kernel(test: &str) -> Result<(), Strin
             keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --format json --despite-self-check
         "
         );
-        // 6.1 does not start in virtual time. There the load depends on the machine outside.
-        let real_time = ["-accel", "tcg,thread=single"];
-        let options: &[&str] = if kernel == Kernel::V6_1 { &real_time } else { &VIRTUAL_TIME };
+        let options = crate::time_of(kernel);
         let job = Job { kernel, signature, options, append: FORCED, script: &script, ..Job::default() };
         match job.run(test) {
             Ok(ran) => agrees_with_the_kernel(test, kernel, signature, &ran)?,

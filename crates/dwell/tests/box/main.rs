@@ -50,6 +50,8 @@ const JOBS: &[(&str, Check)] = &[
     ("a_machine_that_is_killed_starts_in_order", persist::a_machine_that_is_killed_starts_in_order),
     ("a_power_cut_is_survived_at_every_write", power::a_power_cut_is_survived_at_every_write),
     ("every_timer_of_a_vcpu_is_the_models", timer::every_timer_of_a_vcpu_is_the_models),
+    ("every_timer_of_a_vcpu_is_the_models_on_6_1", timer::every_timer_of_a_vcpu_is_the_models_on_6_1),
+    ("every_timer_of_a_vcpu_is_the_models_on_newer", timer::every_timer_of_a_vcpu_is_the_models_on_newer),
     ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
@@ -66,6 +68,14 @@ const JOBS: &[(&str, Check)] = &[
 
 /// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
 const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"];
+
+/// As the clock of the machine outside. What is measured then depends on its load.
+const REAL_TIME: [&str; 2] = ["-accel", "tcg,thread=single"];
+
+/// Virtual time, in which 6.1 does not start.
+fn time_of(kernel: machine::Kernel) -> &'static [&'static str] {
+    if kernel == machine::Kernel::V6_1 { &REAL_TIME } else { &VIRTUAL_TIME }
+}
 
 /// Whether the long forms of the jobs are asked for.
 fn is_long() -> bool {
