@@ -23,14 +23,16 @@ pub mod request;
 pub mod ring;
 pub mod seeds;
 pub mod sketch;
+pub mod timers;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("csv", csv::run),
     ("perf", perf::run),
+    ("timers", timers::run),
     ("qemu", qemu::run),
     ("exits", exits::run),
     ("ring", ring::run),

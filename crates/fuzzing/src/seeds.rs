@@ -1,7 +1,7 @@
 //! Seeds: well-formed inputs of every target, from which both fuzzers start.
 //!
 //! The texts in `seeds/` are parts of real traces: `host.perf.txt` and `threads.perf.txt` of `perf script --ns --header
-//! --show-task-events -F +pid`, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
+//! --show-task-events -F +pid`, `timers.perf.txt` of the same on a guest's host, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
 //! other seeds are made here, by the writers of dwell itself where it has one.
 
 use dwell_fleet::Sketch;
@@ -21,6 +21,7 @@ use std::io::Write;
 
 const HOST: &[u8] = include_bytes!("../seeds/host.perf.txt");
 const THREADS: &[u8] = include_bytes!("../seeds/threads.perf.txt");
+const TIMERS: &[u8] = include_bytes!("../seeds/timers.perf.txt");
 const QEMU: &[u8] = include_bytes!("../seeds/qemu-7.2.log");
 
 /// The seeds of a target; none for a name that is no target's.
@@ -28,6 +29,9 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "csv" => csv(),
         "perf" => [HOST, THREADS].iter().flat_map(|text| chosen(0..16, text)).collect(),
+        "timers" => {
+            [0, 1, 0x7e, 0x81].into_iter().flat_map(|choice| chosen(choice..choice + 1, TIMERS)).collect()
+        }
         "qemu" => chosen(0..16, QEMU).collect(),
         "exits" => exits(),
         "ring" => ring(),
