@@ -236,6 +236,14 @@ impl Trace {
         }
     }
 
+    /// The frequency of this machine's time-stamp counter \[kHz\], as perf's buffers show it.
+    pub fn tsc_khz(&self) -> Option<u32> {
+        match &self.tracer {
+            Tracer::Perf(sampler) => sampler.tsc_khz(),
+            Tracer::Bpf(_) => None,
+        }
+    }
+
     /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through what is watched
     /// already.
     ///

@@ -9,7 +9,7 @@ use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{Machine, Sysroot, cpu, identity, kernel};
+use dwell_machine::{Machine, Sysroot, TimerHost, cpu, identity, kernel};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer};
 use dwell_trace::event::{Event, EventKind};
@@ -17,8 +17,10 @@ use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{PairedEpisode, Pairing};
+use dwell_trace::timer::{HOST, TSC_KHZ};
 use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
@@ -104,6 +106,13 @@ fn realtime_offset_ns() -> i64 {
     tightest.map_or(0, |(_, offset)| offset)
 }
 
+/// What a recording of timers says of its host.
+fn host_of_timers(system: &dyn System, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
+    let mut facts = vec![(HOST.to_owned(), json!(TimerHost::read(system)))];
+    facts.extend(tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.into())));
+    facts
+}
+
 /// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by` (`perf` or
 /// `bpf`), and, where they were chosen, `because` or `not_by_bpf`; in `left_out` what BPF programs could not have, with the
 /// reason.
@@ -173,6 +182,9 @@ impl Recorder {
         metadata.lost.at_least = !trace.counts_lost();
         metadata.other.insert(TRACING.to_owned(), tracing);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
+        if let Target::Timer { .. } = target {
+            metadata.other.extend(host_of_timers(&*system, trace.tsc_khz()));
+        }
         let counters = KvmCounters::of(&target);
         Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched, counters })
     }

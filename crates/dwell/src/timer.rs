@@ -1,5 +1,6 @@
 //! The VM whose timers are asked about, and what is printed about it: of `dwell explain` and `dwell compare`.
 
+pub(crate) mod change;
 pub(crate) mod page;
 pub(crate) mod recorded;
 
@@ -127,7 +128,7 @@ pub(crate) fn posting(
     kernel: Version,
     machine: &dyn Machine,
 ) -> anyhow::Result<Posting> {
-    let described = describe(&args.given(pi_inject_timer), Some(machine));
+    let described = describe(&args.given(pi_inject_timer), None, Some(machine));
     let revision = Revision::of(kernel)?;
     let upgrade = args.upgrade.map(|to| -> anyhow::Result<Upgrade> {
         let changes = upgrade::compare(&described.vm, revision, Revision::of(to)?);

@@ -1,6 +1,6 @@
 //! The VM whose timers are asked about: as given, else as this machine would have it, else assumed.
 
-use dwell_machine::{Apicv, Machine, cpu};
+use dwell_machine::{Machine, TimerHost};
 use dwell_policy::timer::{PI_INJECT_TIMER_DEFAULT, pi_inject_timer_at_init};
 use dwell_replay::timer::{Pcpu, TimerVm};
 use serde::Serialize;
@@ -68,41 +68,37 @@ pub struct Fact {
     pub origin: Origin,
 }
 
-const PREEMPTION_TIMER: &str = "/sys/module/kvm_intel/parameters/preemption_timer";
-
-/// Puts together what was given, what `machine` shows if it is the host, and what is assumed.
-pub fn describe(given: &Given, machine: Option<&dyn Machine>) -> Described {
+/// Puts together what was given, what was `recorded` of the host, what `machine` shows if it is the host, and what is assumed.
+pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dyn Machine>) -> Described {
+    let here = machine.map(TimerHost::read).unwrap_or_default();
+    let recorded = recorded.copied().unwrap_or_default();
+    let known = |of: fn(&TimerHost) -> Option<bool>| Known { recorded: of(&recorded), here: of(&here) };
     let mut facts = Facts { all: vec![] };
-    let kvm = machine.is_some_and(|machine| machine.exists("/sys/module/kvm"));
-    let vendor = machine.and_then(Apicv::read);
-    let switch = |path: &str| machine.and_then(|machine| machine.switch(path));
-    // A KVM without a vendor module that has the switch, such as one of another kind, cannot post.
-    let apicv = vendor.map(|switch| switch.on).or(kvm.then_some(false));
-    let apicv = facts.switch("APICv or AVIC", given.apicv, apicv, true);
-    let preemption_timer = switch(PREEMPTION_TIMER).or(kvm.then_some(false));
+    let apicv = facts.switch("APICv or AVIC", given.apicv, known(|host| host.apicv), true);
+    let preemption_timer = known(|host| host.preemption_timer);
     let preemption_timer = facts.switch("preemption timer", given.preemption_timer, preemption_timer, true);
-    let tickless = machine
-        .filter(|machine| machine.exists("/sys/devices/system/cpu/nohz_full"))
-        .map(|machine| !cpu::tickless(machine).is_empty());
     let isolated_given = given.pcpu.filter(|pcpu| *pcpu == Pcpu::Isolated).map(|_| true);
-    let nohz_full = facts.switch("nohz_full", given.nohz_full.or(isolated_given), tickless, false);
-    let here = if nohz_full { Pcpu::Isolated } else { Pcpu::Housekeeping };
-    let pcpu = facts.add("vCPUs on", given.pcpu, None, here, |pcpu| {
+    let nohz_full = given.nohz_full.or(isolated_given);
+    let nohz_full = facts.switch("nohz_full", nohz_full, known(|host| host.nohz_full), false);
+    let kind = if nohz_full { Pcpu::Isolated } else { Pcpu::Housekeeping };
+    let pcpu = facts.add("vCPUs on", given.pcpu, Known::default(), kind, |pcpu| {
         match pcpu {
             Pcpu::Isolated => "isolated CPUs",
             Pcpu::Housekeeping => "housekeeping CPUs",
         }
         .to_owned()
     });
-    let disabled = facts.add("disabled exits", given.disabled_exits, None, 0, |bits| exits_in_words(*bits));
+    let disabled =
+        facts.add("disabled exits", given.disabled_exits, Known::default(), 0, |bits| exits_in_words(*bits));
     let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
     // What the module has now is what it decided, by this machine's nohz_full.
-    let loaded = switch("/sys/module/kvm/parameters/pi_inject_timer");
+    let loaded = machine.and_then(|machine| machine.switch("/sys/module/kvm/parameters/pi_inject_timer"));
     let decided = pi_inject_timer_at_init(PI_INJECT_TIMER_DEFAULT, nohz_full);
     let loaded = loaded.filter(|_| given.nohz_full.or(isolated_given).is_none());
+    let loaded = Known { recorded: None, here: loaded };
     let pi_inject_timer = facts.switch("pi_inject_timer", parameter, loaded, decided);
-    let migration = switch("/proc/sys/kernel/timer_migration");
-    let timer_migration = facts.switch("kernel.timer_migration", None, migration, true);
+    let timer_migration =
+        facts.switch("kernel.timer_migration", None, known(|host| host.timer_migration), true);
     let vm = TimerVm {
         pi_inject_timer,
         apicv,
@@ -115,6 +111,20 @@ pub fn describe(given: &Given, machine: Option<&dyn Machine>) -> Described {
     Described { vm, facts: facts.all }
 }
 
+/// A value that was not given.
+struct Known<T> {
+    /// With the recording.
+    recorded: Option<T>,
+    /// By this machine, if it is the host.
+    here: Option<T>,
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Known<T> {
+        Known { recorded: None, here: None }
+    }
+}
+
 struct Facts {
     all: Vec<Fact>,
 }
@@ -124,15 +134,14 @@ impl Facts {
         &mut self,
         name: &'static str,
         given: Option<T>,
-        here: Option<T>,
+        known: Known<T>,
         otherwise: T,
         words: impl Fn(&T) -> String,
     ) -> T {
-        let (value, origin) = match (given, here) {
-            (Some(value), _) => (value, Origin::Given),
-            (None, Some(value)) => (value, Origin::ThisMachine),
-            (None, None) => (otherwise, Origin::Assumed),
-        };
+        let given = given.map(|value| (value, Origin::Given));
+        let recorded = known.recorded.map(|value| (value, Origin::Recording));
+        let here = known.here.map(|value| (value, Origin::ThisMachine));
+        let (value, origin) = given.or(recorded).or(here).unwrap_or((otherwise, Origin::Assumed));
         self.all.push(Fact { name, value: words(&value), origin });
         value
     }
@@ -141,10 +150,10 @@ impl Facts {
         &mut self,
         name: &'static str,
         given: Option<bool>,
-        here: Option<bool>,
+        known: Known<bool>,
         otherwise: bool,
     ) -> bool {
-        self.add(name, given, here, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
+        self.add(name, given, known, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
     }
 }
 
@@ -175,34 +184,42 @@ mod tests {
             .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
             .file("/sys/module/kvm_intel/parameters/preemption_timer", "Y")
             .file("/sys/devices/system/cpu/nohz_full", "2-3");
-        let here = describe(&Given::default(), Some(&machine));
+        let here = describe(&Given::default(), None, Some(&machine));
         assert_eq!(here.vm.pcpu, Pcpu::Isolated);
         assert!(here.vm.pi_inject_timer && here.vm.apicv && here.vm.preemption_timer);
         assert_eq!(origin(&here, "APICv or AVIC"), ("on".to_owned(), Origin::ThisMachine));
         assert_eq!(origin(&here, "disabled exits"), ("none".to_owned(), Origin::Assumed));
         let given = Given { apicv: Some(false), nohz_full: Some(false), ..Given::default() };
-        let other = describe(&given, Some(&machine));
+        let other = describe(&given, None, Some(&machine));
         assert_eq!(origin(&other, "APICv or AVIC"), ("off".to_owned(), Origin::Given));
         assert!(!other.vm.pi_inject_timer);
         assert_eq!(other.vm.pcpu, Pcpu::Housekeeping);
+        // A recording comes between the two.
+        let host = TimerHost { apicv: Some(false), nohz_full: Some(false), ..TimerHost::default() };
+        let recorded = describe(&Given::default(), Some(&host), Some(&machine));
+        assert_eq!(origin(&recorded, "APICv or AVIC"), ("off".to_owned(), Origin::Recording));
+        assert_eq!(recorded.vm.pcpu, Pcpu::Housekeeping);
+        assert_eq!(origin(&recorded, "preemption timer"), ("on".to_owned(), Origin::ThisMachine));
+        let given = Given { nohz_full: Some(true), ..Given::default() };
+        assert_eq!(describe(&given, Some(&host), None).vm.pcpu, Pcpu::Isolated);
     }
 
     #[test]
     fn isolated_cpus_imply_nohz_full_and_what_kvm_decides_by_it() {
         let given = Given { pcpu: Some(Pcpu::Isolated), ..Given::default() };
-        let described = describe(&given, None);
+        let described = describe(&given, None, None);
         assert!(described.vm.pi_inject_timer && described.vm.apicv);
         assert_eq!(origin(&described, "pi_inject_timer"), ("on".to_owned(), Origin::Assumed));
         let off = Given { pi_inject_timer: Some(0), ..given };
-        assert!(!describe(&off, None).vm.pi_inject_timer);
+        assert!(!describe(&off, None, None).vm.pi_inject_timer);
         let forced = Given { pi_inject_timer: Some(1), nohz_full: Some(false), ..Given::default() };
-        assert!(describe(&forced, None).vm.pi_inject_timer);
+        assert!(describe(&forced, None, None).vm.pi_inject_timer);
     }
 
     #[test]
     fn a_kvm_without_a_vendor_module_cannot_post() {
         let machine = Fake::new().file("/sys/module/kvm/parameters/halt_poll_ns", "0");
-        let described = describe(&Given::default(), Some(&machine));
+        let described = describe(&Given::default(), None, Some(&machine));
         assert!(!described.vm.apicv && !described.vm.preemption_timer);
     }
 }

@@ -60,7 +60,7 @@ pub use parameter::Parameter;
 pub use safe::LONGEST as LONGEST_FILE;
 pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
-pub use timer::{Apicv, Timer};
+pub use timer::{Apicv, Timer, TimerHost};
 pub use vmm::{IoThread, Vmm, VmmKind};
 
 // The examples of the README are compiled and run as tests.

@@ -6,7 +6,10 @@ use crate::parameter::{self, Parameter};
 use crate::seam::Machine;
 use dwell_policy::Layer;
 use dwell_policy::timer::{PostingPredicate, Revision, pi_inject_timer_at_init};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+const PREEMPTION_TIMER: &str = "/sys/module/kvm_intel/parameters/preemption_timer";
+const TIMER_MIGRATION: &str = "/proc/sys/kernel/timer_migration";
 
 /// What determines how the timers of vCPUs are delivered.
 #[derive(Clone, Debug, Serialize)]
@@ -50,6 +53,34 @@ impl Apicv {
     }
 }
 
+/// What a host has for the timers of any of its VMs, as far as it shows that; part of a recording of timers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimerHost {
+    /// Whether interrupts can be posted into running guests.
+    pub apicv: Option<bool>,
+    /// Whether guests' timers may use the VMX preemption timer.
+    pub preemption_timer: Option<bool>,
+    /// Whether it has CPUs without a tick.
+    pub nohz_full: Option<bool>,
+    /// `kernel.timer_migration`.
+    pub timer_migration: Option<bool>,
+}
+
+impl TimerHost {
+    /// Reads it from a machine.
+    pub fn read(machine: &dyn Machine) -> TimerHost {
+        // A KVM without a vendor module that has the switch, such as one of another kind, can do neither.
+        let kvm = machine.exists("/sys/module/kvm").then_some(false);
+        let tickless = machine.exists(NOHZ_FULL).then(|| !crate::cpu::tickless(machine).is_empty());
+        TimerHost {
+            apicv: Apicv::read(machine).map(|switch| switch.on).or(kvm),
+            preemption_timer: machine.switch(PREEMPTION_TIMER).or(kvm),
+            nohz_full: tickless,
+            timer_migration: machine.switch(TIMER_MIGRATION),
+        }
+    }
+}
+
 impl Timer {
     pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel) -> Timer {
         let revision = kernel.version.and_then(|version| Revision::of(version).ok());
@@ -66,11 +97,11 @@ impl Timer {
         Timer {
             parameters,
             apicv: Apicv::read(machine),
-            preemption_timer: machine.switch("/sys/module/kvm_intel/parameters/preemption_timer"),
+            preemption_timer: machine.switch(PREEMPTION_TIMER),
             posting_needs: revision.map(Revision::posting),
             nohz_full,
             isolated: cpus("/sys/devices/system/cpu/isolated"),
-            timer_migration: machine.switch("/proc/sys/kernel/timer_migration"),
+            timer_migration: machine.switch(TIMER_MIGRATION),
         }
     }
 

@@ -149,6 +149,11 @@ impl Table {
         Table { columns: columns.into_iter().collect(), rows: vec![] }
     }
 
+    /// Whether it has no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Adds a row; what is missing at its end is shown as missing.
     pub fn push(&mut self, row: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = row.into_iter().collect();

@@ -11,6 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// `cap_user_time` of the control page: the fields are valid that make nanoseconds of the time-stamp counter.
+const CAP_USER_TIME: u64 = 1 << 3;
+
 /// Control page and data of a ring buffer, wherever they are.
 #[derive(Debug)]
 struct View {
@@ -37,6 +40,24 @@ impl View {
         // SAFETY: as for `head`; only we store to this field.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_tail) }
             .store(tail, Ordering::Release);
+    }
+
+    /// The frequency of the time-stamp counter by which the kernel computes its own time \[kHz\]; `None` where it shows none,
+    /// as under a hypervisor's clock. It is that of the host: ns = (cycles × `time_mult`) >> `time_shift`.
+    fn tsc_khz(&self) -> Option<u32> {
+        let page = self.page.as_ptr();
+        // SAFETY: `page` is alive and the fields are aligned in it. The kernel may store to them at any time, so that each is
+        // read once, as a whole, and no reference is made.
+        let (capabilities, mult, shift) = unsafe {
+            let capabilities = &raw const (*page).__bindgen_anon_1.capabilities;
+            (
+                capabilities.read_volatile(),
+                (&raw const (*page).time_mult).read_volatile(),
+                (&raw const (*page).time_shift).read_volatile(),
+            )
+        };
+        let khz = 1_000_000u128.checked_shl(shift.into())?.checked_div(mult.into())?;
+        u32::try_from(khz).ok().filter(|khz| capabilities & CAP_USER_TIME != 0 && *khz > 0)
     }
 
     /// The `count` bytes from position `at`, if they do not wrap.
@@ -106,6 +127,11 @@ impl Ring {
             tail: 0,
             _mapping: Some(mapping),
         })
+    }
+
+    /// The frequency of the time-stamp counter \[kHz\], if the kernel shows it.
+    pub(super) fn tsc_khz(&self) -> Option<u32> {
+        self.view.tsc_khz()
     }
 
     /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. `spare` is room for what wraps.
@@ -211,6 +237,25 @@ pub(super) mod tests {
             prop_assert_ne!(ring.take(&mut spare, |bytes| received.extend(bytes)), Taken::Senseless);
             prop_assert_eq!(sent, received);
         }
+    }
+
+    #[test]
+    fn frequency_is_what_the_kernel_computes_times_with() {
+        let with = |capabilities, mult, shift| {
+            let (kernel, ring) = Kernel::new(64, 0);
+            let page = kernel.view.page.as_ptr();
+            // SAFETY: the page is alive in `kernel`, and nothing else uses it.
+            unsafe {
+                (*page).__bindgen_anon_1.capabilities = capabilities;
+                ((*page).time_mult, (*page).time_shift) = (mult, shift);
+            }
+            ring.tsc_khz()
+        };
+        assert_eq!(with(CAP_USER_TIME, 1 << 30, 31), Some(2_000_000));
+        assert_eq!(with(CAP_USER_TIME, 1 << 31, 31), Some(1_000_000));
+        assert_eq!(with(0, 1 << 30, 31), None);
+        assert_eq!(with(CAP_USER_TIME, 0, 31), None);
+        assert_eq!(with(CAP_USER_TIME, 1, u16::MAX), None);
     }
 
     #[test]

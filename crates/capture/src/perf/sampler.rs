@@ -212,6 +212,11 @@ impl Sampler {
         self.bytes
     }
 
+    /// The frequency of this machine's time-stamp counter \[kHz\]; `None` where the kernel does not compute its time from it.
+    pub fn tsc_khz(&self) -> Option<u32> {
+        self.buffers.first().and_then(|buffer| buffer.ring.tsc_khz())
+    }
+
     /// Lets samples come.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::settings;
 use anyhow::{Context, bail, ensure};
 use dwell_knobs::plan::{Plan, RecordedOn};
 use dwell_knobs::timer::{Described, Fact, Origin, describe};
-use dwell_machine::{Machine, Sysroot};
+use dwell_machine::{Machine, Sysroot, TimerHost};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::timer::{Advance, AdvanceParameter, Revision};
@@ -21,7 +21,8 @@ use dwell_replay::timer::posting::Precondition;
 use dwell_replay::timer::predict::{Cost, in_force};
 use dwell_replay::timer::tally::Tally;
 use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
-use serde::Serialize;
+use dwell_trace::timer::{HOST, TSC_KHZ};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The one parameter of posting.
@@ -66,7 +67,7 @@ pub(crate) struct Timers {
     /// What each advance comes to; null if lateness or the frequency of the TSC is not known.
     advances: Option<Vec<Late>>,
     /// How late hrtimers fired, and how long the guest took to notice.
-    delays: Delays,
+    pub(crate) delays: Delays,
     notes: Vec<String>,
     #[serde(skip)]
     setting: Setting,
@@ -101,7 +102,10 @@ pub(crate) fn timers(
     let is_here = RecordedOn::of(metadata, &machine) == RecordedOn::ThisMachine;
     let parameter = setting.and_then(|setting| setting.get(PI_INJECT_TIMER));
     let given = args.vm.given(parameter.and_then(|value| i32::try_from(value).ok()));
-    let Described { vm, mut facts } = describe(&given, is_here.then_some(&machine as &dyn Machine));
+    // A value that another program has put there is not believed, and counts as none.
+    let host = metadata.other.get(HOST).and_then(|host| TimerHost::deserialize(host).ok());
+    let machine = is_here.then_some(&machine as &dyn Machine);
+    let Described { vm, mut facts } = describe(&given, host.as_ref(), machine);
     let recorded = facts.iter_mut().filter(|fact| fact.name == PI_INJECT_TIMER && parameter.is_some());
     recorded.for_each(|fact| fact.origin = Origin::Recording);
     let tally = Tally::of(&recording);
@@ -109,7 +113,7 @@ pub(crate) fn timers(
     let kernels: Vec<Version> = args.vm.upgrade.into_iter().collect();
     let advice = advise(&TimerTask { recording: &recording, in_force, kernels: &kernels, min_gain })?;
     let setting = setting.unwrap_or_else(|| Setting::defaults(Layer::Timer, kernel));
-    let recorded_khz = metadata.other.get("tsc_khz").and_then(serde_json::Value::as_u64);
+    let recorded_khz = metadata.other.get(TSC_KHZ).and_then(serde_json::Value::as_u64);
     let khz = args.tsc_khz.or_else(|| recorded_khz.and_then(|khz| u32::try_from(khz).ok()));
     let advances = khz.and_then(|khz| {
         let (recorded, all) = advances(revision, &setting);
@@ -191,6 +195,16 @@ impl Timers {
             Format::Csv => output::csv(&self.table()),
             Format::Table => output::text(&self.text(with_exits)),
         }
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// A number of the whole recording as one of a second of it.
+    pub(crate) fn per_s(&self, number: f64) -> f64 {
+        per_s(number, &self.advice)
     }
 
     /// The name of the file, without its folder.

@@ -2,7 +2,9 @@
 
 use crate::inputs::{Inputs, done};
 use crate::page::{DESKTOP, PHONE, assert_quiet, assert_values_on_hover, browser, drawn_charts};
+use dwell_recording::timer::{Fire, TimerPart, TimerRow};
 use dwell_testing::timers::exits_by_interrupts;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 const VM: [&str; 10] = [
@@ -31,6 +33,28 @@ fn recording(inputs: &Inputs) -> PathBuf {
     file
 }
 
+/// The same vCPU where the timers that fired elsewhere were posted, and everything took twice as long to the guest.
+fn posted(inputs: &Inputs) -> PathBuf {
+    let mut recording = exits_by_interrupts(2_000, 400);
+    recording.metadata.clock = dwell_recording::Clock::Monotonic;
+    let elsewhere = |timer: &TimerRow| timer.fired_on != timer.vcpu_on;
+    let saved: BTreeSet<Option<u64>> =
+        recording.timers.iter().filter(|timer| elsewhere(timer)).map(|timer| timer.fired_ns).collect();
+    recording
+        .exits
+        .retain(|exit| exit.cause != Some(TimerPart::Fire) || !saved.contains(&Some(exit.start_ns)));
+    for timer in &mut recording.timers {
+        if elsewhere(timer) {
+            timer.fire = Some(Fire::Posted);
+        }
+        timer.expires_ns = timer.fired_ns.map(|fired| fired - 3_000);
+        timer.entered_ns = timer.fired_ns.map(|fired| fired + 6_000);
+    }
+    let file = inputs.path("posted.parquet");
+    recording.write(&file).unwrap();
+    file
+}
+
 #[test]
 fn timers_are_drawn_with_their_exits_and_delays() {
     let Some((_alone, mut browser)) = browser("the page of timers") else { return };
@@ -55,6 +79,55 @@ fn timers_are_drawn_with_their_exits_and_delays() {
         let wide = tab.value("document.documentElement.scrollWidth - innerWidth");
         assert!(wide.as_i64().unwrap() <= 0, "{size:?}: {wide} too wide");
         assert_quiet(&tab);
+    }
+}
+
+#[test]
+fn before_and_after_are_drawn_beside_each_other() {
+    let Some((_alone, mut browser)) = browser("the page of timers before and after") else { return };
+    let inputs = Inputs::new();
+    let (before, page) = (recording(&inputs), inputs.path("change.html"));
+    let after = posted(&inputs);
+    let files = ["--before", before.to_str().unwrap(), "--after", after.to_str().unwrap()];
+    done(&[&["report", "-o", page.to_str().unwrap()], files.as_slice(), &VM].concat());
+    for size in [DESKTOP, PHONE] {
+        let mut tab = browser.tab(size, "dark");
+        tab.open(&page);
+        // Exits, both delays, CPUs.
+        let charts = drawn_charts(&mut tab);
+        assert_eq!(charts, 4);
+        if size == DESKTOP {
+            assert_values_on_hover(&mut tab, charts);
+        }
+        let text = tab.text("document.getElementById('main').innerText");
+        for words in ["before: ", "after: ", "Exits by reason", "Load of CPUs", "<b>timer", "posted"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(tab.value("document.querySelectorAll('main h1 b').length"), 0);
+        let wide = tab.value("document.documentElement.scrollWidth - innerWidth");
+        assert!(wide.as_i64().unwrap() <= 0, "{size:?}: {wide} too wide");
+        assert_quiet(&tab);
+    }
+}
+
+#[test]
+fn every_form_has_both_recordings_of_a_change() {
+    let inputs = Inputs::new();
+    let (before, after) = (recording(&inputs), posted(&inputs));
+    let files = ["--before", before.to_str().unwrap(), "--after", after.to_str().unwrap()];
+    let form = |form: &str| {
+        let args = [&["report", "--format", form], files.as_slice(), &VM].concat();
+        String::from_utf8(done(&args)).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&form("json")).unwrap();
+    let exits = |of: &str| &json[of]["recorded"]["reasons"]["EXTERNAL_INTERRUPT"]["exits"];
+    assert_eq!((exits("timers_before").as_u64(), exits("timers").as_u64()), (Some(2_000), Some(400)));
+    let csv = form("csv");
+    assert!(csv.contains("EXTERNAL_INTERRUPT,2000") && csv.lines().count() == 3, "{csv}");
+    let text = form("text");
+    for words in ["before: ", "after: ", "Exits by reason:", "fired on each CPU:", "How late", "From firing"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
     }
 }
 

@@ -103,5 +103,6 @@ if (report.recordings.length > 1) {
     );
 }
 if (report.fleet) showFleet(report.fleet);
+else if (report.timers_before) showTimersChange(report.timers_before, report.timers);
 else if (report.timers) showTimers(report.timers);
 else show(0);

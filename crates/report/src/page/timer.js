@@ -3,24 +3,23 @@
 const known = (value, words) => (value === null || value === undefined ? 'not known' : words(value));
 const setupName = (row) => row.differs.join(' + ') || 'in force, replayed';
 
-/** Exits by reason, a bar for each set-up. */
-const timerExits = (timers) => {
-  const perSecond = (number) => (number * 1e9) / timers.span_ns;
-  const setups = [['as recorded', timers.recorded], ...timers.rows.map((row) => [setupName(row), row.cost])].slice(0, 8);
-  const reasons = [...new Set(setups.flatMap(([, cost]) => Object.keys(cost.reasons)))];
-  const rows = setups.flatMap(([name, cost]) =>
+/** Exits by reason, a bar for each of `[name, cost, timers, ink]`. */
+const timerExitBars = (note, what, all) => {
+  const perSecond = (number, timers) => (number * 1e9) / timers.span_ns;
+  const reasons = [...new Set(all.flatMap(([, cost]) => Object.keys(cost.reasons)))];
+  const rows = all.flatMap(([name, cost, timers]) =>
     reasons
       .filter((reason) => cost.reasons[reason])
       .map((reason) => {
         const { exits, time_ns } = cost.reasons[reason];
-        return [name, reason, rate(perSecond(exits)), known(time_ns, (ns) => percent(ns / timers.span_ns))];
+        return [name, reason, rate(perSecond(exits, timers)), known(time_ns, (ns) => percent(ns / timers.span_ns))];
       }),
   );
   return card(
     'Exits by reason',
-    'As recorded, and as predicted for other set-ups of the host. Time is that of a CPU in the host.',
+    note,
     new Chart({
-      label: `Exits per second by reason, a bar for each of ${setups.length} set-ups`,
+      label: `Exits per second by reason, a bar for each of ${all.length} ${what}s`,
       height: 340,
       option: ({ narrow }) => ({
         grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
@@ -35,44 +34,92 @@ const timerExits = (timers) => {
               points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
             ),
         },
-        series: setups.map(([name, cost], at) => ({
+        series: all.map(([name, cost, timers, ink]) => ({
           name,
           type: 'bar',
-          color: colour(MANY[at % MANY.length]),
-          data: reasons.map((reason) => perSecond(cost.reasons[reason] ? cost.reasons[reason].exits : 0)),
+          color: colour(ink),
+          data: reasons.map((reason) => perSecond(cost.reasons[reason] ? cost.reasons[reason].exits : 0, timers)),
         })),
       }),
-      columns: [['set-up', true], ['reason', true], ['exits per second', false], ['host time', false]],
+      columns: [[what, true], ['reason', true], ['exits per second', false], ['host time', false]],
       rows: () => rows,
     }).node,
   );
 };
 
-/** A histogram of delays, if there are any. */
-const timerDelays = (title, note, buckets) =>
-  buckets.length
+/** Exits by reason, a bar for each set-up. */
+const timerExits = (timers) =>
+  timerExitBars(
+    'As recorded, and as predicted for other set-ups of the host. Time is that of a CPU in the host.',
+    'set-up',
+    [['as recorded', timers.recorded], ...timers.rows.map((row) => [setupName(row), row.cost])]
+      .slice(0, 8)
+      .map(([name, cost], at) => [name, cost, timers, MANY[at % MANY.length]]),
+  );
+
+/** Histograms of delays, if there are any: of `[name, buckets, ink]`, by share of the timers where there are several. */
+const timerDelays = (title, note, all) => {
+  const starts = [...new Map(all.flatMap(([, buckets]) => buckets.map((one) => [one.from_ns, one.to_ns]))).entries()];
+  starts.sort(([one], [other]) => one - other);
+  const many = all.length > 1;
+  const values = all.map(([, buckets]) => {
+    const sum = many ? buckets.reduce((so_far, bucket) => so_far + bucket.count, 0) : 1;
+    return starts.map(([from]) => (buckets.find((bucket) => bucket.from_ns === from)?.count ?? 0) / (sum || 1));
+  });
+  const shown = (value) => (many ? percent(value) : counted(value, 'timer'));
+  return starts.length
     ? card(
         title,
-        note,
+        many ? `${note} By share of the timers of which it is known.` : note,
         new Chart({
-          label: `${title}: a bar for each of ${buckets.length} lengths of time`,
+          label: `${title}: ${many ? 'bars' : 'a bar'} for each of ${starts.length} lengths of time`,
           height: 260,
           option: ({ narrow }) => ({
             grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-            xAxis: axis({ type: 'category', data: buckets.map((bucket) => span(bucket.from_ns)) }),
-            yAxis: axis({ type: 'value', name: 'timers', nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
+            xAxis: axis({ type: 'category', data: starts.map(([from]) => span(from)) }),
+            yAxis: axis({
+              type: 'value',
+              name: many ? 'share of timers' : 'timers',
+              nameLocation: 'middle',
+              nameGap: 52,
+              axisLabel: { formatter: many ? percent : count },
+            }),
             tooltip: {
               trigger: 'axis',
               axisPointer: { type: 'shadow' },
-              formatter: ([point]) => tip(`from ${point.name}`, [[point.color, counted(point.value, 'timer')]]),
+              formatter: (points) =>
+                tip(
+                  `from ${points[0].name}`,
+                  points.map((point) => [point.color, `${many ? `${point.seriesName}: ` : ''}${shown(point.value)}`]),
+                ),
             },
-            series: [{ name: 'timers', type: 'bar', color: colour('recommended'), data: buckets.map((bucket) => bucket.count) }],
+            series: all.map(([name, , ink], at) => ({ name, type: 'bar', color: colour(ink), data: values[at] })),
           }),
-          columns: [['from', false], ['to', false], ['timers', false]],
-          rows: () => buckets.map((bucket) => [span(bucket.from_ns), span(bucket.to_ns), count(bucket.count)]),
+          columns: [['from', false], ['to', false], ...all.map(([name]) => [name, false])],
+          rows: () =>
+            starts.map(([from, to], row) => [
+              span(from),
+              span(to),
+              ...values.map((of) => (many ? percent(of[row]) : count(of[row]))),
+            ]),
         }).node,
       )
     : null;
+};
+
+/** How late timers fired, and how long they took to the guest. */
+const timerDelayCards = (all) => [
+  timerDelays(
+    'How late hrtimers fired',
+    'From the time that an hrtimer was set to until it fired.',
+    all.map(([name, timers, ink]) => [name, timers.delays.fired, ink]),
+  ),
+  timerDelays(
+    'From firing to the guest',
+    'From when a timer fired until its vCPU entered the guest.',
+    all.map(([name, timers, ink]) => [name, timers.delays.entered, ink]),
+  ),
+];
 
 /** Timer interrupts that each CPU took. */
 const timerCpus = (timers) => {
@@ -106,29 +153,90 @@ const timerAdvances = (advances) =>
       )
     : null;
 
+/** What a recording is of, in one line. */
+const timerFacts = (timers) =>
+  [
+    `${counted(timers.timers, 'timer')} of ${counted(timers.vcpus, 'vCPU')} over ${span(timers.span_ns)}`,
+    `rule of Linux ${timers.in_force.kernel}`,
+    ...timers.facts.map((fact) => `${fact.name} ${fact.value}`),
+  ].join(' · ');
+
+const timerFooter = () =>
+  element('footer', {}, `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`);
+
+/** hrtimers that fired on each CPU, before and after. */
+const timerCpusChange = (before, after) => {
+  const cpus = [...new Set([before, after].flatMap((timers) => Object.keys(timers.fired_per_s)))];
+  cpus.sort((one, other) => one - other);
+  const of = (timers) => cpus.map((cpu) => timers.fired_per_s[cpu] ?? 0);
+  const [was, is] = [of(before), of(after)];
+  return cpus.length
+    ? card(
+        'Load of CPUs by timers',
+        'hrtimers of vCPUs that fired on each CPU, as recorded.',
+        new Chart({
+          label: `hrtimers per second before and after, bars for each of ${counted(cpus.length, 'CPU')}`,
+          height: 260,
+          option: ({ narrow }) => ({
+            grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
+            xAxis: axis({ type: 'category', data: cpus.map((cpu) => `CPU ${cpu}`) }),
+            yAxis: axis({ type: 'value', name: 'timers per second', nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
+            tooltip: {
+              trigger: 'axis',
+              axisPointer: { type: 'shadow' },
+              formatter: (points) =>
+                tip(
+                  points[0].name,
+                  points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
+                ),
+            },
+            series: [
+              { name: 'before', type: 'bar', color: colourOf('before'), data: was },
+              { name: 'after', type: 'bar', color: colourOf('after'), data: is },
+            ],
+          }),
+          columns: [['CPU', true], ['before, timers per second', false], ['after, timers per second', false]],
+          rows: () => cpus.map((cpu, at) => [cpu, rate(was[at]), rate(is[at])]),
+        }).node,
+      )
+    : null;
+};
+
+/** Recordings from before a change and after it. */
+const showTimersChange = (before, after) => {
+  const both = [['before', before], ['after', after]].map(([name, timers]) => [name, timers, inkOf(name)]);
+  main.replaceChildren(
+    ...[
+      element('h1', {}, `${before.file} and ${after.file}`),
+      ...both.map(([name, timers]) => element('p', { class: 'sub' }, `${name}: ${timerFacts(timers)}`)),
+      timerExitBars(
+        'As recorded before and after. Time is that of a CPU in the host.',
+        'recording',
+        both.map(([name, timers, ink]) => [name, timers.recorded, timers, ink]),
+      ),
+      ...timerDelayCards(both),
+      timerCpusChange(before, after),
+      card('Advice', 'On the recording from after the change.', element('p', {}, after.words)),
+      timerFooter(),
+    ].filter(Boolean),
+  );
+  enqueue([...charts]);
+};
+
 const showTimers = (timers) => {
   main.replaceChildren(
     ...[
       element('h1', {}, timers.file),
-      element(
-        'p',
-        { class: 'sub' },
-        [
-          `${counted(timers.timers, 'timer')} of ${counted(timers.vcpus, 'vCPU')} over ${span(timers.span_ns)}`,
-          `rule of Linux ${timers.in_force.kernel}`,
-          ...timers.facts.map((fact) => `${fact.name} ${fact.value}`),
-        ].join(' · '),
-      ),
+      element('p', { class: 'sub' }, timerFacts(timers)),
       card('Advice', null, element('p', {}, timers.words)),
       timerExits(timers),
-      timerDelays('How late hrtimers fired', 'From the time that an hrtimer was set to until it fired.', timers.delays.fired),
-      timerDelays('From firing to the guest', 'From when a timer fired until its vCPU entered the guest.', timers.delays.entered),
+      ...timerDelayCards([['timers', timers, 'recommended']]),
       timerCpus(timers),
       timerAdvances(timers.advances),
       timers.notes.length
         ? card('Notes', null, element('ul', {}, timers.notes.map((note) => element('li', {}, note))))
         : null,
-      element('footer', {}, `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`),
+      timerFooter(),
     ].filter(Boolean),
   );
   enqueue([...charts]);

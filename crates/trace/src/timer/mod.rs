@@ -52,6 +52,14 @@ use reasons::Class;
 use std::collections::HashMap;
 use vcpu::Vcpu;
 
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has the frequency of its
+/// host's time-stamp counter \[kHz\], which is the guests' unless a VMM scales it.
+pub const TSC_KHZ: &str = "tsc_khz";
+
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has what its host has for
+/// timers.
+pub const HOST: &str = "timer_host";
+
 /// Makes timers and exits out of events that come in order of time.
 pub struct TimerPairing {
     names: Box<dyn Names>,
