@@ -6,6 +6,7 @@
 use dwell_machine::fake::Fake;
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
+use dwell_recording::SettingValue;
 use dwell_recording::timer::TimerRecording;
 use dwell_replay::timer::check::check;
 use dwell_replay::timer::predict::{HostSetup, in_force};
@@ -353,6 +354,45 @@ fn posting_is_planned_applied_and_reverted() {
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && why.contains("APICv"), "{why}");
     assert!(!value());
+}
+
+#[test]
+fn a_better_advance_is_planned_applied_and_reverted_where_it_can_be_written() {
+    // Off, timers are 3 us late.
+    let late = |parameter: &str, value: SettingValue| {
+        let mut recording = timers::exits_by_interrupts(1_000, 1_000);
+        recording.timers.iter_mut().for_each(|timer| timer.late_tsc = Some(6_000));
+        recording.metadata.settings[0].values.insert(parameter.to_owned(), value);
+        recording
+    };
+    let kvm = "kvm/parameters/lapic_timer_advance_ns";
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let fake = Fake::quiet("5.10.200");
+    let posting = [("kvm/parameters/pi_inject_timer", "N"), ("kvm/parameters/min_timer_period_us", "200")];
+    for (parameter, value) in posting.into_iter().chain([(kvm, "0")]) {
+        fake.set(&format!("/sys/module/{parameter}"), value);
+    }
+    fake.write_below(folder.path()).expect("the files can be written");
+    let text = |name: &str| folder.path().join(name).to_str().expect("the path is UTF-8").to_owned();
+    let (root, file, plan) = (text(""), text("timer.parquet"), text("plan.toml"));
+    let off = late("lapic_timer_advance_ns", SettingValue::Number(0));
+    off.write(Path::new(&file)).expect("the recording is written");
+    let tune = ["tune", &file, "--tsc-khz", "2000000", "--apicv", "off", "--preemption-timer", "off"];
+    let advice = printed(&[tune.as_slice(), &["--plan", &plan, "--kernel", "5.10.200"]].concat(), 200);
+    assert!(advice.contains("Advance: lapic_timer_advance_ns=-1 (adaptive)"), "{advice}");
+    let value = || std::fs::read_to_string(folder.path().join("sys/module").join(kvm)).expect("it is there");
+    printed(&["apply", &plan, "--sysroot", &root], 80);
+    assert_eq!(value().trim(), "-1");
+    printed(&["revert", "--sysroot", &root], 80);
+    assert_eq!(value().trim(), "0");
+
+    // From 6.12 on it is read-only: a line, and no plan.
+    let off = late("lapic_timer_advance", SettingValue::Flag(false));
+    off.write(Path::new(&file)).expect("the recording is written");
+    std::fs::remove_file(&plan).expect("the plan was written");
+    let advice = printed(&[tune.as_slice(), &["--plan", &plan, "--kernel", "6.12.95"]].concat(), 200);
+    assert!(advice.contains("Advance: lapic_timer_advance=Y (adaptive)"), "{advice}");
+    assert!(advice.contains("read-only") && !Path::new(&plan).exists(), "{advice}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::model::ModelArgs;
 use crate::output::{self, Format};
 use crate::settings;
 use anyhow::{Context, bail, ensure};
+use dwell_knobs::knob::Knob;
 use dwell_knobs::plan::{Plan, RecordedOn};
 use dwell_knobs::timer::{Described, Fact, Origin, describe};
 use dwell_machine::{Machine, Sysroot, TimerHost};
@@ -27,6 +28,9 @@ use std::path::Path;
 
 /// The one parameter of posting.
 const PI_INJECT_TIMER: &str = "pi_inject_timer";
+/// The advance up to 6.11, and from 6.12 on.
+const ADVANCE_NS: &str = "lapic_timer_advance_ns";
+const ADVANCE_SWITCH: &str = "lapic_timer_advance";
 
 /// Options for recordings of timers.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -66,6 +70,8 @@ pub(crate) struct Timers {
     words: String,
     /// What each advance comes to; null if lateness or the frequency of the TSC is not known.
     advances: Option<Vec<Late>>,
+    /// The advance to change to; null to leave the present one, or where it is not known.
+    better: Option<BetterAdvance>,
     /// How late hrtimers fired, and how long the guest took to notice.
     pub(crate) delays: Delays,
     notes: Vec<String>,
@@ -115,9 +121,11 @@ pub(crate) fn timers(
     let setting = setting.unwrap_or_else(|| Setting::defaults(Layer::Timer, kernel));
     let recorded_khz = metadata.other.get(TSC_KHZ).and_then(serde_json::Value::as_u64);
     let khz = args.tsc_khz.or_else(|| recorded_khz.and_then(|khz| u32::try_from(khz).ok()));
-    let advances = khz.and_then(|khz| {
-        let (recorded, all) = advances(revision, &setting);
-        lateness::replay(&recording, revision, khz, recorded, &all)
+    let (recorded, all) = advances(revision, &setting);
+    let advances = khz.and_then(|khz| lateness::replay(&recording, revision, khz, recorded, &all));
+    let better = advances.as_deref().and_then(|late| {
+        let place = lateness::better(late)?;
+        Some(BetterAdvance::of(*all.get(place)?, [late.first()?, late.get(place)?], &setting))
     });
     let mut notes = vec![];
     if let Some(lost) = metadata.lost.events.filter(|lost| *lost > 0) {
@@ -140,6 +148,7 @@ pub(crate) fn timers(
         words: words(&advice),
         advice,
         advances,
+        better,
         delays: lateness::delays(&recording),
         notes,
         setting,
@@ -147,10 +156,48 @@ pub(crate) fn timers(
     })
 }
 
+/// An advance that loses less of the guest's time than the one in force.
+#[derive(Clone, Debug, Serialize)]
+struct BetterAdvance {
+    /// The parameter.
+    parameter: &'static str,
+    /// Its value.
+    value: i64,
+    /// As a sentence.
+    words: String,
+}
+
+impl BetterAdvance {
+    fn of(advance: Advance, [in_force, better]: [&Late; 2], setting: &Setting) -> BetterAdvance {
+        let fixed = setting.get(ADVANCE_NS).is_some();
+        let parameter = if fixed { ADVANCE_NS } else { ADVANCE_SWITCH };
+        let value = match (fixed, advance.is_adaptive()) {
+            (true, true) => -1,
+            (true, false) => i64::from(advance.ns()),
+            (false, adaptive) => i64::from(adaptive),
+        };
+        let knob = Knob::of_layer(Layer::Timer, parameter);
+        let written = knob.map_or_else(|| value.to_string(), |knob| knob.written(value));
+        let how = if fixed {
+            "can be set at any time"
+        } else {
+            "is read-only: set it as an option of the module kvm, or kvm.lapic_timer_advance= on the kernel's command line"
+        };
+        let words = format!(
+            "{parameter}={written} ({}): a timer loses {} to lateness and spinning in place of {}; for vCPUs that are created \
+             afterwards; it {how}",
+            better.advance,
+            duration(better.lost_ns()),
+            duration(in_force.lost_ns()),
+        );
+        BetterAdvance { parameter, value, words }
+    }
+}
+
 /// The advance in force, and those to compare.
 fn advances(revision: Revision, setting: &Setting) -> (Advance, Vec<Advance>) {
-    let fixed = setting.get("lapic_timer_advance_ns").and_then(|ns| i32::try_from(ns).ok());
-    let switch = setting.get("lapic_timer_advance").map(|on| on != 0);
+    let fixed = setting.get(ADVANCE_NS).and_then(|ns| i32::try_from(ns).ok());
+    let switch = setting.get(ADVANCE_SWITCH).map(|on| on != 0);
     let of_fixed = fixed.map(AdvanceParameter::LapicTimerAdvanceNs);
     let parameter = of_fixed.or(switch.map(AdvanceParameter::LapicTimerAdvance));
     let recorded =
@@ -270,6 +317,9 @@ impl Timers {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
             }
         }
+        if let Some(better) = &self.better {
+            text += &output::wrapped(&format!("Advance: {}", better.words));
+        }
         for note in &self.notes {
             text += &output::wrapped(&format!("note: {note}"));
         }
@@ -337,16 +387,18 @@ impl Timers {
         table
     }
 
-    /// The plan that turns posting on, if that is all that is missing.
+    /// The plan that turns posting on, if that is all that is missing, and that sets a better advance where that can be written.
     pub(crate) fn plan(&self) -> Option<Plan> {
-        let Verdict::Change { row } = self.advice.verdict else { return None };
-        let row = self.advice.rows.get(row)?;
-        if row.missing != [Precondition::PiInjectTimer] {
-            return None;
-        }
         let mut wanted = self.setting;
-        wanted.set(PI_INJECT_TIMER, 1).ok()?;
-        Some(Plan::by_hand(self.setting, wanted, None))
+        if let Verdict::Change { row } = self.advice.verdict
+            && self.advice.rows.get(row)?.missing == [Precondition::PiInjectTimer]
+        {
+            wanted.set(PI_INJECT_TIMER, 1).ok()?;
+        }
+        if let Some(better) = self.better.as_ref().filter(|better| better.parameter == ADVANCE_NS) {
+            wanted.set(better.parameter, better.value).ok()?;
+        }
+        (wanted != self.setting).then(|| Plan::by_hand(self.setting, wanted, None))
     }
 }
 
