@@ -4,6 +4,7 @@ use crate::machine::{Job, Kernel, Ran};
 use dwell_policy::timer::{Fire, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::timer::{TimerPart, TimerRecording, TimerRow};
+use dwell_testing::qemu::Release;
 use dwell_testing::say;
 use dwell_testing::timers::Checked;
 use std::collections::BTreeMap;
@@ -43,8 +44,8 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     }
     let timers = std::env::var("DWELL_BOX_TIMERS").ok().and_then(|number| number.parse().ok());
     let timers = timers.unwrap_or(if live { 1_500 } else { 12_000 });
-    // With both recorders at once the emulated machine did not come to an end in three of seven runs; with perf
-    // alone in none. The cause is not known.
+    // In real time an exit takes about 50 us in the emulator, and a timer that comes sooner never finds the guest running.
+    let cycles = if kernel == Kernel::V6_1 { 1_000_000 } else { 50_000 };
     let (begin, end) = if live {
         let begin = "dwell record timer -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
         (begin, "sleep 0.2; kill -INT $live; keep live wait $live")
@@ -55,12 +56,14 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
         "insmod /mod/later/kvm_amd.ko nested=0
         mkdir -p /tmp
         {begin}
-        keep perf perf record -a -k mono -m 4096 -o /out/perf.data -e {EVENTS} -- inside timers {timers}
+        keep perf perf record -a -k mono -m 4096 -o /out/perf.data -e {EVENTS} -- inside timers {timers} {cycles}
         {end}
     "
     );
     let job = Job {
         kernel,
+        // In real time the emulator of QEMU 7.2 stops this guest soon, see `inside`; that of 10.0 has no virtual time that works.
+        qemu: if kernel == Kernel::V6_1 { Release::Unpacked("10.0") } else { Release::Installed },
         options: crate::time_of(kernel),
         modules: &["kvm"],
         later: &["kvm_amd"],
