@@ -346,6 +346,12 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
                 echo $policy >/sys/module/dwell_idle/parameters/policy
                 loads $policy
             done
+            # leader, where the governor stops the tick each time.
+            echo leader >/sys/module/dwell_idle/parameters/policy
+            echo 0 >/sys/module/haltpoll/parameters/guest_halt_poll_ns
+            echo haltpoll >/sys/devices/system/cpu/cpuidle/current_governor
+            loads governor
+            echo menu >/sys/devices/system/cpu/cpuidle/current_governor
             [ -e /before.ko ] || continue
             rmmod dwell_idle
             insmod /before.ko halt_cost_ns=150000 wake_latency_ns=1
@@ -356,7 +362,7 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
     "
     );
     let before = std::env::var_os("DWELL_MODULE_BEFORE").map(PathBuf::from);
-    let mut own_arms = vec!["leader", "savings", "fixed", "never"];
+    let mut own_arms = vec!["leader", "savings", "fixed", "never", "governor"];
     own_arms.extend(before.iter().map(|_| "before"));
     let mut files = vec![file(kernel)?];
     files.extend(before.map(|path| (path, "before.ko".to_owned())));
