@@ -339,14 +339,7 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
         duration(compared.late_ns as f64)
     ));
     for GapsResult { gaps, results, .. } in &compared.campaigns {
-        output::remark(&format!(
-            "{gaps}: {}, {} repeated because other programs used CPU time",
-            dwell_report::number_of(results.rounds.into(), "round"),
-            dwell_report::number_of(results.gating.rejected.into(), "block")
-        ));
-        for warning in &results.warnings {
-            output::remark(&format!("warning: {gaps}: {warning}"));
-        }
+        results::remarks(gaps, results);
     }
     for note in &compared.notes {
         output::remark(&format!("note: {note}"));

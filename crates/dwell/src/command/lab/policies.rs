@@ -204,14 +204,7 @@ fn print(compared: &Compared) -> anyhow::Result<()> {
         ));
     }
     for GapsResult { gaps, place, results, .. } in &compared.campaigns {
-        output::remark(&format!(
-            "{place}, {gaps}: {}, {} repeated because other programs used CPU time",
-            dwell_report::number_of(results.rounds.into(), "round"),
-            dwell_report::number_of(results.gating.rejected.into(), "block")
-        ));
-        for warning in &results.warnings {
-            output::remark(&format!("warning: {place}, {gaps}: {warning}"));
-        }
+        results::remarks(&format!("{place}, {gaps}"), results);
     }
     for note in &compared.notes {
         output::remark(&format!("note: {note}"));

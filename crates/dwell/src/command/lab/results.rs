@@ -82,6 +82,18 @@ pub(crate) fn notes<T: Serialize>(report: &Report<'_, T>) {
     }
 }
 
+/// Rounds, repeated blocks and warnings of one campaign of several, on stderr.
+pub(crate) fn remarks(campaign: &str, results: &Results) {
+    output::remark(&format!(
+        "{campaign}: {}, {} repeated because other programs used CPU time",
+        number_of(results.rounds.into(), "round"),
+        number_of(results.gating.rejected.into(), "block")
+    ));
+    for warning in &results.warnings {
+        output::remark(&format!("warning: {campaign}: {warning}"));
+    }
+}
+
 /// The arms in order.
 pub(crate) fn arms(results: &Results) -> Vec<&str> {
     let mut arms: Vec<&str> = vec![];
