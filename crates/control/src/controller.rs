@@ -21,6 +21,8 @@ const WORTH: f64 = 1.0 / 16.0;
 const LEAST_SHARE: f64 = 0.02;
 /// … nor below this share of a CPU.
 const LEAST_CPU: f64 = 0.001;
+/// More than one idler can count in a period: counters that were torn, or ran backwards.
+const NONSENSE: u64 = 1 << 40;
 /// The most episodes that candidates are replayed over.
 const MOST_EPISODES: f64 = 2048.0;
 
@@ -335,6 +337,12 @@ impl Controller {
         let mut period = Period::default();
         self.seen.clear();
         for Observed { idler, weight, share, counted, elsewhere, episodes } in observed {
+            let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
+            let numbers =
+                counted.episodes.max(counted.polls).max(counted.halts).max(polls_succeeded).max(exits);
+            if u128::from(numbers).max(idle_ns).max(polled_ns) > u128::from(NONSENSE) {
+                continue;
+            }
             let Some(known) = self.idler(*idler) else { continue };
             known.weight = *weight;
             known.sample.push(counted.episodes, episodes);
@@ -605,6 +613,38 @@ mod tests {
         assert_eq!(back.to, controller.originals());
         let Cause::Loss { owed_ns, rest_ns: 1_000_000_000, .. } = back.cause else { panic!("{back:?}") };
         assert!(owed_ns > 50e6, "{owed_ns}");
+    }
+
+    #[test]
+    fn nonsense_that_is_counted_leads_to_nothing_but_candidates() {
+        let mut random = dwell_stats::SplitMix64::new(3);
+        for _ in 0..50 {
+            let mut controller = controller();
+            let permitted = controller.candidates().to_vec();
+            for period in 1..20u64 {
+                let mut number = || match random.below(4) {
+                    0 => 0,
+                    1 => u64::MAX,
+                    2 => random.below(1_000),
+                    _ => random.below(u64::MAX),
+                };
+                let counted = Counts {
+                    episodes: number(),
+                    polls: number(),
+                    polls_succeeded: number(),
+                    polled_ns: number().into(),
+                    halts: number(),
+                    exits: number(),
+                    ..Counts::default()
+                };
+                let episodes: Vec<Episode> = (0..80).map(|_| Episode::of(number())).collect();
+                let observed = [0, 1].map(|idler| Observed::new(idler, counted, episodes.clone()));
+                if let Some(change) = controller.decide(period * 100_000_000, &observed) {
+                    assert!(permitted.contains(&change.to), "{change:?}");
+                    controller.changed(&change);
+                }
+            }
+        }
     }
 
     #[test]

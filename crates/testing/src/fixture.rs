@@ -8,7 +8,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The folder of haltpoll's parameters.
@@ -120,6 +120,8 @@ fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, String>) {
             collect(&path, files);
         } else if kind.is_symlink() {
             files.insert(path, "a link".to_owned());
+        } else if kind.file_type().is_socket() {
+            files.insert(path, "a socket".to_owned());
         } else {
             let text = fs::read_to_string(&path).unwrap();
             files.insert(path, text);

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -108,16 +108,27 @@ impl HaltingVcpu {
     ///
     /// The VM is there until `self` is dropped.
     pub fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
+        let sleeps = std::env::var("DWELL_WAKER_SLEEPS").is_ok_and(|value| value == "1");
+        self.wake_after(gaps_ns.iter().copied(), sleeps)
+    }
+
+    /// As [`HaltingVcpu::run_on`], with the same gap until it is to stop. Whoever wakes it sleeps in the meantime.
+    pub fn run_until(&mut self, stop: &AtomicBool, gap_ns: u64) -> Stats {
+        let gaps = std::iter::repeat(gap_ns).take_while(|_| !stop.load(Ordering::Relaxed));
+        self.wake_after(gaps.chain([gap_ns]), true)
+    }
+
+    fn wake_after(&mut self, gaps_ns: impl Iterator<Item = u64>, sleeps: bool) -> Stats {
         self.go.send(()).unwrap();
         // SAFETY: both lie in guest memory, are aligned, live as long as `self`, and are only used as atomics.
         let (count, stop) = unsafe {
             let base = self.memory.cast::<u8>();
             (AtomicU16::from_ptr(base.add(COUNT).cast()), AtomicU8::from_ptr(base.add(STOP)))
         };
-        let sleeps = std::env::var("DWELL_WAKER_SLEEPS").is_ok_and(|value| value == "1");
         std::thread::sleep(Duration::from_millis(5));
-        for (number, gap) in gaps_ns.iter().enumerate() {
-            let until = Instant::now() + Duration::from_nanos(*gap);
+        let mut gaps = gaps_ns.enumerate().peekable();
+        while let Some((number, gap)) = gaps.next() {
+            let until = Instant::now() + Duration::from_nanos(gap);
             if sleeps {
                 std::thread::sleep(until.saturating_duration_since(Instant::now()));
             }
@@ -125,7 +136,7 @@ impl HaltingVcpu {
                 std::hint::spin_loop();
             }
             let before = count.load(Ordering::Acquire);
-            if number + 1 == gaps_ns.len() {
+            if gaps.peek().is_none() {
                 stop.store(1, Ordering::Release);
             }
             self.wake.write(1).unwrap();

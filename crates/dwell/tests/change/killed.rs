@@ -16,22 +16,66 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How a traced program ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     /// It was killed at the stop that was asked for.
     Killed,
     /// It came to its end before, with this exit code, after so many stops.
     Exited { code: i32, stops: usize },
 }
 
+/// Which system calls are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// All.
+    All,
+    /// Those that can change a file, and the end. What is on the disk is the same at all others between two of these.
+    Writing,
+}
+
+impl Calls {
+    fn has(self, pid: Pid) -> Result<bool, Errno> {
+        const WRITING: [libc::c_long; 20] = [
+            libc::SYS_bind,
+            libc::SYS_chmod,
+            libc::SYS_exit_group,
+            libc::SYS_fchmod,
+            libc::SYS_fchmodat,
+            libc::SYS_fdatasync,
+            libc::SYS_flock,
+            libc::SYS_fsync,
+            libc::SYS_ftruncate,
+            libc::SYS_mkdir,
+            libc::SYS_mkdirat,
+            libc::SYS_pwrite64,
+            libc::SYS_rename,
+            libc::SYS_renameat,
+            libc::SYS_renameat2,
+            libc::SYS_rmdir,
+            libc::SYS_unlink,
+            libc::SYS_unlinkat,
+            libc::SYS_write,
+            libc::SYS_writev,
+        ];
+        if self == Calls::All {
+            return Ok(true);
+        }
+        let registers = ptrace::getregs(pid)?;
+        let call = libc::c_long::try_from(registers.orig_rax).unwrap_or(-1);
+        // The third argument has the flags.
+        let for_writing = || registers.rdx & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
+        Ok(WRITING.contains(&call) || call == libc::SYS_openat && for_writing())
+    }
+}
+
 /// Runs the program and kills it at its `last` stop, counted from 1.
 #[allow(clippy::zombie_processes)] // It is waited for by its number, until it ends.
-fn run(words: &[String], last: usize) -> Result<End, Errno> {
+pub(crate) fn run(words: &[String], last: usize, calls: Calls) -> Result<End, Errno> {
     // A program that waits to be traced needs no code of its own between fork and exec.
     let wait = "kill -STOP $$; exec \"$0\" \"$@\"";
     let mut command = Command::new("sh");
@@ -46,11 +90,19 @@ fn run(words: &[String], last: usize) -> Result<End, Errno> {
         return Err(refused);
     }
     kill(pid, Signal::SIGCONT)?;
-    follow(pid, last)
+    follow(pid, last, calls, false)
 }
 
-fn follow(pid: Pid, last: usize) -> Result<End, Errno> {
-    let (mut started, mut stops, mut killed) = (false, 0, false);
+/// Kills a program that runs at the `last` stop from now on.
+pub(crate) fn run_on(child: &Child, last: usize, calls: Calls) -> Result<End, Errno> {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    ptrace::seize(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL)?;
+    ptrace::interrupt(pid)?;
+    follow(pid, last, calls, true)
+}
+
+fn follow(pid: Pid, last: usize, calls: Calls, mut started: bool) -> Result<End, Errno> {
+    let (mut stops, mut killed) = (0, false);
     loop {
         let signal = match waitpid(pid, Some(WaitPidFlag::__WALL))? {
             WaitStatus::Exited(_, code) => return Ok(End::Exited { code, stops }),
@@ -60,8 +112,9 @@ fn follow(pid: Pid, last: usize) -> Result<End, Errno> {
                 None
             }
             WaitStatus::PtraceSyscall(_) => {
-                stops += 1;
-                if stops == last {
+                let counts = calls.has(pid)?;
+                stops += usize::from(counts);
+                if counts && stops == last {
                     kill(pid, Signal::SIGKILL)?;
                     killed = true;
                 }
@@ -92,20 +145,21 @@ fn apply(machine: &Sysroot, keep: bool) {
     change::apply(&mut journal, &ready, &mut |_| ()).unwrap();
 }
 
-/// Kills `words` at every stop, after `first` has run to its end, and reverts. The number of cases; `None` if nothing may be
-/// traced here.
-fn at_every_system_call(first: Option<First>, words: &[&str]) -> Option<usize> {
+/// Runs a case for every stop, from the first to the one at which the program has ended; it returns whether there was such
+/// a stop. The number of cases; `None` if nothing may be traced here.
+pub(crate) fn at_every_stop(case: impl Fn(usize) -> Result<bool, Errno> + Sync) -> Option<usize> {
     let (next, cases) = (AtomicUsize::new(1), AtomicUsize::new(0));
-    let refused = std::thread::scope(|scope| {
-        let work = || loop {
-            let last = next.fetch_add(1, Ordering::Relaxed);
-            match case(first, words, last) {
-                Ok(true) => cases.fetch_add(1, Ordering::Relaxed),
-                Ok(false) => return None,
-                Err(refused) => return Some(refused),
-            };
+    let work = || loop {
+        let last = next.fetch_add(1, Ordering::Relaxed);
+        match case(last) {
+            Ok(true) => cases.fetch_add(1, Ordering::Relaxed),
+            Ok(false) => return None,
+            Err(refused) => return Some(refused),
         };
-        let workers = [scope.spawn(work), scope.spawn(work)];
+    };
+    let refused = std::thread::scope(|scope| {
+        // A case waits more than it computes.
+        let workers = [&work; 4].map(|work| scope.spawn(work));
         workers.map(|worker| worker.join().expect("no case fails")).into_iter().flatten().next()
     });
     match refused {
@@ -122,7 +176,7 @@ fn case(first: Option<First>, words: &[&str], last: usize) -> Result<bool, Errno
     if let Some(First { keep }) = first {
         apply(&scene.machine.machine, keep);
     }
-    let end = run(&scene.words(words), last)?;
+    let end = run(&scene.words(words), last, Calls::All)?;
     if let End::Exited { code, stops } = end {
         assert!(code == 0 && stops < last, "{code} after {stops} stops");
     }
@@ -148,7 +202,8 @@ fn killed_at_any_system_call_revert_restores_everything() {
         (revert, Some(First { keep: false }), " of what was applied"),
         (revert, Some(First { keep: true }), " of what was applied with --persist"),
     ] {
-        let Some(cases) = at_every_system_call(first, words) else {
+        // After `first` has run to its end.
+        let Some(cases) = at_every_stop(|last| case(first, words, last)) else {
             say!("SKIP ptrace is not permitted: killed_at_any_system_call_revert_restores_everything");
             return;
         };

@@ -1,6 +1,7 @@
 //! Changing a machine and taking it back, as a user does it: on machines below a directory, killed at every system call, and
 //! on the haltpoll parameters of this machine.
 
+mod controlled;
 mod driver;
 mod explained;
 mod fake_qemu;
