@@ -675,6 +675,21 @@ mod tests {
 
     const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
 
+    #[test]
+    fn a_recording_of_timers_has_what_its_host_has_for_them() {
+        let host = machine()
+            .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
+            .file("/sys/module/kvm_intel/parameters/preemption_timer", "N")
+            .file("/sys/devices/system/cpu/nohz_full", "2-3");
+        let facts: std::collections::BTreeMap<_, _> =
+            host_of_timers(&host, Some(2_000_000)).into_iter().collect();
+        let found = &facts[dwell_trace::timer::HOST];
+        assert_eq!((&found["apicv"], &found["preemption_timer"]), (&json!(true), &json!(false)));
+        assert_eq!((&found["nohz_full"], &found["timer_migration"]), (&json!(true), &json!(null)));
+        assert_eq!(facts[TSC_KHZ], 2_000_000);
+        assert!(host_of_timers(&host, None).iter().all(|(key, _)| key != TSC_KHZ));
+    }
+
     /// The message, as one line.
     fn refusal(fake: Fake, target: Target) -> String {
         let Err(error) = Recorder::open_on(Arc::new(fake), target, None) else { panic!("opened") };

@@ -120,7 +120,8 @@ pub(crate) fn timers(
     let advice = advise(&TimerTask { recording: &recording, in_force, kernels: &kernels, min_gain })?;
     let setting = setting.unwrap_or_else(|| Setting::defaults(Layer::Timer, kernel));
     let recorded_khz = metadata.other.get(TSC_KHZ).and_then(serde_json::Value::as_u64);
-    let khz = args.tsc_khz.or_else(|| recorded_khz.and_then(|khz| u32::try_from(khz).ok()));
+    let recorded_khz = recorded_khz.and_then(|khz| u32::try_from(khz).ok()).filter(|khz| *khz > 0);
+    let khz = args.tsc_khz.or(recorded_khz);
     let (recorded, all) = advances(revision, &setting);
     let advances = khz.and_then(|khz| lateness::replay(&recording, revision, khz, recorded, &all));
     let better = advances.as_deref().and_then(|late| {
