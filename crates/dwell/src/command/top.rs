@@ -17,17 +17,20 @@ use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use action::Action;
 use anyhow::bail;
+use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_policy::Nanos;
 use feed::{Feed, Target};
 use state::{Sort, State};
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use terminal::Screen;
 use theme::Theme;
 
 /// Watch idlers live: wakeups, idle times, windows, polls, polling CPU
 ///
-/// Shows every idler that woke up in the last ten seconds, and a histogram of the idle times of the selected one.
+/// Shows every idler that woke up in the last ten seconds, and a histogram of the idle times of the selected one. Where
+/// `dwell control` runs, what it does is shown above.
 /// Press `?` for the keys.
 #[derive(clap::Args)]
 #[command(after_help = "Polling CPU is the time polled as a share of one CPU, where windows are known.\n\
@@ -73,6 +76,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.once || args.format.format != Format::Table || !io::stdout().is_terminal() {
         std::thread::sleep(interval);
         state.take(feed.next()?);
+        state.set_control(controlled());
         match args.format.format {
             Format::Json => output::json(&once::rows(&state))?,
             Format::Csv => {
@@ -87,6 +91,11 @@ pub(crate) fn run(args: Args) -> Outcome {
         watch(&mut state, &mut *feed, interval)?;
     }
     Ok(Answer::Yes)
+}
+
+/// What the controller of this machine does, if one runs.
+fn controlled() -> Vec<String> {
+    crate::command::control::lines(Path::new(STATE_DIRECTORY))
 }
 
 fn watch(state: &mut State, feed: &mut dyn Feed, interval: Duration) -> anyhow::Result<()> {
@@ -105,6 +114,7 @@ fn watch(state: &mut State, feed: &mut dyn Feed, interval: Duration) -> anyhow::
         if Instant::now() >= due {
             due = Instant::now() + interval;
             state.take(feed.next()?);
+            state.set_control(controlled());
         }
     }
 }

@@ -135,6 +135,16 @@ pub(crate) fn run(args: Args) -> Outcome {
     live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
 }
 
+/// What the controller of a state directory does, in a line for each of its layers; none where none runs.
+pub(crate) fn lines(directory: &std::path::Path) -> Vec<String> {
+    // Whoever asks has a screen to draw.
+    const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
+    match socket::ask_within(directory, Ask::Status, PATIENCE) {
+        Ok(status) => words::of_status(&status),
+        Err(_) => vec![],
+    }
+}
+
 /// The configuration, with the options over it.
 fn configuration(args: &Args) -> anyhow::Result<Config> {
     let mut config = Config::read(args.config.as_deref().or(live::default_file()))?;

@@ -107,6 +107,11 @@ impl Drop for Server {
 
 /// Asks the controller of a state directory.
 pub(super) fn ask(directory: &Path, ask: Ask) -> anyhow::Result<Value> {
+    ask_within(directory, ask, 10 * PATIENCE)
+}
+
+/// As [`ask`], and waits no longer for the answer.
+pub(super) fn ask_within(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Value> {
     let path = directory.join(NAME);
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
@@ -116,7 +121,7 @@ pub(super) fn ask(directory: &Path, ask: Ask) -> anyhow::Result<Value> {
         Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
     };
     let mut exchange = || {
-        stream.set_read_timeout(Some(10 * PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
         writeln!(stream, "{}", ask.word())?;
         read_line(&stream)
     };

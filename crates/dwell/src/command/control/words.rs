@@ -2,7 +2,8 @@
 
 use dwell_control::{Cause, Change};
 use dwell_policy::param::Setting;
-use dwell_report::{count, duration};
+use dwell_report::{count, duration, percent};
+use serde_json::Value;
 
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
@@ -39,10 +40,59 @@ pub(super) fn why(cause: &Cause) -> String {
     }
 }
 
+/// A line for each layer of the answer to `status`: its state, the setting in force, what was saved, and the last change.
+pub(super) fn of_status(status: &Value) -> Vec<String> {
+    let layers = status["layers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let of = |layer: &Value| {
+        let present = layer["present"].as_object().into_iter().flatten();
+        let setting: Vec<String> = present.map(|(name, value)| format!("{name}={value}")).collect();
+        let mut line =
+            format!("control of {}: {}, {}", text(&layer["layer"]), text(&layer["state"]), setting.join(" "));
+        let sum = |figure: &str| -> f64 {
+            let all = layer["figures"].as_object().into_iter().flatten();
+            all.filter_map(|(_, figures)| figures[figure].as_f64()).sum()
+        };
+        let (measured, originals) = (sum("measured_s"), sum("originals_s"));
+        if originals > 0.0 {
+            line += &format!("; cost {} of the originals'", percent(measured / originals));
+        }
+        match layer["why"].as_str().or(layer["last"].as_str()) {
+            Some(why) => line + "; " + why,
+            None => line,
+        }
+    };
+    layers.iter().map(of).collect()
+}
+
 /// One line of a change: what, and why.
 pub(super) fn line(change: &Change) -> String {
     match difference(&change.from, &change.to) {
         none if none.is_empty() => why(&change.cause),
         what => format!("{what}: {}", why(&change.cause)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_status_is_a_line_for_each_layer() {
+        let figures = |measured: f64| json!({ "measured_s": measured, "originals_s": 2.0 });
+        let status = json!({ "layers": [
+            { "layer": "host", "state": "controls", "present": { "halt_poll_ns": 20_000 }, "last": "because",
+              "figures": { "1-0": figures(1.0), "2-0": figures(0.5) } },
+            { "layer": "guest", "state": "given_up", "present": {}, "why": "it is", "last": "because" },
+        ] });
+        assert_eq!(
+            of_status(&status),
+            [
+                "control of host: controls, halt_poll_ns=20000; cost 37.5 % of the originals'; because",
+                "control of guest: given_up, ; it is",
+            ]
+        );
+        assert_eq!(of_status(&json!({})), [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The screen: a line about all, the table, the histogram of the selected idler, a line about the keys.
+//! The screen: a line about all, one for each layer under `dwell control`, the table, the histogram of the selected idler, a line about the keys.
 
 use super::action::KEYS;
 use super::state::{Row, Sort, State};
@@ -13,20 +13,24 @@ use ratatui::widgets::{Cell, Clear, Paragraph, Row as Drawn, Table, TableState};
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
     let rows = state.rows();
     let selected = state.selected(&rows);
-    let lines = selected.map_or_else(String::new, |at| histogram(&state.octaves(&rows[at].idler)));
-    let wanted = u16::try_from(lines.lines().count() + 2).unwrap_or(u16::MAX);
+    let chart_text = selected.map_or_else(String::new, |at| histogram(&state.octaves(&rows[at].idler)));
+    let wanted = u16::try_from(chart_text.lines().count() + 2).unwrap_or(u16::MAX);
     let below = wanted.min(frame.area().height / 2);
-    let [title, table, chart, keys] = Layout::vertical([
+    let controlled = u16::try_from(state.control().len()).unwrap_or(u16::MAX).min(frame.area().height / 4);
+    let [title, control, table, chart, keys] = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(controlled),
         Constraint::Min(3),
         Constraint::Length(below),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(about(state, &rows, theme, title.width), title);
+    let lines: Vec<Line<'_>> = state.control().iter().map(|line| Line::raw(printable(line))).collect();
+    frame.render_widget(Paragraph::new(lines), control);
     idlers(frame, table, state, &rows, selected, theme);
     if let Some(at) = selected {
-        frame.render_widget(idle_times(&rows[at], &lines, theme), chart);
+        frame.render_widget(idle_times(&rows[at], &chart_text, theme), chart);
     }
     frame.render_widget(bottom(state, theme, keys.width), keys);
     if state.shows_help() {
@@ -175,6 +179,17 @@ mod tests {
         let line =
             |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
         (0..height).map(line).collect()
+    }
+
+    #[test]
+    fn what_a_controller_does_is_above_the_idlers() {
+        let mut state = example();
+        let before = screen(&state, 79, 12);
+        state.set_control(vec!["control of host: rests\u{1b}".to_owned()]);
+        let screen = screen(&state, 79, 12);
+        let lines: Vec<&str> = screen.lines().collect();
+        assert_eq!(lines[1], "control of host: rests?", "{screen}");
+        assert_eq!((lines[0], lines[2]), (before.lines().next().unwrap(), before.lines().nth(1).unwrap()));
     }
 
     #[test]

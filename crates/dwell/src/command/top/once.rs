@@ -69,6 +69,9 @@ pub(crate) fn text(state: &State) -> String {
     if let Some(losses) = state.losses() {
         text.push_str(&format!(", {losses}; counts are lower bounds"));
     }
+    for line in state.control() {
+        text.push_str(&format!("\n{}", printable(line)));
+    }
     text.push_str(&format!("\n\n{}", crate::output::fitted(&table(state))));
     match state.selected(&rows).map(|at| &rows[at].idler) {
         Some(idler) => {
@@ -98,6 +101,10 @@ mod tests {
             text.contains("\nidle times of web/0\n   32.8 us         1,000    100 %    100 %  █"),
             "{text}"
         );
+        let mut controlled = example();
+        controlled.set_control(vec!["control of host: rests".to_owned()]);
+        let text = super::text(&controlled);
+        assert!(text.contains("lower bounds\ncontrol of host: rests\n\nidler"), "{text}");
         let empty = State::new("guest", Sort::Wakeups, "");
         assert!(super::text(&empty).ends_with("no idler woke up\n"));
     }

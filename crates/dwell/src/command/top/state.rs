@@ -158,6 +158,8 @@ pub(crate) struct State {
     selected: Option<Arc<str>>,
     paused: bool,
     help: bool,
+    /// What a controller does, in lines.
+    control: Vec<String>,
 }
 
 impl State {
@@ -176,7 +178,18 @@ impl State {
             selected: None,
             paused: false,
             help: false,
+            control: vec![],
         }
+    }
+
+    /// What a controller does now.
+    pub(crate) fn set_control(&mut self, lines: Vec<String>) {
+        self.control = lines;
+    }
+
+    /// What a controller does, in a line for each layer.
+    pub(crate) fn control(&self) -> &[String] {
+        &self.control
     }
 
     /// Adds a batch. While paused, episodes are ignored but losses are counted.
