@@ -68,6 +68,11 @@ impl Account {
         Some(loss)
     }
 
+    /// The originals have to stay in force for so long.
+    pub(crate) fn rest(&mut self, now_ns: u64, rest_ns: u64) {
+        self.resting_until_ns = self.resting_until_ns.max(now_ns.saturating_add(rest_ns));
+    }
+
     /// Whether the originals have to stay in force.
     pub(crate) fn rests(&self, now_ns: u64) -> bool {
         now_ns < self.resting_until_ns

@@ -6,9 +6,11 @@ use crate::pace::{MOST_WRITES, Pace, Writes};
 use crate::pricing::{Idlers, costs, play};
 use crate::sample::{Episode, Sample};
 use crate::trust::{Apart, Trust};
+use crate::turns::{Next, SWITCHES, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player, Rule, RuleError};
+use dwell_stats::Interval;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +25,9 @@ const LEAST_SHARE: f64 = 0.02;
 const LEAST_CPU: f64 = 0.001;
 /// More than one idler can count in a period: counters that were torn, or ran backwards.
 const NONSENSE: u64 = 1 << 40;
+/// How long the originals are in force after a comparison that does not exclude a loss \[ns\]; twice as long after each, up to the
+/// time between two comparisons.
+const REFUTED_NS: u64 = 8_000_000_000;
 /// The most episodes that candidates are replayed over.
 const MOST_EPISODES: f64 = 2048.0;
 
@@ -39,6 +44,8 @@ pub struct Terms {
     pub reach: Reach,
     /// The usual time between two decisions.
     pub period: Nanos,
+    /// A setting is compared with the originals in turns on the machine when it is first taken, and at most so often; `None`: never.
+    pub verify: Option<Nanos>,
 }
 
 impl Terms {
@@ -50,6 +57,7 @@ impl Terms {
             longest_window: Nanos(halt_cost.get().saturating_mul(4)),
             reach: Reach::All,
             period: Nanos(100_000_000),
+            verify: None,
         }
     }
 }
@@ -129,6 +137,18 @@ pub enum Cause {
         /// How long they stay in force \[ns\].
         rest_ns: u64,
     },
+    /// A turn of a comparison of the setting with the originals.
+    Turn,
+    /// The comparison is over: the setting is used.
+    Verified(Measured),
+    /// The comparison is over: a loss was not excluded, and the originals are used for a while.
+    Refuted {
+        /// What was measured.
+        #[serde(flatten)]
+        measured: Measured,
+        /// How long they stay in force \[ns\].
+        rest_ns: u64,
+    },
     /// The rule does not do what was counted: control ends.
     Untrusted {
         /// What was apart.
@@ -165,6 +185,17 @@ pub struct Costs {
     pub optimum: f64,
 }
 
+/// What turns of the originals and a setting have cost \[ns/s\].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// Under the originals.
+    pub originals_ns_per_s: f64,
+    /// Under the setting.
+    pub setting_ns_per_s: f64,
+    /// The interval of the difference; `None` if there is none.
+    pub difference_ns_per_s: Option<Interval>,
+}
+
 /// The state of a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
@@ -199,6 +230,8 @@ struct Period {
     cost_ns: f64,
     /// What the originals would have cost them \[ns\], by weight.
     originals_ns: f64,
+    /// What was counted, by weight, had all of the time been watched \[ns\].
+    paid_ns: f64,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     cpu_ns: f64,
     gain_ns: f64,
@@ -221,6 +254,11 @@ pub struct Controller {
     pace: Pace,
     writes: Writes,
     decided_ns: u64,
+    turns: Option<Turns>,
+    /// When a setting was last verified.
+    verified_ns: Option<u64>,
+    /// How long the originals are in force after the next comparison that does not exclude a loss.
+    refuted_rest_ns: u64,
     untrusted: Option<Apart>,
     seen: Vec<Seen>,
 }
@@ -242,6 +280,9 @@ impl Controller {
             pace: Pace::new(terms.period.get()),
             writes: Writes::default(),
             decided_ns: 0,
+            turns: None,
+            verified_ns: None,
+            refuted_rest_ns: REFUTED_NS,
             untrusted: None,
             seen: vec![],
         })
@@ -250,6 +291,7 @@ impl Controller {
     /// Control begins, or begins anew after it gave up.
     pub fn start(&mut self, now_ns: u64) {
         self.untrusted = None;
+        self.turns = None;
         self.trust = Trust::default();
         self.decided_ns = now_ns;
         self.pace.start(now_ns);
@@ -302,7 +344,15 @@ impl Controller {
         let period = self.take_in(observed);
         let (cause, quiet) = self.judge(now_ns, span_ns, &period);
         self.pace.decided(now_ns, quiet);
-        let (to, cause) = cause?;
+        let (to, cause) = match (cause, self.turns.is_some()) {
+            // Trust or the account end a comparison.
+            (Some(cause), _) => {
+                self.turns = self.turns.take().filter(|_| matches!(cause.1, Cause::Turn));
+                cause
+            }
+            (None, true) => self.turn(now_ns, span_ns, &period)?,
+            (None, false) => return None,
+        };
         Some(Change { at_ns: now_ns, from: self.present, to, cause })
     }
 
@@ -328,7 +378,58 @@ impl Controller {
         self.writes.wrote(change.at_ns, change.writes());
         self.present = change.to;
         self.idlers.values_mut().for_each(|idler| idler.present.set(&change.to));
-        self.pace.start(change.at_ns);
+        match self.turns {
+            Some(_) => self.pace.at(change.at_ns, Turns::settle_ns()),
+            None => self.pace.start(change.at_ns),
+        }
+    }
+
+    /// The next part of a comparison. The one that has just begun has no part before it.
+    fn turn(&mut self, now_ns: u64, span_ns: u64, period: &Period) -> Option<(Setting, Cause)> {
+        let originals = self.candidates[0];
+        let turns = self.turns.as_mut()?;
+        let to = turns.to;
+        match turns.next(period.paid_ns * 1e9 / span_ns as f64) {
+            Next::Wait(wait_ns) => {
+                self.pace.at(now_ns, wait_ns);
+                None
+            }
+            Next::Switch { to_setting } => Some((if to_setting { to } else { originals }, Cause::Turn)),
+            Next::Over([originals_ns_per_s, setting_ns_per_s], difference_ns_per_s) => {
+                self.turns = None;
+                let measured = Measured { originals_ns_per_s, setting_ns_per_s, difference_ns_per_s };
+                let excluded = difference_ns_per_s.is_some_and(|difference| difference.high < 0.0);
+                if excluded {
+                    self.verified_ns = Some(now_ns);
+                    self.refuted_rest_ns = REFUTED_NS;
+                    return Some((to, Cause::Verified(measured)));
+                }
+                self.verified_ns = None;
+                let rest_ns = self.refuted_rest_ns;
+                let most = self.terms.verify.map_or(rest_ns, Nanos::get).max(REFUTED_NS);
+                self.refuted_rest_ns = rest_ns.saturating_mul(2).min(most);
+                self.account.rest(now_ns, rest_ns);
+                Some((originals, Cause::Refuted { measured, rest_ns }))
+            }
+        }
+    }
+
+    /// Whether a setting is to be compared with the originals before it is used on.
+    fn is_to_be_verified(&self, now_ns: u64) -> bool {
+        self.terms.verify.is_some_and(|every| {
+            self.verified_ns.is_none_or(|verified| now_ns.saturating_sub(verified) >= every.get())
+        })
+    }
+
+    /// Begins a comparison, if its writes are within the most of a minute.
+    fn begin_turns(&mut self, now_ns: u64, to: Setting) -> bool {
+        let of_one = writes(&self.candidates[0], &to);
+        let all = (SWITCHES + 1) * of_one + writes(&self.present, &self.candidates[0]);
+        let begins = self.writes.in_last_minute(now_ns) + all <= MOST_WRITES;
+        if begins {
+            self.turns = Some(Turns::of(to));
+        }
+        begins
     }
 
     /// Remembers what was seen, and replays the originals and the setting in force over it.
@@ -365,6 +466,7 @@ impl Controller {
             let cost_ns = counted.cost_ns(halt_cost) as f64;
             period.cost_ns += weight * cost_ns;
             period.cpu_ns += cost_ns / share;
+            period.paid_ns += weight * cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
             period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64;
             for (predicted, present) in period.predicted.iter_mut().zip(present) {
@@ -420,6 +522,9 @@ impl Controller {
             let cause = Cause::Loss { owed_ns, originals_ns_per_s: rate, rest_ns };
             return (Some((originals, cause)), false);
         }
+        if self.turns.is_some() {
+            return (None, false);
+        }
         let least_ns = LEAST_CPU * span_ns as f64;
         // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period bounds what it costs.
         let quiet = !controlled && period.cpu_ns <= least_ns;
@@ -433,7 +538,20 @@ impl Controller {
             false => self.choose().filter(|(to, _)| self.may_write(now_ns, to)),
         };
         self.idlers.values_mut().for_each(|idler| idler.sample.grow_old());
-        (chosen, quiet)
+        if !self.is_to_be_verified(now_ns) {
+            return (chosen, quiet);
+        }
+        match (controlled, chosen) {
+            // The turns begin with the originals, which are in force: `decide` takes the first part of them for settling.
+            (false, Some((to, _))) => {
+                self.begin_turns(now_ns, to);
+                (None, false)
+            }
+            (true, _) if period.cpu_ns > least_ns && self.begin_turns(now_ns, self.present) => {
+                (Some((originals, Cause::Turn)), false)
+            }
+            (_, chosen) => (chosen, quiet),
+        }
     }
 
     /// The candidate that costs least over the sample, if it is worth a change.
@@ -613,6 +731,72 @@ mod tests {
         assert_eq!(back.to, controller.originals());
         let Cause::Loss { owed_ns, rest_ns: 1_000_000_000, .. } = back.cause else { panic!("{back:?}") };
         assert!(owed_ns > 50e6, "{owed_ns}");
+    }
+
+    /// A machine for so long, on which `load` has episodes of one length so often a second, by the setting in force.
+    fn on_a_machine(
+        seconds: u64,
+        load: impl Fn(&Setting) -> (usize, u64),
+    ) -> (Vec<(u64, Change)>, Controller) {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let terms = Terms { verify: Some(Nanos(20_000_000_000)), ..Terms::at(K) };
+        let mut controller = Controller::new(originals, terms).unwrap();
+        controller.start(0);
+        let (mut one, mut told, mut before) = (player(&controller), vec![], 0);
+        while before < seconds * 1_000_000_000 {
+            let now = controller.next_at_ns();
+            let (rate, idle_ns) = load(&controller.present);
+            let episodes = rate * usize::try_from((now - before) / 1_000).unwrap() / 1_000_000;
+            before = now;
+            if let Some(change) = controller.decide(now, &[period(&mut one, episodes, idle_ns)]) {
+                one.set(&change.to);
+                controller.changed(&change);
+                told.push((now, change));
+            }
+        }
+        (told, controller)
+    }
+
+    #[test]
+    fn a_gain_is_verified_when_it_is_taken_and_again_later() {
+        let (told, controller) = on_a_machine(70, |_| (5_000, 150_000));
+        let verified: Vec<u64> = told
+            .iter()
+            .filter(|(_, change)| matches!(change.cause, Cause::Verified(_)))
+            .map(|(now, _)| now / 1_000_000_000)
+            .collect();
+        // The third waits until the writes of the first are a minute ago.
+        assert_eq!(verified, [1, 22, 61], "{told:?}");
+        let Cause::Verified(measured) = told[6].1.cause else { panic!("{told:?}") };
+        // 150 us or 20 us, 5,000 times a second.
+        assert!((measured.originals_ns_per_s / 750e6 - 1.0).abs() < 0.02, "{measured:?}");
+        assert!((measured.setting_ns_per_s / 100e6 - 1.0).abs() < 0.02, "{measured:?}");
+        assert_ne!(controller.present, controller.originals());
+    }
+
+    /// Where nothing polls the peer answers sooner and the load is another one: ten times as many short episodes, which would
+    /// cost the originals still more. No replay shows that there would be fewer of them under the originals.
+    #[test]
+    fn a_load_that_changes_because_of_the_setting_is_left_to_the_originals() {
+        let closed = |setting: &Setting| match setting.get("halt_poll_ns") {
+            Some(200_000) => (3_000, 150_000),
+            _ => (30_000, 25_000),
+        };
+        let (told, controller) = on_a_machine(60, closed);
+        let rests: Vec<u64> = told
+            .iter()
+            .filter_map(|(_, change)| match change.cause {
+                Cause::Refuted { rest_ns, .. } => Some(rest_ns / 1_000_000_000),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(rests, [8, 16, 20], "{told:?}");
+        assert!(
+            !told.iter().any(|(_, change)| matches!(change.cause, Cause::Verified(_) | Cause::Gain { .. }))
+        );
+        assert_eq!(controller.present, controller.originals());
+        let writes: usize = told.iter().map(|(_, change)| change.writes()).sum();
+        assert!(writes <= MOST_WRITES, "{writes}");
     }
 
     #[test]

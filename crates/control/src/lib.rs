@@ -15,13 +15,15 @@
 //!    nothing is searched.
 //! 4. **Choice**: about 130 candidates, the originals first, are replayed over a sample of the last periods. The best is taken if it
 //!    saves a sixteenth of the present cost, and something on each half of the sample. Fewer than 64 episodes decide nothing.
+//! 5. **Turns**, if [`Terms::verify`] asks for them: a setting that is taken in place of the originals is first compared with them on the
+//!    machine, and again at most so often.
 //!
 //! The first decisions come after 10 ms, 20 ms … 100 ms, and so do those after a change. There are at most 60 writes of parameters a minute,
 //! of which a way back to the originals is always left. Where a decision takes more than 0.5 % of a CPU, periods become longer.
 //!
 //! # Limits
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account
-//!   cannot see that; only turns of both settings on the machine can (`dwell verify`).
+//!   cannot see that; only turns of both settings on the machine can.
 //! * One setting for all idlers that are observed, as sysfs has it; a VMM that can set each VM has a [`VmController`] for each.
 //! * The account is kept from samples, and late by one period: within a period in which the load changes, the setting for the old
 //!   load is in force. Over any 10 s of 4,000 random loads control has cost at most 1.02 times the originals plus what it cost in 14
@@ -38,10 +40,11 @@ mod pricing;
 mod sample;
 mod simulation;
 pub mod trust;
+mod turns;
 mod vm;
 
 pub use candidates::Reach;
-pub use controller::{Cause, Change, Controller, Costs, FEWEST, Observed, Seen, Status, Terms};
+pub use controller::{Cause, Change, Controller, Costs, FEWEST, Measured, Observed, Seen, Status, Terms};
 pub use draw::Histograms;
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};

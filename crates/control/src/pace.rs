@@ -41,6 +41,11 @@ impl Pace {
         self.next_ns = now_ns.saturating_add(self.affordable(self.step_ns));
     }
 
+    /// The next decision is so much later, whatever it costs.
+    pub(crate) fn at(&mut self, now_ns: u64, wait_ns: u64) {
+        self.next_ns = now_ns.saturating_add(wait_ns);
+    }
+
     pub(crate) fn next_ns(&self) -> u64 {
         self.next_ns
     }

@@ -271,7 +271,17 @@ mod tests {
 
     /// Episodes with busy times between them, from one phase after the other.
     fn run(layer: Layer, observation: Observation, phases: &[Phase], seed: u64) -> (Simulated, Controller) {
-        let mut simulation = Simulation::new(originals(layer), Terms::at(K), observation, 1).unwrap();
+        run_with(Terms::at(K), layer, observation, phases, seed)
+    }
+
+    fn run_with(
+        terms: Terms,
+        layer: Layer,
+        observation: Observation,
+        phases: &[Phase],
+        seed: u64,
+    ) -> (Simulated, Controller) {
+        let mut simulation = Simulation::new(originals(layer), terms, observation, 1).unwrap();
         let mut random = SplitMix64::new(seed);
         let mut now = 0;
         for phase in phases {
@@ -373,10 +383,13 @@ mod tests {
         #[test]
         fn no_load_makes_control_cost_much_more(
             phases in phases(), seed in any::<u64>(), guest in any::<bool>(), by_statistics in any::<bool>(),
+            verified in any::<bool>(),
         ) {
             let layer = if guest { Layer::Guest } else { Layer::Host };
             let observation = if by_statistics { Observation::Statistics } else { Observation::Episodes };
-            let (simulated, controller) = run(layer, observation, &phases, seed);
+            let verify = verified.then_some(Nanos(5_000_000_000));
+            let terms = Terms { verify, ..Terms::at(K) };
+            let (simulated, controller) = run_with(terms, layer, observation, &phases, seed);
             let permitted = controller.permitted();
             for change in &simulated.changes {
                 for ((param, value), (name, least, most)) in change.to.iter().zip(&permitted) {

@@ -20,6 +20,7 @@ struct File {
     longest_window: Option<String>,
     period: Option<String>,
     burst: Option<String>,
+    verify: Option<String>,
     on_exit: Option<OnExit>,
     metrics: Option<Address>,
     /// Of all files together.
@@ -66,6 +67,8 @@ pub(super) struct Config {
     pub(super) longest_window: Nanos,
     pub(super) period: Nanos,
     pub(super) burst: Nanos,
+    /// How often a setting is compared with the originals in turns; 0: never.
+    pub(super) verify: Nanos,
     pub(super) on_exit: OnExit,
     pub(super) metrics: Address,
     /// Whose I/O threads are controlled.
@@ -78,6 +81,9 @@ const HALT_COST: Nanos = Nanos::from_micros(20);
 const PERIOD: Nanos = Nanos(100_000_000);
 /// The default length of a burst.
 const BURST: Nanos = Nanos(20_000_000);
+
+/// The default: no comparisons.
+const VERIFY: Nanos = Nanos::ZERO;
 
 impl Config {
     /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before. Without a
@@ -107,6 +113,7 @@ impl Config {
             longest_window: Some(format!("{:#}", self.longest_window)),
             period: Some(format!("{:#}", self.period)),
             burst: Some(format!("{:#}", self.burst)),
+            verify: Some(format!("{:#}", self.verify)),
             on_exit: Some(self.on_exit),
             metrics: Some(self.metrics.clone()),
             qemu: self.qemus.clone(),
@@ -142,6 +149,7 @@ impl File {
             longest_window: self.longest_window.or(before.longest_window),
             period: self.period.or(before.period),
             burst: self.burst.or(before.burst),
+            verify: self.verify.or(before.verify),
             on_exit: self.on_exit.or(before.on_exit),
             metrics: self.metrics.or(before.metrics),
             qemu: before.qemu.into_iter().chain(self.qemu).collect(),
@@ -171,6 +179,7 @@ impl File {
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
+            verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
             qemus: self.qemu,
@@ -183,6 +192,10 @@ impl File {
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
         ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
+        ensure!(
+            config.verify == Nanos::ZERO || within(config.verify, 10_000_000_000, u64::MAX),
+            "verify: 0, or from 10s"
+        );
         ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms");
         Ok(config)
     }

@@ -11,7 +11,7 @@ use super::words;
 use crate::failure::{Answer, Outcome};
 use crate::output;
 use anyhow::{Context, anyhow, bail, ensure};
-use dwell_control::{Change, Controller, Observed, Terms};
+use dwell_control::{Cause, Change, Controller, Observed, Terms};
 use dwell_knobs::change::{self, Reverted};
 use dwell_knobs::condition::{self, NoEffect};
 use dwell_knobs::journal;
@@ -286,7 +286,8 @@ impl<'a> Control<'a> {
     }
 
     fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
-        let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, burst, .. } = self.config;
+        let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, burst, verify, .. } =
+            self.config;
         let (machine, state) = (self.machine, self.state_directory);
         if subject.layer() == Layer::Guest {
             refuse_dwell_idle(machine)?;
@@ -320,7 +321,10 @@ impl<'a> Control<'a> {
                 (found.setting, Source::Iothread(Box::new(source)))
             }
         };
-        let terms = Terms { late, longest_window, period, ..Terms::at(halt_cost) };
+        // Advice writes nothing, and of an I/O thread too little is seen in a turn.
+        let turns = mode == Mode::Active && subject.iothread().is_none() && verify > Nanos::ZERO;
+        let verify = turns.then_some(verify);
+        let terms = Terms { late, longest_window, period, verify, ..Terms::at(halt_cost) };
         let mut controller = Controller::new(originals, terms)?;
         let lease = match mode {
             Mode::Active => Some(Lease::take(machine, state, subject, originals, controller.candidates())?),
@@ -605,9 +609,12 @@ impl<'a> Control<'a> {
         if layered.controller.status(change.at_ns).untrusted.is_some() {
             return self.give_up(at, reason, &line);
         }
+        layered.tally.writes += change.writes() as u64;
+        if change.cause == Cause::Turn {
+            return Ok(());
+        }
         layered.tally.reason(reason);
         layered.tally.changes += 1;
-        layered.tally.writes += change.writes() as u64;
         layered.tally.last = Some(line.clone());
         say(&layered.subject, &line);
         Ok(())

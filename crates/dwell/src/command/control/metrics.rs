@@ -37,6 +37,8 @@ pub(super) enum Reason {
     Gain,
     /// Control had cost more than the originals.
     Loss,
+    /// Turns of the originals and the setting did not exclude a loss.
+    Refuted,
     /// The rule does not describe the load.
     Untrusted,
     /// Another program has written a parameter.
@@ -46,12 +48,14 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 5] = [Reason::Gain, Reason::Loss, Reason::Untrusted, Reason::Foreign, Reason::Failed];
+    const ALL: [Reason; 6] =
+        [Reason::Gain, Reason::Loss, Reason::Refuted, Reason::Untrusted, Reason::Foreign, Reason::Failed];
 
     fn name(self) -> &'static str {
         match self {
             Reason::Gain => "gain",
             Reason::Loss => "loss",
+            Reason::Refuted => "refuted",
             Reason::Untrusted => "untrusted",
             Reason::Foreign => "foreign",
             Reason::Failed => "failed",
@@ -60,7 +64,8 @@ impl Reason {
 
     pub(super) fn of(cause: &Cause) -> Reason {
         match cause {
-            Cause::Gain { .. } => Reason::Gain,
+            Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) => Reason::Gain,
+            Cause::Refuted { .. } => Reason::Refuted,
             Cause::Loss { .. } => Reason::Loss,
             Cause::Untrusted { .. } => Reason::Untrusted,
         }

@@ -1,6 +1,6 @@
 //! A change of the controller as a line of text.
 
-use dwell_control::{Cause, Change};
+use dwell_control::{Cause, Change, Measured};
 use dwell_policy::param::Setting;
 use dwell_report::{count, duration, percent};
 use serde_json::Value;
@@ -29,6 +29,13 @@ pub(super) fn why(cause: &Cause) -> String {
             duration(rest_ns as f64),
             duration(owed_ns),
             duration(originals_ns_per_s),
+        ),
+        Cause::Turn => "a turn of a comparison with the originals".to_owned(),
+        Cause::Verified(measured) => format!("verified in turns: {}", in_turns(&measured)),
+        Cause::Refuted { measured, rest_ns } => format!(
+            "the originals for {}: turns do not exclude a loss: {}",
+            duration(rest_ns as f64),
+            in_turns(&measured)
         ),
         Cause::Untrusted { apart, episodes } => format!(
             "control ends: of {} episodes {} {} were counted and {:.0} predicted; the rule does not describe this load",
@@ -63,6 +70,16 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
         }
     };
     layers.iter().map(of).collect()
+}
+
+fn in_turns(measured: &Measured) -> String {
+    let Measured { originals_ns_per_s, setting_ns_per_s, difference_ns_per_s } = measured;
+    let limits = difference_ns_per_s.and_then(|difference| difference.limits());
+    let limits = limits.map_or_else(
+        || "the accuracy is not known".to_owned(),
+        |[low, high]| format!("difference {} to {}", duration(low), duration(high)),
+    );
+    format!("{}/s instead of {}/s, {limits}", duration(*setting_ns_per_s), duration(*originals_ns_per_s))
 }
 
 /// One line of a change: what, and why.
