@@ -1,6 +1,6 @@
 //! Episodes out of the text of `perf script`.
 //!
-//! The events of the text become [`Event`]s and go through the same ordering and pairing as those of live capture, so that
+//! The events of the text become [`Event`](crate::event::Event)s and go through the same ordering and pairing as those of live capture, so that
 //! one trace gives one recording, whichever way it comes.
 //!
 //! | events in the text | layer | an episode is |
