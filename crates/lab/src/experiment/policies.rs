@@ -188,7 +188,8 @@ mod tests {
             let idle_times = [Nanos(idle); 1_000];
             best_maximum(NEWEST_KERNEL, &idle_times, Nanos(12_000), Nanos(20_000)).unwrap()
         };
-        assert!((10_000..=20_000).contains(&best(8_000)), "{}", best(8_000));
+        // KVM's first window is 10 us: each maximum from there on costs the same, and the default comes first.
+        assert_eq!(best(8_000), 200_000);
         assert_eq!(best(150_000), 0);
     }
 }
