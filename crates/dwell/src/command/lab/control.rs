@@ -1,7 +1,7 @@
 //! `dwell lab control`
 
 use super::campaign::{CampaignArgs, STOPPED_EARLY, Session, given_or};
-use super::results;
+use super::results::{self, ArmCells};
 use super::wake::{LONGEST_GAP, mean};
 use crate::command::control::histograms;
 use crate::failure::{Answer, Outcome};
@@ -257,20 +257,18 @@ fn table(compared: &Compared) -> Table {
     ]);
     for GapsResult { gaps, results, .. } in &compared.campaigns {
         for arm in results::arms(results) {
-            let value = |figure: &str| results.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
-            let nanos = |figure: &str| value(figure).map_or(Cell::Missing, Cell::Nanos);
-            let ratio = results.row(arm, COST).and_then(ResultRow::ratio);
+            let cells = ArmCells { results, arm };
             table.push([
                 Cell::Text(gaps.clone()),
                 Cell::Text(arm.to_owned()),
-                nanos(COST),
-                ratio.map_or(Cell::Missing, |ratio| Cell::Text(results::ratio(ratio))),
-                Cell::ratio(value("halts_per_wakeup")),
-                nanos("polled_ns_per_wakeup"),
-                Cell::ratio(value("changes")),
-                nanos("cpu_ns_per_wakeup"),
-                nanos("p50"),
-                nanos("p99"),
+                cells.nanos(COST),
+                cells.ratio(COST),
+                cells.number("halts_per_wakeup"),
+                cells.nanos("polled_ns_per_wakeup"),
+                cells.number("changes"),
+                cells.nanos("cpu_ns_per_wakeup"),
+                cells.nanos("p50"),
+                cells.nanos("p99"),
             ]);
         }
     }

@@ -1,7 +1,7 @@
 //! `dwell lab policies`
 
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
-use super::results;
+use super::results::{self, ArmCells};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
@@ -146,25 +146,20 @@ fn table(compared: &Compared) -> Table {
         Column::number("p99", "p99_ns").rank(6),
     ]);
     for GapsResult { gaps, results, .. } in &compared.campaigns {
-        for arm in super::results::arms(results) {
-            let value = |figure: &str| results.row(arm, figure).and_then(|row| row.value).map(|of| of.value);
-            let nanos = |figure: &str| value(figure).map_or(Cell::Missing, Cell::Nanos);
-            let ratio = |figure: &str| {
-                let ratio = results.row(arm, figure).and_then(ResultRow::ratio);
-                ratio.map_or(Cell::Missing, |ratio| Cell::Text(results::ratio(ratio)))
-            };
+        for arm in results::arms(results) {
+            let cells = ArmCells { results, arm };
             table.push([
                 Cell::Text(gaps.clone()),
                 Cell::Text(arm.to_owned()),
-                nanos(COST),
-                ratio(COST),
-                nanos("polled_ns_per_wakeup"),
-                Cell::ratio(value("halts_per_wakeup")),
-                nanos("cpu_ns_per_wakeup"),
-                ratio("cpu_ns_per_wakeup"),
-                nanos("p50"),
-                ratio("p50"),
-                nanos("p99"),
+                cells.nanos(COST),
+                cells.ratio(COST),
+                cells.nanos("polled_ns_per_wakeup"),
+                cells.number("halts_per_wakeup"),
+                cells.nanos("cpu_ns_per_wakeup"),
+                cells.ratio("cpu_ns_per_wakeup"),
+                cells.nanos("p50"),
+                cells.ratio("p50"),
+                cells.nanos("p99"),
             ]);
         }
     }

@@ -94,6 +94,34 @@ pub(crate) fn remarks(campaign: &str, results: &Results) {
     }
 }
 
+/// An arm of a campaign, in cells of a table.
+pub(crate) struct ArmCells<'r> {
+    pub(crate) results: &'r Results,
+    pub(crate) arm: &'r str,
+}
+
+impl ArmCells<'_> {
+    fn value(&self, figure: &str) -> Option<f64> {
+        self.results.row(self.arm, figure).and_then(|row| row.value).map(|value| value.value)
+    }
+
+    /// A figure that is a time.
+    pub(crate) fn nanos(&self, figure: &str) -> Cell {
+        self.value(figure).map_or(Cell::Missing, Cell::Nanos)
+    }
+
+    /// A figure without a unit.
+    pub(crate) fn number(&self, figure: &str) -> Cell {
+        Cell::ratio(self.value(figure))
+    }
+
+    /// A figure's ratio to the baseline.
+    pub(crate) fn ratio(&self, figure: &str) -> Cell {
+        let interval = self.results.row(self.arm, figure).and_then(ResultRow::ratio);
+        interval.map_or(Cell::Missing, |interval| Cell::Text(ratio(interval)))
+    }
+}
+
 /// The arms in order.
 pub(crate) fn arms(results: &Results) -> Vec<&str> {
     let mut arms: Vec<&str> = vec![];
