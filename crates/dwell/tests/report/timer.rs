@@ -1,11 +1,12 @@
 //! The page of a recording of timers, in a browser, and the same figures in the other forms.
 
+use crate::browser::Browser;
 use crate::inputs::{Inputs, done};
 use crate::page::{DESKTOP, PHONE, assert_quiet, assert_values_on_hover, browser, drawn_charts};
 use dwell_recording::timer::{Fire, TimerPart, TimerRow};
 use dwell_testing::timers::exits_by_interrupts;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const VM: [&str; 10] = [
     "--kernel",
@@ -62,24 +63,9 @@ fn timers_are_drawn_with_their_exits_and_delays() {
     let (file, page) = (recording(&inputs), inputs.path("timer.html"));
     let report = ["report", file.to_str().unwrap(), "-o", page.to_str().unwrap()];
     done(&[report.as_slice(), &VM].concat());
-    for size in [DESKTOP, PHONE] {
-        let mut tab = browser.tab(size, "light");
-        tab.open(&page);
-        // Exits, and both delays.
-        let charts = drawn_charts(&mut tab);
-        assert_eq!(charts, 3);
-        if size == DESKTOP {
-            assert_values_on_hover(&mut tab, charts);
-        }
-        let text = tab.text("document.getElementById('main').innerText");
-        for words in ["Exits by reason", "Advice", "pi_inject_timer", "Load of CPUs", "Advance", "<b>timer"] {
-            assert!(text.contains(words), "{words}: {text}");
-        }
-        assert_eq!(tab.value("document.querySelectorAll('main h1 b').length"), 0);
-        let wide = tab.value("document.documentElement.scrollWidth - innerWidth");
-        assert!(wide.as_i64().unwrap() <= 0, "{size:?}: {wide} too wide");
-        assert_quiet(&tab);
-    }
+    // Exits, and both delays.
+    let words = ["Exits by reason", "Advice", "pi_inject_timer", "Load of CPUs", "Advance", "<b>timer"];
+    assert_page(&mut browser, &page, "light", 3, &words);
 }
 
 #[test]
@@ -90,17 +76,22 @@ fn before_and_after_are_drawn_beside_each_other() {
     let after = posted(&inputs);
     let files = ["--before", before.to_str().unwrap(), "--after", after.to_str().unwrap()];
     done(&[&["report", "-o", page.to_str().unwrap()], files.as_slice(), &VM].concat());
+    // Exits, both delays, CPUs.
+    let words = ["before: ", "after: ", "Exits by reason", "Load of CPUs", "<b>timer", "posted"];
+    assert_page(&mut browser, &page, "dark", 4, &words);
+}
+
+/// The page has so many charts and these words, fits the screen, takes no name for markup and reports no error.
+fn assert_page(browser: &mut Browser, page: &Path, scheme: &str, charts: usize, words: &[&str]) {
     for size in [DESKTOP, PHONE] {
-        let mut tab = browser.tab(size, "dark");
-        tab.open(&page);
-        // Exits, both delays, CPUs.
-        let charts = drawn_charts(&mut tab);
-        assert_eq!(charts, 4);
+        let mut tab = browser.tab(size, scheme);
+        tab.open(page);
+        assert_eq!(drawn_charts(&mut tab), charts);
         if size == DESKTOP {
             assert_values_on_hover(&mut tab, charts);
         }
         let text = tab.text("document.getElementById('main').innerText");
-        for words in ["before: ", "after: ", "Exits by reason", "Load of CPUs", "<b>timer", "posted"] {
+        for words in words {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(tab.value("document.querySelectorAll('main h1 b').length"), 0);

@@ -3,6 +3,30 @@
 const known = (value, words) => (value === null || value === undefined ? 'not known' : words(value));
 const setupName = (row) => row.differs.join(' + ') || 'in force, replayed';
 
+/** Rates per second: for each category a bar of each series, whose colour is asked for only when it is drawn. */
+const rateBars = ({ label, height, unit, categories, axisLabel = () => ({}), series, columns, rows }) =>
+  new Chart({
+    label,
+    height,
+    option: ({ narrow }) => ({
+      grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
+      xAxis: axis({ type: 'category', data: categories, axisLabel: axisLabel(narrow) }),
+      yAxis: axis({ type: 'value', name: unit, nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
+      tooltip: {
+        trigger: 'axis',
+        axisPointer: { type: 'shadow' },
+        formatter: (points) =>
+          tip(
+            points[0].name,
+            points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
+          ),
+      },
+      series: series().map((one) => ({ type: 'bar', ...one })),
+    }),
+    columns,
+    rows,
+  }).node;
+
 /** Exits by reason, a bar for each of `[name, cost, timers, ink]`. */
 const timerExitBars = (note, what, all) => {
   const perSecond = (number, timers) => (number * 1e9) / timers.span_ns;
@@ -18,32 +42,20 @@ const timerExitBars = (note, what, all) => {
   return card(
     'Exits by reason',
     note,
-    new Chart({
+    rateBars({
       label: `Exits per second by reason, a bar for each of ${all.length} ${what}s`,
       height: 340,
-      option: ({ narrow }) => ({
-        grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-        xAxis: axis({ type: 'category', data: reasons, axisLabel: { interval: 0, rotate: narrow ? 30 : 0 } }),
-        yAxis: axis({ type: 'value', name: 'exits per second', nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
-        tooltip: {
-          trigger: 'axis',
-          axisPointer: { type: 'shadow' },
-          formatter: (points) =>
-            tip(
-              points[0].name,
-              points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
-            ),
-        },
-        series: all.map(([name, cost, timers, ink]) => ({
-          name,
-          type: 'bar',
-          color: colour(ink),
-          data: reasons.map((reason) => perSecond(cost.reasons[reason] ? cost.reasons[reason].exits : 0, timers)),
-        })),
-      }),
+      unit: 'exits per second',
+      categories: reasons,
+      axisLabel: (narrow) => ({ interval: 0, rotate: narrow ? 30 : 0 }),
+      series: () => all.map(([name, cost, timers, ink]) => ({
+        name,
+        color: colour(ink),
+        data: reasons.map((reason) => perSecond(cost.reasons[reason] ? cost.reasons[reason].exits : 0, timers)),
+      })),
       columns: [[what, true], ['reason', true], ['exits per second', false], ['host time', false]],
       rows: () => rows,
-    }).node,
+    }),
   );
 };
 
@@ -174,30 +186,18 @@ const timerCpusChange = (before, after) => {
     ? card(
         'Load of CPUs by timers',
         'hrtimers of vCPUs that fired on each CPU, as recorded.',
-        new Chart({
+        rateBars({
           label: `hrtimers per second before and after, bars for each of ${counted(cpus.length, 'CPU')}`,
           height: 260,
-          option: ({ narrow }) => ({
-            grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-            xAxis: axis({ type: 'category', data: cpus.map((cpu) => `CPU ${cpu}`) }),
-            yAxis: axis({ type: 'value', name: 'timers per second', nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
-            tooltip: {
-              trigger: 'axis',
-              axisPointer: { type: 'shadow' },
-              formatter: (points) =>
-                tip(
-                  points[0].name,
-                  points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
-                ),
-            },
-            series: [
-              { name: 'before', type: 'bar', color: colourOf('before'), data: was },
-              { name: 'after', type: 'bar', color: colourOf('after'), data: is },
-            ],
-          }),
+          unit: 'timers per second',
+          categories: cpus.map((cpu) => `CPU ${cpu}`),
+          series: () => [
+            { name: 'before', color: colourOf('before'), data: was },
+            { name: 'after', color: colourOf('after'), data: is },
+          ],
           columns: [['CPU', true], ['before, timers per second', false], ['after, timers per second', false]],
           rows: () => cpus.map((cpu, at) => [cpu, rate(was[at]), rate(is[at])]),
-        }).node,
+        }),
       )
     : null;
 };

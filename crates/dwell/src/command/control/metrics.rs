@@ -9,7 +9,7 @@ use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::Subject;
 use dwell_policy::param::{Setting, Unit};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -211,11 +211,7 @@ fn counter(
     unit: Option<&MetricUnit>,
     samples: &Samples,
 ) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
-    for (labels, value) in samples {
-        ConstCounter::new(*value).encode(metric.encode_family(labels)?)?;
-    }
-    Ok(())
+    metric(encoder.encode_descriptor(name, help, unit, MetricType::Counter)?, samples, ConstCounter::new)
 }
 
 fn gauge(
@@ -225,9 +221,16 @@ fn gauge(
     unit: Option<&MetricUnit>,
     samples: &Samples,
 ) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    metric(encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?, samples, ConstGauge::new)
+}
+
+fn metric<M: EncodeMetric>(
+    mut encoder: MetricEncoder<'_>,
+    samples: &Samples,
+    of: impl Fn(f64) -> M,
+) -> fmt::Result {
     for (labels, value) in samples {
-        ConstGauge::new(*value).encode(metric.encode_family(labels)?)?;
+        of(*value).encode(encoder.encode_family(labels)?)?;
     }
     Ok(())
 }
