@@ -175,7 +175,7 @@ fn the_cause_names_the_field() {
     let error = Reader::from_bytes("m", foreign(&format!("{IDLER}{START}{IDLE}"), &keys)).err().unwrap();
     let OpenError::BadMetadata { source, .. } = error else { panic!("{error}") };
     assert!(
-        source.to_string().starts_with("unknown layer `moon`; known: guest, host, timer, iothread"),
+        source.to_string().starts_with("unknown layer `moon`; known: guest, host, timer, driver, iothread"),
         "{source}"
     );
 }
