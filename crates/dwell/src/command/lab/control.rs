@@ -1,7 +1,7 @@
 //! `dwell lab control`
 
 use super::campaign::{CampaignArgs, STOPPED_EARLY, Session, given_or};
-use super::results::{self, ArmCells};
+use super::results::{self, ArmColumn};
 use super::wake::{LONGEST_GAP, mean};
 use crate::command::control::histograms;
 use crate::failure::{Answer, Outcome};
@@ -243,36 +243,17 @@ impl SetMaximum for Vm<'_> {
 }
 
 fn table(compared: &Compared) -> Table {
-    let mut table = Table::new([
-        Column::text("gaps", "gaps"),
-        Column::text("arm", "arm"),
-        Column::number("cost/wakeup", "cost_ns_per_wakeup"),
-        Column::text("/ default, 95 %", "cost_ratio").rank(1),
-        Column::number("halts", "halts_per_wakeup").rank(2),
-        Column::number("polled", "polled_ns_per_wakeup").rank(3),
-        Column::number("changes", "changes_per_block").rank(4),
-        Column::number("CPU/wakeup", "cpu_ns_per_wakeup").rank(5),
-        Column::number("p50", "p50_ns").rank(6),
-        Column::number("p99", "p99_ns").rank(7),
-    ]);
-    for GapsResult { gaps, results, .. } in &compared.campaigns {
-        for arm in results::arms(results) {
-            let cells = ArmCells { results, arm };
-            table.push([
-                Cell::Text(gaps.clone()),
-                Cell::Text(arm.to_owned()),
-                cells.nanos(COST),
-                cells.ratio(COST),
-                cells.number("halts_per_wakeup"),
-                cells.nanos("polled_ns_per_wakeup"),
-                cells.number("changes"),
-                cells.nanos("cpu_ns_per_wakeup"),
-                cells.nanos("p50"),
-                cells.nanos("p99"),
-            ]);
-        }
-    }
-    table
+    let columns = vec![
+        ArmColumn::nanos(Column::number("cost/wakeup", "cost_ns_per_wakeup"), COST),
+        ArmColumn::ratio(Column::text("/ default, 95 %", "cost_ratio").rank(1), COST),
+        ArmColumn::number(Column::number("halts", "halts_per_wakeup").rank(2), "halts_per_wakeup"),
+        ArmColumn::nanos(Column::number("polled", "polled_ns_per_wakeup").rank(3), "polled_ns_per_wakeup"),
+        ArmColumn::number(Column::number("changes", "changes_per_block").rank(4), "changes"),
+        ArmColumn::nanos(Column::number("CPU/wakeup", "cpu_ns_per_wakeup").rank(5), "cpu_ns_per_wakeup"),
+        ArmColumn::nanos(Column::number("p50", "p50_ns").rank(6), "p50"),
+        ArmColumn::nanos(Column::number("p99", "p99_ns").rank(7), "p99"),
+    ];
+    results::arm_table(columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
 }
 
 /// What control keeps, for each distribution of gaps.

@@ -1,7 +1,7 @@
 //! `dwell lab policies`
 
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
-use super::results::{self, ArmCells};
+use super::results::{self, ArmColumn};
 use super::wake::{LONGEST_GAP, mean};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
@@ -15,7 +15,7 @@ use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_policy::Nanos;
 use dwell_policy::version::NEWEST_KERNEL;
 use dwell_replay::Terms;
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::{Column, Table, duration};
 use dwell_stats::{Campaign, ResultRow, Results};
 use serde::Serialize;
 
@@ -132,38 +132,18 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
 }
 
 fn table(compared: &Compared) -> Table {
-    let mut table = Table::new([
-        Column::text("gaps", "gaps"),
-        Column::text("arm", "arm"),
-        Column::number("cost/wakeup", "cost_ns_per_wakeup"),
-        Column::text("/ today's rule, 95 %", "cost_ratio").rank(1),
-        Column::number("polled", "polled_ns_per_wakeup").rank(4),
-        Column::number("halts", "halts_per_wakeup").rank(5),
-        Column::number("CPU/wakeup", "cpu_ns_per_wakeup").rank(2),
-        Column::text("/ today's rule", "cpu_ratio").rank(7),
-        Column::number("p50", "p50_ns").rank(3),
-        Column::text("/ today's rule", "p50_ratio").rank(7),
-        Column::number("p99", "p99_ns").rank(6),
-    ]);
-    for GapsResult { gaps, results, .. } in &compared.campaigns {
-        for arm in results::arms(results) {
-            let cells = ArmCells { results, arm };
-            table.push([
-                Cell::Text(gaps.clone()),
-                Cell::Text(arm.to_owned()),
-                cells.nanos(COST),
-                cells.ratio(COST),
-                cells.nanos("polled_ns_per_wakeup"),
-                cells.number("halts_per_wakeup"),
-                cells.nanos("cpu_ns_per_wakeup"),
-                cells.ratio("cpu_ns_per_wakeup"),
-                cells.nanos("p50"),
-                cells.ratio("p50"),
-                cells.nanos("p99"),
-            ]);
-        }
-    }
-    table
+    let columns = vec![
+        ArmColumn::nanos(Column::number("cost/wakeup", "cost_ns_per_wakeup"), COST),
+        ArmColumn::ratio(Column::text("/ today's rule, 95 %", "cost_ratio").rank(1), COST),
+        ArmColumn::nanos(Column::number("polled", "polled_ns_per_wakeup").rank(4), "polled_ns_per_wakeup"),
+        ArmColumn::number(Column::number("halts", "halts_per_wakeup").rank(5), "halts_per_wakeup"),
+        ArmColumn::nanos(Column::number("CPU/wakeup", "cpu_ns_per_wakeup").rank(2), "cpu_ns_per_wakeup"),
+        ArmColumn::ratio(Column::text("/ today's rule", "cpu_ratio").rank(7), "cpu_ns_per_wakeup"),
+        ArmColumn::nanos(Column::number("p50", "p50_ns").rank(3), "p50"),
+        ArmColumn::ratio(Column::text("/ today's rule", "p50_ratio").rank(7), "p50"),
+        ArmColumn::nanos(Column::number("p99", "p99_ns").rank(6), "p99"),
+    ];
+    results::arm_table(columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
 }
 
 /// On how many gap distributions the leader costs less than today's rule, the whole interval below 1.

@@ -94,32 +94,53 @@ pub(crate) fn remarks(campaign: &str, results: &Results) {
     }
 }
 
-/// An arm of a campaign, in cells of a table.
-pub(crate) struct ArmCells<'r> {
-    pub(crate) results: &'r Results,
-    pub(crate) arm: &'r str,
+/// A column of a table of arms: a figure, and how it is shown.
+pub(crate) struct ArmColumn {
+    column: Column,
+    figure: &'static str,
+    shown: fn(&ResultRow) -> Cell,
 }
 
-impl ArmCells<'_> {
-    fn value(&self, figure: &str) -> Option<f64> {
-        self.results.row(self.arm, figure).and_then(|row| row.value).map(|value| value.value)
-    }
-
+impl ArmColumn {
     /// A figure that is a time.
-    pub(crate) fn nanos(&self, figure: &str) -> Cell {
-        self.value(figure).map_or(Cell::Missing, Cell::Nanos)
+    pub(crate) fn nanos(column: Column, figure: &'static str) -> ArmColumn {
+        ArmColumn { column, figure, shown: |row| row.value.map_or(Cell::Missing, |of| Cell::Nanos(of.value)) }
     }
 
     /// A figure without a unit.
-    pub(crate) fn number(&self, figure: &str) -> Cell {
-        Cell::ratio(self.value(figure))
+    pub(crate) fn number(column: Column, figure: &'static str) -> ArmColumn {
+        ArmColumn { column, figure, shown: |row| Cell::ratio(row.value.map(|of| of.value)) }
     }
 
     /// A figure's ratio to the baseline.
-    pub(crate) fn ratio(&self, figure: &str) -> Cell {
-        let interval = self.results.row(self.arm, figure).and_then(ResultRow::ratio);
-        interval.map_or(Cell::Missing, |interval| Cell::Text(ratio(interval)))
+    pub(crate) fn ratio(column: Column, figure: &'static str) -> ArmColumn {
+        ArmColumn {
+            column,
+            figure,
+            shown: |row| row.ratio().map_or(Cell::Missing, |of| Cell::Text(ratio(of))),
+        }
     }
+}
+
+/// One row for each arm of several campaigns, each with its gaps.
+pub(crate) fn arm_table<'r>(
+    columns: Vec<ArmColumn>,
+    campaigns: impl IntoIterator<Item = (&'r str, &'r Results)>,
+) -> Table {
+    let (heads, figures): (Vec<Column>, Vec<_>) =
+        columns.into_iter().map(|of| (of.column, (of.figure, of.shown))).unzip();
+    let named = [Column::text("gaps", "gaps"), Column::text("arm", "arm")];
+    let mut table = Table::new(named.into_iter().chain(heads));
+    for (gaps, results) in campaigns {
+        for arm in arms(results) {
+            let names = [gaps, arm].map(|name| Cell::Text(name.to_owned()));
+            let cell = |(figure, shown): &(&str, fn(&ResultRow) -> Cell)| {
+                results.row(arm, figure).map_or(Cell::Missing, shown)
+            };
+            table.push(names.into_iter().chain(figures.iter().map(cell)));
+        }
+    }
+    table
 }
 
 /// The arms in order.
