@@ -211,13 +211,13 @@ fn stress(name: &str, policy: impl Policy, wait: impl Watch, time: Duration) {
             .add_fd(&read, move |_| {
                 let read = rustix::io::read(pipe, &mut [0u8; 8]).unwrap();
                 hear();
-                // More is reported again where it says nothing.
+                // What is left in the pipe is reported again, whatever this returns.
                 read == 8
             })
             .unwrap();
         looped.after(Duration::from_millis(1), || Some(Duration::from_millis(1)));
         while begin.elapsed() < time {
-            // One that is rung as it goes, under a number that the next one gets.
+            // A source that is rung just before it is removed; the next one gets its number.
             let (bell, doorbell) = Bell::new(|| passes.set(passes.get() + 1)).unwrap();
             let id = looped.add(bell).unwrap();
             doorbell.ring();
