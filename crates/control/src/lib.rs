@@ -48,7 +48,7 @@ pub use controller::{Cause, Change, Controller, Costs, FEWEST, Measured, Observe
 pub use draw::Histograms;
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};
-pub use simulation::{Observation, Simulated, Simulation, simulate};
+pub use simulation::{Observation, Simulated, Simulation, TENTH_NS, simulate};
 pub use vm::{SetMaximum, VmController};
 
 // The example of the README is compiled and run as a test.

@@ -22,8 +22,8 @@ pub enum Observation {
 const KEPT: usize = 2048;
 /// The lengths that are drawn of a period.
 const DRAWN: usize = 1024;
-/// Costs are summed up over tenths of a second.
-const TENTH_NS: u64 = 100_000_000;
+/// Costs are summed up over tenths of a second \[ns\].
+pub const TENTH_NS: u64 = 100_000_000;
 /// So many of them, 10 s, are compared with the originals.
 const WINDOW: usize = 100;
 
@@ -40,8 +40,8 @@ pub struct Simulated {
     pub changes: Vec<Change>,
     /// Decisions made.
     pub decisions: u64,
-    /// The cost of each tenth of a second under control and under the originals \[ns\].
-    pub tenths_ns: Vec<[f64; 2]>,
+    /// The cost of each tenth of a second under control, under the originals and of the optimum \[ns\].
+    pub tenths_ns: Vec<[f64; 3]>,
 }
 
 impl Simulated {
@@ -49,7 +49,7 @@ impl Simulated {
     /// originals; all of it if there are fewer.
     pub fn worst_ten_seconds(&self) -> [f64; 2] {
         let number = WINDOW.min(self.tenths_ns.len()).max(1);
-        let sum = |tenths: &[[f64; 2]]| {
+        let sum = |tenths: &[[f64; 3]]| {
             tenths.iter().fold([0.0; 2], |sum, tenth| [sum[0] + tenth[0], sum[1] + tenth[1]])
         };
         let over = |[controlled, originals]: &[f64; 2]| controlled - crate::account::TOLERANCE * originals;
@@ -170,20 +170,21 @@ impl Simulation {
             Observation::Statistics => self.counting.count(episode.idle_ns, late.get(), &did),
         }
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
-        self.book(tenth, &did, &otherwise);
+        self.book(tenth, episode, &did, &otherwise);
         Ok(())
     }
 
-    fn book(&mut self, tenth: usize, did: &Counts, otherwise: &Counts) {
+    fn book(&mut self, tenth: usize, episode: Episode, did: &Counts, otherwise: &Counts) {
         self.result.controlled += *did;
         self.result.originals += *otherwise;
         let cost = |counts: &Counts| counts.cost_ns(self.terms.halt_cost) as f64;
         let tenths = &mut self.result.tenths_ns;
         if tenths.len() <= tenth {
-            tenths.resize(tenth + 1, [0.0; 2]);
+            tenths.resize(tenth + 1, [0.0; 3]);
         }
         tenths[tenth][0] += cost(did);
         tenths[tenth][1] += cost(otherwise);
+        tenths[tenth][2] += episode.least_cost_ns(self.terms.halt_cost.get()) as f64;
     }
 
     fn decide(&mut self) {

@@ -6,7 +6,7 @@ use dwell_testing::fixture::{Fixture, HALTPOLL};
 use dwell_testing::open_metrics;
 use dwell_testing::process::Process;
 use dwell_testing::say;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -144,6 +144,38 @@ fn advice_writes_nothing_and_takes_no_lease() {
     );
     assert_eq!(fixture.snapshot(), before);
     assert_eq!(fixture.text(LEASE), None);
+}
+
+#[test]
+fn decisions_are_kept_in_a_file_that_a_report_draws() {
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let log = fixture.path("decisions.jsonl");
+    let log = log.to_str().unwrap();
+    for mode in ["advise", "active"] {
+        good(&["control", "--sysroot", &sysroot, "--duration", "50ms", "--mode", mode, "--log", log]);
+    }
+    let recording = recordings().join("guest-mix.parquet");
+    let report =
+        |log: &str| dwell(&["report", recording.to_str().unwrap(), "--decisions", log, "--format", "json"]);
+    let report_of_log: Value = serde_json::from_slice(&report(log).stdout).unwrap();
+    let runs = report_of_log["decisions"][0]["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    for (run, mode) in runs.iter().zip(["advise", "active"]) {
+        assert_eq!((&run["name"], &run["mode"]), (&json!("guest"), &json!(mode)));
+        assert_eq!(run["originals"]["guest_halt_poll_ns"], 200_000);
+        assert!(run["began_unix_ms"].as_u64().unwrap() > 1_600_000_000_000);
+    }
+    std::fs::write(log, "{\"layer\": \"guest\"}\n").unwrap();
+    let refused = report(log);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("line 1: guest has no originals"), "{}", text(&refused.stderr));
+    let refused = dwell(&["control", "--sysroot", &sysroot, "--log", "/proc/dwell"]);
+    assert!(
+        text(&refused.stderr).contains("cannot write the log of decisions /proc/dwell"),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]

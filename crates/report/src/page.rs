@@ -27,6 +27,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/time.js"),
     include_str!("page/activity.js"),
     include_str!("page/proof.js"),
+    include_str!("page/decisions.js"),
     include_str!("page/provenance.js"),
     include_str!("page/fleet.js"),
     include_str!("page/timer.js"),

@@ -60,6 +60,11 @@ pub(crate) struct Args {
     /// be repeated.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,
+    /// Decisions of the controller to draw over time
+    ///
+    /// The log of `dwell control --log`, or the output of `dwell control --replay` with --format json. Can be repeated.
+    #[arg(long, value_name = "JSON")]
+    decisions: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -121,6 +126,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         plan: args.plan.as_deref(),
         exits: &args.exits,
         measured: &args.measured,
+        decisions: &args.decisions,
         model: &args.model,
         goal: &args.goal,
     })?;
@@ -162,8 +168,8 @@ fn change_of_timers(args: &Args, before: &Path, after: &Path) -> Outcome {
 
 fn read_timers(args: &Args, file: &Path) -> anyhow::Result<Timers> {
     ensure!(
-        args.plan.is_none() && args.exits.is_empty() && args.measured.is_empty(),
-        "--plan, --exits and --measured are not for recordings of timers"
+        args.plan.is_none() && args.exits.is_empty() && args.measured.is_empty() && args.decisions.is_empty(),
+        "--plan, --exits, --measured and --decisions are not for recordings of timers"
     );
     recorded::timers(file, &args.model, &args.timers, args.goal.worth().cpu_share)
 }

@@ -122,6 +122,13 @@ impl Inputs {
         self.write("exits.txt", &text)
     }
 
+    /// What `dwell control --replay --format json` prints.
+    pub(crate) fn decisions(&self) -> String {
+        let recording = bundled("guest-mix.parquet");
+        let printed = done(&["control", "--replay", &recording, "--halt-cost", "20us", "--format", "json"]);
+        self.write("decisions.json", std::str::from_utf8(&printed).unwrap())
+    }
+
     /// What `dwell lab validate --format json` prints, in small.
     pub(crate) fn measured(&self) -> String {
         let row = |arm: &str, figure: &str, predicted: f64, measured: f64| {

@@ -36,7 +36,9 @@ fn full(inputs: &Inputs) -> Vec<String> {
     let words =
         ["report", &guest, "--before", &before, "--after", &after, "--layer", "host", "--halt-cost", "20us"];
     let words = words.into_iter().map(str::to_owned);
-    words.chain(["--exits".to_owned(), inputs.exits(), "--measured".to_owned(), inputs.measured()]).collect()
+    let more =
+        ["--exits", &inputs.exits(), "--measured", &inputs.measured(), "--decisions", &inputs.decisions()];
+    words.chain(more.map(str::to_owned)).collect()
 }
 
 fn make(inputs: &Inputs, args: &[String]) -> PathBuf {
@@ -124,8 +126,8 @@ fn every_chart_draws_and_tells_its_values_offline_without_an_error() {
     let mut tab = browser.tab(DESKTOP, "light");
     tab.open(&page);
     let charts = drawn_charts(&mut tab);
-    // Ratios, idle times and polls of the pair; costs, front, idle times, polls, timeline, close-up; exits; measured.
-    assert_eq!(charts, 11);
+    // Ratios, idle times and polls of the pair; costs, front, idle times, polls, timeline, close-up; exits; measured; decisions.
+    assert_eq!(charts, 12);
     assert_values_on_hover(&mut tab, charts);
     for number in 0..3 {
         tab.value(&format!("document.querySelectorAll('nav button')[{number}].click()"));
@@ -137,6 +139,45 @@ fn every_chart_draws_and_tells_its_values_offline_without_an_error() {
     drawn_charts(&mut tab);
     assert_quiet(&tab);
     say!("in Chromium: {charts} charts drawn, each told a value under the pointer");
+}
+
+#[test]
+fn decisions_are_a_step_line_and_hostile_ones_stay_text() {
+    let Some((_alone, mut browser)) = browser("decisions over time") else { return };
+    let inputs = Inputs::new();
+    let hostile = inputs.write(
+        "hostile.json",
+        &HOSTILE.map(|name| json!({ "layer": name, "originals": { name: 7 }, "changes": [{ "at_ns": 5, "from": { name: 7 }, "to": { name: 3 }, "cause": name, "reason": name }] }).to_string()).join("\n"),
+    );
+    let words = [
+        "report",
+        &bundled("guest-mix.parquet"),
+        "--decisions",
+        &inputs.decisions(),
+        "--decisions",
+        &hostile,
+    ];
+    let page = make(&inputs, &words.map(str::to_owned));
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    tab.value(
+        "window.drawn = echarts.getInstanceByDom([...document.querySelectorAll('.chart')].find((box) => /Cost over time/.test(box.getAttribute('aria-label')))); 0",
+    );
+    let decisions: Value = serde_json::from_slice(&std::fs::read(inputs.decisions()).unwrap()).unwrap();
+    let line = tab.value("drawn.getOption().series.find((one) => one.name === 'guest_halt_poll_ns').data");
+    let line = line.as_array().unwrap();
+    let changes = decisions["changes"].as_array().unwrap();
+    assert!(changes.len() >= 2 && line.len() == changes.len() + 2, "{line:?}");
+    assert_eq!(line[0], json!([0, decisions["originals"]["guest_halt_poll_ns"]]));
+    for (point, change) in line[1..].iter().zip(changes) {
+        assert_eq!(point, &json!([change["at_ns"], change["to"]["guest_halt_poll_ns"]]));
+    }
+    let text = tab.text("document.body.innerText");
+    for change in changes {
+        assert!(text.contains(change["reason"].as_str().unwrap()), "{text}");
+    }
+    assert_eq!(tab.value("window.harmed ?? null"), Value::Null);
+    assert_quiet(&tab);
 }
 
 #[test]

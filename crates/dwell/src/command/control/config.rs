@@ -6,8 +6,9 @@ use anyhow::{Context, ensure};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, fs};
 
 /// What a file may set; what it does not keeps its default.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -23,6 +24,7 @@ struct File {
     verify: Option<String>,
     on_exit: Option<OnExit>,
     metrics: Option<Address>,
+    log: Option<String>,
     /// Of all files together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     qemu: Vec<Qemu>,
@@ -56,6 +58,40 @@ pub(super) enum OnExit {
     Keep,
 }
 
+/// The file in which decisions are kept, if they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept(pub(super) Option<PathBuf>);
+
+impl Kept {
+    /// A path that may be relative to the directory in which the program was started.
+    pub(super) fn at(path: &Path) -> anyhow::Result<Kept> {
+        let path = std::path::absolute(path).with_context(|| format!("--log {}", path.display()))?;
+        ensure!(path.to_str().is_some(), "--log: the path {} is no UTF-8", path.display());
+        Ok(Kept(Some(path)))
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(path) => path.display().fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+impl FromStr for Kept {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Kept> {
+        if text == "off" {
+            return Ok(Kept(None));
+        }
+        ensure!(text.starts_with('/'), "log: `{text}` is neither a path from the root on nor \"off\"");
+        Ok(Kept(Some(text.into())))
+    }
+}
+
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Config {
@@ -71,6 +107,8 @@ pub(super) struct Config {
     pub(super) verify: Nanos,
     pub(super) on_exit: OnExit,
     pub(super) metrics: Address,
+    /// Where decisions are kept.
+    pub(super) log: Kept,
     /// Whose I/O threads are controlled.
     pub(super) qemus: Vec<Qemu>,
 }
@@ -116,6 +154,7 @@ impl Config {
             verify: Some(format!("{:#}", self.verify)),
             on_exit: Some(self.on_exit),
             metrics: Some(self.metrics.clone()),
+            log: Some(self.log.to_string()),
             qemu: self.qemus.clone(),
         })
     }
@@ -152,6 +191,7 @@ impl File {
             verify: self.verify.or(before.verify),
             on_exit: self.on_exit.or(before.on_exit),
             metrics: self.metrics.or(before.metrics),
+            log: self.log.or(before.log),
             qemu: before.qemu.into_iter().chain(self.qemu).collect(),
         }
     }
@@ -182,6 +222,7 @@ impl File {
             verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
+            log: self.log.as_deref().map_or(Ok(Kept::default()), str::parse)?,
             qemus: self.qemu,
         };
         for (number, Qemu { qmp }) in config.qemus.iter().enumerate() {
@@ -213,6 +254,7 @@ mod tests {
             halt_cost: Nanos(12_500),
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
+            log: "/var/log/decisions".parse().unwrap(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
             ..Config::read(None).unwrap()
         };
@@ -260,6 +302,7 @@ mod tests {
         assert!(error("[[qemu]]\nqmp = \"vm.qmp\"").contains("not a path from the root on"));
         assert!(error("[[qemu]]\nqmp = \"/a\"\n[[qemu]]\nqmp = \"/a\"").contains("given twice"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
+        assert!(error("log = \"decisions\"").contains("neither a path from the root on"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));
         assert_eq!(Config::read(None).unwrap().mode, Mode::Advise);
         assert!(Config::read(Some(Path::new("/nonexistent.toml"))).is_err());

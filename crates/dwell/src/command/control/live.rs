@@ -1,6 +1,7 @@
 //! The controller on a machine.
 
-use super::config::{Config, Mode, OnExit};
+use super::config::{Config, Kept, Mode, OnExit};
+use super::decisions::Log;
 use super::iothread::{self, IothreadSource, Look, Trouble};
 use super::metrics::{OfLayer, Published, Reason, Snapshot, Tally, cpu_time};
 use super::notify::Manager;
@@ -90,6 +91,7 @@ struct Control<'a> {
     /// Readable after a write to a parameter.
     writes: Option<OwnedFd>,
     metrics: Metrics,
+    log: Option<Log>,
 }
 
 /// Figures for those who ask over HTTP.
@@ -161,8 +163,18 @@ impl<'a> Control<'a> {
             state: QemuState::Waiting(begun, false),
         };
         let qemus = qemus().map(waiting).collect();
-        let mut control =
-            Control { machine, state_directory, config, begun, layers: vec![], qemus, writes: None, metrics };
+        let log = open_log(&config.log)?;
+        let mut control = Control {
+            machine,
+            state_directory,
+            config,
+            begun,
+            layers: vec![],
+            qemus,
+            writes: None,
+            metrics,
+            log,
+        };
         for layer in layers {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
@@ -180,7 +192,20 @@ impl<'a> Control<'a> {
             Mode::Active => format!("controls; the originals are {originals}"),
         };
         say(&layered.subject, &line);
+        self.log_start(&layered);
         self.layers.push(layered);
+    }
+
+    fn log_start(&mut self, layered: &Layered) {
+        let now_ns = self.now_ns();
+        let Some(log) = &mut self.log else { return };
+        let mode = match self.config.mode {
+            Mode::Advise => "advise",
+            Mode::Active => "active",
+        };
+        let Layered { subject, controller, .. } = layered;
+        let present = controller.status(now_ns).present;
+        log.began(subject, now_ns, mode, self.config.halt_cost, &controller.originals(), &present);
     }
 
     /// Ends the leases that a killed controller left of QEMUs that are no longer to be controlled.
@@ -349,6 +374,14 @@ impl<'a> Control<'a> {
         Ok(Layered { tally: before.tally.clone(), ..self.layered(&before.subject)? })
     }
 
+    /// Control of a layer begins anew.
+    fn renew(&mut self, at: usize) -> anyhow::Result<()> {
+        let layered = self.layered_again(at)?;
+        self.log_start(&layered);
+        self.layers[at] = layered;
+        Ok(())
+    }
+
     fn now_ns(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -438,6 +471,10 @@ impl<'a> Control<'a> {
             Ok(config) if config == self.config => {}
             Ok(config) => {
                 // Not before it is known that it can be used.
+                if let Err(error) = open_log(&config.log) {
+                    output::note(&format!("dwell: the configuration stays as it was: {error:#}"));
+                    return Ok(());
+                }
                 if config.metrics != self.config.metrics {
                     match Metrics::of(&config) {
                         Ok(metrics) => self.metrics = metrics,
@@ -494,6 +531,12 @@ impl<'a> Control<'a> {
     fn give_up(&mut self, at: usize, reason: Reason, why: &str) -> anyhow::Result<()> {
         let subject = self.layers[at].subject.clone();
         self.layers[at].tally.reason(reason);
+        let now_ns = self.now_ns();
+        let controller = &self.layers[at].controller;
+        let (present, originals) = (controller.status(now_ns).present, controller.originals());
+        if let Some(log) = &mut self.log {
+            log.ended(&subject, now_ns, &present, &originals, reason.name(), why);
+        }
         say(&subject, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         if let Some(lease) = self.layers[at].lease.take() {
@@ -535,6 +578,9 @@ impl<'a> Control<'a> {
         layered.tally.decisions += 1;
         let change = layered.controller.decide(now_ns, &observed);
         layered.tally.see(layered.controller.seen(), &layered.source);
+        if let Some(log) = &mut self.log {
+            log.saw(&layered.subject, now_ns, layered.controller.seen());
+        }
         let Some(change) = change else { return Ok(()) };
         match self.config.mode {
             Mode::Advise => self.advise(at, &change),
@@ -577,7 +623,7 @@ impl<'a> Control<'a> {
             },
         };
         if now != layered.controller.originals() {
-            self.layers[at] = self.layered_again(at)?;
+            self.renew(at)?;
         }
         Ok(())
     }
@@ -593,6 +639,9 @@ impl<'a> Control<'a> {
             layered.tally.reason(reason);
             layered.tally.changes += 1;
             layered.tally.last = Some(line.clone());
+            if let Some(log) = &mut self.log {
+                log.changed(&layered.subject, change);
+            }
             say(&layered.subject, &format!("advice: {line}"));
         }
         Ok(())
@@ -610,6 +659,9 @@ impl<'a> Control<'a> {
             return self.give_up(at, reason, &line);
         }
         layered.tally.writes += change.writes() as u64;
+        if let Some(log) = &mut self.log {
+            log.changed(&layered.subject, change);
+        }
         if change.cause == Cause::Turn {
             return Ok(());
         }
@@ -675,10 +727,10 @@ impl<'a> Control<'a> {
             if self.layers[at].given_up.is_none() {
                 continue;
             }
-            match self.layered_again(at) {
-                Ok(layered) => {
-                    say(&subject, &format!("resumed; the originals are {}", layered.controller.originals()));
-                    self.layers[at] = layered;
+            match self.renew(at) {
+                Ok(()) => {
+                    let originals = self.layers[at].controller.originals();
+                    say(&subject, &format!("resumed; the originals are {originals}"));
                     resumed.push(subject.to_string());
                 }
                 Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
@@ -716,6 +768,10 @@ impl Drop for Control<'_> {
             output::note(&format!("dwell: {error:#}"));
         }
     }
+}
+
+fn open_log(kept: &Kept) -> anyhow::Result<Option<Log>> {
+    kept.0.as_deref().map(Log::open).transpose()
 }
 
 /// The layers that can be controlled here; there have to be some unless there are `others`.

@@ -51,7 +51,7 @@ impl Reason {
     const ALL: [Reason; 6] =
         [Reason::Gain, Reason::Loss, Reason::Refuted, Reason::Untrusted, Reason::Foreign, Reason::Failed];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Reason::Gain => "gain",
             Reason::Loss => "loss",

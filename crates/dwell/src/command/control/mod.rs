@@ -2,9 +2,10 @@
 //!
 //! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees of CPUs and VMs and [`iothread`]
 //! of I/O threads, a [`socket`] to be asked through and the service manager to [`notify`]. [`metrics`] are its figures, which
-//! [`serve`] serves over HTTP. [`words`] has the line of a change.
+//! [`serve`] serves over HTTP. [`words`] has the line of a change, and [`decisions`] all of them over time, as JSON.
 
 mod config;
+pub(crate) mod decisions;
 mod iothread;
 mod live;
 mod metrics;
@@ -21,7 +22,7 @@ use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use crate::state::StateArgs;
 use anyhow::{Context, bail, ensure};
-use config::{Config, Mode};
+use config::{Config, Kept, Mode};
 use dwell_policy::{Layer, Nanos};
 pub(crate) use observe::histograms;
 use replay::Observe;
@@ -76,6 +77,11 @@ pub(crate) struct Args {
     /// May be given several times; those of the configuration are controlled as well.
     #[arg(long, value_name = "SOCKET")]
     qmp: Vec<PathBuf>,
+    /// Keep decisions and costs in this file, for `dwell report --decisions`
+    ///
+    /// JSON lines, appended: one for each change, one for the costs of each second. At 32 MiB the file is renamed FILE.old.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Nanos>,
@@ -120,6 +126,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         return Ok(Answer::Yes);
     }
     if let Some(file) = &args.replay {
+        ensure!(
+            args.log.is_none(),
+            "--log is for a running controller; --replay prints the same with --format json"
+        );
         return replay::run(file, &args.model, args.observe, args.format.format);
     }
     let configure = || configuration(&args);
@@ -156,6 +166,9 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     }
     if let Some(latency) = args.model.wakeup_latency {
         config.wakeup_latency = latency;
+    }
+    if let Some(log) = &args.log {
+        config.log = Kept::at(log)?;
     }
     for qmp in &args.qmp {
         let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;

@@ -1,6 +1,6 @@
 //! `dwell control --replay`
 
-use super::words;
+use super::decisions::{ChangeWritten, Slice, fewer};
 use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
@@ -8,7 +8,7 @@ use crate::output::{self, Format};
 use crate::progress;
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
-use dwell_control::{Cause, Change, Observation, Simulated, Terms, simulate};
+use dwell_control::{Change, Observation, Simulated, TENTH_NS, Terms, simulate};
 use dwell_policy::Nanos;
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
@@ -42,7 +42,9 @@ struct Controlled {
     span_ns: u64,
     decisions: u64,
     originals: Values,
-    changes: Vec<ChangeJson>,
+    changes: Vec<ChangeWritten>,
+    /// Over time.
+    costs: Vec<Slice>,
     /// Costs; the last is the optimum.
     results: Vec<Row>,
     /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell study` has it; null if there is
@@ -58,32 +60,6 @@ struct Controlled {
 struct Worst {
     controlled_ns: f64,
     originals_ns: f64,
-}
-
-#[derive(Serialize)]
-struct ChangeJson {
-    /// Since control began.
-    at_ns: u64,
-    from: Values,
-    to: Values,
-    writes: usize,
-    #[serde(flatten)]
-    cause: Cause,
-    #[serde(skip)]
-    line: String,
-}
-
-impl ChangeJson {
-    fn of(change: &Change, started_ns: u64) -> ChangeJson {
-        ChangeJson {
-            at_ns: change.at_ns.saturating_sub(started_ns),
-            from: Values::from(&change.from),
-            to: Values::from(&change.to),
-            writes: change.writes(),
-            cause: change.cause,
-            line: words::line(change),
-        }
-    }
 }
 
 const NEVER: usize = 0;
@@ -142,7 +118,7 @@ pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Form
         study::kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
     };
     let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
-    let of = |change: &Change| ChangeJson::of(change, simulated.started_ns);
+    let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns);
     let controlled = Controlled {
         file: file.display().to_string(),
         layer: layer.name(),
@@ -156,6 +132,7 @@ pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Form
         decisions: simulated.decisions,
         originals: Values::from(&originals),
         changes: simulated.changes.iter().map(of).collect(),
+        costs: costs(&simulated),
         results: vec![
             row("originals", ORIGINALS),
             row("never", NEVER),
@@ -194,6 +171,18 @@ fn control(
     Ok(simulated?)
 }
 
+/// The costs of each tenth of a second, or of several together.
+fn costs(simulated: &Simulated) -> Vec<Slice> {
+    let slice = |(number, &[measured_ns, originals_ns, optimum_ns]): (u64, &[f64; 3])| Slice {
+        from_ns: number * TENTH_NS,
+        to_ns: (number + 1) * TENTH_NS,
+        measured_ns,
+        originals_ns,
+        optimum_ns,
+    };
+    fewer((0..).zip(&simulated.tenths_ns).map(slice).collect())
+}
+
 fn changes(controlled: &Controlled) -> Table {
     let mut table = Table::new([
         Column::number("after", "at_ns"),
@@ -203,10 +192,10 @@ fn changes(controlled: &Controlled) -> Table {
     ]);
     for change in &controlled.changes {
         table.push([
-            Cell::Nanos(change.at_ns as f64),
-            Cell::Text(change.to.to_string()),
+            Cell::Nanos(change.at_ns() as f64),
+            Cell::Text(change.to().to_string()),
             Cell::Count(change.writes as u128),
-            Cell::Text(change.line.clone()),
+            Cell::Text(change.reason.clone()),
         ]);
     }
     table
@@ -241,8 +230,8 @@ fn print(controlled: &Controlled) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!("originals: {}", controlled.originals)))?;
     output::text("\n")?;
     for change in &controlled.changes {
-        let at = format!("{:>9}  ", duration(change.at_ns as f64));
-        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.line))?;
+        let at = format!("{:>9}  ", duration(change.at_ns() as f64));
+        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.reason))?;
     }
     let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
     output::text(&format!(

@@ -2,6 +2,7 @@
 
 use super::measured::{self, MeasuredFile};
 use crate::check;
+use crate::command::control::decisions::Decisions;
 use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::command::{apply, info};
 use crate::model::{self, Model, ModelArgs};
@@ -34,6 +35,7 @@ pub(super) struct Asked<'a> {
     pub(super) plan: Option<&'a Path>,
     pub(super) exits: &'a [PathBuf],
     pub(super) measured: &'a [PathBuf],
+    pub(super) decisions: &'a [PathBuf],
     pub(super) model: &'a ModelArgs,
     pub(super) goal: &'a GoalArgs,
 }
@@ -56,6 +58,7 @@ pub(super) struct Report {
     pub(super) plan: Option<PlanFile>,
     pub(super) exits: Vec<Exits>,
     pub(super) measured: Vec<MeasuredFile>,
+    pub(super) decisions: Vec<Decisions>,
 }
 
 /// The role of a recording in the report.
@@ -122,6 +125,8 @@ impl Report {
         let exits = asked.exits.iter().map(|path| exits(path)).collect::<anyhow::Result<_>>()?;
         let measured =
             asked.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
+        let decisions =
+            asked.decisions.iter().map(|path| Decisions::read(path)).collect::<anyhow::Result<_>>()?;
         let plan = asked.plan.map(plan).transpose()?;
         let planned = plan.as_ref().map(|plan| plan.plan.recommended_setting()).transpose()?;
         let mut recordings = vec![];
@@ -149,6 +154,7 @@ impl Report {
             plan,
             exits,
             measured,
+            decisions,
         })
     }
 }

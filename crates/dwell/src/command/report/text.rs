@@ -2,6 +2,7 @@
 
 use super::gather::{Exits, PlanFile, Recording, Report, Role};
 use super::measured::MeasuredFile;
+use crate::command::control::decisions::{Decisions, Run};
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
 use dwell_knobs::plan::Effect;
@@ -38,6 +39,12 @@ pub(super) fn words(report: &Report) -> String {
         );
         if let Some(verdict) = &measured.verdict {
             text += &format!("verdict: {}\n\n", verdict.escape_debug());
+        }
+    }
+    for Decisions { file, runs, .. } in &report.decisions {
+        for run in runs {
+            let (name, file) = (run.name.escape_debug(), file.escape_debug());
+            text += &format!("== control of {name}: {file}\n\n{}\n", crate::output::fitted(&decided(run)));
         }
     }
     text + &format!("made with dwell {}: {}\n", report.dwell, report.command.escape_debug())
@@ -130,6 +137,23 @@ fn polls(recording: &Recording) -> Table {
             known(nanos(ended.windows.p5_ns)),
             known(nanos(ended.windows.p50_ns)),
             known(nanos(ended.windows.p95_ns)),
+        ]);
+    }
+    table
+}
+
+/// The changes of a controller.
+fn decided(run: &Run) -> Table {
+    let mut table = Table::new([
+        Column::number("after", "at_ns"),
+        Column::text("cause", "cause"),
+        Column::text("change and reason", "reason"),
+    ]);
+    for change in &run.changes {
+        table.push([
+            Cell::Nanos(change.at_ns as f64),
+            Cell::Text(change.cause.clone()),
+            Cell::Text(change.reason.clone()),
         ]);
     }
     table
