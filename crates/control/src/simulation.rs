@@ -14,13 +14,13 @@ use dwell_stats::SplitMix64;
 pub enum Observation {
     /// Episodes of each idler, as from a tracepoint.
     Episodes,
-    /// KVM's statistics of all idlers together, as from the statistics files of one VM: lengths are drawn from histograms.
+    /// KVM's statistics of each idler, as from the statistics files of VMs with one vCPU each: lengths are drawn from histograms.
     Statistics,
 }
 
 /// The episodes that are kept of a period, of all idlers together.
 const KEPT: usize = 2048;
-/// The lengths that are drawn of a period.
+/// The lengths that are drawn of a period: at most so many of an idler, and twice as many of all.
 const DRAWN: usize = 1024;
 /// Costs are summed up over tenths of a second \[ns\].
 pub const TENTH_NS: u64 = 100_000_000;
@@ -65,6 +65,7 @@ struct Idler {
     /// Since the last decision.
     counted: Counts,
     seen: Stretches,
+    counting: Counting,
 }
 
 /// KVM's histograms since the last decision.
@@ -103,7 +104,8 @@ pub struct Simulation {
     observation: Observation,
     idlers: Vec<Idler>,
     most: usize,
-    counting: Counting,
+    /// The lengths that are drawn of an idler.
+    drawn: usize,
     random: SplitMix64,
     started_ns: Option<u64>,
     result: Simulated,
@@ -126,7 +128,7 @@ impl Simulation {
             observation,
             idlers: vec![],
             most: KEPT / idlers.max(1),
-            counting: Counting::NONE,
+            drawn: DRAWN.min(2 * DRAWN / idlers.max(1)).max(1),
             random: SplitMix64::new(1),
             started_ns: None,
             result: Simulated::default(),
@@ -156,6 +158,7 @@ impl Simulation {
                 originals: player(self.controller.originals())?,
                 counted: Counts::default(),
                 seen: Stretches::new(self.most),
+                counting: Counting::NONE,
             });
         }
         let late = self.terms.late;
@@ -167,7 +170,7 @@ impl Simulation {
                 one.counted += did;
                 one.seen.push(episode);
             }
-            Observation::Statistics => self.counting.count(episode.idle_ns, late.get(), &did),
+            Observation::Statistics => one.counting.count(episode.idle_ns, late.get(), &did),
         }
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
         self.book(tenth, episode, &did, &otherwise);
@@ -197,10 +200,13 @@ impl Simulation {
                 (0..).zip(&mut self.idlers).map(of).collect()
             }
             Observation::Statistics => {
-                let counting = std::mem::replace(&mut self.counting, Counting::NONE);
-                let histograms = counting.histograms();
-                let drawn = histograms.draw(DRAWN, self.terms.late.get(), &mut self.random);
-                vec![Observed::new(0, histograms.counts(), drawn)]
+                let (drawn, late, random) = (self.drawn, self.terms.late.get(), &mut self.random);
+                let of = |(number, idler): (u64, &mut Idler)| {
+                    let counting = std::mem::replace(&mut idler.counting, Counting::NONE);
+                    let histograms = counting.histograms();
+                    Observed::new(number, histograms.counts(), histograms.draw(drawn, late, random))
+                };
+                (0..).zip(&mut self.idlers).map(of).collect()
             }
         };
         self.result.decisions += 1;

@@ -134,6 +134,34 @@ fn wait_for(sysroot: &str, wanted: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
+fn several_recordings_are_one_host_under_one_setting() {
+    let file = |name: &str| recordings().join(format!("{name}.parquet")).to_str().unwrap().to_owned();
+    let (one, two) = (file("guest-redis_c1"), file("guest-fio_qd1"));
+    let replay = |more: &[&str]| {
+        dwell(&[&["control", "--halt-cost", "20us", "--format", "json", "--replay"], more].concat())
+    };
+    for observe in ["episodes", "statistics"] {
+        let output = replay(&[&one, &two, "--layer", "host", "--observe", observe, "--duration", "500ms"]);
+        let host: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        assert_eq!((&host["idlers"], host["vms"].as_array().unwrap().len()), (&json!(2), 2));
+        assert!(host["keeps_of_best"].is_number() && host["keeps_of_leader"].is_number(), "{host}");
+        let span = host["span_ns"].as_u64().unwrap();
+        assert!((500_000_000..600_000_000).contains(&span), "{span}");
+        assert!(cost(&host, "optimum") <= cost(&host, "controlled"));
+        // One setting cannot cost less than each VM's own.
+        assert!(cost(&host, "best in hindsight") <= cost(&host, "originals"));
+    }
+    let refused = |more: &[&str]| text(&replay(more).stderr);
+    let error = refused(&[&one, &two]);
+    assert!(error.contains("VMs of one host: give --layer host"), "{error}");
+    let error = refused(&[&one, "--duration", "1s"]);
+    assert!(error.contains("--duration is for several recordings"), "{error}");
+    let error = refused(&[&one, &two, "--layer", "host", "--duration", "9999s"]);
+    assert!(error.contains("give a shorter --duration"), "{error}");
+}
+
+#[test]
 fn advice_writes_nothing_and_takes_no_lease() {
     let fixture = Fixture::guest();
     let (before, sysroot) = (fixture.snapshot(), below(&fixture));

@@ -420,7 +420,7 @@ impl RecordingSource {
     }
 }
 
-/// Episodes in memory, back to back in time: for tests and benchmarks.
+/// Episodes in memory: for tests and benchmarks, and of several recordings together.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     episodes: Vec<MemoryEpisode>,
@@ -459,6 +459,41 @@ impl Memory {
     pub fn recorded(mut self, start_ns: u64, end_ns: u64) -> Memory {
         self.recorded = Some(TimeRecorded { start_ns, end_ns });
         self
+    }
+
+    /// The idlers of all of these, at the same time for `span_ns`: each source begins at 0, is repeated from its start where it is
+    /// shorter, and cut where it is longer. Idlers are numbered in the order of the sources.
+    ///
+    /// # Errors
+    /// [`SourceError`] if one cannot be read.
+    pub fn together(sources: &[&dyn Source], span_ns: u64) -> Result<Memory, SourceError> {
+        let mut all = Memory::default();
+        for source in sources {
+            let mut one: Vec<MemoryEpisode> = vec![];
+            let (mut first_ns, before) = (u64::MAX, all.idlers);
+            let span = source.visit(0..u64::MAX, &mut |batch| {
+                for run in batch.runs() {
+                    let idler = before + run.idler;
+                    for (place, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
+                        let alone_ns = run.alone_ns().map(|alone| alone[place]);
+                        first_ns = first_ns.min(start_ns);
+                        one.push(MemoryEpisode { idler, start_ns, idle_ns, alone_ns });
+                    }
+                }
+            })?;
+            all.idlers += source.idlers();
+            let mut shift_ns = 0;
+            while shift_ns < span_ns && !one.is_empty() {
+                let shifted = |episode: &MemoryEpisode| MemoryEpisode {
+                    start_ns: (episode.start_ns - first_ns).saturating_add(shift_ns),
+                    ..*episode
+                };
+                all.episodes.extend(one.iter().map(shifted).filter(|episode| episode.start_ns < span_ns));
+                shift_ns = shift_ns.saturating_add(span.ns().max(1));
+            }
+        }
+        all.episodes.sort_by_key(|episode| (episode.start_ns, episode.idler));
+        Ok(all)
     }
 
     /// The episodes of one idler.
@@ -549,6 +584,32 @@ mod tests {
         // Not known: as many episodes in each.
         assert_eq!(recording(None).halves().unwrap(), Halves { second: 20, spans: None });
         assert_eq!(recording(None).time_recorded(), None);
+    }
+
+    #[test]
+    fn sources_together_are_repeated_or_cut_to_one_span() {
+        let two = Memory::new([(0, 10), (1, 20)]);
+        let one = Memory::contended([(0, 50, Some(40)), (0, 30, None)]);
+        let together = Memory::together(&[&two, &one], 70).unwrap();
+        assert_eq!(together.idlers(), 3);
+        let episodes: Vec<(usize, u64, u64, Option<u64>)> = together
+            .episodes
+            .iter()
+            .map(|e| (e.idler, e.start_ns, e.idle_ns, e.alone_ns.filter(|&ns| ns < e.idle_ns)))
+            .collect();
+        assert_eq!(
+            episodes,
+            [
+                (0, 0, 10, None),
+                (2, 0, 50, Some(40)),
+                (1, 10, 20, None),
+                (0, 30, 10, None),
+                (1, 40, 20, None),
+                (2, 50, 30, None),
+                (0, 60, 10, None),
+            ]
+        );
+        assert_eq!(Memory::together(&[&Memory::of_one(&[]), &two], 10).unwrap().episodes(), 1);
     }
 
     #[test]

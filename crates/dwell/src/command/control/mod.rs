@@ -58,8 +58,11 @@ pub(crate) struct Args {
     #[command(subcommand)]
     ask: Option<Command>,
     /// Control the idlers of this recording, offline
-    #[arg(long, value_name = "RECORDING")]
-    replay: Option<PathBuf>,
+    ///
+    /// Several recordings, with --layer host, are controlled as VMs that run on one host at the same time, under one setting. They
+    /// are repeated or cut to the median of their lengths, or to --duration.
+    #[arg(long, value_name = "RECORDING", num_args = 1..)]
+    replay: Vec<PathBuf>,
     /// What the controller sees of the recording; for --replay
     #[arg(long, value_enum, default_value_t = Observe::Episodes)]
     observe: Observe,
@@ -82,7 +85,7 @@ pub(crate) struct Args {
     /// JSON lines, appended: one for each change, one for the costs of each second. At 32 MiB the file is renamed FILE.old.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// End after this time
+    /// End after this time; of several recordings, how much is replayed
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Nanos>,
     #[command(flatten)]
@@ -125,12 +128,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         output::json(&socket::ask(&directory, ask)?)?;
         return Ok(Answer::Yes);
     }
-    if let Some(file) = &args.replay {
+    if !args.replay.is_empty() {
         ensure!(
             args.log.is_none(),
             "--log is for a running controller; --replay prints the same with --format json"
         );
-        return replay::run(file, &args.model, args.observe, args.format.format);
+        return replay::run(&args.replay, args.duration, &args.model, args.observe, args.format.format);
     }
     let configure = || configuration(&args);
     if args.check {

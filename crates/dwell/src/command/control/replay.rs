@@ -6,17 +6,18 @@ use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format};
 use crate::progress;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use dwell_control::{Change, Observation, Simulated, TENTH_NS, Terms, simulate};
-use dwell_policy::Nanos;
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
-use dwell_replay::{Pricing, RecordingSource, Row, Rule, Source, Values, grid, replay, study};
+use dwell_replay::{Memory, Pricing, RecordingSource, Row, Rule, Source, Values, grid, replay, study};
 use dwell_report::{Cell, Column, Table, duration, percent, priced};
 use serde::Serialize;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// What the controller sees of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -24,14 +25,17 @@ use std::path::Path;
 pub(super) enum Observe {
     /// The episodes of each idler, as a recorder sees them.
     Episodes,
-    /// The histograms that KVM would have counted, of all vCPUs together.
+    /// The histograms that KVM would have counted of each vCPU.
     Statistics,
 }
 
-/// A controlled recording, as printed.
+/// A controlled recording, or several as one host, as printed.
 #[derive(Serialize)]
 struct Controlled {
-    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    vms: Vec<Vm>,
     layer: &'static str,
     version: String,
     halt_cost_ns: u64,
@@ -56,48 +60,184 @@ struct Controlled {
     notes: Vec<String>,
 }
 
+/// One of several recordings.
+#[derive(Serialize)]
+struct Vm {
+    file: String,
+    /// How long it is; it is repeated or cut to the span of all.
+    span_ns: u64,
+}
+
 #[derive(Serialize)]
 struct Worst {
     controlled_ns: f64,
     originals_ns: f64,
 }
 
+impl Controlled {
+    fn name(&self) -> String {
+        self.file.clone().unwrap_or_else(|| format!("{} recordings as VMs of one host", self.vms.len()))
+    }
+}
+
+/// The most episodes of several recordings, all of which are in memory.
+const MOST_EPISODES: f64 = 20e6;
+
 const NEVER: usize = 0;
 const ORIGINALS: usize = 1;
 const LEADER: usize = 2;
 const FIRST_OF_GRID: usize = 3;
 
-pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Format) -> Outcome {
+pub(super) fn run(
+    files: &[PathBuf],
+    span: Option<Nanos>,
+    model: &ModelArgs,
+    observe: Observe,
+    format: Format,
+) -> Outcome {
+    let [file] = files else { return as_one_host(files, span, model, observe, format) };
+    ensure!(span.is_none(), "--duration is for several recordings; one is replayed to its end");
     let reader = model::open(file)?;
     let metadata = reader.metadata().clone();
-    model::refuse_least_lengths(&metadata)?;
-    let model = Model::of(model, &reader)?;
-    let Whose::One(layer) = model.whose else {
-        bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
-    };
-    ensure!(
-        layer != dwell_policy::Layer::Driver,
-        "the recording was made under the idle driver dwell_idle, which learns without a controller; --layer guest \
-         replays control of haltpoll over it"
-    );
-    ensure!(
-        observe == Observe::Episodes || layer == dwell_policy::Layer::Host,
-        "--observe statistics needs --layer host: only KVM counts such histograms"
-    );
-    let (settings, recorded) = model.present(&metadata);
-    let originals = settings[0];
-    let mut notes = model.notes(&metadata);
-    if !recorded {
-        notes.push("the recording has no setting: the originals are the defaults".to_owned());
-    }
+    let given = Given::of(&reader, model, observe)?;
+    let mut notes = given.model.notes(&metadata);
+    notes.extend(given.note());
     let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
     notes.extend(check::note(&self_check));
     notes.extend(model::note_of_few(source.episodes()));
     notes.extend(model::note_of_time(&metadata));
-    let simulated = control(&source, originals, model.halt_cost, observe)?;
+    show(
+        &source,
+        &given,
+        Names { file: Some(file.display().to_string()), vms: vec![] },
+        notes,
+        observe,
+        format,
+    )
+}
+
+/// What a recording and the options give.
+struct Given {
+    model: Model,
+    layer: Layer,
+    originals: Setting,
+    /// Whether the recording has the originals.
+    recorded: bool,
+}
+
+impl Given {
+    fn of(reader: &Reader, args: &ModelArgs, observe: Observe) -> anyhow::Result<Given> {
+        let metadata = reader.metadata();
+        model::refuse_least_lengths(metadata)?;
+        let model = Model::of(args, reader)?;
+        let Whose::One(layer) = model.whose else {
+            bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
+        };
+        ensure!(
+            layer != Layer::Driver,
+            "the recording was made under the idle driver dwell_idle, which learns without a controller; --layer guest \
+             replays control of haltpoll over it"
+        );
+        ensure!(
+            observe == Observe::Episodes || layer == Layer::Host,
+            "--observe statistics needs --layer host: only KVM counts such histograms"
+        );
+        let (settings, recorded) = model.present(metadata);
+        let originals = settings[0];
+        Ok(Given { model, layer, originals, recorded })
+    }
+
+    fn note(&self) -> Option<String> {
+        (!self.recorded).then(|| "the recording has no setting: the originals are the defaults".to_owned())
+    }
+}
+
+/// What is controlled.
+struct Names {
+    file: Option<String>,
+    vms: Vec<Vm>,
+}
+
+/// The recordings at the same time, each as a VM of one host, which has one setting.
+fn as_one_host(
+    files: &[PathBuf],
+    span: Option<Nanos>,
+    args: &ModelArgs,
+    observe: Observe,
+    format: Format,
+) -> Outcome {
+    let mut sources = vec![];
+    let (mut vms, mut notes) = (vec![], vec![]);
+    let mut first: Option<Given> = None;
+    for file in files {
+        let name = file.display().to_string();
+        let reader = model::open(file)?;
+        let given = Given::of(&reader, args, observe).with_context(|| name.clone())?;
+        ensure!(
+            given.layer == Layer::Host,
+            "several recordings are controlled as VMs of one host: give --layer host ({name} is of the {} layer)",
+            given.layer.name()
+        );
+        if let Some(first) = &first {
+            let same =
+                (given.model.version, given.model.halt_cost) == (first.model.version, first.model.halt_cost);
+            ensure!(
+                same,
+                "{name} is of another kernel or halt cost than the first recording: one host has one; give --kernel and --halt-cost"
+            );
+            ensure!(
+                given.originals == first.originals,
+                "{name} was recorded under another setting than the first recording: one host has one"
+            );
+        }
+        first.get_or_insert(given);
+        let (source, self_check) =
+            check::check(RecordingSource::new(reader, false)).with_context(|| name.clone())?;
+        notes.extend(check::note(&self_check).map(|note| format!("{name}: {note}")));
+        let span_ns = source.visit(0..u64::MAX, &mut |_| ())?.ns();
+        ensure!(span_ns > 0, "{name}: there are no episodes; leave it out");
+        vms.push(Vm { file: name, span_ns });
+        sources.push(source);
+    }
+    let Some(given) = first else { bail!("--replay needs a recording") };
+    let mut spans: Vec<u64> = vms.iter().map(|vm| vm.span_ns).collect();
+    spans.sort_unstable();
+    let span_ns = span.map_or(spans[spans.len() / 2], Nanos::get);
+    ensure!(span_ns > 0, "--duration: 0 is no time; give some seconds");
+    // Of each millisecond that a recording has, as many episodes as it has.
+    let episodes: f64 = sources
+        .iter()
+        .zip(&vms)
+        .map(|(source, vm)| source.episodes() as f64 * span_ns as f64 / vm.span_ns as f64)
+        .sum();
+    ensure!(
+        episodes <= MOST_EPISODES,
+        "these are {episodes:.0} episodes, more than {MOST_EPISODES}; give a shorter --duration"
+    );
+    notes.push(format!(
+        "all begin at the same time; those that are shorter than {} are repeated, those that are longer are cut; --duration sets that time",
+        duration(span_ns as f64)
+    ));
+    notes.extend(given.note());
+    let all: Vec<&dyn Source> = sources.iter().map(|source| source as &dyn Source).collect();
+    let source = Memory::together(&all, span_ns)?;
+    show(&source, &given, Names { file: None, vms }, notes, observe, format)
+}
+
+fn show(
+    source: &dyn Source,
+    given: &Given,
+    names: Names,
+    notes: Vec<String>,
+    observe: Observe,
+    format: Format,
+) -> Outcome {
+    let Given { model, layer, originals, .. } = given;
+    let (layer, originals) = (*layer, *originals);
+    let simulated = control(source, originals, model.halt_cost, observe)?;
     let mut rules = vec![Rule::Never, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
     rules.extend(grid::settings(layer, model.version).into_iter().map(Rule::Layer));
-    let replayed = replay(&source, &rules, model.halt_cost, &|_| ())?;
+    let replayed = replay(source, &rules, model.halt_cost, &|_| ())?;
     let pricing = Pricing {
         halt_cost: model.halt_cost,
         wakeup_latency: &model.wakeup_latency,
@@ -120,7 +260,8 @@ pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Form
     let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
     let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns);
     let controlled = Controlled {
-        file: file.display().to_string(),
+        file: names.file,
+        vms: names.vms,
         layer: layer.name(),
         version: model.version.to_string(),
         halt_cost_ns: model.halt_cost.get(),
@@ -155,7 +296,7 @@ pub(super) fn run(file: &Path, model: &ModelArgs, observe: Observe, format: Form
 }
 
 fn control(
-    source: &RecordingSource,
+    source: &dyn Source,
     originals: Setting,
     halt_cost: Nanos,
     observe: Observe,
@@ -218,11 +359,11 @@ fn results(controlled: &Controlled) -> Table {
 fn print(controlled: &Controlled) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!(
         "{}: {} over {}, {} layer, rule of {} {}",
-        controlled.file,
+        controlled.name(),
         model::episodes_of(controlled.episodes, controlled.idlers),
         duration(controlled.span_ns as f64),
         controlled.layer,
-        if controlled.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },
+        if controlled.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
         controlled.version,
     )))?;
     let halt_cost = model::halt_cost_words(controlled.halt_cost_ns, controlled.halt_cost_origin);
