@@ -3,7 +3,7 @@
 //!
 //! What is controlled is a host below a directory. What is observed is a vCPU of this machine, if it has KVM: then there are changes.
 
-use crate::killed::{Calls, End, at_every_stop, run, run_on};
+use crate::killed::{Calls, End, at_every, run, run_on};
 use crate::{Scene, output, start, stderr};
 use dwell_knobs::journal::{self, Entry, STATE_DIRECTORY};
 use dwell_stats::SplitMix64;
@@ -26,7 +26,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 const KERNEL: &str = "6.18.44";
-const HOST: &str = "/sys/module/kvm/parameters";
+pub(crate) const HOST: &str = "/sys/module/kvm/parameters";
 /// Between two wakeups of the vCPU, and a halt cost at which it should have polled.
 const GAP_NS: u64 = 100_000;
 const HALT_COST: &str = "1ms";
@@ -69,7 +69,7 @@ fn control(scene: &Scene, more: &[&str]) -> Vec<String> {
 }
 
 /// What is below the directory, without the line ends: a shorter value is padded with them where a file keeps its length.
-fn values(scene: &Scene) -> BTreeMap<PathBuf, String> {
+pub(crate) fn values(scene: &Scene) -> BTreeMap<PathBuf, String> {
     let all = scene.machine.snapshot();
     all.into_iter().map(|(path, text)| (path, text.trim().to_owned())).collect()
 }
@@ -95,16 +95,16 @@ fn is_changed(scene: &Scene, before: &BTreeMap<PathBuf, String>) -> bool {
 }
 
 /// Killed at this stop from its start, without a change: whether there was such a stop.
-fn from_the_start(last: usize) -> Result<bool, Errno> {
+fn from_the_start(last: usize, calls: Calls) -> Result<bool, Errno> {
     let scene = host();
     let before = values(&scene);
-    let end = run(&control(&scene, &["--duration", "20ms"]), last, Calls::Writing)?;
+    let end = run(&control(&scene, &["--duration", "20ms"]), last, calls)?;
     is_restored(&scene, &before, last, &end);
     Ok(end == End::Killed)
 }
 
 /// Killed at this stop from its first decision. `changed` counts the cases in which another setting was in force then.
-fn from_the_first_decision(last: usize, changed: &AtomicUsize) -> Result<bool, Errno> {
+fn from_the_first_decision(last: usize, calls: Calls, changed: &AtomicUsize) -> Result<bool, Errno> {
     let scene = host();
     let before = values(&scene);
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
@@ -115,14 +115,14 @@ fn from_the_first_decision(last: usize, changed: &AtomicUsize) -> Result<bool, E
         assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    let end = run_on(&child, last, Calls::Writing)?;
+    let end = run_on(&child, last, calls)?;
     changed.fetch_add(usize::from(is_changed(&scene, &before)), Ordering::Relaxed);
     is_restored(&scene, &before, last, &end);
     Ok(end == End::Killed)
 }
 
 /// What the controller answers; `None` if it does not yet.
-fn status(scene: &Scene) -> Option<Value> {
+pub(crate) fn status(scene: &Scene) -> Option<Value> {
     let mut socket = UnixStream::connect(scene.machine.path("/var/lib/dwell/control.sock")).ok()?;
     socket.write_all(b"status\n").ok()?;
     let mut answer = String::new();
@@ -131,7 +131,7 @@ fn status(scene: &Scene) -> Option<Value> {
 }
 
 /// How many decisions it has made.
-fn decisions(scene: &Scene) -> Option<u64> {
+pub(crate) fn decisions(scene: &Scene) -> Option<u64> {
     status(scene)?["layers"][0]["decisions"].as_u64()
 }
 
@@ -157,31 +157,48 @@ fn is_restored(scene: &Scene, before: &BTreeMap<PathBuf, String>, last: usize, e
     assert!(again.status.success() && again.stdout.is_empty(), "{}", stderr(&again));
 }
 
-#[test]
-fn killed_at_any_system_call_control_is_restored() {
-    const NAME: &str = "killed_at_any_system_call_control_is_restored";
+/// Kills at one stop in `step`.
+fn kill_and_restore(name: &str, calls: Calls, step: usize) {
     let changed = AtomicUsize::new(0);
     let cases = beside_a_vcpu(|| {
-        let first = at_every_stop(from_the_start)?;
-        Some([first, at_every_stop(|last| from_the_first_decision(last, &changed))?])
+        let first = at_every(step, |last| from_the_start(last, calls))?;
+        Some([first, at_every(step, |last| from_the_first_decision(last, calls, &changed))?])
     });
     let Some([first, later]) = cases else {
-        say!("SKIP ptrace is not permitted: {NAME}");
+        say!("SKIP ptrace is not permitted: {name}");
         return;
     };
     let changed = changed.into_inner();
+    let which = match (calls, step) {
+        (Calls::Writing, _) => "each system call that writes".to_owned(),
+        (Calls::All, 1) => "each system call of all threads".to_owned(),
+        (Calls::All, step) => format!("one in {step} of the system calls of all threads"),
+    };
     say!(
-        "kill -9 of dwell control at {first} entries and exits of system calls that write, from its start, and {later} from its first \
-         decision: originals restored in all of them, or the person's value; another setting was in force in {changed}"
+        "kill -9 of dwell control at entry and exit of {which}: {first} from its start, and {later} from its first decision: originals \
+         restored in all of them, or the person's value; another setting was in force in {changed}"
     );
-    assert!(first > 50, "{first}");
+    assert!(first * step > 50, "{first}");
     if changed == 0 {
-        say!("SKIP no change was made here (no KVM, or no time to halt): {NAME}, the part about changes");
+        say!("SKIP no change was made here (no KVM, or no time to halt): {name}, the part about changes");
     }
 }
 
+#[test]
+fn killed_at_any_system_call_that_writes_control_is_restored() {
+    kill_and_restore("killed_at_any_system_call_that_writes_control_is_restored", Calls::Writing, 1);
+}
+
+/// All of them with `DWELL_KILL_ALL=1`, which takes long.
+#[test]
+fn killed_at_any_system_call_of_any_thread_control_is_restored() {
+    let all = std::env::var("DWELL_KILL_ALL").is_ok_and(|value| value == "1");
+    let step = if all { 1 } else { 41 };
+    kill_and_restore("killed_at_any_system_call_of_any_thread_control_is_restored", Calls::All, step);
+}
+
 /// A running controller of a machine below a directory, that has taken its lease.
-fn running(scene: &Scene, words: &[String], prepare: impl FnOnce(&mut Command)) -> Process {
+pub(crate) fn running(scene: &Scene, words: &[String], prepare: impl FnOnce(&mut Command)) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
     prepare(&mut command);
@@ -194,7 +211,7 @@ fn running(scene: &Scene, words: &[String], prepare: impl FnOnce(&mut Command)) 
     child
 }
 
-fn signal(child: &Process, signal: Signal) {
+pub(crate) fn signal(child: &Process, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 

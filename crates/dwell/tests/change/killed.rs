@@ -83,8 +83,7 @@ pub(crate) fn run(words: &[String], last: usize, calls: Calls) -> Result<End, Er
     let child = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
-    let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL;
-    if let Err(refused) = ptrace::seize(pid, options) {
+    if let Err(refused) = ptrace::seize(pid, options() | Options::PTRACE_O_TRACEEXEC) {
         kill(pid, Signal::SIGKILL)?;
         waitpid(pid, None)?;
         return Err(refused);
@@ -93,29 +92,49 @@ pub(crate) fn run(words: &[String], last: usize, calls: Calls) -> Result<End, Er
     follow(pid, last, calls, false)
 }
 
-/// Kills a program that runs at the `last` stop from now on.
+/// Kills a program that runs at the `last` stop from now on, whichever of its threads comes to it.
 pub(crate) fn run_on(child: &Child, last: usize, calls: Calls) -> Result<End, Errno> {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    ptrace::seize(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL)?;
-    ptrace::interrupt(pid)?;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Errno::ESRCH)?.flatten() {
+        let thread = thread.file_name().to_str().and_then(|number| number.parse().ok()).map(Pid::from_raw);
+        let seized = |thread| ptrace::seize(thread, options()).and_then(|()| ptrace::interrupt(thread));
+        match thread.map(seized) {
+            // A thread that has ended since it was listed.
+            None | Some(Ok(()) | Err(Errno::ESRCH)) => {}
+            Some(refused) => return refused.map(|()| unreachable!()),
+        }
+    }
     follow(pid, last, calls, true)
 }
 
-fn follow(pid: Pid, last: usize, calls: Calls, mut started: bool) -> Result<End, Errno> {
+/// All threads, those too that are started later.
+fn options() -> Options {
+    Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_EXITKILL
+}
+
+fn follow(program: Pid, last: usize, calls: Calls, mut started: bool) -> Result<End, Errno> {
     let (mut stops, mut killed) = (0, false);
+    // Each test thread waits for what it traces itself.
+    let threads = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
     loop {
-        let signal = match waitpid(pid, Some(WaitPidFlag::__WALL))? {
-            WaitStatus::Exited(_, code) => return Ok(End::Exited { code, stops }),
-            WaitStatus::Signaled(..) => return Ok(End::Killed),
+        let status = waitpid(None, Some(threads))?;
+        let Some(pid) = status.pid() else { continue };
+        let signal = match status {
+            WaitStatus::Exited(ended, code) if ended == program => return Ok(End::Exited { code, stops }),
+            WaitStatus::Signaled(ended, ..) if ended == program => return Ok(End::Killed),
+            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => continue,
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
                 started = true;
                 None
             }
             WaitStatus::PtraceSyscall(_) => {
-                let counts = calls.has(pid)?;
+                let counts = match calls.has(pid) {
+                    Err(Errno::ESRCH) if killed => false,
+                    counts => counts?,
+                };
                 stops += usize::from(counts);
                 if counts && stops == last {
-                    kill(pid, Signal::SIGKILL)?;
+                    kill(program, Signal::SIGKILL)?;
                     killed = true;
                 }
                 None
@@ -125,7 +144,7 @@ fn follow(pid: Pid, last: usize, calls: Calls, mut started: bool) -> Result<End,
         };
         let signal = signal.filter(|signal| *signal != Signal::SIGTRAP);
         let resumed = if started { ptrace::syscall(pid, signal) } else { ptrace::cont(pid, signal) };
-        // Who was killed is no longer there to be resumed.
+        // What was killed is no longer there to be resumed.
         if !killed {
             resumed?;
         }
@@ -148,9 +167,14 @@ fn apply(machine: &Sysroot, keep: bool) {
 /// Runs a case for every stop, from the first to the one at which the program has ended; it returns whether there was such
 /// a stop. The number of cases; `None` if nothing may be traced here.
 pub(crate) fn at_every_stop(case: impl Fn(usize) -> Result<bool, Errno> + Sync) -> Option<usize> {
+    at_every(1, case)
+}
+
+/// As [`at_every_stop`], at one stop in `step`.
+pub(crate) fn at_every(step: usize, case: impl Fn(usize) -> Result<bool, Errno> + Sync) -> Option<usize> {
     let (next, cases) = (AtomicUsize::new(1), AtomicUsize::new(0));
     let work = || loop {
-        let last = next.fetch_add(1, Ordering::Relaxed);
+        let last = next.fetch_add(step, Ordering::Relaxed);
         match case(last) {
             Ok(true) => cases.fetch_add(1, Ordering::Relaxed),
             Ok(false) => return None,
