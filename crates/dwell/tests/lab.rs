@@ -60,6 +60,8 @@ fn wrong_words_name_the_right_ones() {
         (&["doorbell", "--serve", "adaptive:qemu"][..], "ski-rental"),
         (&["doorbell", "--serve", "blocking+suppress"][..], "needs its doorbell"),
         (&["wake", "--budget", "soon"][..], "200us"),
+        (&["guest", "--load", "idle"][..], "redis-paced"),
+        (&["guest", "--block", "10ms"][..], "from 1s to 1min"),
     ] {
         let output = dwell(state.path(), &[&["lab"][..], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -279,4 +281,41 @@ fn a_calibration_with_too_little_time_is_refused_in_one_sentence() {
     assert!(last.ends_with("at least 6 are needed; use a longer --budget"), "{told}");
     assert!(!told.contains("warning"), "{told}");
     assert!(!state.path().join("dwell/halt-cost.json").exists());
+}
+
+#[test]
+fn a_guest_is_measured_under_control_and_its_parameters_are_restored() {
+    const TEST: &str = "a_guest_is_measured_under_control_and_its_parameters_are_restored";
+    const KNOB: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+    let _alone = alone();
+    let state = tempfile::tempdir().unwrap();
+    let before = std::fs::read_to_string(KNOB).ok();
+    let directory = state.path().to_str().unwrap();
+    let short = ["--rounds", "1", "--block", "1s", "--settle", "100ms", "--foreign-limit", "1000"];
+    let words = ["lab", "guest", "--load", "pipe", "--format", "json", "--state-dir", directory];
+    let output = dwell(state.path(), &[&words[..], &short].concat());
+    let told = stderr(&output);
+    if !output.status.success() {
+        // Another test of this machine's haltpoll runs beside it, or there is none, or it may not be written or recorded.
+        let causes = [
+            "another program changed it",
+            "cannot control the guest layer",
+            "cannot take a lease",
+            "cannot record",
+        ];
+        let known = causes.iter().any(|cause| told.contains(cause)) || told.contains("no effect");
+        assert!(known, "{told}");
+        return say!("SKIP {}: {TEST}", told.lines().last().unwrap_or_default());
+    }
+    assert_eq!(std::fs::read_to_string(KNOB).ok(), before);
+    let measured: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = measured["campaigns"][0]["findings"]["rows"].as_array().unwrap();
+    for arm in ["default", "never", "controlled", "default (A/A)"] {
+        let requests =
+            rows.iter().find(|row| row["arm"] == arm && row["figure"] == "requests_per_s").unwrap();
+        assert!(requests["value"]["value"].as_f64().unwrap() > 10.0, "{requests}");
+    }
+    let history = dwell(state.path(), &["history", "--format", "json", "--state-dir", directory]);
+    let history: Value = serde_json::from_slice(&history.stdout).unwrap();
+    assert_eq!(history[0]["state"], "reverted", "{history}");
 }

@@ -1,9 +1,10 @@
-//! `dwell lab`: experiments on the KVM of this machine.
+//! `dwell lab`: experiments on the KVM of this machine, and on the CPUs of a guest.
 
 mod calibrate;
 mod campaign;
 mod control;
 mod doorbell;
+mod guest;
 mod kvm_counts;
 mod pingpong;
 mod policies;
@@ -18,10 +19,11 @@ use crate::failure::Outcome;
 ///
 /// A small VMM runs the guests. Each experiment measures several settings ("arms") in alternation with the same
 /// stimulus, repeats blocks during which other programs used CPU time, and prints figures with 95 % intervals.
-/// `validate` compares predictions with measurements. Nothing on the machine is changed.
+/// `validate` compares predictions with measurements. Nothing on the machine is changed, but by `guest`, which sets
+/// haltpoll's parameters and restores them.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Needs /dev/kvm and two CPUs. Run it as root if possible, so that its threads get real-time priority and are\n\
+    after_help = "All but guest need /dev/kvm and two CPUs. Run it as root if possible, so that its threads get real-time priority and are\n\
         disturbed less."
 )]
 pub(crate) struct Args {
@@ -39,6 +41,7 @@ enum Experiment {
     Calibrate(calibrate::CalibrateArgs),
     Policies(policies::PoliciesArgs),
     Control(control::ControlArgs),
+    Guest(guest::GuestArgs),
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -51,5 +54,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Experiment::Calibrate(args) => calibrate::run(args),
         Experiment::Policies(args) => policies::run(args),
         Experiment::Control(args) => control::run(args),
+        Experiment::Guest(args) => guest::run(args),
     }
 }

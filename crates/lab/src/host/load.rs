@@ -78,6 +78,8 @@ pub struct Load {
     cpus: Vec<Cpu>,
     hundredths_per_second: u64,
     own: Vec<u32>,
+    /// Whether those that this process has started, and that they have, belong to the experiment.
+    with_descendants: bool,
     start: Instant,
     begun: Option<Reading>,
 }
@@ -111,6 +113,13 @@ impl Load {
         Load::under(Path::new("/"), cpus)
     }
 
+    /// The same, where all processes that this one starts belong to the experiment too, and those that they start. Such that have ended
+    /// are known to some hundredths of a second.
+    #[must_use]
+    pub fn with_descendants(self) -> Load {
+        Load { with_descendants: true, ..self }
+    }
+
     /// With all files below `root`, of `cpus` or of all.
     fn under(root: &Path, cpus: Vec<Cpu>) -> Result<Load, LoadError> {
         let stat = root.join("proc/stat");
@@ -123,6 +132,7 @@ impl Load {
             cpus,
             hundredths_per_second: rustix::param::clock_ticks_per_second().max(1),
             own: vec![std::process::id()],
+            with_descendants: false,
             start: Instant::now(),
             begun: None,
         };
@@ -156,7 +166,10 @@ impl Load {
     fn read(&self) -> Result<Reading, LoadError> {
         let own =
             |pid: &u32| process_cpu_time(*pid).map_err(|source| LoadError::Process { pid: *pid, source });
-        let own: Vec<Nanos> = self.own.iter().map(own).collect::<Result<_, _>>()?;
+        let mut own: Vec<Nanos> = self.own.iter().map(own).collect::<Result<_, _>>()?;
+        if self.with_descendants {
+            own.extend(descendants(Path::new("/proc"), self.hundredths_per_second));
+        }
         Ok(Reading {
             at: Instant::now(),
             all: self.source.read(&self.cpus, self.hundredths_per_second)?,
@@ -319,6 +332,46 @@ fn stat_line(text: &str, begin: &str, per_second: u64) -> Option<Stat> {
         Nanos(sum.saturating_mul(1_000_000_000 / per_second.max(1)))
     };
     Some(Stat { busy: time(&[user, nice, system, irq, softirq]), steal: time(&[steal]) })
+}
+
+/// A process, as its `stat` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// CPU time of it, and of those of its children that have ended, and of theirs.
+    of_itself: Nanos,
+    of_ended: Nanos,
+}
+
+/// The name is in brackets and may have any; the state follows, then the parent. User and system time are fields 14 and 15, those of
+/// children that have ended 16 and 17.
+fn process(text: &str, per_second: u64) -> Option<Process> {
+    let (pid, rest) = text.split_once(' ')?;
+    let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let time = |user: usize| {
+        let ticks = ticks(user)?.saturating_add(ticks(user + 1)?);
+        Some(Nanos(ticks.saturating_mul(1_000_000_000 / per_second.max(1))))
+    };
+    let parent = fields.get(1)?.parse().ok()?;
+    Some(Process { pid: pid.parse().ok()?, parent, of_itself: time(14)?, of_ended: time(16)? })
+}
+
+/// CPU time of all that this process has started, and of those that they have started, also of such that have ended and were waited for.
+fn descendants(proc: &Path, per_second: u64) -> Vec<Nanos> {
+    let files = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path().join("stat"));
+    let processes: Vec<Process> =
+        files.filter_map(|file| process(&fs::read_to_string(file).ok()?, per_second)).collect();
+    let (mut times, mut parents) = (vec![], vec![std::process::id()]);
+    while let Some(parent) = parents.pop() {
+        times.extend(processes.iter().filter(|one| one.pid == parent).map(|one| one.of_ended));
+        for child in processes.iter().filter(|one| one.parent == parent) {
+            times.push(process_cpu_time(child.pid).unwrap_or(child.of_itself));
+            parents.push(child.pid);
+        }
+    }
+    times
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {

@@ -801,7 +801,7 @@ fn refuse_dwell_idle(machine: &dyn Machine) -> anyhow::Result<()> {
 }
 
 /// The setting in force. What a controller could not restore is refused.
-fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Setting> {
+pub(crate) fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Setting> {
     let release = kernel::release(machine).context("cannot read the release of this kernel")?;
     let version = Version::parse(&release).filter(|version| param::known_version(layer, *version).is_ok());
     let version = version

@@ -24,7 +24,8 @@ use crate::state::StateArgs;
 use anyhow::{Context, bail, ensure};
 use config::{Config, Kept, Mode};
 use dwell_policy::{Layer, Nanos};
-pub(crate) use observe::histograms;
+pub(crate) use live::setting;
+pub(crate) use observe::{CpuidleCounts, histograms};
 use replay::Observe;
 use socket::Ask;
 use std::path::PathBuf;
@@ -147,6 +148,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
     let state_directory = args.state.state_dir.clone();
     live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
+}
+
+/// How often the controller of a state directory has changed the setting of its first layer; `None` where none runs.
+pub(crate) fn changes(directory: &std::path::Path) -> Option<u64> {
+    socket::ask(directory, Ask::Status).ok()?["layers"][0]["changes"].as_u64()
 }
 
 /// What the controller of a state directory does, in a line for each of its layers; none where none runs.

@@ -160,6 +160,29 @@ pub(super) struct Guest {
     lost: u64,
 }
 
+/// What cpuidle has counted of all CPUs together, where haltpoll's driver is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuidleCounts {
+    pub(crate) polled: Duration,
+    pub(crate) halts: u64,
+}
+
+impl CpuidleCounts {
+    /// Since boot.
+    pub(crate) fn read(machine: &dyn Machine) -> CpuidleCounts {
+        let all = cpus(machine);
+        let sum = |of: fn(&Cpuidle) -> u64| all.values().map(of).fold(0, u64::saturating_add);
+        CpuidleCounts { polled: Duration::from_micros(sum(|cpu| cpu.polled_us)), halts: sum(|cpu| cpu.halts) }
+    }
+
+    pub(crate) fn since(self, before: CpuidleCounts) -> CpuidleCounts {
+        CpuidleCounts {
+            polled: self.polled.saturating_sub(before.polled),
+            halts: self.halts.saturating_sub(before.halts),
+        }
+    }
+}
+
 /// The counters of each CPU.
 type Cpus = BTreeMap<u32, Cpuidle>;
 

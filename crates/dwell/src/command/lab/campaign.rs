@@ -106,6 +106,17 @@ impl CampaignArgs {
     }
 }
 
+/// An error of a block, which may be that the user stopped it.
+pub(crate) trait MayBeStopped: std::error::Error + Send + Sync + 'static {
+    fn is_stopped(&self) -> bool;
+}
+
+impl MayBeStopped for LabError {
+    fn is_stopped(&self) -> bool {
+        matches!(self, LabError::Stopped)
+    }
+}
+
 /// Foreign load, Ctrl-C and the progress line, for all campaigns of a command.
 pub(crate) struct Session {
     pub(crate) load: Load,
@@ -113,7 +124,7 @@ pub(crate) struct Session {
     line: progress::Live,
     what: String,
     /// Keeps this thread on a core of the experiment, of which alone the load is read.
-    _aside: Pinned,
+    _aside: Option<Pinned>,
 }
 
 impl Session {
@@ -122,7 +133,24 @@ impl Session {
     pub(crate) fn open(rig: &Rig) -> anyhow::Result<Session> {
         let stop = stop::on_ctrl_c()?;
         let load = Load::on(rig.cores())?;
-        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: rig.aside()? })
+        Ok(Session {
+            load,
+            stop,
+            line: progress::Live::new(),
+            what: String::new(),
+            _aside: Some(rig.aside()?),
+        })
+    }
+
+    /// Of an experiment on all CPUs, whose programs this process starts, and that has to restore something at its end: Ctrl-C does not end
+    /// it at once.
+    ///
+    /// # Errors
+    /// The load of the machine cannot be read.
+    pub(crate) fn of_programs() -> anyhow::Result<Session> {
+        let stop = stop::patiently()?;
+        let load = Load::open()?.with_descendants();
+        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: None })
     }
 
     /// Names the next campaign, where there are several.
@@ -136,13 +164,13 @@ impl Session {
     }
 
     /// Runs a campaign. `None`: the user stopped it before its first round was complete.
-    pub(crate) fn run(
+    pub(crate) fn run<E: MayBeStopped>(
         &mut self,
         campaign: impl FnOnce(
             &mut Load,
             &AtomicBool,
             &mut dyn FnMut(&Progress<'_>),
-        ) -> Result<Measurements, CampaignError<LabError>>,
+        ) -> Result<Measurements, CampaignError<E>>,
     ) -> anyhow::Result<Option<Measurements>> {
         let Session { load, stop, line, what, .. } = self;
         let mut show = |now: &Progress<'_>| {
@@ -154,7 +182,7 @@ impl Session {
         line.clear();
         match done {
             Ok(measurements) => Ok(with_a_round(measurements)),
-            Err(CampaignError::Block { source: LabError::Stopped, measurements, .. }) => {
+            Err(CampaignError::Block { source, measurements, .. }) if source.is_stopped() => {
                 Ok(with_a_round(*measurements))
             }
             Err(error) => Err(error.into()),

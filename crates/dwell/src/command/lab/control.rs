@@ -253,7 +253,7 @@ fn table(compared: &Compared) -> Table {
         ArmColumn::nanos(Column::number("p50", "p50_ns").rank(6), "p50"),
         ArmColumn::nanos(Column::number("p99", "p99_ns").rank(7), "p99"),
     ];
-    results::arm_table(columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
+    results::arm_table("gaps", columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
 }
 
 /// What control keeps, for each distribution of gaps.

@@ -143,7 +143,7 @@ fn table(compared: &Compared) -> Table {
         ArmColumn::ratio(Column::text("/ today's rule", "p50_ratio").rank(7), "p50"),
         ArmColumn::nanos(Column::number("p99", "p99_ns").rank(6), "p99"),
     ];
-    results::arm_table(columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
+    results::arm_table("gaps", columns, compared.campaigns.iter().map(|of| (of.gaps.as_str(), &of.results)))
 }
 
 /// On how many gap distributions the leader costs less than today's rule, the whole interval below 1.

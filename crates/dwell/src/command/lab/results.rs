@@ -107,6 +107,11 @@ impl ArmColumn {
         ArmColumn { column, figure, shown: |row| row.value.map_or(Cell::Missing, |of| Cell::Nanos(of.value)) }
     }
 
+    /// A share of one CPU.
+    pub(crate) fn share(column: Column, figure: &'static str) -> ArmColumn {
+        ArmColumn { column, figure, shown: |row| row.value.map_or(Cell::Missing, |of| Cell::Share(of.value)) }
+    }
+
     /// A figure without a unit.
     pub(crate) fn number(column: Column, figure: &'static str) -> ArmColumn {
         ArmColumn { column, figure, shown: |row| Cell::ratio(row.value.map(|of| of.value)) }
@@ -122,14 +127,15 @@ impl ArmColumn {
     }
 }
 
-/// One row for each arm of several campaigns, each with its gaps.
+/// One row for each arm of several campaigns, each with its stimulus: gaps, or a load.
 pub(crate) fn arm_table<'r>(
+    stimulus: &'static str,
     columns: Vec<ArmColumn>,
     campaigns: impl IntoIterator<Item = (&'r str, &'r Results)>,
 ) -> Table {
     let (heads, figures): (Vec<Column>, Vec<_>) =
         columns.into_iter().map(|of| (of.column, (of.figure, of.shown))).unzip();
-    let named = [Column::text("gaps", "gaps"), Column::text("arm", "arm")];
+    let named = [Column::text(stimulus, stimulus), Column::text("arm", "arm")];
     let mut table = Table::new(named.into_iter().chain(heads));
     for (gaps, results) in campaigns {
         for arm in arms(results) {

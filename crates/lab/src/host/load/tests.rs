@@ -167,6 +167,32 @@ fn a_process_of_the_experiment_that_is_gone_is_named() {
 }
 
 #[test]
+fn what_children_use_is_foreign_unless_they_belong_to_the_experiment() {
+    let text = "42 (a (b) c) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1";
+    let time = |ticks: u64| Nanos(ticks * 10_000_000);
+    let found = super::process(text, 100).unwrap();
+    assert_eq!(found, super::Process { pid: 42, parent: 7, of_itself: time(30), of_ended: time(70) });
+    for damaged in ["", "42", "42 (a", "42 (a) S", "x (a) S 7"] {
+        assert_eq!(super::process(damaged, 100), None, "{damaged}");
+    }
+    // A child of a child that has ended, and one that spins.
+    let used = |load: &Load, begin: &Reading| load.read().unwrap().own.saturating_sub(begin.own);
+    let load = Load::open().unwrap().with_descendants();
+    let begin = load.read().unwrap();
+    let spin = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true";
+    assert!(Command::new("sh").args(["-c", spin]).status().unwrap().success());
+    assert!(used(&load, &begin) > Nanos(50_000_000), "{:?}", used(&load, &begin));
+    let child = spinning();
+    let begin = load.read().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while used(&load, &begin) < Nanos(50_000_000) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(child);
+}
+
+#[test]
 fn waiting_for_quiet_has_an_end() {
     let mut load = Load::open().unwrap();
     assert!(load.wait_quiet(f64::INFINITY, Duration::from_secs(60)));
