@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ struct Memory([u8; MEMORY]);
 
 /// A VM with one vCPU in an endless loop of HLT, woken through an irqfd.
 pub struct HaltingVcpu {
-    vm: VmFd,
+    vm: Arc<VmFd>,
     stats: Option<Stats>,
     go: Sender<()>,
     thread: Option<JoinHandle<u64>>,
@@ -62,9 +63,7 @@ impl HaltingVcpu {
         };
         let vm = Kvm::new().map_err(text("/dev/kvm"))?.create_vm().map_err(text("KVM_CREATE_VM"))?;
         if let Some(cap) = cap_ns {
-            let mut enable = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..Default::default() };
-            enable.args[0] = cap.into();
-            vm.enable_cap(&enable).map_err(text("KVM_CAP_HALT_POLL"))?;
+            set_maximum(&vm, cap).map_err(text("KVM_CAP_HALT_POLL"))?;
         }
         vm.set_tss_address(0xfffb_d000).map_err(text("KVM_SET_TSS_ADDR"))?;
         vm.create_irq_chip().map_err(text("KVM_CREATE_IRQCHIP"))?;
@@ -94,7 +93,7 @@ impl HaltingVcpu {
         let thread = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
         let thread =
             Some(thread.spawn(move || run(vcpu, &gone)).map_err(|error| format!("thread: {error}"))?);
-        Ok(HaltingVcpu { vm, stats, go, thread, cpu_ns: 0, memory, wake })
+        Ok(HaltingVcpu { vm: Arc::new(vm), stats, go, thread, cpu_ns: 0, memory, wake })
     }
 
     /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
@@ -116,6 +115,22 @@ impl HaltingVcpu {
     pub fn run_until(&mut self, stop: &AtomicBool, gap_ns: u64) -> Stats {
         let gaps = std::iter::repeat(gap_ns).take_while(|_| !stop.load(Ordering::Relaxed));
         self.wake_after(gaps.chain([gap_ns]), true)
+    }
+
+    /// As [`HaltingVcpu::run_until`], after one gap after another, and with `maximum_ns` as its own maximum of halt polling,
+    /// whenever that changes.
+    pub fn run_with_maximum(&mut self, gaps_ns: impl Iterator<Item = u64>, maximum_ns: &AtomicU32) -> Stats {
+        let vm = self.vm.clone();
+        let mut applied = None;
+        self.wake_after(
+            gaps_ns.inspect(|_| {
+                let maximum = maximum_ns.load(Ordering::Relaxed);
+                if applied.replace(maximum) != Some(maximum) {
+                    set_maximum(&vm, maximum).expect("it was set at the start");
+                }
+            }),
+            true,
+        )
     }
 
     fn wake_after(&mut self, gaps_ns: impl Iterator<Item = u64>, sleeps: bool) -> Stats {
@@ -157,6 +172,13 @@ impl HaltingVcpu {
         self.cpu_ns = self.thread.take().unwrap().join().unwrap();
         self.stats.take().unwrap().read()
     }
+}
+
+/// Gives a VM its own maximum of halt polling \[ns\].
+fn set_maximum(vm: &VmFd, maximum_ns: u32) -> Result<(), kvm_ioctls::Error> {
+    let mut enable = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..Default::default() };
+    enable.args[0] = maximum_ns.into();
+    vm.enable_cap(&enable)
 }
 
 /// The vCPU's thread: it exists from the beginning, so that a recorder can find it, and runs the guest when told to. Returns

@@ -9,6 +9,7 @@ mod iothread;
 mod killed;
 mod qemu;
 mod real;
+mod soaked;
 mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
