@@ -27,9 +27,9 @@ struct Args {
     /// How long it may take in all [s]; a row needs about 30 s
     #[arg(long, default_value_t = 600)]
     budget: u64,
-    /// Only the cells whose name contains this, such as `file 8` or `sleeps`
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only the cells whose name contains this, such as `file 8` or `sleeps`; given several times: all of these
+    #[arg(long)]
+    only: Vec<String>,
     /// Folder of the disk's file, on a file system with direct I/O
     #[arg(long, default_value = "target")]
     folder: PathBuf,
@@ -283,7 +283,8 @@ const COLUMNS: [Column; 8] = [
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let ends = Instant::now() + Duration::from_secs(args.budget);
-    let cells: Vec<Cell> = Cell::all().into_iter().filter(|cell| cell.name().contains(&args.only)).collect();
+    let wanted = |cell: &Cell| args.only.iter().all(|part| cell.name().contains(part));
+    let cells: Vec<Cell> = Cell::all().into_iter().filter(wanted).collect();
     let dir = tempfile::tempdir().context("no temporary folder")?;
     let disk = tempfile::NamedTempFile::new_in(&args.folder).context("no file for the disk")?;
     // Blocks that were never written would be answered without the disk.

@@ -24,6 +24,7 @@
 //! * A frontend that makes the file behind the guest's memory shorter while it is in use ends the device by `SIGBUS`.
 //! * Requests in flight are lost if the device is killed: the feature that keeps them for a successor (`INFLIGHT_SHMFD`) is not offered;
 //!   neither are live migration, packed rings, and rings without a kick descriptor.
+//! * The descriptor table and each ring are within one region of the guest's memory; otherwise the ring is stopped at its first request.
 //! * One frontend at a time; one I/O thread.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,7 +1,7 @@
 //! The I/O thread: virtqueues, io_uring and control requests on one event loop.
 
 use crate::disk::{Action, Disk, Refusal};
-use crate::request::{Kind, Piece, Request};
+use crate::request::{Kind, MalformedChain, Piece, Request};
 use crate::statistics::{Counts, Statistics};
 use crate::virtqueue::{Memory, Notifiers, Virtqueue};
 use dwell_eventloop::{Bell, Doorbell, Idler, Loop, Policy, Record, Source, SourceId};
@@ -14,10 +14,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP;
 use virtio_queue::Queue;
+use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestMemoryBackend};
 
 /// Requests in flight, of all queues together. A guest that makes more available waits.
@@ -178,16 +180,19 @@ struct Slot {
     by_writing: bool,
 }
 
-/// The device: virtqueues, requests in flight, the ring of io_uring.
+/// The device: virtqueues, and the requests of all of them.
 struct Device {
-    disk: Arc<Disk>,
     /// Replaced only while nothing is in flight: operations refer to it.
     memory: Option<Arc<Memory>>,
     queues: Vec<Option<Virtqueue>>,
+    requests: Requests,
+}
+
+/// The requests in flight and the ring of io_uring.
+struct Requests {
+    disk: Arc<Disk>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// The slots of the requests that were just taken; empty between calls.
-    taken: Vec<usize>,
     uring: IoUring,
     /// Entries that were not submitted.
     unsubmitted: bool,
@@ -202,28 +207,22 @@ impl Device {
         if let Some(file) = disk.file() {
             uring.submitter().register_files(&[file.as_raw_fd()])?;
         }
-        Ok(Device {
+        let requests = Requests {
             disk,
-            memory: None,
-            queues: (0..queues).map(|_| None).collect(),
             slots: (0..IN_FLIGHT).map(|_| Slot::default()).collect(),
             free: (0..IN_FLIGHT).rev().collect(),
-            taken: vec![],
             uring,
             unsubmitted: false,
             counts: Counts::default(),
-        })
+        };
+        Ok(Device { memory: None, queues: (0..queues).map(|_| None).collect(), requests })
     }
 
-    fn in_flight(&self) -> usize {
-        IN_FLIGHT - self.free.len()
-    }
-
-    /// Whether there is something to take from a queue, and room for it.
+    /// Whether there is something to take from a queue, and a slot for it.
     #[inline]
     fn look(&self, index: usize) -> bool {
         match (&self.queues[index], &self.memory) {
-            (Some(queue), Some(memory)) => !self.free.is_empty() && queue.look(memory),
+            (Some(queue), Some(memory)) => !self.requests.free.is_empty() && queue.look(memory),
             _ => false,
         }
     }
@@ -236,34 +235,74 @@ impl Device {
 
     /// Takes at most `budget` chains of a queue; whether there are more.
     fn serve(&mut self, index: usize, budget: u32) -> bool {
-        let Some(memory) = self.memory.clone() else { return false };
-        let mut taken = std::mem::take(&mut self.taken);
-        if let Some(queue) = &mut self.queues[index] {
-            let (slots, free, size) = (&mut self.slots, &mut self.free, queue.size());
-            queue.take(&memory, free.len().min(budget as usize), |head, chain| {
-                let Some(&place) = free.last() else { return Ok(()) };
-                let slot = &mut slots[place];
-                slot.request.decode(&*memory, chain, size)?;
-                (slot.queue, slot.head) = (index, head);
-                free.pop();
-                taken.push(place);
-                Ok(())
-            });
-        }
-        taken.drain(..).for_each(|place| self.begin(&memory, place));
-        self.taken = taken;
-        self.submit();
-        if let Some(queue) = &mut self.queues[index] {
-            queue.notify(&memory);
+        let Device { memory: Some(memory), queues, requests } = self else { return false };
+        if let Some(queue) = &mut queues[index] {
+            let (most, size) = (requests.free.len().min(budget as usize), queue.size());
+            queue.take(memory, most, |head, chain| requests.begin(memory, (index, head), chain, size));
+            requests.submit();
+            queue.notify(memory);
         }
         self.look(index)
     }
 
-    /// Begins what a request asks for.
-    fn begin(&mut self, memory: &Memory, place: usize) {
+    /// Takes at most `budget` completions; whether there are more.
+    fn complete(&mut self, budget: u32) -> bool {
+        let Device { memory: Some(memory), queues, requests } = self else { return false };
+        requests.enter();
+        for _ in 0..budget {
+            let Some(done) = requests.uring.completion().next() else { break };
+            let Ok(place) = usize::try_from(done.user_data()) else { continue };
+            let Some(written) = requests.completed(memory, place, done.result()) else { continue };
+            let Slot { queue, head, .. } = requests.slots[place];
+            if let Some(queue) = &mut queues[queue] {
+                queue.complete(memory, head, written);
+            }
+            requests.free.push(place);
+        }
+        requests.submit();
+        for queue in queues.iter_mut().flatten() {
+            queue.notify(memory);
+        }
+        requests.has_completions()
+    }
+
+    /// Whether a command can be carried out now; if not, it pauses what it waits for.
+    fn is_ready_for(&mut self, command: &Command) -> bool {
+        match command {
+            Command::Stop(index) => match &mut self.queues[*index] {
+                Some(queue) => {
+                    queue.paused = true;
+                    queue.in_flight == 0
+                }
+                None => true,
+            },
+            Command::Memory(_) | Command::End => {
+                self.queues.iter_mut().flatten().for_each(|queue| queue.paused = true);
+                self.requests.in_flight() == 0
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Requests {
+    fn in_flight(&self) -> usize {
+        IN_FLIGHT - self.free.len()
+    }
+
+    /// Begins the request of a chain of `queue`, which has `size` descriptors. If it is over at once: the bytes that were written to the
+    /// guest's memory; if it is in flight: `None`.
+    fn begin(
+        &mut self,
+        memory: &Memory,
+        (queue, head): (usize, u16),
+        chain: impl Iterator<Item = Descriptor>,
+        size: u16,
+    ) -> Result<Option<u32>, MalformedChain> {
+        // The caller takes no more chains than there are slots.
+        let Some(&place) = self.free.last() else { return Ok(None) };
         let slot = &mut self.slots[place];
-        slot.pieces.clear();
-        (slot.first, slot.done, slot.range, slot.by_writing) = (0, 0, 0, false);
+        slot.request.decode(memory, chain, size)?;
         let planned = self.disk.plan(&slot.request);
         let planned = planned.and_then(|action| match action {
             Action::Read(_) | Action::Write(_) => {
@@ -275,11 +314,14 @@ impl Device {
             action => Ok(action),
         });
         match planned {
-            Ok(Action::Nothing | Action::Serial) => self.finish(memory, place, Ok(())),
-            Err(refusal) => self.finish(memory, place, Err(refusal)),
+            Ok(Action::Nothing | Action::Serial) => Ok(Some(self.finish(memory, place, Ok(())))),
+            Err(refusal) => Ok(Some(self.finish(memory, place, Err(refusal)))),
             Ok(action) => {
-                slot.action = Some(action);
+                self.free.pop();
+                (slot.queue, slot.head, slot.action) = (queue, head, Some(action));
+                (slot.first, slot.done, slot.range, slot.by_writing) = (0, 0, 0, false);
                 self.push(place);
+                Ok(None)
             }
         }
     }
@@ -322,9 +364,8 @@ impl Device {
         }
     }
 
-    /// Takes at most `budget` completions; whether there are more.
-    fn complete(&mut self, budget: u32) -> bool {
-        let Some(memory) = self.memory.clone() else { return false };
+    /// Lets the kernel post the completions that wait for this, and submits what is left.
+    fn enter(&mut self) {
         let waits_for_kernel = {
             let submission = self.uring.submission();
             submission.taskrun() || submission.cq_overflow()
@@ -338,29 +379,22 @@ impl Device {
             };
             self.unsubmitted = entered.is_err() && !self.uring.submission().is_empty();
         }
-        for _ in 0..budget {
-            let Some(done) = self.uring.completion().next() else { break };
-            let Ok(place) = usize::try_from(done.user_data()) else { continue };
-            self.completed(&memory, place, done.result());
-        }
-        self.submit();
-        for queue in self.queues.iter_mut().flatten() {
-            queue.notify(&memory);
-        }
-        self.has_completions()
     }
 
-    /// An operation is over.
-    fn completed(&mut self, memory: &Memory, place: usize, result: i32) {
+    /// An operation is over. If the request is: the bytes that were written to the guest's memory.
+    fn completed(&mut self, memory: &Memory, place: usize, result: i32) -> Option<u32> {
         match self.slots[place].advance(result) {
-            Progress::More => self.push(place),
-            Progress::Done => self.finish(memory, place, Ok(())),
-            Progress::Failed(refusal) => self.finish(memory, place, Err(refusal)),
+            Progress::More => {
+                self.push(place);
+                None
+            }
+            Progress::Done => Some(self.finish(memory, place, Ok(()))),
+            Progress::Failed(refusal) => Some(self.finish(memory, place, Err(refusal))),
         }
     }
 
-    /// Answers a request.
-    fn finish(&mut self, memory: &Memory, place: usize, result: Result<(), Refusal>) {
+    /// Writes the status of a request; the bytes that were written to the guest's memory.
+    fn finish(&mut self, memory: &Memory, place: usize, result: Result<(), Refusal>) -> u32 {
         let slot = &mut self.slots[place];
         slot.action = None;
         let counts = &mut self.counts;
@@ -386,29 +420,8 @@ impl Device {
         counts.errors += u64::from(result.is_err());
         let status = result.err().map_or(0, Refusal::status);
         // It was within the memory when the request was taken, and the memory has not changed since.
-        let _ = memory.write_obj(status, slot.request.status);
-        if let Some(queue) = &mut self.queues[slot.queue] {
-            queue.complete(memory, slot.head, written);
-        }
-        self.free.push(place);
-    }
-
-    /// Whether a command can be carried out now; if not, it pauses what it waits for.
-    fn is_ready_for(&mut self, command: &Command) -> bool {
-        match command {
-            Command::Stop(index) => match &mut self.queues[*index] {
-                Some(queue) => {
-                    queue.paused = true;
-                    queue.in_flight == 0
-                }
-                None => true,
-            },
-            Command::Memory(_) | Command::End => {
-                self.queues.iter_mut().flatten().for_each(|queue| queue.paused = true);
-                self.in_flight() == 0
-            }
-            _ => true,
-        }
+        let _ = memory.store(status, slot.request.status, Ordering::Relaxed);
+        written
     }
 }
 
@@ -418,15 +431,16 @@ const GETEVENTS: u32 = 1;
 impl Drop for Device {
     /// The kernel must not write into memory that is no longer mapped for the guest.
     fn drop(&mut self) {
-        while self.in_flight() > 0 {
-            if self.uring.submit_and_wait(1).is_err() {
+        let requests = &mut self.requests;
+        while requests.in_flight() > 0 {
+            if requests.uring.submit_and_wait(1).is_err() {
                 // Without completions it is not known when the kernel last writes to the memory: it stays mapped.
                 std::mem::forget(self.memory.take());
                 return;
             }
-            while let Some(done) = self.uring.completion().next() {
+            while let Some(done) = requests.uring.completion().next() {
                 if let Ok(place) = usize::try_from(done.user_data()) {
-                    self.free.push(place);
+                    requests.free.push(place);
                 }
             }
         }
@@ -538,6 +552,7 @@ impl Slot {
 
 /// The pieces of guest memory as the kernel takes them: all within `memory`.
 fn pieces(memory: &Memory, data: &[Piece], pieces: &mut Vec<libc::iovec>) -> Result<(), Refusal> {
+    pieces.clear();
     for piece in data {
         for slice in memory.get_slices(piece.at, piece.len as usize) {
             let slice = slice.map_err(|_| Refusal::IoError)?;
@@ -594,7 +609,7 @@ struct Completions {
 
 impl Source for Completions {
     fn look(&mut self) -> bool {
-        self.device.borrow_mut().has_completions()
+        self.device.borrow_mut().requests.has_completions()
     }
     fn run(&mut self, budget: u32) -> bool {
         self.device.borrow_mut().complete(budget)
@@ -624,7 +639,7 @@ impl<P: Policy, R: Record> IoThread<P, R> {
             rustix::thread::sched_setaffinity(None, &cpus)?;
         }
         let device = Device::new(disk, options.queues)?;
-        let ring = borrowed(&device.uring).try_clone_to_owned()?;
+        let ring = borrowed(&device.requests.uring).try_clone_to_owned()?;
         let device = Rc::new(RefCell::new(device));
         let rung = Rc::new(Cell::new(false));
         let mut looped = Loop::new(Idler::new(options.policy).recording(options.record))?;
@@ -681,7 +696,7 @@ impl<P: Policy, R: Record> IoThread<P, R> {
             Command::Stop(index) => {
                 let queue = device.queues[index].take();
                 if let Some(queue) = &queue {
-                    device.counts.queues.add(&queue.counts);
+                    device.requests.counts.queues.add(&queue.counts);
                 }
                 drop(device);
                 if let Some(source) = self.sources[index].take() {
@@ -705,7 +720,7 @@ impl<P: Policy, R: Record> IoThread<P, R> {
                 device.queues.iter_mut().flatten().for_each(|queue| queue.paused = false);
             }
             Command::Statistics | Command::End => {
-                let mut counts = device.counts;
+                let mut counts = device.requests.counts;
                 device.queues.iter().flatten().for_each(|queue| counts.queues.add(&queue.counts));
                 let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
                 let cpu = std::time::Duration::try_from(cpu).unwrap_or_default();
