@@ -29,7 +29,7 @@ use std::process::ExitCode;
 /// its effect and reverts it.
 ///
 /// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `timer` is KVM's local
-/// APIC timer, `iothread` is QEMU's adaptive polling.
+/// APIC timer, `iothread` is QEMU's adaptive polling, `driver` is the idle driver dwell_idle in a guest.
 #[derive(Parser)]
 #[command(name = "dwell", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 success; 1 negative result, only with --exit-code; 2 error.\n\

@@ -15,37 +15,39 @@ use dwell_replay::timer::{Pcpu, TimerVm};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
+/// The heading of these options in the help. Options that follow would have it too if it were that of the struct.
+pub(crate) const VM_AND_HOST: &str = "VM and host, for timers";
+
 /// The VM and its host, as far as timers depend on them.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "VM and host, for timers")]
 pub(crate) struct VmArgs {
     /// Whether APICv or AVIC is active for the VM: on or off
     ///
     /// [default: that of this machine; on if it has no KVM]
-    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
     apicv: Option<bool>,
     /// Whether the host uses the VMX preemption timer: on or off
     ///
     /// AMD hosts have none. [default: that of this machine; on if it has no KVM]
-    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
     preemption_timer: Option<bool>,
     /// Instructions that do not exit: hlt, mwait, both with a comma, or none
     ///
     /// `-overcommit cpu-pm=on` of QEMU disables both exits. [default: none]
-    #[arg(long, value_name = "LIST", value_parser = disabled_exits)]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "LIST", value_parser = disabled_exits)]
     disable_exits: Option<u64>,
     /// CPUs that the vCPUs run on: housekeeping or isolated
     ///
     /// Isolated CPUs are those of nohz_full=. [default: isolated if the host has nohz_full=]
-    #[arg(long, value_name = "KIND", value_parser = pcpu)]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "KIND", value_parser = pcpu)]
     pcpu: Option<Pcpu>,
     /// Whether the host was booted with nohz_full=: on or off
     ///
     /// [default: on with --pcpu isolated, else that of this machine]
-    #[arg(long, value_name = "ON|OFF", value_parser = switch)]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
     nohz_full: Option<bool>,
     /// Compare with this kernel release on the host, 5.4 to 7.3
-    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(crate::settings::kernel))]
+    #[arg(long, help_heading = VM_AND_HOST, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(crate::settings::kernel))]
     upgrade: Option<Version>,
 }
 

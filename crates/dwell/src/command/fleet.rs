@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// one setting; VMs without a class get one for themselves.
     #[arg(long, value_name = "LABEL|FILE.csv")]
     class: Option<String>,
-    /// What has no part in the choice and is reported on: a share of the VMs, such as 50%, or a folder
+    /// VMs to leave out of the choice and to report on: a share of all, such as 50%, or a folder
     ///
     /// A share, from 0 to 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the path, such as the
     /// day of the recordings. With 0, settings are chosen and reported on all recordings.

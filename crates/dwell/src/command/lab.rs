@@ -23,7 +23,7 @@ use crate::failure::Outcome;
 /// haltpoll's parameters and restores them.
 #[derive(clap::Args)]
 #[command(
-    after_help = "All but guest need /dev/kvm and two CPUs. Run it as root if possible, so that its threads get real-time priority and are\n\
+    after_help = "All but guest need /dev/kvm and two CPUs. Run it as root if possible, so that its threads get real-time priority and are \
         disturbed less."
 )]
 pub(crate) struct Args {

@@ -40,7 +40,7 @@ pub(crate) struct RecordedArgs {
     /// Frequency of the guests' TSC, for recordings of timers, in kHz
     ///
     /// From 1. Lateness is recorded in cycles; without a frequency, what an advance gains is not known.
-    #[arg(long, value_name = "KHZ", value_parser = clap::value_parser!(u32).range(1..), help_heading = "VM and host, for timers")]
+    #[arg(long, value_name = "KHZ", value_parser = clap::value_parser!(u32).range(1..), help_heading = crate::timer::VM_AND_HOST)]
     tsc_khz: Option<u32>,
 }
 

@@ -597,7 +597,8 @@ impl<'a> Control<'a> {
             Ok(Look::Nothing { quiet }) => quiet,
             Ok(Look::Polls { told }) => {
                 if !told {
-                    let what = "no advice: it polls, and what ends while it polls cannot be seen; with --mode active                                 it is made not to for short times";
+                    let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
+                                --mode active its polling is disabled for short times";
                     say(&self.layers[at].subject, what);
                 }
                 true

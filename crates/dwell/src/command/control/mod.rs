@@ -35,8 +35,8 @@ use std::path::PathBuf;
 /// Decides every 100 ms at most. About 130 settings are replayed over a sample of the last episodes; the one that costs
 /// least is taken if it saves a sixteenth of the present cost, on each half of the sample. The setting in force is
 /// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, control
-/// ends. Where control has cost a quarter of a second's worth more than 1.02 times the originals, these are in force for
-/// 1 s, then 2 s up to 64 s. There are at most 60 writes a minute. With `verify` in the configuration, a setting that replaces
+/// ends. When control has cost more than 1.02 times what the originals would have cost, plus 0.25 s of CPU time, the
+/// originals are in force for 1 s; the next time for 2 s, and so on up to 64 s. There are at most 60 writes a minute. With `verify` in the configuration, a setting that replaces
 /// the originals is compared with them in turns of 100 ms first.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
@@ -44,8 +44,9 @@ use std::path::PathBuf;
 /// too; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
 /// control of its layer ends until `dwell control resume`. SIGHUP rereads the configuration.
 ///
-/// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each for itself; --mode
-/// active makes them not poll for short times, to see their episodes. A QEMU that is not there is waited for.
+/// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each on its own. With
+/// --mode active, their polling is disabled for short times, since episodes that end while a thread polls cannot be
+/// recorded. If a QEMU is not running yet, the controller waits for it.
 ///
 /// With --replay the same code runs over a recording, and prints each change with its reason and what it gained.
 #[derive(clap::Args)]
