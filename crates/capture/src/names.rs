@@ -1,6 +1,6 @@
 //! Names of processes and threads, out of `/proc`.
 
-use dwell_machine::{Machine, holds_vm};
+use dwell_machine::{Machine, holds_vm, process};
 use dwell_trace::pairing::Names;
 use std::sync::Arc;
 
@@ -29,11 +29,10 @@ impl Names for ProcNames {
 
 /// The threads of a process, or the thread itself if the number is not that of a process.
 pub(crate) fn threads(machine: &dyn Machine, pid: i32) -> Vec<i32> {
-    let status = machine.text(&format!("/proc/{pid}/status")).unwrap_or_default();
-    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<i32>().ok());
-    match leader {
+    let Ok(number) = u32::try_from(pid) else { return vec![] };
+    match process::of_thread(machine, number) {
         None => vec![],
-        Some(leader) if leader != pid => vec![pid],
+        Some(leader) if leader != number => vec![pid],
         Some(_) => {
             let tasks = machine.numbers(&format!("/proc/{pid}/task"));
             tasks.into_iter().filter_map(|task| i32::try_from(task).ok()).collect()

@@ -6,7 +6,7 @@ use crate::probe::{Probe, Trace};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{cpu, kernel};
+use dwell_machine::{cpu, kernel, process};
 use dwell_policy::host;
 use dwell_policy::version::Version;
 use dwell_trace::contention::Contention;
@@ -128,8 +128,8 @@ fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>>
         let vcpus: Vec<i32> = threads.iter().filter(named).copied().collect();
         for tid in if vcpus.is_empty() { threads } else { vcpus } {
             let status = system.text(&format!("/proc/{pid}/task/{tid}/status"))?;
-            let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-            cpus.extend(cpu::parse_list(allowed.trim()).into_iter().filter(|cpu| online.contains(cpu)));
+            let allowed = process::field(&status, "Cpus_allowed_list")?;
+            cpus.extend(cpu::parse_list(allowed).into_iter().filter(|cpu| online.contains(cpu)));
         }
     }
     let some = !cpus.is_empty() && cpus.len() < online.len() && cpus.len() <= MOST_CPUS_IN_FILTER;

@@ -1,6 +1,6 @@
 //! The capabilities of this process, so that an error names the one that is missing.
 
-use dwell_machine::Machine;
+use dwell_machine::{Machine, process};
 
 /// Capabilities that recording may need, with their bits.
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -13,8 +13,8 @@ const CAPABILITIES: [(u32, &str); 5] = [
 
 /// Those in effect, out of the text of `/proc/self/status`.
 pub(crate) fn capabilities(status: &str) -> Vec<&'static str> {
-    let word = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
-    let bits = u64::from_str_radix(word.trim(), 16).unwrap_or(0);
+    let word = process::field(status, "CapEff").unwrap_or_default();
+    let bits = u64::from_str_radix(word, 16).unwrap_or(0);
     CAPABILITIES.iter().filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect()
 }
 

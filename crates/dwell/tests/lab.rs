@@ -2,6 +2,7 @@
 
 use dwell_testing::say;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -74,7 +75,7 @@ fn wrong_words_name_the_right_ones() {
 fn without_kvm_one_line_says_why() {
     const NOBODY: u32 = 65_534;
     const TEST: &str = "without_kvm_one_line_says_why";
-    for experiment in ["wake", "pingpong", "timer", "doorbell", "validate", "calibrate"] {
+    for experiment in ["wake", "control", "pingpong", "timer", "doorbell", "validate", "calibrate"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command.args(["lab", experiment]).env("XDG_STATE_HOME", "/nonexistent");
         if Path::new("/dev/kvm").exists() {
@@ -195,6 +196,38 @@ fn live_policies_are_compared_in_both_places() {
         };
         let cost = value("polled_ns_per_wakeup") + 20_000.0 * value("halts_per_wakeup");
         assert!((value("cost_ns_per_wakeup") / cost - 1.0).abs() < 1e-6, "{cost}");
+    }
+}
+
+#[test]
+fn a_controlled_vm_is_compared_with_fixed_maxima() {
+    const TEST: &str = "a_controlled_vm_is_compared_with_fixed_maxima";
+    let _alone = alone();
+    let state = tempfile::tempdir().unwrap();
+    let args = ["lab", "control", "--rounds", "1", "--gaps", "exponential:150us", "--block", "200ms"];
+    let common = ["--halt-cost", "20us", "--foreign-limit", "100", "--format", "json"];
+    let output = experiment(state.path(), &[&args[..], &common].concat());
+    if cannot(&output) {
+        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+    }
+    let told = json(&output);
+    let [campaign] = told["campaigns"].as_array().unwrap().as_slice() else { panic!("{told}") };
+    let rows = campaign["findings"]["rows"].as_array().unwrap();
+    let value = |arm: &str, figure: &str| {
+        let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
+        row.and_then(|row| row["value"]["value"].as_f64())
+            .unwrap_or_else(|| panic!("{arm} {figure}: {rows:?}"))
+    };
+    let priced = rows.iter().filter(|row| row["figure"] == "cost_ns_per_wakeup");
+    let arms: BTreeSet<&str> = priced.map(|row| row["arm"].as_str().unwrap()).collect();
+    // The default, 0, and the guest that polls are there as well.
+    assert!(arms.contains("controlled") && arms.len() >= 4, "{arms:?}");
+    for arm in arms {
+        let halts = value(arm, "halts_per_wakeup");
+        let cost = value(arm, "polled_ns_per_wakeup") + 20_000.0 * halts;
+        assert!((value(arm, "cost_ns_per_wakeup") / cost - 1.0).abs() < 1e-6, "{arm}: {cost}");
+        // Every wakeup ends a halt or a poll.
+        assert!(halts < 1.1, "{arm}: {halts}");
     }
 }
 

@@ -137,7 +137,8 @@ impl FromStr for Idle {
     }
 }
 
-fn duration(text: &str) -> Result<Nanos, ParseIdleError> {
+/// A duration in an arm.
+pub(crate) fn duration(text: &str) -> Result<Nanos, ParseIdleError> {
     text.parse().map_err(|source| ParseIdleError::Duration { text: text.to_owned(), source })
 }
 

@@ -34,6 +34,7 @@ pub mod fake;
 pub mod identity;
 pub mod kernel;
 pub mod parameter;
+pub mod process;
 
 mod absent;
 mod facts;
@@ -41,7 +42,6 @@ mod guest;
 mod host;
 mod hypervisor;
 mod kvm;
-mod process;
 mod safe;
 mod seam;
 mod sysroot;
@@ -60,7 +60,7 @@ pub use parameter::Parameter;
 pub use safe::LONGEST as LONGEST_FILE;
 pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
-pub use timer::{Apicv, Timer, TimerHost};
+pub use timer::{Apicv, Timer, TimerHost, preemption_timer};
 pub use vmm::{IoThread, Vmm, VmmKind};
 
 // The examples of the README are compiled and run as tests.

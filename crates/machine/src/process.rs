@@ -2,6 +2,17 @@
 
 use crate::seam::Machine;
 
+/// A field of a `status` file in /proc, without the white space around it.
+pub fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    let mut fields = status.lines().filter_map(|line| line.split_once(':'));
+    Some(fields.find(|(key, _)| *key == name)?.1.trim())
+}
+
+/// The process of a thread; `None` if there is no such thread.
+pub fn of_thread(machine: &dyn Machine, tid: u32) -> Option<u32> {
+    field(&machine.text(&format!("/proc/{tid}/status"))?, "Tgid")?.parse().ok()
+}
+
 /// A process that is a virtual machine monitor, or may be one.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
@@ -77,4 +88,18 @@ fn threads(machine: &dyn Machine, pid: u32) -> Vec<Thread> {
 fn files(machine: &dyn Machine, pid: u32) -> Option<Vec<String>> {
     let names = machine.names(&format!("/proc/{pid}/fd")).ok()?;
     Some(names.iter().filter_map(|name| machine.target(&format!("/proc/{pid}/fd/{name}")).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn fields_of_the_status() {
+        let fake = Fake::new().file("/proc/100/status", "Name:\tvmm: a\nTgid:\t90\nPid:\t100\n");
+        assert_eq!((of_thread(&fake, 100), of_thread(&fake, 7)), (Some(90), None));
+        assert_eq!(field("Name:\tvmm: a\nTgid:\t90\n", "Name"), Some("vmm: a"));
+        assert_eq!(field("Tgid:\t90\n", "gid"), None);
+    }
 }

@@ -53,6 +53,11 @@ impl Apicv {
     }
 }
 
+/// Whether guests' timers may use the VMX preemption timer; `None` without `kvm_intel`.
+pub fn preemption_timer(machine: &dyn Machine) -> Option<bool> {
+    machine.switch(PREEMPTION_TIMER)
+}
+
 /// What a host has for the timers of any of its VMs, as far as it shows that; part of a recording of timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerHost {
@@ -74,7 +79,7 @@ impl TimerHost {
         let tickless = machine.exists(NOHZ_FULL).then(|| !crate::cpu::tickless(machine).is_empty());
         TimerHost {
             apicv: Apicv::read(machine).map(|switch| switch.on).or(kvm),
-            preemption_timer: machine.switch(PREEMPTION_TIMER).or(kvm),
+            preemption_timer: preemption_timer(machine).or(kvm),
             nohz_full: tickless,
             timer_migration: machine.switch(TIMER_MIGRATION),
         }
@@ -97,7 +102,7 @@ impl Timer {
         Timer {
             parameters,
             apicv: Apicv::read(machine),
-            preemption_timer: machine.switch(PREEMPTION_TIMER),
+            preemption_timer: preemption_timer(machine),
             posting_needs: revision.map(Revision::posting),
             nohz_full,
             isolated: cpus("/sys/devices/system/cpu/isolated"),

@@ -57,6 +57,7 @@ pub mod figure;
 pub mod histogram;
 pub mod interval;
 pub mod measurements;
+mod median;
 pub mod options;
 pub mod pool;
 pub mod random;
@@ -73,6 +74,7 @@ pub use interval::Interval;
 pub use measurements::{
     ArmName, Block, BlockStatus, ForeignLoad, Gating, MeasuredBlock, Measurements, StopReason,
 };
+pub use median::median;
 pub use options::CampaignOptions;
 pub use pool::Pool;
 pub use random::SplitMix64;

@@ -3,7 +3,7 @@
 use super::binary::StatsFile;
 use super::{Counters, Snapshot};
 use crate::detached::Detached;
-use dwell_machine::{Absent, Machine, Sysroot, Writable, holds_vm};
+use dwell_machine::{Absent, Machine, Sysroot, Writable, holds_vm, process};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -43,9 +43,7 @@ impl Directory {
     fn of(root: &Sysroot, name: String) -> Option<Directory> {
         let (tid, fd) = name.split_once('-')?;
         let (tid, fd) = (tid.parse().ok()?, fd.parse().ok()?);
-        let status = root.text(&format!("/proc/{tid}/status")).unwrap_or_default();
-        let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-        Some(Directory { id: VmId { pid: pid.unwrap_or(tid), fd }, name })
+        Some(Directory { id: VmId { pid: process::of_thread(root, tid).unwrap_or(tid), fd }, name })
     }
 }
 

@@ -12,6 +12,7 @@ use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_lab::experiment::Usage;
 use dwell_lab::host::thread::Thread;
+use dwell_machine::{Machine, Sysroot, process};
 use dwell_policy::iothread::Property;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
@@ -124,21 +125,19 @@ pub(crate) fn kernel_thread(
     thread: &IoThread,
     asked: Option<u32>,
 ) -> anyhow::Result<(u32, u32)> {
+    let machine = Sysroot::of_this_machine();
     let named = || {
         let pid = monitor.peer_pid()?;
         let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        tids.find(|tid| {
-            std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
-                .is_ok_and(|name| name.trim_end() == comm)
+        let tids = machine.numbers(&format!("/proc/{pid}/task"));
+        tids.into_iter().find(|tid| {
+            machine.text(&format!("/proc/{pid}/task/{tid}/comm")).is_some_and(|name| name == comm.trim())
         })
     };
     let tid = asked.or(thread.thread_id).or_else(named);
     let tid = tid.context("QEMU does not report the TID of this thread; give it with --thread TID")?;
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).with_context(|| {
+    let pid = process::of_thread(&machine, tid).with_context(|| {
         format!("no thread {tid} here; if QEMU is in another PID namespace, give --thread TID")
     })?;
-    let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    Ok((pid.context("/proc has no process of this thread")?, tid))
+    Ok((pid, tid))
 }

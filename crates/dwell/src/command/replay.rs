@@ -141,7 +141,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stacked = model.whose == Whose::Stacked;
     match args.format.format {
         Format::Json => output::json(&replayed)?,
-        Format::Csv => output::csv(&table(&replayed, stacked))?,
+        Format::Csv => output::csv(&table(&replayed.results, stacked))?,
         Format::Table => print(&replayed, stacked)?,
     }
     Ok(Answer::Yes)
@@ -154,14 +154,15 @@ fn rule(settings: &[Setting], poll_control: bool) -> Rule {
     }
 }
 
-fn table(costs: &Costs, stacked: bool) -> Table {
+/// A row for each policy. `exits`: as [`priced::columns`].
+pub(crate) fn table(results: &[Row], exits: bool) -> Table {
     let mut columns = vec![Column::text("policy", "policy")];
-    columns.extend(priced::columns(stacked));
+    columns.extend(priced::columns(exits));
     columns.push(Column::text("setting", "setting").below());
     let mut table = Table::new(columns);
-    for Row { policy, setting, figures } in &costs.results {
+    for Row { policy, setting, figures } in results {
         let mut cells = vec![Cell::Text(policy.clone())];
-        cells.extend(priced::cells(figures, stacked));
+        cells.extend(priced::cells(figures, exits));
         cells.push(Cell::Text(setting.to_string()));
         table.push(cells);
     }
@@ -183,7 +184,7 @@ fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
     let optimum = duration(costs.optimum_cost_ns as f64);
     output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
-    output::text(&(output::fitted(&table(costs, stacked)) + "\n"))?;
+    output::text(&(output::fitted(&table(&costs.results, stacked)) + "\n"))?;
     for note in &costs.notes {
         output::text(&output::wrapped(&format!("note: {note}")))?;
     }

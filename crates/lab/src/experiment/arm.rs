@@ -1,7 +1,6 @@
 //! Arms as text: parts joined by `+`. The first is what is tried, the others are its options and how the guest idles.
 
 use crate::idle::{Idle, ParseIdleError};
-use dwell_policy::{Nanos, ParseNanosError};
 
 /// Why a text is not an arm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,18 +13,10 @@ pub enum ParseArmError {
         /// What is known.
         forms: &'static str,
     },
-    /// A duration that cannot be read.
-    #[error("`{text}` {source}")]
-    Duration {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        source: ParseNanosError,
-    },
     /// Parts that exclude each other.
     #[error("{0}")]
     Conflict(&'static str),
-    /// What is wrong with how the guest idles, or with a policy.
+    /// What is wrong with how the guest idles, with a policy, or with a duration.
     #[error(transparent)]
     Idle(#[from] ParseIdleError),
 }
@@ -55,9 +46,4 @@ impl<'t> Parts<'t> {
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.contains(&option)
     }
-}
-
-/// A duration.
-pub(super) fn duration(text: &str) -> Result<Nanos, ParseArmError> {
-    text.parse().map_err(|source| ParseArmError::Duration { text: text.to_owned(), source })
 }

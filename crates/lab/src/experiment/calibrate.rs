@@ -118,9 +118,7 @@ impl Calibration {
     }
 
     fn median(&self, of: impl Fn(&HaltCost) -> f64) -> Option<Nanos> {
-        let mut values: Vec<f64> = self.costs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).map(|value| nanos(*value))
+        dwell_stats::median(self.costs.iter().map(of).collect()).map(nanos)
     }
 
     /// By how much a recorded idle period of this length that halted is too long: between measured lengths by linear

@@ -25,7 +25,7 @@ use dwell_recording::{Chunk, Columns, Reader, SettingValue};
 use dwell_replay::check::self_check;
 use dwell_replay::{Counts, RecordingSource, Rule};
 use dwell_stats::Bootstrap;
-use dwell_stats::{Block, BlockStatus, Figure, Interval, MeasuredBlock, Measurements, Trial, Unit};
+use dwell_stats::{Block, BlockStatus, Figure, Interval, MeasuredBlock, Measurements, Trial, Unit, median};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -153,16 +153,6 @@ impl<'m> Pairs<'m> {
             error(value(recorded, &predicted(arm, figure)), value(run, &measured(figure)), rare)
         };
         median(self.pairs.iter().map(of).collect())
-    }
-}
-
-/// The median; of an even number of values the mean of the middle two.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let at = values.len() / 2;
-    match values.len() % 2 {
-        1 => values.get(at).copied(),
-        _ => Some(f64::midpoint(*values.get(at.checked_sub(1)?)?, *values.get(at)?)),
     }
 }
 

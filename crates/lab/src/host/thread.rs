@@ -1,6 +1,6 @@
 //! Threads: on which core, how urgent, and what they used.
 
-use dwell_machine::{Machine, Sysroot, cpu};
+use dwell_machine::{Machine, Sysroot, cpu, process};
 use dwell_policy::Nanos;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, Timespec};
@@ -299,10 +299,7 @@ impl Thread {
 }
 
 fn parse_switches(status: &str) -> Option<Switches> {
-    let field = |name: &str| {
-        let mut lines = status.lines().filter_map(|line| line.split_once(':'));
-        lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
-    };
+    let field = |name: &str| process::field(status, name)?.parse().ok();
     Some(Switches {
         voluntary: field("voluntary_ctxt_switches")?,
         involuntary: field("nonvoluntary_ctxt_switches")?,

@@ -1,9 +1,8 @@
 //! Which KVM this is.
 
+use dwell_machine::{Apicv, Machine, Sysroot, preemption_timer};
 use serde::Serialize;
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
 /// What KVM is built on, as far as it decides what an experiment can show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,23 +20,20 @@ pub struct KvmKind {
 impl KvmKind {
     /// Looks at this host.
     pub fn detect() -> KvmKind {
-        KvmKind::under(Path::new("/"))
+        KvmKind::of(&Sysroot::of_this_machine())
     }
 
-    fn under(root: &Path) -> KvmKind {
-        let has = |module: &str| root.join("sys/module").join(module).exists();
-        let module = ["kvm_pvm", "kvm_intel", "kvm_amd"].into_iter().find(|module| has(module));
-        let flag = |name: &str| {
-            let path = root.join("sys/module").join(module?).join("parameters").join(name);
-            Some(matches!(fs::read_to_string(path).ok()?.trim(), "Y" | "1"))
-        };
-        let cpuinfo = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+    fn of(host: &dyn Machine) -> KvmKind {
+        let has = |module: &&str| host.exists(&format!("/sys/module/{module}"));
+        let module = ["kvm_pvm", "kvm_intel", "kvm_amd"].into_iter().find(has);
+        let vendor = module.filter(|module| *module != "kvm_pvm");
+        let cpuinfo = host.text("/proc/cpuinfo").unwrap_or_default();
         let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
         KvmKind {
             module: module.map(str::to_owned),
             nested: flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"),
-            posted_interrupts: flag("enable_apicv").or_else(|| flag("avic")),
-            preemption_timer: flag("preemption_timer"),
+            posted_interrupts: vendor.and_then(|_| Apicv::read(host)).map(|switch| switch.on),
+            preemption_timer: vendor.and_then(|_| preemption_timer(host)),
         }
     }
 }
@@ -64,22 +60,21 @@ impl fmt::Display for KvmKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_machine::fake::Fake;
 
     #[test]
     fn reads_modules_and_flags() {
-        let root = tempfile::tempdir().unwrap();
-        let parameters = root.path().join("sys/module/kvm_intel/parameters");
-        fs::create_dir_all(&parameters).unwrap();
-        fs::create_dir_all(root.path().join("proc")).unwrap();
-        fs::write(parameters.join("enable_apicv"), "Y\n").unwrap();
-        fs::write(parameters.join("preemption_timer"), "N\n").unwrap();
-        fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nflags : fpu vmx\n").unwrap();
-        let kvm_kind = KvmKind::under(root.path());
+        let vmx = "/sys/module/kvm_intel/parameters";
+        let host = Fake::new()
+            .file(&format!("{vmx}/enable_apicv"), "Y\n")
+            .file(&format!("{vmx}/preemption_timer"), "N\n")
+            .file("/proc/cpuinfo", "processor : 0\nflags : fpu vmx\n");
+        let kvm_kind = KvmKind::of(&host);
         assert_eq!(
             kvm_kind.to_string(),
             "VMX (kvm_intel), on bare metal, posted interrupts, no preemption timer"
         );
-        let nothing = KvmKind::under(Path::new("/nonexistent"));
+        let nothing = KvmKind::of(&Fake::new());
         assert_eq!(nothing.to_string(), "an unknown kind of KVM, on bare metal");
     }
 }

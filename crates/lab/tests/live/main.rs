@@ -1,7 +1,6 @@
 //! The lab's VMM and experiments on the real KVM, in one program, so that experiments do not run beside each other.
 
 mod alone;
-mod control;
 mod doorbell;
 mod timer;
 mod validate;

@@ -9,8 +9,8 @@ use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::Subject;
 use dwell_policy::param::{Setting, Unit};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit as MetricUnit};
@@ -204,33 +204,22 @@ type Labels = Vec<(&'static str, String)>;
 /// The samples of a metric.
 type Samples = Vec<(Labels, f64)>;
 
-fn counter(
+/// Encodes the samples of a counter or a gauge.
+fn metric(
     encoder: &mut DescriptorEncoder<'_>,
+    kind: MetricType,
     name: &str,
     help: &str,
     unit: Option<&MetricUnit>,
     samples: &Samples,
 ) -> fmt::Result {
-    metric(encoder.encode_descriptor(name, help, unit, MetricType::Counter)?, samples, ConstCounter::new)
-}
-
-fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    unit: Option<&MetricUnit>,
-    samples: &Samples,
-) -> fmt::Result {
-    metric(encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?, samples, ConstGauge::new)
-}
-
-fn metric<M: EncodeMetric>(
-    mut encoder: MetricEncoder<'_>,
-    samples: &Samples,
-    of: impl Fn(f64) -> M,
-) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, unit, kind)?;
     for (labels, value) in samples {
-        of(*value).encode(encoder.encode_family(labels)?)?;
+        let sample = metric.encode_family(labels)?;
+        match kind {
+            Counter => ConstCounter::new(*value).encode(sample)?,
+            _ => ConstGauge::new(*value).encode(sample)?,
+        }
     }
     Ok(())
 }
@@ -297,17 +286,25 @@ impl Collector for Published {
         let (snapshot, out) = (self.last(), &mut encoder);
         let seconds = Some(&MetricUnit::Seconds);
         let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)];
-        gauge(out, "dwell_build_info", "Version of dwell", None, &version)?;
+        metric(out, Gauge, "dwell_build_info", "Version of dwell", None, &version)?;
         let modes = snapshot.layers(|layer| {
             let of = |state: &&'static str| {
                 (vec![("mode", (*state).to_owned())], f64::from(u8::from(*state == layer.state)))
             };
             STATES.iter().map(of).collect()
         });
-        gauge(out, "dwell_mode", "1 for the mode that a layer is in", None, &modes)?;
-        gauge(out, "dwell_setting", "Parameter in force that is a time", seconds, &snapshot.settings(true))?;
-        gauge(
+        metric(out, Gauge, "dwell_mode", "1 for the mode that a layer is in", None, &modes)?;
+        metric(
             out,
+            Gauge,
+            "dwell_setting",
+            "Parameter in force that is a time",
+            seconds,
+            &snapshot.settings(true),
+        )?;
+        metric(
+            out,
+            Gauge,
             "dwell_setting_factor",
             "Parameter in force that is a factor, a shift or a switch",
             None,
@@ -321,26 +318,35 @@ impl Collector for Published {
             };
             Reason::ALL.map(of).to_vec()
         });
-        counter(
+        metric(
             out,
+            Counter,
             "dwell_changes",
             "Changes of a setting, and ends of control, by reason",
             None,
             &changes,
         )?;
         let decisions = snapshot.layer(|layer| layer.tally.decisions as f64);
-        counter(out, "dwell_decisions", "Decisions", None, &decisions)?;
-        counter(out, "dwell_writes", "Parameters written", None, &snapshot.layer(|l| l.tally.writes as f64))?;
-        let error = |layer: &OfLayer| layer.tally.model_error.map(|error| (vec![], error));
-        gauge(
+        metric(out, Counter, "dwell_decisions", "Decisions", None, &decisions)?;
+        metric(
             out,
+            Counter,
+            "dwell_writes",
+            "Parameters written",
+            None,
+            &snapshot.layer(|l| l.tally.writes as f64),
+        )?;
+        let error = |layer: &OfLayer| layer.tally.model_error.map(|error| (vec![], error));
+        metric(
+            out,
+            Gauge,
             "dwell_model_error_ratio",
             "Cost predicted of the setting in force over the cost counted, less 1, in the last period",
             None,
             &snapshot.layers(|layer| error(layer).into_iter().collect()),
         )?;
         let lost = snapshot.layer(|layer| layer.lost as f64);
-        counter(out, "dwell_observation_lost", "Trace events lost in bursts", None, &lost)?;
+        metric(out, Counter, "dwell_observation_lost", "Trace events lost in bursts", None, &lost)?;
         self.encode_process(out)
     }
 }
@@ -349,13 +355,20 @@ impl Published {
     fn encode_figures(&self, snapshot: &Snapshot, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let seconds = Some(&MetricUnit::Seconds);
         let episodes = snapshot.vms(|of| [(None, of.episodes)]);
-        counter(out, "dwell_episodes", "Times that an idler had nothing to run", None, &episodes)?;
+        metric(out, Counter, "dwell_episodes", "Times that an idler had nothing to run", None, &episodes)?;
         let polls = snapshot.vms(|of| {
             [(Some(("result", "success")), of.polls_succeeded), (Some(("result", "fail")), of.polls_failed)]
         });
-        counter(out, "dwell_polls", "Polls, by whether the wakeup came while polling", None, &polls)?;
-        counter(out, "dwell_poll", "Polling CPU", seconds, &snapshot.vms(|of| [(None, of.polled_s)]))?;
-        counter(out, "dwell_halts", "Halts", None, &snapshot.vms(|of| [(None, of.halts)]))?;
+        metric(out, Counter, "dwell_polls", "Polls, by whether the wakeup came while polling", None, &polls)?;
+        metric(
+            out,
+            Counter,
+            "dwell_poll",
+            "Polling CPU",
+            seconds,
+            &snapshot.vms(|of| [(None, of.polled_s)]),
+        )?;
+        metric(out, Counter, "dwell_halts", "Halts", None, &snapshot.vms(|of| [(None, of.halts)]))?;
         let cost = snapshot.vms(|of| {
             [
                 (Some(("of", "measured")), of.measured_s),
@@ -364,8 +377,9 @@ impl Published {
                 (Some(("of", "optimum")), of.optimum_s),
             ]
         });
-        counter(
+        metric(
             out,
+            Counter,
             "dwell_cost",
             "Polling CPU plus halts at their cost: measured, and predicted of the setting in force, of the originals \
              and of the offline optimum",
@@ -378,7 +392,7 @@ impl Published {
         let bytes = Some(&MetricUnit::Bytes);
         let seconds = Some(&MetricUnit::Seconds);
         let mut one = |name: &str, help: &str, unit, value: f64| {
-            let metric = out.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            let metric = out.encode_descriptor(name, help, unit, Gauge)?;
             ConstGauge::new(value).encode(metric)
         };
         one("process_start_time", "Start since 1970, by the clock at the start", seconds, self.begun)?;
@@ -392,8 +406,7 @@ impl Published {
         if let Some(most) = getrlimit(Resource::Nofile).current {
             one("process_max_fds", "Most open file descriptors", None, most as f64)?;
         }
-        let cpu =
-            out.encode_descriptor("process_cpu", "CPU time, user and system", seconds, MetricType::Counter)?;
+        let cpu = out.encode_descriptor("process_cpu", "CPU time, user and system", seconds, Counter)?;
         ConstCounter::new(cpu_time().as_secs_f64()).encode(cpu)
     }
 }

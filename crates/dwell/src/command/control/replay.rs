@@ -2,6 +2,7 @@
 
 use super::decisions::{ChangeWritten, Slice, fewer};
 use crate::check;
+use crate::command::replay::table;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format};
@@ -15,7 +16,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
 use dwell_replay::{Memory, Pricing, RecordingSource, Row, Rule, Source, Values, grid, replay, study};
-use dwell_report::{Cell, Column, Table, duration, percent, priced};
+use dwell_report::{Cell, Column, Table, duration, percent};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -342,20 +343,6 @@ fn changes(controlled: &Controlled) -> Table {
     table
 }
 
-fn results(controlled: &Controlled) -> Table {
-    let mut columns = vec![Column::text("policy", "policy")];
-    columns.extend(priced::columns(false));
-    columns.push(Column::text("setting", "setting").below());
-    let mut table = Table::new(columns);
-    for Row { policy, setting, figures } in &controlled.results {
-        let mut cells = vec![Cell::Text(policy.clone())];
-        cells.extend(priced::cells(figures, false));
-        cells.push(Cell::Text(setting.to_string()));
-        table.push(cells);
-    }
-    table
-}
-
 fn print(controlled: &Controlled) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!(
         "{}: {} over {}, {} layer, rule of {} {}",
@@ -381,7 +368,7 @@ fn print(controlled: &Controlled) -> anyhow::Result<()> {
         controlled.decisions,
         controlled.changes.len(),
     ))?;
-    output::text(&(output::fitted(&results(controlled)) + "\n"))?;
+    output::text(&(output::fitted(&table(&controlled.results, false)) + "\n"))?;
     let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
     output::text(&format!(
         "kept of the gain of the leader             {}\n",

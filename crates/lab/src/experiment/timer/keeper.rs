@@ -1,12 +1,12 @@
 //! What keeps the timer: its text form and its thread.
 
-use super::super::arm::{ParseArmError, Parts, duration};
+use super::super::arm::{ParseArmError, Parts};
 use super::super::service::Service;
 use super::super::{LabError, Rig, os};
 use crate::guest::timer::{KeptBy, TimerChannel};
 use crate::guest::tsc;
 use crate::host::monotonic;
-use crate::idle::{Halts, Idle};
+use crate::idle::{Halts, Idle, duration};
 use crate::vm::{Machine, Vector};
 use dwell_policy::Nanos;
 use rustix::fs::Timespec;
