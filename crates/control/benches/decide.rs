@@ -38,7 +38,7 @@ impl Counted {
 
     fn observed(&self, idler: u64, most: usize, random: &mut SplitMix64) -> Observed {
         let histograms = self.histograms();
-        Observed::new(idler, histograms.counts(), histograms.draw(most, 12_000, random))
+        Observed::drawn(idler, histograms.counts(), histograms.draw(most, 12_000, random))
     }
 }
 

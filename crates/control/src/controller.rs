@@ -2,6 +2,7 @@
 
 use crate::account::{Account, Loss};
 use crate::candidates::{Reach, candidates, permitted};
+use crate::order::Order;
 use crate::pace::{MOST_WRITES, Pace, Writes};
 use crate::pricing::{Idlers, costs, play};
 use crate::sample::{Episode, Sample};
@@ -10,8 +11,9 @@ use crate::turns::{Next, SWITCHES, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player, Rule, RuleError};
-use dwell_stats::Interval;
+use dwell_stats::{Interval, SplitMix64};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The fewest episodes to decide on.
@@ -76,14 +78,21 @@ pub struct Observed {
     /// Whether that was counted of other episodes, of as long a time before these, and without polls: halts are then compared with less
     /// precision, and polls are not.
     pub elsewhere: bool,
-    /// Some or all of them, in their order.
+    /// Whether the episodes are drawn from histograms, and have no order.
+    pub drawn: bool,
+    /// Some or all of them, in their order unless they are drawn.
     pub episodes: Vec<Episode>,
 }
 
 impl Observed {
     /// An idler of weight 1 that was watched all the time.
     pub fn new(idler: u64, counted: Counts, episodes: Vec<Episode>) -> Observed {
-        Observed { idler, weight: 1.0, share: 1.0, counted, elsewhere: false, episodes }
+        Observed { idler, weight: 1.0, share: 1.0, counted, elsewhere: false, drawn: false, episodes }
+    }
+
+    /// The same, with episodes drawn from histograms.
+    pub fn drawn(idler: u64, counted: Counts, episodes: Vec<Episode>) -> Observed {
+        Observed { drawn: true, ..Observed::new(idler, counted, episodes) }
     }
 }
 
@@ -218,6 +227,7 @@ fn fresh(setting: Setting) -> Option<Player> {
 struct Idler {
     weight: f64,
     sample: Sample,
+    order: Order,
     originals: Player,
     present: Player,
 }
@@ -261,6 +271,8 @@ pub struct Controller {
     refuted_rest_ns: u64,
     untrusted: Option<Apart>,
     seen: Vec<Seen>,
+    /// Orders the episodes that are drawn.
+    random: SplitMix64,
 }
 
 impl Controller {
@@ -285,6 +297,7 @@ impl Controller {
             refuted_rest_ns: REFUTED_NS,
             untrusted: None,
             seen: vec![],
+            random: SplitMix64::new(1),
         })
     }
 
@@ -437,16 +450,22 @@ impl Controller {
         let (halt_cost, late, setting) = (self.terms.halt_cost, self.terms.late, self.present);
         let mut period = Period::default();
         self.seen.clear();
-        for Observed { idler, weight, share, counted, elsewhere, episodes } in observed {
+        for Observed { idler, weight, share, counted, elsewhere, drawn, episodes } in observed {
             let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
             let numbers =
                 counted.episodes.max(counted.polls).max(counted.halts).max(polls_succeeded).max(exits);
             if u128::from(numbers).max(idle_ns).max(polled_ns) > u128::from(NONSENSE) {
                 continue;
             }
+            let mut random = SplitMix64::new(self.random.bits());
             let Some(known) = self.idler(*idler) else { continue };
+            let episodes: Cow<'_, [Episode]> = if *drawn {
+                known.order.arrange(episodes, counted, &known.present, late, &mut random).into()
+            } else {
+                episodes.into()
+            };
             known.weight = *weight;
-            known.sample.push(counted.episodes, episodes);
+            known.sample.push(counted.episodes, &episodes);
             period.counted += *counted;
             if episodes.is_empty() {
                 self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
@@ -455,7 +474,7 @@ impl Controller {
             let Some(mut afresh) = fresh(setting) else { continue };
             let (mut originals, mut optimum) = (Counts::default(), 0);
             let mut present = [Counts::default(); 2];
-            for episode in episodes {
+            for episode in episodes.iter() {
                 originals += play(&mut known.originals, *episode, late);
                 present[0] += play(&mut known.present, *episode, late);
                 present[1] += play(&mut afresh, *episode, late);
@@ -495,6 +514,7 @@ impl Controller {
             let first = Idler {
                 weight: 1.0,
                 sample: Sample::default(),
+                order: Order::default(),
                 originals: fresh(self.candidates[0])?,
                 present: fresh(self.present)?,
             };

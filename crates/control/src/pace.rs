@@ -10,7 +10,7 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 /// The first period \[ns\].
 const FIRST_NS: u64 = 10_000_000;
 /// The period while there is next to nothing to gain \[ns\].
-const QUIET_NS: u64 = 1_000_000_000;
+const QUIET_NS: u64 = 400_000_000;
 /// The longest period \[ns\].
 const LONGEST_NS: u64 = 10_000_000_000;
 /// What a decision may cost of the time to the next.

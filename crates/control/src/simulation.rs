@@ -2,6 +2,7 @@
 
 use crate::controller::{Change, Controller, Observed, Terms};
 use crate::draw::Histograms;
+use crate::look::{Drawn, Looks};
 use crate::pricing::play;
 use crate::sample::{Episode, Stretches};
 use dwell_policy::host::{BUCKETS, bucket};
@@ -66,6 +67,7 @@ struct Idler {
     counted: Counts,
     seen: Stretches,
     counting: Counting,
+    drawn: Drawn,
 }
 
 /// KVM's histograms since the last decision.
@@ -105,7 +107,8 @@ pub struct Simulation {
     idlers: Vec<Idler>,
     most: usize,
     /// The lengths that are drawn of an idler.
-    drawn: usize,
+    most_drawn: usize,
+    looks: Looks,
     random: SplitMix64,
     started_ns: Option<u64>,
     result: Simulated,
@@ -128,7 +131,8 @@ impl Simulation {
             observation,
             idlers: vec![],
             most: KEPT / idlers.max(1),
-            drawn: DRAWN.min(2 * DRAWN / idlers.max(1)).max(1),
+            most_drawn: DRAWN.min(2 * DRAWN / idlers.max(1)).max(1),
+            looks: Looks::new(),
             random: SplitMix64::new(1),
             started_ns: None,
             result: Simulated::default(),
@@ -148,8 +152,22 @@ impl Simulation {
                 *self.started_ns.insert(start_ns)
             }
         };
-        while self.controller.next_at_ns() <= start_ns {
-            self.decide();
+        loop {
+            let decision_ns = self.controller.next_at_ns();
+            let look_ns = match self.observation {
+                Observation::Episodes => u64::MAX,
+                Observation::Statistics => self.looks.next_ns().saturating_add(self.result.started_ns),
+            };
+            let at_ns = decision_ns.min(look_ns);
+            if at_ns > start_ns {
+                break;
+            }
+            if self.observation == Observation::Statistics {
+                self.look(at_ns);
+            }
+            if decision_ns == at_ns {
+                self.decide();
+            }
         }
         while self.idlers.len() <= idler {
             let player = |setting: Setting| Rule::Layer(setting).start_late(1);
@@ -159,6 +177,7 @@ impl Simulation {
                 counted: Counts::default(),
                 seen: Stretches::new(self.most),
                 counting: Counting::NONE,
+                drawn: Drawn::new(self.most_drawn),
             });
         }
         let late = self.terms.late;
@@ -190,6 +209,18 @@ impl Simulation {
         tenths[tenth][2] += episode.least_cost_ns(self.terms.halt_cost.get()) as f64;
     }
 
+    fn look(&mut self, now_ns: u64) {
+        let mut episodes = 0;
+        for idler in &mut self.idlers {
+            let counting = std::mem::replace(&mut idler.counting, Counting::NONE);
+            let histograms = counting.histograms();
+            episodes += histograms.episodes();
+            idler.drawn.look(&histograms, self.terms.late, &mut self.random);
+        }
+        let since_ns = now_ns.saturating_sub(self.result.started_ns);
+        self.looks.looked(since_ns, self.idlers.len(), episodes);
+    }
+
     fn decide(&mut self) {
         let now_ns = self.controller.next_at_ns();
         let observed: Vec<Observed> = match self.observation {
@@ -200,11 +231,9 @@ impl Simulation {
                 (0..).zip(&mut self.idlers).map(of).collect()
             }
             Observation::Statistics => {
-                let (drawn, late, random) = (self.drawn, self.terms.late.get(), &mut self.random);
                 let of = |(number, idler): (u64, &mut Idler)| {
-                    let counting = std::mem::replace(&mut idler.counting, Counting::NONE);
-                    let histograms = counting.histograms();
-                    Observed::new(number, histograms.counts(), histograms.draw(drawn, late, random))
+                    let (counted, drawn) = idler.drawn.take();
+                    Observed::drawn(number, counted, drawn)
                 };
                 (0..).zip(&mut self.idlers).map(of).collect()
             }

@@ -9,7 +9,7 @@ pub const LIMIT: f64 = 0.1;
 pub const PERIODS: u32 = 3;
 
 /// Differences below this share of the episodes decide nothing: a tenth of a number that is small itself.
-const SHARE: f64 = 0.02;
+pub(crate) const SHARE: f64 = 0.02;
 /// Nor do differences within so many standard deviations of what is counted.
 const DEVIATIONS: f64 = 4.0;
 

@@ -3,6 +3,8 @@
 use crate::candidates::Reach;
 use crate::controller::{Change, Controller, Observed, Terms};
 use crate::draw::Histograms;
+use crate::look::{Drawn, Looks};
+use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::RuleError;
 use dwell_stats::SplitMix64;
@@ -25,11 +27,13 @@ pub trait SetMaximum {
 /// A controller inside a VMM.
 ///
 /// The VMM adds up the statistics of its vCPUs (`KVM_GET_STATS_FD`), and calls [`VmController::step`] with what was counted since
-/// the last call when [`Controller::next_at_ns`] says so. `KVM_CAP_HALT_POLL` cannot be read or taken back: the VMM sets it to
+/// the last call when [`VmController::next_at_ns`] says so. `KVM_CAP_HALT_POLL` cannot be read or taken back: the VMM sets it to
 /// the maximum of the originals when it no longer wants control.
 pub struct VmController {
     controller: Controller,
-    terms: Terms,
+    late: Nanos,
+    looks: Looks,
+    drawn: Drawn,
     random: SplitMix64,
 }
 
@@ -40,15 +44,26 @@ impl VmController {
     /// [`RuleError`] if their rule cannot be replayed.
     pub fn new(originals: Setting, terms: Terms) -> Result<VmController, RuleError> {
         let terms = Terms { reach: Reach::Maximum, ..terms };
-        Ok(VmController { controller: Controller::new(originals, terms)?, terms, random: SplitMix64::new(1) })
+        Ok(VmController {
+            controller: Controller::new(originals, terms)?,
+            late: terms.late,
+            looks: Looks::new(),
+            drawn: Drawn::new(DRAWN),
+            random: SplitMix64::new(1),
+        })
     }
 
-    /// When to step, and what is in force.
+    /// When to step \[ns\]: to look, or to decide.
+    pub fn next_at_ns(&self) -> u64 {
+        self.controller.next_at_ns().min(self.looks.next_ns())
+    }
+
+    /// What is in force, and when it is decided next.
     pub fn controller(&mut self) -> &mut Controller {
         &mut self.controller
     }
 
-    /// Decides on what was counted, and sets the maximum; returns the change.
+    /// Looks at what was counted since the last step. If it is time to, decides and sets the maximum; returns the change.
     ///
     /// # Errors
     /// Those of [`SetMaximum`]; the setting is then taken to be what it was.
@@ -58,8 +73,13 @@ impl VmController {
         counted: &Histograms<'_>,
         vm: &mut V,
     ) -> Result<Option<Change>, V::Error> {
-        let drawn = counted.draw(DRAWN, self.terms.late.get(), &mut self.random);
-        let observed = Observed::new(0, counted.counts(), drawn);
+        self.drawn.look(counted, self.late, &mut self.random);
+        self.looks.looked(now_ns, 1, counted.episodes());
+        if now_ns < self.controller.next_at_ns() {
+            return Ok(None);
+        }
+        let (counted, drawn) = self.drawn.take();
+        let observed = Observed::drawn(0, counted, drawn);
         let Some(change) = self.controller.decide(now_ns, &[observed]) else { return Ok(None) };
         let max = change.to.get("halt_poll_ns").and_then(|max| u32::try_from(max).ok()).unwrap_or(0);
         vm.set_halt_poll_ns(max)?;
@@ -71,9 +91,9 @@ impl VmController {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::Layer;
     use dwell_policy::host::{BUCKETS, bucket};
     use dwell_policy::version::Version;
-    use dwell_policy::{Layer, Nanos};
     use std::convert::Infallible;
 
     struct Vm(Vec<u32>);

@@ -136,6 +136,8 @@ struct Layered {
     given_up: Option<String>,
     /// The setting that was advised last.
     advised: Option<Setting>,
+    /// CPU time of looks since the last decision.
+    looked: Duration,
     tally: Tally,
 }
 
@@ -364,6 +366,7 @@ impl<'a> Control<'a> {
             lease,
             given_up: None,
             advised: None,
+            looked: Duration::ZERO,
             tally,
         })
     }
@@ -446,7 +449,10 @@ impl<'a> Control<'a> {
         let now = self.now_ns();
         let next = self.layers.iter().map(|layered| match layered.given_up {
             Some(_) => GIVEN_UP,
-            None => Duration::from_nanos(layered.controller.next_at_ns().saturating_sub(now)),
+            None => {
+                let look = layered.source.next_look_ns().unwrap_or(u64::MAX);
+                Duration::from_nanos(layered.controller.next_at_ns().min(look).saturating_sub(now))
+            }
         });
         next.min().unwrap_or(LOOK_AROUND)
     }
@@ -548,12 +554,22 @@ impl<'a> Control<'a> {
 
     fn decide(&mut self) -> anyhow::Result<()> {
         for at in 0..self.layers.len() {
+            let now = self.now_ns();
             let layered = &self.layers[at];
-            let due = layered.given_up.is_none() && layered.controller.next_at_ns() <= self.now_ns();
+            let due = layered.given_up.is_none() && layered.controller.next_at_ns() <= now;
+            let look =
+                layered.given_up.is_none() && layered.source.next_look_ns().is_some_and(|next| next <= now);
+            if look && !due {
+                let before = cpu_time();
+                let layered = &mut self.layers[at];
+                layered.source.look(now)?;
+                layered.looked += cpu_time().saturating_sub(before);
+            }
             if due && !self.is_lost(at) {
                 let before = cpu_time();
                 self.decide_one(at)?;
-                let spent = cpu_time().saturating_sub(before);
+                let looked = std::mem::take(&mut self.layers[at].looked);
+                let spent = cpu_time().saturating_sub(before) + looked;
                 let layered = &mut self.layers[at];
                 layered.tally.cpu += spent;
                 layered.controller.spent(Nanos(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX)));

@@ -4,7 +4,7 @@ use super::iothread::{IothreadSource, Look, Trouble};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
-use dwell_control::{Controller, Episode, Histograms, Observed};
+use dwell_control::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use dwell_knobs::lease::Lease;
 use dwell_machine::{Machine, Sysroot};
 use dwell_policy::{Layer, Nanos};
@@ -42,8 +42,15 @@ impl Source {
         halt_cost: Nanos,
     ) -> anyhow::Result<Source> {
         if layer == Layer::Host {
-            let random = SplitMix64::new(1);
-            return Ok(Source::Host(Box::new(Host { late, reader: None, looked: None, last: None, random })));
+            return Ok(Source::Host(Box::new(Host {
+                late,
+                reader: None,
+                looked: None,
+                last: None,
+                looks: Looks::new(),
+                drawn: BTreeMap::new(),
+                random: SplitMix64::new(1),
+            })));
         }
         if cpus(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
             drop(recorder()?);
@@ -84,9 +91,25 @@ impl Source {
         now_ns: u64,
     ) -> Result<Look, Trouble> {
         match self {
-            Source::Host(host) => host.observe().map(Look::Episodes).map_err(Trouble::Other),
+            Source::Host(host) => host.observe(now_ns).map(Look::Episodes).map_err(Trouble::Other),
             Source::Guest(guest) => guest.observe(machine).map(Look::Episodes).map_err(Trouble::Other),
             Source::Iothread(thread) => thread.observe(machine, controller, lease, now_ns),
+        }
+    }
+
+    /// When to look between two decisions \[ns\], if ever.
+    pub(super) fn next_look_ns(&self) -> Option<u64> {
+        match self {
+            Source::Host(host) if !host.drawn.is_empty() => Some(host.looks.next_ns()),
+            _ => None,
+        }
+    }
+
+    /// Looks.
+    pub(super) fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        match self {
+            Source::Host(host) => host.look(now_ns),
+            Source::Guest(_) | Source::Iothread(_) => Ok(()),
         }
     }
 
@@ -105,11 +128,23 @@ pub(super) struct Host {
     reader: Option<StatsReader>,
     looked: Option<Instant>,
     last: Option<Snapshot>,
+    looks: Looks,
+    drawn: BTreeMap<VmId, Drawn>,
     random: SplitMix64,
 }
 
 impl Host {
-    fn observe(&mut self) -> anyhow::Result<Vec<Observed>> {
+    fn observe(&mut self, now_ns: u64) -> anyhow::Result<Vec<Observed>> {
+        self.look(now_ns)?;
+        let observed = self.drawn.iter_mut().map(|(id, drawn)| {
+            let (counted, episodes) = drawn.take();
+            Observed::drawn(u64::from(id.pid) << 32 | u64::from(id.fd), counted, episodes)
+        });
+        Ok(observed.collect())
+    }
+
+    /// Takes in what was counted since the last look.
+    fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AROUND) {
             self.looked = Some(Instant::now());
             self.reader = match StatsReader::new(None) {
@@ -120,22 +155,26 @@ impl Host {
         }
         let Some(reader) = &mut self.reader else {
             self.last = None;
-            return Ok(vec![]);
+            self.drawn.clear();
+            self.looks.looked(now_ns, 0, 0);
+            return Ok(());
         };
         let (now, _) = reader.snapshot();
-        let last = self.last.replace(now.clone());
-        let Some(last) = last else { return Ok(vec![]) };
+        let Some(last) = self.last.replace(now.clone()) else { return Ok(()) };
         // A VM that was not there before has counted since its start.
-        let delta = now.since(&last).vms.into_iter().filter(|(id, _)| last.vms.contains_key(id));
-        let counted: Vec<(VmId, Counters)> =
-            delta.filter(|(_, counters)| histograms(counters).is_some()).collect();
-        let most = DRAWN / counted.len().max(1);
-        let observed = counted.iter().filter_map(|(id, counters)| {
-            let histograms = histograms(counters)?;
-            let drawn = histograms.draw(most, self.late.get(), &mut self.random);
-            Some(Observed::new(u64::from(id.pid) << 32 | u64::from(id.fd), histograms.counts(), drawn))
-        });
-        Ok(observed.collect())
+        let mut delta = now.since(&last).vms;
+        delta.retain(|id, counters| last.vms.contains_key(id) && histograms(counters).is_some());
+        self.drawn.retain(|id, _| delta.contains_key(id));
+        let most = DRAWN / delta.len().max(1);
+        let mut episodes = 0u64;
+        for (id, counters) in &delta {
+            let Some(histograms) = histograms(counters) else { continue };
+            episodes = episodes.saturating_add(histograms.episodes());
+            let drawn = self.drawn.entry(*id).or_insert_with(|| Drawn::new(most));
+            drawn.look(&histograms, self.late, &mut self.random);
+        }
+        self.looks.looked(now_ns, delta.len(), episodes);
+        Ok(())
     }
 }
 

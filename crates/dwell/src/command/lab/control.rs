@@ -210,7 +210,7 @@ impl Experiment<'_> {
                 last = Some(vm.counters()?);
                 return Ok(());
             };
-            if since.get() < control.controller().next_at_ns() {
+            if since.get() < control.next_at_ns() {
                 return Ok(());
             }
             let now = vm.counters()?;

@@ -1,0 +1,224 @@
+//! What histograms leave open of the lengths that are drawn from them: their order, and where they are within a bucket.
+//!
+//! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they alternate with long ones; and whether a
+//! window covers lengths from a bucket twice as wide depends on where in it they are. What is counted tells: how many polls
+//! and halts the rule made of the lengths. So they are shifted within their buckets, and put into an order in which neighbours are alike, each to the
+//! degree under which the rule in force makes what was counted. As long as that agrees, the degrees are kept; a
+//! setting whose counts depend on neither tells nothing about them.
+
+use crate::pricing::play;
+use crate::sample::Episode;
+use crate::trust::{LIMIT, SHARE};
+use dwell_policy::Nanos;
+use dwell_replay::{Counts, Player};
+use dwell_stats::SplitMix64;
+
+/// The correlations of the ranks of neighbours that are tried; 0 is the order in which they were drawn.
+const ALIKE: [f64; 9] = [0.0, -0.9, -0.6, -0.3, 0.3, 0.6, 0.8, 0.9, 0.97];
+/// The powers that places within a bucket, from 0 to 1, are raised to: lengths become shorter above 1, and longer below.
+const SKEW: [f64; 5] = [1.0, 0.25, 0.5, 2.0, 4.0];
+
+/// Periods for which nothing is tried after all degrees were tried in vain.
+const WAITS: u32 = 7;
+
+/// What is known of one idler's lengths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    alike: f64,
+    skew: f64,
+    /// In so many periods no other degrees are tried.
+    waits: u32,
+}
+
+impl Default for Order {
+    fn default() -> Order {
+        Order { alike: 0.0, skew: 1.0, waits: 0 }
+    }
+}
+
+/// What was counted, and the rule that made it.
+struct Made<'a> {
+    counted: &'a Counts,
+    rule: &'a Player,
+    late: Nanos,
+}
+
+impl Order {
+    /// The lengths as they agree best with what `rule` has made of them.
+    pub(crate) fn arrange(
+        &mut self,
+        drawn: &[Episode],
+        counted: &Counts,
+        rule: &Player,
+        late: Nanos,
+        random: &mut SplitMix64,
+    ) -> Vec<Episode> {
+        let made = Made { counted, rule, late };
+        // The same random numbers for all degrees: only the degrees differ.
+        let begin = random.clone();
+        let mut of = |order: Order| {
+            *random = begin.clone();
+            let arranged = order.apply(drawn, random);
+            (order, made.apart(&arranged), arranged)
+        };
+        let mut best = of(*self);
+        let skewed = |order: Order| SKEW.map(|skew| Order { skew, ..order }).to_vec();
+        let alike = |order: Order| ALIKE.map(|alike| Order { alike, ..order }).to_vec();
+        for others in [&skewed as &dyn Fn(Order) -> Vec<Order>, &alike] {
+            if best.1 > 1.0 && self.waits == 0 {
+                let others = others(best.0).into_iter().map(&mut of);
+                best = others.fold(best, |best, other| if other.1 < best.1 { other } else { best });
+            }
+        }
+        // What no degree explains is not tried again at once.
+        let waits = if best.1 > 1.0 { self.waits.checked_sub(1).unwrap_or(WAITS) } else { 0 };
+        *self = Order { waits, ..best.0 };
+        best.2
+    }
+
+    fn apply(self, drawn: &[Episode], random: &mut SplitMix64) -> Vec<Episode> {
+        let mut all: Vec<Episode> = drawn.iter().map(|episode| shifted(*episode, self.skew)).collect();
+        if self.alike != 0.0 {
+            make_alike(&mut all, self.alike, random);
+        }
+        all
+    }
+}
+
+/// An episode elsewhere in its bucket.
+fn shifted(episode: Episode, skew: f64) -> Episode {
+    let Some(log) = episode.idle_ns.checked_ilog2().filter(|_| skew != 1.0) else { return episode };
+    let low = 1u64 << log;
+    let place = ((episode.idle_ns - low) as f64 / low as f64).powf(skew);
+    // Below `low`, as the place is below 1.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let above = (place * low as f64) as u64;
+    Episode { idle_ns: low + above.min(low - 1), ..episode }
+}
+
+/// Puts episodes into an order in which their ranks follow an autoregressive series.
+fn make_alike(all: &mut [Episode], alike: f64, random: &mut SplitMix64) {
+    let mut sorted = all.to_vec();
+    sorted.sort_unstable_by_key(|episode| (episode.idle_ns, episode.alone_ns));
+    let fresh = (1.0 - alike * alike).sqrt();
+    // Near enough to normal: only the ranks matter.
+    let mut normal = || (0..4).map(|_| random.below(1 << 20) as f64).sum::<f64>() / f64::from(1 << 20) - 2.0;
+    let mut last = normal();
+    let series = (0..all.len()).map(|place| {
+        last = alike * last + fresh * normal();
+        (last, place)
+    });
+    let mut places: Vec<(f64, usize)> = series.collect();
+    places.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    for ((_, place), episode) in places.into_iter().zip(sorted) {
+        all[place] = episode;
+    }
+}
+
+impl Made<'_> {
+    /// How far what the rule makes of the episodes is from what was counted: 1 is half of what ends trust.
+    fn apart(&self, episodes: &[Episode]) -> f64 {
+        let mut rule = self.rule.clone();
+        let made: Counts = episodes.iter().map(|episode| play(&mut rule, *episode, self.late)).sum();
+        let all = self.counted.episodes as f64;
+        let scale = all / episodes.len().max(1) as f64;
+        let far = |made: u64, counted: u64| {
+            let limit = (LIMIT * counted as f64).max(SHARE * all);
+            (scale * made as f64 - counted as f64).abs() / (limit / 2.0).max(1.0)
+        };
+        far(made.polls, self.counted.polls).max(far(made.halts, self.counted.halts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draw::Histograms;
+    use dwell_policy::Layer;
+    use dwell_policy::host::{BUCKETS, bucket};
+    use dwell_policy::param::Setting;
+    use dwell_policy::version::Version;
+    use dwell_replay::Rule;
+    use proptest::prelude::*;
+
+    /// Polls for 50 us after an episode that was no longer.
+    fn after_short() -> Player {
+        let mut setting = Setting::defaults(Layer::Host, Version::new(6, 18));
+        for (name, value) in
+            [("halt_poll_ns", 50_000), ("halt_poll_ns_grow_start", 50_000), ("halt_poll_ns_shrink", 0)]
+        {
+            setting.set(name, value).unwrap();
+        }
+        Rule::Layer(setting).start_late(1).unwrap()
+    }
+
+    /// What the rule makes of these lengths, and what is drawn from the histograms that KVM would have of it.
+    fn drawn(lengths: &[u64]) -> (Counts, Vec<Episode>) {
+        let mut rule = after_short();
+        let [mut success, mut fail, mut wait] = [[0u64; BUCKETS]; 3];
+        let (mut success_ns, mut fail_ns) = (0, 0);
+        for idle_ns in lengths {
+            let did = play(&mut rule, Episode::of(*idle_ns), Nanos::ZERO);
+            let polled = u64::try_from(did.polled_ns).unwrap();
+            match (did.polls, did.halts) {
+                (1, 0) => (success[bucket(polled)] += 1, success_ns += polled).0,
+                (polls, _) => {
+                    fail[bucket(polled)] += polls;
+                    fail_ns += polled;
+                    wait[bucket(idle_ns - polled)] += 1;
+                }
+            }
+        }
+        let histograms = Histograms { success: &success, fail: &fail, wait: &wait, success_ns, fail_ns };
+        (histograms.counts(), histograms.draw(1024, 0, &mut SplitMix64::new(3)))
+    }
+
+    fn arranged(lengths: &[u64]) -> (Order, f64, f64) {
+        let (counted, drawn) = drawn(lengths);
+        let rule = after_short();
+        let made = Made { counted: &counted, rule: &rule, late: Nanos::ZERO };
+        let mut order = Order::default();
+        let after = order.arrange(&drawn, &counted, &rule, Nanos::ZERO, &mut SplitMix64::new(5));
+        (order, made.apart(&drawn), made.apart(&after))
+    }
+
+    #[test]
+    fn runs_are_told_from_what_was_counted() {
+        let runs: Vec<u64> = (0..2_000).map(|n| if n / 50 % 2 == 0 { 9_000 } else { 140_000 }).collect();
+        let (order, before, after) = arranged(&runs);
+        assert!(order.alike >= 0.8 && before > 2.0 && after < 2.0, "{order:?} {before} {after}");
+    }
+
+    #[test]
+    fn places_within_a_bucket_are_told_from_what_was_counted() {
+        // 32.8 to 65.5 us are one bucket, of which the window covers half; all of these lengths are in that half.
+        let mut random = SplitMix64::new(1);
+        let short: Vec<u64> = (0..4_000)
+            .map(|n| if n / 400 % 2 == 0 { 34_000 + random.below(4_000) } else { 300_000 })
+            .collect();
+        let (order, before, after) = arranged(&short);
+        assert!(order.skew > 1.0 && before > 4.0 && after < before / 3.0, "{order:?} {before} {after}");
+    }
+
+    proptest! {
+        /// Whatever was counted, no length leaves its bucket, and none is lost.
+        #[test]
+        fn lengths_stay_in_their_buckets(
+            lengths in prop::collection::vec(0u64.., 0..300),
+            (polls, halts) in (0u64..400, 0u64..400),
+            seed in any::<u64>(),
+        ) {
+            let drawn: Vec<Episode> = lengths.iter().copied().map(Episode::of).collect();
+            let counted = Counts { episodes: lengths.len() as u64, polls, halts, ..Counts::default() };
+            let mut order = Order::default();
+            let after =
+                order.arrange(&drawn, &counted, &after_short(), Nanos(1_000), &mut SplitMix64::new(seed));
+            let buckets = |all: &[Episode]| {
+                let mut of: Vec<_> = all.iter().map(|episode| episode.idle_ns.checked_ilog2()).collect();
+                of.sort_unstable();
+                of
+            };
+            prop_assert_eq!(buckets(&drawn), buckets(&after));
+        }
+    }
+}
