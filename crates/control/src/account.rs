@@ -1,23 +1,50 @@
-//! What control cost, against what the originals would have cost.
+//! What control cost in the last 10 s, against what the originals would have cost.
+//!
+//! # The idea
+//! A loss is seen when the period is over in which it was made. So what 10 s may cost is held like this: every stretch of whole periods
+//! that ends now, of 10 s at most, is to cost no more than [`BOOKED`] times what the originals would have cost in it and
+//! [`ALLOWED`] of what they cost in the last 10 s. If they go on costing as much, both together are 1.02 times their cost. The stretch
+//! that is furthest above is the *excess*: gains after a loss are set against it, gains before it are not, as 10 s that begin
+//! with the loss do not have them.
+//!
+//! Where a period ends with more, the originals are in force for 100 ms, then 1, 2, 4 … 64 s after further losses. After such a rest the
+//! next setting is on *probation* while the excess is too great: periods are as short as the first, and one that loses
+//! ends it. So of 10 s one usual period, and no more than [`MOST_TRIALS`] short ones, lose more than is allowed.
 
-/// What control may cost of the originals' cost before it counts as a loss.
+use std::collections::VecDeque;
+
+/// What control may cost of the originals' cost.
 pub(crate) const TOLERANCE: f64 = 1.02;
-/// A loss of so many seconds' worth of the originals' cost ends control for a while.
-const MOST_OWED_S: f64 = 0.25;
-/// A gain is remembered up to so many seconds' worth: later losses are set against it.
-const MOST_SAVED_S: f64 = 0.5;
-/// How long the originals are in force after a loss \[ns\]: twice as long after each, until a gain of [`MOST_SAVED_S`].
-const SHORTEST_NS: u64 = 1_000_000_000;
+/// What is booked against it: the rest of [`TOLERANCE`] is for [`ALLOWED`].
+const BOOKED: f64 = 1.01;
+/// The excess that is allowed, as a share of the originals' cost of the last [`WINDOW_NS`].
+pub(crate) const ALLOWED: f64 = 0.01;
+/// What is remembered \[ns\].
+pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
+/// How long the originals are in force after the first loss, after the second, and at most \[ns\]; from the second on twice as long
+/// after each, until there is no excess.
+const FIRST_NS: u64 = 100_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 64_000_000_000;
-/// The weight of a period in the mean rate of the originals' cost.
-const WEIGHT: f64 = 0.25;
+/// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s. The next comes after 8 s more.
+#[cfg(test)]
+pub(crate) const MOST_TRIALS: usize = 4;
+
+/// A period that is over.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    end_ns: u64,
+    originals_ns: f64,
+    /// What was paid less [`BOOKED`] times the originals' cost \[ns\].
+    over_ns: f64,
+}
 
 /// The running account.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    owed_ns: f64,
-    /// The originals' cost \[ns/s\], a moving mean; `None` before the first period.
-    rate: Option<f64>,
+    entries: VecDeque<Entry>,
+    excess_ns: f64,
+    allowed_ns: f64,
     rest_ns: u64,
     resting_until_ns: u64,
 }
@@ -25,47 +52,64 @@ pub(crate) struct Account {
 /// A loss that ends control for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Loss {
-    /// By how much \[ns\].
-    pub(crate) owed_ns: f64,
-    /// The originals' cost \[ns/s\].
-    pub(crate) rate: f64,
+    /// The excess \[ns\].
+    pub(crate) excess_ns: f64,
+    /// What the originals cost in the last 10 s \[ns\].
+    pub(crate) originals_ns: f64,
     /// How long the originals are in force \[ns\].
     pub(crate) rest_ns: u64,
 }
 
 impl Account {
     pub(crate) fn new() -> Account {
-        Account { owed_ns: 0.0, rate: None, rest_ns: SHORTEST_NS, resting_until_ns: 0 }
+        Account {
+            entries: VecDeque::new(),
+            excess_ns: 0.0,
+            allowed_ns: 0.0,
+            rest_ns: FIRST_NS,
+            resting_until_ns: 0,
+        }
     }
 
-    /// Books a period of `span_ns` that cost `counted_ns` and would have cost `originals_ns`; `controlled` is whether another
-    /// setting than the originals was in force. A loss that is too great is returned, and the account begins anew.
+    /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is whether another setting than
+    /// the originals was in force. A loss that is too great is returned.
     pub(crate) fn book(
         &mut self,
         now_ns: u64,
-        span_ns: u64,
-        counted_ns: f64,
+        paid_ns: f64,
         originals_ns: f64,
         controlled: bool,
     ) -> Option<Loss> {
-        let here = originals_ns * 1e9 / span_ns.max(1) as f64;
-        let rate = self.rate.map_or(here, |rate| rate + WEIGHT * (here - rate));
-        self.rate = Some(rate);
-        if !controlled {
+        // What the originals cost is known where they are in force, and need not be predicted.
+        let originals_ns = if controlled { originals_ns } else { paid_ns };
+        let over_ns = paid_ns - BOOKED * originals_ns;
+        self.entries.push_back(Entry { end_ns: now_ns, originals_ns, over_ns });
+        // One that began before the 10 s and ended in them counts as well.
+        while self.entries.front().is_some_and(|entry| now_ns.saturating_sub(entry.end_ns) >= WINDOW_NS) {
+            self.entries.pop_front();
+        }
+        let latest_first = self.entries.iter().rev();
+        (self.excess_ns, _) = latest_first.fold((0.0f64, 0.0), |(most, sum), entry| {
+            let sum = sum + entry.over_ns;
+            (most.max(sum), sum)
+        });
+        let all_ns: f64 = self.entries.iter().map(|entry| entry.originals_ns).sum();
+        self.allowed_ns = ALLOWED * all_ns;
+        if self.excess_ns <= 0.0 {
+            self.rest_ns = FIRST_NS;
+        }
+        if !controlled || over_ns <= 0.0 || !self.is_exceeded() {
             return None;
         }
-        self.owed_ns = (self.owed_ns + counted_ns - TOLERANCE * originals_ns).max(-MOST_SAVED_S * rate);
-        if self.owed_ns <= -MOST_SAVED_S * rate {
-            self.rest_ns = SHORTEST_NS;
-        }
-        if self.owed_ns <= MOST_OWED_S * rate {
-            return None;
-        }
-        let loss = Loss { owed_ns: self.owed_ns, rate, rest_ns: self.rest_ns };
-        self.owed_ns = 0.0;
+        let loss = Loss { excess_ns: self.excess_ns, originals_ns: all_ns, rest_ns: self.rest_ns };
         self.resting_until_ns = now_ns.saturating_add(self.rest_ns);
-        self.rest_ns = (self.rest_ns * 2).min(LONGEST_NS);
+        self.rest_ns = self.rest_ns.saturating_mul(2).clamp(SECOND_NS, LONGEST_NS);
         Some(loss)
+    }
+
+    /// Whether there is more excess than is allowed: a setting other than the originals is on probation then.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.excess_ns > self.allowed_ns
     }
 
     /// The originals have to stay in force for so long.
@@ -78,9 +122,9 @@ impl Account {
         now_ns < self.resting_until_ns
     }
 
-    /// What is owed \[ns\]; negative is saved.
+    /// What the last 10 s cost more than [`BOOKED`] times the originals \[ns\]; negative is saved.
     pub(crate) fn owed_ns(&self) -> f64 {
-        self.owed_ns
+        self.entries.iter().map(|entry| entry.over_ns).sum()
     }
 }
 
@@ -90,32 +134,67 @@ mod tests {
 
     const PERIOD: u64 = 100_000_000;
 
-    #[test]
-    fn each_loss_makes_a_longer_rest_and_a_gain_a_short_one_again() {
-        let mut account = Account::new();
-        let (mut now, mut rests) = (0, vec![]);
-        let mut book = |account: &mut Account, counted: f64, controlled: bool| {
-            now += PERIOD;
-            let loss = account.book(now, PERIOD, counted, 1e6, controlled);
-            loss.map(|loss| loss.rest_ns / 1_000_000_000)
-        };
-        for _ in 0..400 {
-            rests.extend(book(&mut account, 2e6, true));
+    /// Books periods of 100 ms, in which the originals would have cost 1 ms.
+    struct Booked {
+        account: Account,
+        now_ns: u64,
+    }
+
+    impl Booked {
+        fn new() -> Booked {
+            Booked { account: Account::new(), now_ns: 0 }
         }
-        assert_eq!(rests[..8], [1, 2, 4, 8, 16, 32, 64, 64]);
-        // 0.25 s at 10 ms of cost a second are owed after three periods that cost 0.98 ms too much.
-        assert_eq!(rests.len(), 400 / 3);
-        for _ in 0..10 {
-            assert_eq!(book(&mut account, 0.2e6, true), None);
+
+        /// The length of the rest after so many of them \[s\], if there is one.
+        fn cost(&mut self, number: u64, paid_ns: f64, controlled: bool) -> Vec<f64> {
+            let mut one = || {
+                self.now_ns += PERIOD;
+                self.account.book(self.now_ns, paid_ns, 1e6, controlled)
+            };
+            (0..number).filter_map(|_| one()).map(|loss| loss.rest_ns as f64 / 1e9).collect()
         }
-        rests = (0..20).filter_map(|_| book(&mut account, 2e6, true)).collect();
-        assert_eq!(rests[0], 1);
     }
 
     #[test]
-    fn the_originals_owe_themselves_nothing() {
-        let mut account = Account::new();
-        assert!((0..100).all(|n| account.book(n, PERIOD, 9e6, 1e6, false).is_none()));
-        assert_eq!(account.owed_ns(), 0.0);
+    fn a_hundredth_of_ten_seconds_may_be_lost() {
+        let mut one = Booked::new();
+        assert!(one.cost(100, 1e6, false).is_empty());
+        // 1 % of 100 periods are 1 ms; a period that costs 1.5 ms loses 0.49 ms.
+        assert!(one.cost(2, 1.5e6, true).is_empty());
+        assert!(!one.account.is_exceeded());
+        assert_eq!(one.cost(1, 1.5e6, true), [0.1]);
+        assert!(one.account.is_exceeded() && one.account.rests(one.now_ns + 99_999_999));
+        assert!(!one.account.rests(one.now_ns + 100_000_000));
+    }
+
+    #[test]
+    fn each_loss_makes_a_longer_rest_until_it_is_made_good() {
+        let mut one = Booked::new();
+        one.cost(100, 1e6, false);
+        let rests: Vec<f64> = (0..9).flat_map(|_| one.cost(1, 9e6, true)).collect();
+        assert_eq!(rests, [0.1, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0]);
+        // What was lost is 9 times 7.99 ms; a gain makes 0.91 ms of it good in a period.
+        assert!(one.cost(80, 0.1e6, true).is_empty());
+        assert!(!one.account.is_exceeded());
+        assert_eq!(one.cost(1, 9e6, true), [0.1]);
+    }
+
+    #[test]
+    fn a_gain_before_a_loss_does_not_count_and_a_loss_is_forgotten_after_ten_seconds() {
+        let mut one = Booked::new();
+        assert!(one.cost(100, 0.1e6, true).is_empty());
+        assert_eq!(one.cost(1, 9e6, true), [0.1]);
+        // The originals themselves cost 1 % less than is booked.
+        assert!(one.cost(99, 1e6, false).is_empty());
+        assert!(one.account.is_exceeded());
+        one.cost(1, 1e6, false);
+        assert!(!one.account.is_exceeded());
+    }
+
+    #[test]
+    fn the_originals_lose_nothing() {
+        let mut one = Booked::new();
+        assert!(one.cost(100, 9e6, false).is_empty());
+        assert!(one.account.owed_ns() < 0.0 && !one.account.is_exceeded());
     }
 }

@@ -139,10 +139,10 @@ pub enum Cause {
     },
     /// Control has cost more than the originals would have: these are in force for a while.
     Loss {
-        /// By how much more than 1.02 times their cost \[ns\].
-        owed_ns: f64,
-        /// What the originals cost \[ns/s\].
-        originals_ns_per_s: f64,
+        /// By how much more than 1.01 times their cost, since that was last so within 10 s \[ns\].
+        excess_ns: f64,
+        /// What the originals cost in the last 10 s \[ns\].
+        originals_ns: f64,
         /// How long they stay in force \[ns\].
         rest_ns: u64,
     },
@@ -210,7 +210,7 @@ pub struct Measured {
 pub struct Status {
     /// The setting in force.
     pub present: Setting,
-    /// What control cost more than 1.02 times the originals \[ns\]; negative is saved.
+    /// What control cost in the last 10 s more than 1.01 times the originals \[ns\]; negative is saved.
     pub owed_ns: f64,
     /// Whether the originals are in force for a while after a loss.
     pub rests: bool,
@@ -236,12 +236,10 @@ struct Idler {
 #[derive(Default)]
 struct Period {
     counted: Counts,
-    /// The counted cost of the idlers of which episodes are known \[ns\], by weight.
-    cost_ns: f64,
-    /// What the originals would have cost them \[ns\], by weight.
-    originals_ns: f64,
-    /// What was counted, by weight, had all of the time been watched \[ns\].
+    /// The counted cost of the idlers of which episodes are known, by weight, had all of the time been watched \[ns\].
     paid_ns: f64,
+    /// What the originals would have cost them \[ns\].
+    originals_ns: f64,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     cpu_ns: f64,
     gain_ns: f64,
@@ -356,7 +354,8 @@ impl Controller {
         self.decided_ns = now_ns;
         let period = self.take_in(observed);
         let (cause, quiet) = self.judge(now_ns, span_ns, &period);
-        self.pace.decided(now_ns, quiet);
+        let on_probation = self.present != self.candidates[0] && self.account.is_exceeded();
+        self.pace.decided(now_ns, quiet, on_probation);
         let (to, cause) = match (cause, self.turns.is_some()) {
             // Trust or the account end a comparison.
             (Some(cause), _) => {
@@ -371,7 +370,7 @@ impl Controller {
 
     /// Nothing was observed that could decide: the next decision comes later.
     pub fn postpone(&mut self, now_ns: u64, quiet: bool) {
-        self.pace.decided(now_ns, quiet);
+        self.pace.decided(now_ns, quiet, false);
     }
 
     /// Writes of the observer's own, which count as the controller's: whether so many are possible now, and the way back to the originals
@@ -483,11 +482,10 @@ impl Controller {
             period.elsewhere |= elsewhere;
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
-            period.cost_ns += weight * cost_ns;
             period.cpu_ns += cost_ns / share;
             period.paid_ns += weight * cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
-            period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64;
+            period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64 / share;
             for (predicted, present) in period.predicted.iter_mut().zip(present) {
                 if !elsewhere {
                     predicted[0] += scale * present.polls as f64;
@@ -530,6 +528,7 @@ impl Controller {
         }
         let originals = self.candidates[0];
         let controlled = self.present != originals;
+        let loss = self.account.book(now_ns, period.paid_ns, period.originals_ns, controlled);
         if period.counted.episodes >= FEWEST as u64
             && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.elsewhere)
         {
@@ -537,9 +536,8 @@ impl Controller {
             let episodes = period.counted.episodes;
             return (Some((originals, Cause::Untrusted { apart, episodes })), true);
         }
-        let loss = self.account.book(now_ns, span_ns, period.cost_ns, period.originals_ns, controlled);
-        if let Some(Loss { owed_ns, rate, rest_ns }) = loss {
-            let cause = Cause::Loss { owed_ns, originals_ns_per_s: rate, rest_ns };
+        if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {
+            let cause = Cause::Loss { excess_ns, originals_ns, rest_ns };
             return (Some((originals, cause)), false);
         }
         if self.turns.is_some() {
@@ -560,6 +558,10 @@ impl Controller {
         self.idlers.values_mut().for_each(|idler| idler.sample.grow_old());
         if !self.is_to_be_verified(now_ns) {
             return (chosen, quiet);
+        }
+        // Turns have no short periods, which a setting on probation has.
+        if self.account.is_exceeded() {
+            return (None, quiet);
         }
         match (controlled, chosen) {
             // The turns begin with the originals, which are in force: `decide` takes the first part of them for settling.
@@ -749,8 +751,8 @@ mod tests {
         let seen = period(&mut one, 3_000, 1_000);
         let back = controller.decide(100_000_000, &[seen]).unwrap();
         assert_eq!(back.to, controller.originals());
-        let Cause::Loss { owed_ns, rest_ns: 1_000_000_000, .. } = back.cause else { panic!("{back:?}") };
-        assert!(owed_ns > 50e6, "{owed_ns}");
+        let Cause::Loss { excess_ns, rest_ns: 100_000_000, .. } = back.cause else { panic!("{back:?}") };
+        assert!(excess_ns > 50e6, "{excess_ns}");
     }
 
     /// A machine for so long, on which `load` has episodes of one length so often a second, by the setting in force.

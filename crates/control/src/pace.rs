@@ -8,7 +8,7 @@ pub const MOST_WRITES: usize = 60;
 pub const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The first period \[ns\].
-const FIRST_NS: u64 = 10_000_000;
+pub(crate) const FIRST_NS: u64 = 10_000_000;
 /// The period while there is next to nothing to gain \[ns\].
 const QUIET_NS: u64 = 400_000_000;
 /// The longest period \[ns\].
@@ -50,9 +50,10 @@ impl Pace {
         self.next_ns
     }
 
-    /// A decision was made; `quiet`: there is next to nothing to gain.
-    pub(crate) fn decided(&mut self, now_ns: u64, quiet: bool) {
-        self.step_ns = (self.step_ns * 2).min(self.period_ns);
+    /// A decision was made; `quiet`: there is next to nothing to gain. On probation periods stay as short as the first.
+    pub(crate) fn decided(&mut self, now_ns: u64, quiet: bool, on_probation: bool) {
+        let longer = if on_probation { FIRST_NS } else { self.step_ns * 2 };
+        self.step_ns = longer.min(self.period_ns);
         let wait = if quiet { QUIET_NS.max(self.period_ns) } else { self.step_ns };
         self.next_ns = now_ns.saturating_add(self.affordable(wait));
     }
@@ -104,11 +105,11 @@ mod tests {
         for _ in 0..7 {
             let now = pace.next_ns();
             times.push(now / 1_000_000);
-            pace.decided(now, false);
+            pace.decided(now, false, false);
         }
         assert_eq!(times, [10, 30, 70, 150, 250, 350, 450]);
         let now = pace.next_ns();
-        pace.decided(now, true);
+        pace.decided(now, true, false);
         assert_eq!(pace.next_ns() - now, QUIET_NS);
     }
 
@@ -116,7 +117,7 @@ mod tests {
     fn costly_decisions_come_seldom() {
         let mut pace = Pace::new(100_000_000);
         (0..100).for_each(|_| pace.spent(2_000_000));
-        pace.decided(0, false);
+        pace.decided(0, false, false);
         // 2 ms are 0.5 % of 400 ms.
         assert!((399_000_000..=400_000_000).contains(&pace.next_ns()), "{}", pace.next_ns());
     }

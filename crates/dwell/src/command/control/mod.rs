@@ -35,8 +35,9 @@ use std::path::PathBuf;
 /// Decides every 100 ms at most. About 130 settings are replayed over a sample of the last episodes; the one that costs
 /// least is taken if it saves a sixteenth of the present cost, on each half of the sample. The setting in force is
 /// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, control
-/// ends. When control has cost more than 1.02 times what the originals would have cost, plus 0.25 s of CPU time, the
-/// originals are in force for 1 s; the next time for 2 s, and so on up to 64 s. There are at most 60 writes a minute. With `verify` in the configuration, a setting that replaces
+/// ends. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their cost of the
+/// last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s and so on up to 64 s. There are
+/// at most 60 writes a minute. With `verify` in the configuration, a setting that replaces
 /// the originals is compared with them in turns of 100 ms first.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value

@@ -24,11 +24,11 @@ pub(super) fn why(cause: &Cause) -> String {
             duration(originals_ns),
             duration(optimum_ns),
         ),
-        Cause::Loss { owed_ns, originals_ns_per_s, rest_ns } => format!(
-            "the originals for {}: control has cost {} more than 1.02 times their cost of {}/s",
+        Cause::Loss { excess_ns, originals_ns, rest_ns } => format!(
+            "the originals for {}: control has cost {} more than 1.01 times their cost, which was {} in 10 s",
             duration(rest_ns as f64),
-            duration(owed_ns),
-            duration(originals_ns_per_s),
+            duration(excess_ns),
+            duration(originals_ns),
         ),
         Cause::Turn => "a turn of a comparison with the originals".to_owned(),
         Cause::Verified(measured) => format!("verified in turns: {}", in_turns(&measured)),
