@@ -510,16 +510,15 @@ mod tests {
     /// From 0.5 s after a change of load on, control costs as little as the best setting for the new load would.
     #[test]
     fn a_change_of_load_is_followed_within_half_a_second() {
-        for layer in [Layer::Host, Layer::Guest] {
+        use Observation::{Episodes, Statistics};
+        for (layer, observation) in
+            [(Layer::Host, Episodes), (Layer::Host, Statistics), (Layer::Guest, Episodes)]
+        {
             for [before, after] in
                 [[12_000, 150_000], [150_000, 12_000], [2_000, 60_000], [60_000, 2_000], [30_000, 400_000]]
             {
-                let (simulated, controller) = run(
-                    layer,
-                    Observation::Episodes,
-                    &flips([before, after], [3_000_000_000; 2].into_iter()),
-                    1,
-                );
+                let (simulated, controller) =
+                    run(layer, observation, &flips([before, after], [3_000_000_000; 2].into_iter()), 1);
                 let sum = |tenths: &[[f64; 3]], of: usize| tenths.iter().map(|tenth| tenth[of]).sum::<f64>();
                 let [from, to] = [35, 59];
                 let controlled = sum(&simulated.tenths_ns[from..to], 0);
@@ -541,7 +540,10 @@ mod tests {
                 };
                 let best = controller.candidates().iter().map(share).fold(f64::INFINITY, f64::min);
                 let share = controlled / originals;
-                assert!(share <= 1.02 * best, "{layer:?} from {before} to {after} ns: {share}, best {best}");
+                assert!(
+                    share <= 1.02 * best,
+                    "{layer:?}, {observation:?} from {before} to {after} ns: {share}, best {best}"
+                );
             }
         }
     }
