@@ -582,6 +582,11 @@ impl Controller {
         let first = settings.len();
         settings.extend(self.candidates.iter().skip(1).filter(|setting| **setting != self.present));
         let halves = self.halves();
+        let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
+        // More are known, but too old.
+        if episodes < FEWEST {
+            return None;
+        }
         let costs = costs(&settings, first, &halves, self.terms.halt_cost, self.terms.late).ok()?;
         let (originals, present) = (costs[0]?, costs[1]?);
         let total = |[a, b]: [f64; 2]| a + b;
@@ -592,7 +597,6 @@ impl Controller {
         if !worth_it {
             return None;
         }
-        let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
         let halt_cost = self.terms.halt_cost.get();
         let optimum: u64 =
             halves.iter().flatten().flatten().map(|episode| episode.least_cost_ns(halt_cost)).sum();

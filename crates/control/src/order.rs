@@ -2,7 +2,7 @@
 //!
 //! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they alternate with long ones; and whether a
 //! window covers lengths from a bucket twice as wide depends on where in it they are. What is counted tells: how many polls
-//! and halts the rule made of the lengths. So they are shifted within their buckets, and put into an order in which neighbours are alike, each to the
+//! and halts the rule made of the lengths, and how long it polled. So they are shifted within their buckets, and put into an order in which neighbours are alike, each to the
 //! degree under which the rule in force makes what was counted. As long as that agrees, the degrees are kept; a
 //! setting whose counts depend on neither tells nothing about them.
 
@@ -18,7 +18,7 @@ const ALIKE: [f64; 9] = [0.0, -0.9, -0.6, -0.3, 0.3, 0.6, 0.8, 0.9, 0.97];
 /// The powers that places within a bucket, from 0 to 1, are raised to: lengths become shorter above 1, and longer below.
 const SKEW: [f64; 5] = [1.0, 0.25, 0.5, 2.0, 4.0];
 
-/// Periods for which nothing is tried after all degrees were tried in vain.
+/// Periods for which less is tried after all degrees were tried in vain.
 const WAITS: u32 = 7;
 
 /// What is known of one idler's lengths.
@@ -26,7 +26,7 @@ const WAITS: u32 = 7;
 pub(crate) struct Order {
     alike: f64,
     skew: f64,
-    /// In so many periods no other degrees are tried.
+    /// For so many periods other degrees are tried only where these would end trust.
     waits: u32,
 }
 
@@ -65,7 +65,8 @@ impl Order {
         let skewed = |order: Order| SKEW.map(|skew| Order { skew, ..order }).to_vec();
         let alike = |order: Order| ALIKE.map(|alike| Order { alike, ..order }).to_vec();
         for others in [&skewed as &dyn Fn(Order) -> Vec<Order>, &alike] {
-            if best.1 > 1.0 && self.waits == 0 {
+            // What would end trust is not left as it is.
+            if best.1 > if self.waits == 0 { 1.0 } else { 2.0 } {
                 let others = others(best.0).into_iter().map(&mut of);
                 best = others.fold(best, |best, other| if other.1 < best.1 { other } else { best });
             }
@@ -122,11 +123,15 @@ impl Made<'_> {
         let made: Counts = episodes.iter().map(|episode| play(&mut rule, *episode, self.late)).sum();
         let all = self.counted.episodes as f64;
         let scale = all / episodes.len().max(1) as f64;
-        let far = |made: u64, counted: u64| {
-            let limit = (LIMIT * counted as f64).max(SHARE * all);
-            (scale * made as f64 - counted as f64).abs() / (limit / 2.0).max(1.0)
+        let far = |made: f64, counted: f64, of: f64| {
+            let limit = (LIMIT * counted).max(SHARE * of);
+            (scale * made - counted).abs() / (limit / 2.0).max(1.0)
         };
-        far(made.polls, self.counted.polls).max(far(made.halts, self.counted.halts))
+        let polls = far(made.polls as f64, self.counted.polls as f64, all);
+        let halts = far(made.halts as f64, self.counted.halts as f64, all);
+        // Trust does not look at it; but lengths that are polled for are told by it.
+        let polled = far(made.polled_ns as f64, self.counted.polled_ns as f64, 0.0);
+        polls.max(halts).max(polled)
     }
 }
 
@@ -184,7 +189,13 @@ mod tests {
 
     #[test]
     fn runs_are_told_from_what_was_counted() {
-        let runs: Vec<u64> = (0..2_000).map(|n| if n / 50 % 2 == 0 { 9_000 } else { 140_000 }).collect();
+        let mut random = SplitMix64::new(1);
+        let runs: Vec<u64> =
+            (0..2_000)
+                .map(|n| {
+                    if n / 50 % 2 == 0 { 8_192 + random.below(8_192) } else { 150_000 + random.below(90_000) }
+                })
+                .collect();
         let (order, before, after) = arranged(&runs);
         assert!(order.alike >= 0.8 && before > 2.0 && after < 2.0, "{order:?} {before} {after}");
     }
