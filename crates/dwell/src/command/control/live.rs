@@ -562,7 +562,8 @@ impl<'a> Control<'a> {
             if look && !due {
                 let before = cpu_time();
                 let layered = &mut self.layers[at];
-                layered.source.look(now)?;
+                // A decision meets the same trouble.
+                let _ = layered.source.look(now);
                 layered.looked += cpu_time().saturating_sub(before);
             }
             if due && !self.is_lost(at) {
@@ -572,7 +573,8 @@ impl<'a> Control<'a> {
                 let spent = cpu_time().saturating_sub(before) + looked;
                 let layered = &mut self.layers[at];
                 layered.tally.cpu += spent;
-                layered.controller.spent(Nanos(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX)));
+                let decided = spent.saturating_sub(layered.source.take_searched());
+                layered.controller.spent(Nanos(u64::try_from(decided.as_nanos()).unwrap_or(u64::MAX)));
             }
         }
         Ok(())

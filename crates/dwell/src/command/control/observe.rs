@@ -1,6 +1,7 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::iothread::{IothreadSource, Look, Trouble};
+use super::metrics::cpu_time;
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
@@ -17,8 +18,12 @@ use std::time::{Duration, Instant};
 
 /// The lengths that are drawn of a period, of all VMs together.
 const DRAWN: usize = 2048;
-/// How often VMs that have started are looked for.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
+/// VMs that have started are searched for so often …
+const SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// … unless a search takes more than one part in so many of that time …
+const SEARCH_SHARE: u32 = 2_000;
+/// … but at least so often.
+const SEARCH_AT_LEAST: Duration = Duration::from_secs(60);
 /// What is counted below this share of a CPU is not recorded.
 const LEAST_CPU: f64 = 0.001;
 
@@ -45,7 +50,8 @@ impl Source {
             return Ok(Source::Host(Box::new(Host {
                 late,
                 reader: None,
-                looked: None,
+                search_at: None,
+                searched: Duration::ZERO,
                 last: None,
                 looks: Looks::new(),
                 drawn: BTreeMap::new(),
@@ -105,6 +111,14 @@ impl Source {
         }
     }
 
+    /// CPU time of searches for idlers since the last call, which have a limit of their own.
+    pub(super) fn take_searched(&mut self) -> Duration {
+        match self {
+            Source::Host(host) => std::mem::take(&mut host.searched),
+            Source::Guest(_) | Source::Iothread(_) => Duration::ZERO,
+        }
+    }
+
     /// Looks.
     pub(super) fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
         match self {
@@ -126,7 +140,10 @@ impl Source {
 pub(super) struct Host {
     late: Nanos,
     reader: Option<StatsReader>,
-    looked: Option<Instant>,
+    /// When to search for VMs again.
+    search_at: Option<Instant>,
+    /// CPU time of searches that was not asked for yet.
+    searched: Duration,
     last: Option<Snapshot>,
     looks: Looks,
     drawn: BTreeMap<VmId, Drawn>,
@@ -145,13 +162,16 @@ impl Host {
 
     /// Takes in what was counted since the last look.
     fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AROUND) {
-            self.looked = Some(Instant::now());
+        if self.search_at.is_none_or(|at| at <= Instant::now()) {
+            let before = cpu_time();
             self.reader = match StatsReader::new(None) {
                 Ok(reader) => Some(reader),
                 Err(SourceError::NoVm | SourceError::LockedDown) => None,
                 Err(error) => return Err(error.into()),
             };
+            let took = cpu_time().saturating_sub(before);
+            self.searched += took;
+            self.search_at = Some(Instant::now() + search_after(took));
         }
         let Some(reader) = &mut self.reader else {
             self.last = None;
@@ -176,6 +196,11 @@ impl Host {
         self.looks.looked(now_ns, delta.len(), episodes);
         Ok(())
     }
+}
+
+/// When to search again after a search that took so long.
+fn search_after(took: Duration) -> Duration {
+    took.saturating_mul(SEARCH_SHARE).clamp(SEARCH_EVERY, SEARCH_AT_LEAST)
 }
 
 /// `None` without histograms: sums alone do not tell lengths.
@@ -389,6 +414,12 @@ mod tests {
         // Counted over three times as long as recorded.
         let part = &found(20_000).observed(&since, Duration::from_micros(60), 0.1)[0].counted;
         assert_eq!((part.polls, part.halts, part.polled_ns), (2, 1, 30_000));
+    }
+
+    #[test]
+    fn searches_take_a_small_share_of_the_time() {
+        let after = |us| search_after(Duration::from_micros(us)).as_secs();
+        assert_eq!([after(100), after(2_500), after(16_000), after(1_000_000)], [5, 5, 32, 60]);
     }
 
     #[test]
