@@ -1,10 +1,10 @@
 //! What histograms leave open of the lengths that are drawn from them: their order, and where they are within a bucket.
 //!
-//! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they alternate with long ones; and whether a
-//! window covers lengths from a bucket twice as wide depends on where in it they are. What is counted tells: how many polls
-//! and halts the rule made of the lengths, and how long it polled. So they are shifted within their buckets, and put into an order in which neighbours are alike, each to the
-//! degree under which the rule in force makes what was counted. As long as that agrees, the degrees are kept; a
-//! setting whose counts depend on neither tells nothing about them.
+//! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they alternate with long ones; and
+//! whether a window covers lengths from a bucket twice as wide depends on where in it they are. What was counted tells: how many polls
+//! and halts the rule made of the lengths, and how long it polled. So lengths are shifted within their buckets, and put into an order in
+//! which neighbours are more or less alike, such that the rule in force makes of them what was counted. Both degrees are kept as long as
+//! that agrees; a setting whose counts depend on neither tells nothing about them.
 
 use crate::pricing::play;
 use crate::sample::Episode;
@@ -61,14 +61,23 @@ impl Order {
             let arranged = order.apply(drawn, random);
             (order, made.apart(&arranged), arranged)
         };
+        // What would end trust is not left as it is.
+        let limit = if self.waits == 0 { 1.0 } else { 2.0 };
         let mut best = of(*self);
-        let skewed = |order: Order| SKEW.map(|skew| Order { skew, ..order }).to_vec();
-        let alike = |order: Order| ALIKE.map(|alike| Order { alike, ..order }).to_vec();
-        for others in [&skewed as &dyn Fn(Order) -> Vec<Order>, &alike] {
-            // What would end trust is not left as it is.
-            if best.1 > if self.waits == 0 { 1.0 } else { 2.0 } {
-                let others = others(best.0).into_iter().map(&mut of);
-                best = others.fold(best, |best, other| if other.1 < best.1 { other } else { best });
+        if best.1 > limit {
+            for skew in SKEW {
+                let other = of(Order { skew, ..best.0 });
+                if other.1 < best.1 {
+                    best = other;
+                }
+            }
+        }
+        if best.1 > limit {
+            for alike in ALIKE {
+                let other = of(Order { alike, ..best.0 });
+                if other.1 < best.1 {
+                    best = other;
+                }
             }
         }
         // What no degree explains is not tried again at once.

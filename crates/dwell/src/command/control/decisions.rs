@@ -482,14 +482,20 @@ mod tests {
         Seen { idler: 1, share: 0.5, counted: Counts::default(), costs: Some(costs) }
     }
 
+    /// KVM's defaults, and others.
+    fn settings() -> (Setting, Setting) {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut other = originals;
+        other.set("halt_poll_ns", 7_500).unwrap();
+        (originals, other)
+    }
+
     #[test]
     fn what_is_kept_is_read_again_and_a_torn_line_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let subject = Subject::Layer(Layer::Host);
-        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
-        let mut other = originals;
-        other.set("halt_poll_ns", 7_500).unwrap();
+        let (originals, other) = settings();
         let cause =
             Cause::Gain { episodes: 70, present_ns: 9e3, chosen_ns: 5e3, originals_ns: 9e3, optimum_ns: 4e3 };
         for _ in 0..2 {
@@ -528,9 +534,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let subject = Subject::Layer(Layer::Host);
-        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
-        let mut other = originals;
-        other.set("halt_poll_ns", 7_500).unwrap();
+        let (originals, other) = settings();
         let mut log = Log::open(&path).unwrap();
         log.began(&subject, 0, "active", Nanos(20_000), &originals, &originals);
         log.ended(&subject, 1, &originals, &other, "gain", "better");
