@@ -299,6 +299,15 @@ impl Controller {
         })
     }
 
+    /// The same with this setting in force, which an earlier controller has left.
+    ///
+    /// # Errors
+    /// [`RuleError`] if its rule cannot be replayed.
+    pub fn adopting(self, present: Setting) -> Result<Controller, RuleError> {
+        Rule::Layer(present).start_late(1)?;
+        Ok(Controller { present, ..self })
+    }
+
     /// Control begins, or begins anew after it gave up.
     pub fn start(&mut self, now_ns: u64) {
         self.untrusted = None;

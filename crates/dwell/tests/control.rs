@@ -1,7 +1,11 @@
 //! `dwell control`: over recordings, on a machine below a directory, and on this machine's haltpoll.
 
-use dwell_policy::Layer;
-use dwell_policy::param;
+use dwell_control::{Controller, Terms};
+use dwell_knobs::journal::STATE_DIRECTORY;
+use dwell_knobs::lease::{Lease, Subject};
+use dwell_policy::param::{self, Setting};
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 use dwell_testing::fixture::{Fixture, HALTPOLL};
 use dwell_testing::open_metrics;
 use dwell_testing::process::Process;
@@ -267,6 +271,106 @@ fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
         }
         assert_eq!(fixture.snapshot(), before);
         assert_eq!(good(&["control", "restore", "--sysroot", &sysroot]), "", "nothing is left");
+    }
+}
+
+/// A controller that has ended and left *never poll*, with what one of this halt cost may write.
+fn leave(fixture: &Fixture, halt_cost_ns: u64) {
+    let originals = Setting::defaults(Layer::Guest, Version::parse("6.18.44").unwrap());
+    let controller = Controller::new(originals, Terms::at(Nanos(halt_cost_ns))).unwrap();
+    let (machine, settings) = (&fixture.machine, controller.candidates());
+    let subject = Subject::Layer(Layer::Guest);
+    let mut lease = Lease::take(machine, STATE_DIRECTORY, &subject, originals, settings).unwrap();
+    lease.set(machine, &settings[1]).unwrap();
+    assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "0");
+}
+
+#[test]
+fn what_a_controller_has_left_is_adopted_by_the_next_start() {
+    let fixture = Fixture::guest();
+    let (before, sysroot) = (fixture.snapshot(), below(&fixture));
+    leave(&fixture, 20_000);
+    let in_force = fixture.snapshot();
+    assert!(good(&["status", "--sysroot", &sysroot]).contains("the next one adopts it, or: dwell revert 1"));
+    assert_eq!(good(&["control", "restore", "--unless-kept", "--sysroot", &sysroot]), "");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keep.toml");
+    fs::write(&file, "on_exit = \"keep\"\n").unwrap();
+    let keep = ["--mode", "active", "--sysroot", &sysroot, "--config", file.to_str().unwrap()];
+    for reload in [true, false] {
+        let mut running = Running::start(&keep);
+        let line = running.line();
+        assert!(
+            line.starts_with("guest: adopts the setting that was left (change 1): guest_halt_poll_ns=0 "),
+            "{line}"
+        );
+        assert!(running.line().contains("the originals are guest_halt_poll_ns=200000 "));
+        let is_at = |period: &'static str| {
+            let status = wait_for(&sysroot, move |status| status["layers"][0]["state"] == period);
+            let layer = &status["layers"][0];
+            assert_eq!((&layer["change"], &layer["present"]["guest_halt_poll_ns"]), (&json!(1), &json!(0)));
+            assert_eq!(layer["originals"]["guest_halt_poll_ns"], 200_000);
+        };
+        is_at("controls");
+        // A configuration that permits the same values goes on as well, here and now.
+        if reload {
+            fs::write(&file, "on_exit = \"keep\"\nperiod = \"200ms\"\n").unwrap();
+            running.signal("-HUP");
+            assert!(running.line().contains("the setting stays, and the next start adopts it"));
+            assert!(running.line().contains("adopts the setting that was left (change 1)"));
+        }
+        is_at("controls");
+        running.signal("-TERM");
+        assert!(
+            running
+                .ended()
+                .contains("the setting stays, and the next start adopts it; `dwell revert 1` restores")
+        );
+        assert_eq!(fixture.snapshot(), in_force);
+    }
+    let advice = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
+    assert!(advice.contains("a controller has ended and left its setting; `dwell revert 1`"), "{advice}");
+    // Killed, it leaves nothing to be adopted.
+    let mut running = Running::start(&keep);
+    wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
+    running.signal("-KILL");
+    running.child.wait().unwrap();
+    let restored = good(&["control", "restore", "--unless-kept", "--sysroot", &sysroot]);
+    assert_eq!(restored, "guest: the originals are in force again\n");
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn what_is_not_as_it_was_left_is_restored_with_the_reason() {
+    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+    type Prepare = fn(&Fixture);
+    let cases: [(Prepare, &str, &str); 4] = [
+        (|_| (), "50us", "which this configuration may write, is not a value of the lease"),
+        (|fixture| fixture.write(BOOT, "another\n"), "20us", "the machine was booted since"),
+        (|fixture| fixture.set("guest_halt_poll_grow", "3\n"), "20us", "guest_halt_poll_grow is 3 and not 2"),
+        (
+            |fixture| fixture.set("guest_halt_poll_ns", "5000\n"),
+            "20us",
+            "guest_halt_poll_ns is 5000 and not 0",
+        ),
+    ];
+    for (prepare, halt_cost, why) in cases {
+        let fixture = Fixture::guest();
+        let (before, sysroot) = (fixture.snapshot(), below(&fixture));
+        leave(&fixture, 20_000);
+        prepare(&fixture);
+        let options =
+            ["--mode", "active", "--sysroot", &sysroot, "--duration", "10ms", "--halt-cost", halt_cost];
+        let lines = good(&[&["control"], &options[..]].concat());
+        assert!(lines.starts_with("guest: the setting that was left is not adopted, as "), "{lines}");
+        let line = lines.lines().next().unwrap();
+        assert!(line.contains(why) && line.ends_with("; the originals are in force again"), "{line}");
+        fixture.write(BOOT, "8a0d4b7c\n");
+        if why.contains("grow") {
+            fixture.set("guest_halt_poll_grow", "2\n");
+        }
+        assert_eq!(fixture.snapshot(), before, "{why}");
     }
 }
 

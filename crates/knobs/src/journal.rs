@@ -87,6 +87,9 @@ pub struct Change {
     /// Whether it is a [lease](crate::lease): one of its values after the other is in force.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lease: bool,
+    /// Whether the controller of a lease has ended and left the values that are `applied`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
     /// The QEMU that a lease of an I/O thread is of: another process has its own values, and nothing of it is restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,

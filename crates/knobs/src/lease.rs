@@ -8,6 +8,10 @@
 //!
 //! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a controller has set.
 //!
+//! A controller that ends may *leave* its setting, and the lease with it. The next one *adopts* both, without a write to any parameter, where
+//! the journal has every value that it finds as the one that was left, in the same boot. What a controller left that was killed is not
+//! adopted: nobody knows what it was about to do.
+//!
 //! A lease of an I/O thread is of one process: a QEMU that was started anew has the values of its command line, so the
 //! lease is closed and nothing is restored.
 //!
@@ -150,6 +154,52 @@ pub enum SetError {
     Value(#[from] ValueError),
 }
 
+/// Why a lease is not adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// Its controller has not left it, but was killed.
+    #[error("its controller was killed")]
+    Killed,
+    /// It is of another boot.
+    #[error("the machine was booted since")]
+    Rebooted,
+    /// It is of another process.
+    #[error("the QEMU at {socket} was started anew")]
+    Restarted {
+        /// The socket of its monitor.
+        socket: String,
+    },
+    /// A parameter has another value than the one that was left.
+    #[error("{knob} is {} and not {left}", shown(.found.as_deref()))]
+    OtherValue {
+        /// The parameter.
+        knob: String,
+        /// The value that was left.
+        left: String,
+        /// What is there.
+        found: Option<String>,
+    },
+    /// The lease does not have a value that the new controller may write.
+    #[error("{knob} = {value}, which this configuration may write, is not a value of the lease")]
+    NotLeased {
+        /// The parameter.
+        knob: String,
+        /// The value.
+        value: i64,
+    },
+    /// The originals are of another version than the machine.
+    #[error("it is of version {was}, and this is {is}")]
+    OtherVersion {
+        /// Of the lease.
+        was: String,
+        /// Of the machine.
+        is: String,
+    },
+    /// What is written could not be restored, or would do nothing.
+    #[error(transparent)]
+    Unfit(#[from] LeaseError),
+}
+
 /// The parameters of a layer or of an I/O thread, to be changed at will.
 #[derive(Clone, Debug)]
 pub struct Lease {
@@ -195,6 +245,7 @@ impl Lease {
             tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
             kept: false,
             lease: true,
+            left: false,
             process,
             entries,
             back: vec![],
@@ -208,6 +259,64 @@ impl Lease {
         journal.save(&change)?;
         let Change { id, entries, .. } = change;
         Ok(Lease { id, subject: subject.clone(), process, entries, now: originals })
+    }
+
+    /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and `settings` are what may be
+    /// written. No parameter is written. From then on it is as any other: what a killed controller has set is not adopted again.
+    ///
+    /// # Errors
+    /// [`AdoptError`]; the lease is then as it was.
+    pub fn adopt(
+        machine: &dyn Writable,
+        state_directory: &str,
+        subject: &Subject,
+        present: Setting,
+        settings: &[Setting],
+    ) -> Result<Lease, AdoptError> {
+        let mut journal = Journal::open(machine, state_directory).map_err(LeaseError::Journal)?;
+        let left = open_of(journal.changes(), subject).filter(|change| change.left);
+        let change = left.ok_or(AdoptError::Killed)?.clone();
+        if change.boot_id.is_none() || change.boot_id != identity::boot_id(machine) {
+            return Err(AdoptError::Rebooted);
+        }
+        if let Subject::Iothread(target) = subject {
+            let process = iothread::present(machine, target).map_err(LeaseError::Qemu)?.1;
+            if process.is_none() || process != change.process {
+                return Err(AdoptError::Restarted { socket: target.socket.clone() });
+            }
+        }
+        is_as_left(&change, present)?;
+        for setting in settings {
+            has_values(&change, present, setting)?;
+        }
+        fit(machine, &change.entries, present)?;
+        let entries =
+            change.entries.iter().map(|entry| Entry { applied: entry.original.clone(), ..entry.clone() });
+        let change = Change { left: false, entries: entries.collect(), ..change };
+        journal.save(&change).map_err(LeaseError::Journal)?;
+        let Change { id, entries, process, .. } = change;
+        Ok(Lease { id, subject: subject.clone(), process, entries, now: present })
+    }
+
+    /// The controller ends, and what it wrote last stays, for the next one to [adopt](Lease::adopt). Where that cannot be recorded, the
+    /// lease is as that of a controller that was killed. Returns whether it was still open.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn leave(&self, machine: &dyn Writable, state_directory: &str) -> Result<bool, JournalError> {
+        let mut journal = Journal::open(machine, state_directory)?;
+        let mut change = journal.change(self.id)?.clone();
+        if !change.state.is_open() {
+            return Ok(false);
+        }
+        for entry in &mut change.entries {
+            if let Some((_, value)) = self.expected(entry) {
+                entry.applied = Some(value);
+            }
+        }
+        change.left = true;
+        journal.save(&change)?;
+        Ok(true)
     }
 
     /// The change of the journal.
@@ -289,6 +398,53 @@ impl Lease {
         }
         Ok(())
     }
+}
+
+/// Whether every parameter has the value that was left, and those that are not leased their originals.
+fn is_as_left(change: &Change, present: Setting) -> Result<(), AdoptError> {
+    let originals = originals(change).ok_or(AdoptError::Killed)?;
+    if originals.version() != present.version() {
+        let [was, is] = [originals, present].map(|setting| setting.version().to_string());
+        return Err(AdoptError::OtherVersion { was, is });
+    }
+    for (param, value) in present.iter() {
+        let Some(knob) = Knob::of_layer(present.layer(), param.name) else { continue };
+        let found = knob.written(value);
+        let left = match entry_of(change, param.name) {
+            Some(entry) => entry.applied.clone().unwrap_or_default(),
+            None => knob.written(originals.get(param.name).unwrap_or_default()),
+        };
+        if knob.number_of(&left) != Some(value) {
+            return Err(AdoptError::OtherValue { knob: param.name.to_owned(), left, found: Some(found) });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the lease has every value of a setting.
+fn has_values(change: &Change, present: Setting, setting: &Setting) -> Result<(), AdoptError> {
+    for (param, value) in setting.iter() {
+        let has = match entry_of(change, param.name) {
+            Some(entry) => {
+                let text = Knob::of_layer(present.layer(), param.name).map(|knob| knob.written(value));
+                change::is_ours(entry, text.as_deref()) || change::is_original(entry, text.as_deref())
+            }
+            None => present.get(param.name) == Some(value),
+        };
+        if !has {
+            return Err(AdoptError::NotLeased { knob: param.name.to_owned(), value });
+        }
+    }
+    Ok(())
+}
+
+fn entry_of<'a>(change: &'a Change, knob: &str) -> Option<&'a Entry> {
+    change.entries.iter().find(|entry| entry.knob.as_deref() == Some(knob))
+}
+
+/// The setting that was in force when a lease was taken; `None` if the journal does not have it whole.
+pub fn originals(change: &Change) -> Option<Setting> {
+    change.plan.present_setting().ok()
 }
 
 /// The open leases.

@@ -115,6 +115,11 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
     if change.state == State::Unfinished {
         return Some(format!("it was interrupted half-way; revert it: dwell revert {id}"));
     }
+    if change.left {
+        return Some(format!(
+            "a `dwell control` has ended and left its setting; the next one adopts it, or: dwell revert {id}"
+        ));
+    }
     if change.lease {
         return Some(format!(
             "it is the lease of a `dwell control`; `dwell control status` has what that does. If it no longer runs: dwell \

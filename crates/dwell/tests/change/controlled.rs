@@ -4,8 +4,13 @@
 //! What is controlled is a host below a directory. What is observed is a vCPU of this machine, if it has KVM: then there are changes.
 
 use crate::killed::{Calls, End, at_every, run, run_on};
-use crate::{Scene, output, start, stderr};
+use crate::{FORKS, Scene, output, start, stderr};
+use dwell_control::{Controller, Terms};
 use dwell_knobs::journal::{self, Entry, STATE_DIRECTORY};
+use dwell_knobs::lease::{Lease, Subject};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 use dwell_stats::SplitMix64;
 use dwell_testing::fixture::{Fixture, host_plan};
 use dwell_testing::process::Process;
@@ -21,6 +26,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -195,6 +201,67 @@ fn killed_at_any_system_call_of_any_thread_control_is_restored() {
     let all = std::env::var("DWELL_KILL_ALL").is_ok_and(|value| value == "1");
     let step = if all { 1 } else { 41 };
     kill_and_restore("killed_at_any_system_call_of_any_thread_control_is_restored", Calls::All, step);
+}
+
+/// Killed at this stop while it adopts what another has left, and while it leaves it: the values that were left are in force all the
+/// time. `adoptable` counts the cases in which the next start would adopt them.
+fn from_what_was_left(last: usize, calls: Calls, adoptable: &AtomicUsize) -> Result<bool, Errno> {
+    let scene = Scene::guest();
+    scene.machine.write("/keep.toml", "on_exit = \"keep\"\n");
+    let before = values(&scene);
+    let left = {
+        let _no_forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        leave(&scene)
+    };
+    assert_ne!(left, before);
+    let config = scene.machine.path("/keep.toml");
+    let words = guest(&scene, &["--config", config.to_str().unwrap(), "--duration", "20ms"]);
+    let end = run(&words, last, calls)?;
+    if let End::Exited { code, .. } = end {
+        assert_eq!(code, 0);
+    }
+    assert_eq!(values(&scene), left, "killed at stop {last}");
+    is_changed(&scene, &before);
+    let run = |words: &[&str]| {
+        let restored = scene.run(words);
+        assert!(restored.status.success(), "killed at stop {last}: {}", stderr(&restored));
+        restored
+    };
+    run(&["control", "restore", "--unless-kept"]);
+    let now = values(&scene);
+    assert!(now == left || now == before, "killed at stop {last}");
+    adoptable.fetch_add(usize::from(now == left), Ordering::Relaxed);
+    run(&["control", "restore"]);
+    assert_eq!(values(&scene), before, "killed at stop {last}");
+    assert!(run(&["control", "restore"]).stdout.is_empty());
+    Ok(end == End::Killed)
+}
+
+/// What a controller leaves that ends under *never poll*.
+fn leave(scene: &Scene) -> BTreeMap<PathBuf, String> {
+    let originals = Setting::defaults(Layer::Guest, Version::parse(KERNEL).unwrap());
+    let controller = Controller::new(originals, Terms::at(Nanos(20_000))).unwrap();
+    let (machine, settings) = (&scene.machine.machine, controller.candidates());
+    let mut lease =
+        Lease::take(machine, STATE_DIRECTORY, &Subject::Layer(Layer::Guest), originals, settings).unwrap();
+    lease.set(machine, &settings[1]).unwrap();
+    assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
+    values(scene)
+}
+
+#[test]
+fn killed_at_any_system_call_of_an_adoption_nothing_is_lost() {
+    const NAME: &str = "killed_at_any_system_call_of_an_adoption_nothing_is_lost";
+    let adoptable = AtomicUsize::new(0);
+    let Some(cases) = at_every(1, |last| from_what_was_left(last, Calls::Writing, &adoptable)) else {
+        return say!("SKIP ptrace is not permitted: {NAME}");
+    };
+    let adoptable = adoptable.into_inner();
+    say!(
+        "kill -9 of dwell control at each system call that writes, from the adoption of a setting to its end: {cases}, in {adoptable} \
+         of them the next start adopts it; the originals restored in all of them"
+    );
+    assert!(cases > 30 && adoptable > 5 && adoptable < cases, "{cases} {adoptable}");
 }
 
 /// A running controller of a machine below a directory, that has taken its lease.

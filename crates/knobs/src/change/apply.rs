@@ -102,6 +102,7 @@ fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
         tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
         kept: ready.kept,
         lease: false,
+        left: false,
         process: None,
         entries: ready.entries.clone(),
         back: ready.back.clone(),

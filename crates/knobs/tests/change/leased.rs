@@ -3,7 +3,7 @@
 use super::{STATE, no_wait};
 use dwell_knobs::change::{self, Outcome};
 use dwell_knobs::journal::{self, Journal, State};
-use dwell_knobs::lease::{self, Lease, LeaseError, SetError, Subject};
+use dwell_knobs::lease::{self, AdoptError, Lease, LeaseError, SetError, Subject};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -136,4 +136,104 @@ fn what_is_not_leased_cannot_be_restored_or_has_no_effect_is_refused() {
     for fixture in [&read_only, &other, &old] {
         assert!(fixture.text("/var/lib/dwell/changes/000001.journal").is_none(), "nothing is in the journal");
     }
+}
+
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A controller has left this setting.
+fn left(fixture: &Fixture, setting: Setting) -> Lease {
+    let mut lease = take(fixture).unwrap();
+    lease.set(&fixture.machine, &setting).unwrap();
+    assert!(lease.leave(&fixture.machine, STATE).unwrap());
+    lease
+}
+
+fn adopt(fixture: &Fixture, present: Setting, settings: &[Setting]) -> Result<Lease, AdoptError> {
+    Lease::adopt(&fixture.machine, STATE, &GUEST, present, settings)
+}
+
+#[test]
+fn what_was_left_is_adopted_without_a_write_and_its_originals_come_back() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    // The originals themselves may be what is left.
+    for setting in [with(20_000, 1), originals()] {
+        let id = left(&fixture, setting).id();
+        for again in [true, false] {
+            let in_force = fixture.snapshot();
+            let mut lease = adopt(&fixture, setting, &settings()).unwrap();
+            assert_eq!((fixture.snapshot(), lease.id(), lease.now()), (in_force, id, setting));
+            let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+            let change = changes.iter().find(|change| change.id == id).unwrap();
+            assert!(!change.left && lease::originals(change) == Some(originals()));
+            if again {
+                lease.set(&fixture.machine, &with(40_000, 2)).unwrap();
+                lease.set(&fixture.machine, &setting).unwrap();
+                assert!(lease.leave(&fixture.machine, STATE).unwrap());
+            }
+        }
+        // Killed, it leaves nothing that would be adopted.
+        assert!(matches!(adopt(&fixture, setting, &settings()), Err(AdoptError::Killed)));
+        assert!(lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap().complete);
+        assert_eq!(fixture.snapshot(), before);
+    }
+}
+
+#[test]
+fn what_is_not_as_it_was_left_is_not_adopted() {
+    let setting = with(20_000, 1);
+    let refused = |prepare: &dyn Fn(&Fixture), present: Setting, settings: &[Setting]| {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        left(&fixture, setting);
+        prepare(&fixture);
+        let in_force = fixture.snapshot();
+        let journal = fixture.text("/var/lib/dwell/changes/000001.journal");
+        let error = adopt(&fixture, present, settings).unwrap_err();
+        assert_eq!(fixture.snapshot(), in_force);
+        assert_eq!(fixture.text("/var/lib/dwell/changes/000001.journal"), journal);
+        fixture.write(BOOT, "8a0d4b7c\n");
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
+        if present == setting {
+            let ended = lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap();
+            assert!(ended.complete);
+            assert_eq!(fixture.snapshot(), before);
+        }
+        error
+    };
+    let nothing = |_: &Fixture| ();
+    let error = refused(&|fixture| fixture.write(BOOT, "another\n"), setting, &settings());
+    assert!(matches!(error, AdoptError::Rebooted), "{error}");
+    let foreign = |fixture: &Fixture| fixture.set("guest_halt_poll_ns", "77777\n");
+    let error = refused(&foreign, with(77_777, 1), &settings());
+    assert_eq!(error.to_string(), "guest_halt_poll_ns is 77777 and not 20000");
+    // A parameter that the lease does not have.
+    let mut beside = setting;
+    beside.set("guest_halt_poll_grow", 3).unwrap();
+    let error = refused(&|fixture| fixture.set("guest_halt_poll_grow", "3\n"), beside, &settings());
+    assert_eq!(error.to_string(), "guest_halt_poll_grow is 3 and not 2");
+    let error = refused(&nothing, setting, &[settings(), vec![with(30_000, 1)]].concat());
+    assert!(matches!(error, AdoptError::NotLeased { value: 30_000, .. }), "{error}");
+    let mut beside = with(20_000, 0);
+    beside.set("guest_halt_poll_grow", 4).unwrap();
+    let error = refused(&nothing, setting, &[beside]);
+    assert!(matches!(error, AdoptError::NotLeased { value: 4, .. }), "{error}");
+    let menu = |fixture: &Fixture| {
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
+    };
+    let error = refused(&menu, setting, &settings());
+    assert!(error.to_string().contains("governor in use is menu"), "{error}");
+    let mut other = Setting::defaults(Layer::Guest, Version::new(6, 1));
+    setting.iter().for_each(|(param, value)| other.set(param.name, value).unwrap());
+    let error = refused(&nothing, other, &settings());
+    assert!(matches!(error, AdoptError::OtherVersion { .. }), "{error}");
+}
+
+#[test]
+fn a_lease_that_was_reverted_is_not_left() {
+    let fixture = Fixture::guest();
+    let lease = take(&fixture).unwrap();
+    lease::end(&fixture.machine, STATE, lease.id()).unwrap();
+    assert!(!lease.leave(&fixture.machine, STATE).unwrap());
+    assert!(matches!(adopt(&fixture, originals(), &settings()), Err(AdoptError::Killed)));
 }

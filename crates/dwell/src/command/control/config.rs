@@ -54,7 +54,7 @@ pub(super) enum Mode {
 pub(super) enum OnExit {
     /// The originals are restored.
     Revert,
-    /// It stays, and the lease with it: `dwell revert` and the next start restore the originals.
+    /// It stays, and the lease with it: the next start adopts it, and `dwell revert` restores the originals.
     Keep,
 }
 

@@ -215,8 +215,8 @@ impl<'a> Control<'a> {
         if self.config.mode == Mode::Advise {
             return Ok(());
         }
-        let is_other = |subject: &Subject| {
-            let socket = subject.iothread().map(|target| &target.socket);
+        let is_other = |change: &journal::Change| {
+            let socket = change.plan.iothread.as_ref().map(|target| &target.socket);
             socket.is_some_and(|socket| self.qemus.iter().all(|qemu| qemu.socket != *socket))
         };
         end_left_open(self.machine, self.state_directory, is_other)
@@ -313,32 +313,13 @@ impl<'a> Control<'a> {
     }
 
     fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
-        let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, burst, verify, .. } =
-            self.config;
+        let Config { mode, halt_cost, wakeup_latency: late, burst, .. } = self.config;
         let (machine, state) = (self.machine, self.state_directory);
         if subject.layer() == Layer::Guest {
             refuse_dwell_idle(machine)?;
         }
-        match mode {
-            Mode::Active => {
-                let left = lease::end_left_open(machine, state, subject)?;
-                if let Some(reverted) = left {
-                    told_of(subject, "a controller that was killed had left its setting; ", &reverted)?;
-                }
-            }
-            Mode::Advise => {
-                if let Some(open) = lease::open_of(&journal::read_all(machine, state)?, subject) {
-                    say(
-                        subject,
-                        &format!(
-                            "a controller was killed and its setting is still in force; `dwell revert {}` restores the originals",
-                            open.id
-                        ),
-                    );
-                }
-            }
-        }
-        let (originals, source) = match subject {
+        let adopted = self.adopted(subject)?;
+        let (present, source) = match subject {
             Subject::Layer(layer) => {
                 (setting(machine, *layer)?, Source::new(machine, *layer, late, burst, halt_cost)?)
             }
@@ -348,14 +329,14 @@ impl<'a> Control<'a> {
                 (found.setting, Source::Iothread(Box::new(source)))
             }
         };
-        // Advice writes nothing, and of an I/O thread too little is seen in a turn.
-        let turns = mode == Mode::Active && subject.iothread().is_none() && verify > Nanos::ZERO;
-        let verify = turns.then_some(verify);
-        let terms = Terms { late, longest_window, period, verify, ..Terms::at(halt_cost) };
-        let mut controller = Controller::new(originals, terms)?;
-        let lease = match mode {
-            Mode::Active => Some(Lease::take(machine, state, subject, originals, controller.candidates())?),
-            Mode::Advise => None,
+        let (mut controller, lease) = match (adopted, mode) {
+            (Some((controller, lease)), _) => (controller, Some(lease)),
+            (None, Mode::Advise) => (self.controller(subject, present)?, None),
+            (None, Mode::Active) => {
+                let controller = self.controller(subject, present)?;
+                let lease = Lease::take(machine, state, subject, present, controller.candidates())?;
+                (controller, Some(lease))
+            }
         };
         controller.start(self.now_ns());
         let tally = Tally::default();
@@ -369,6 +350,58 @@ impl<'a> Control<'a> {
             looked: Duration::ZERO,
             tally,
         })
+    }
+
+    fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
+        let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, verify, .. } =
+            self.config;
+        // Advice writes nothing, and of an I/O thread too little is seen in a turn.
+        let turns = mode == Mode::Active && subject.iothread().is_none() && verify > Nanos::ZERO;
+        let verify = turns.then_some(verify);
+        let terms = Terms { late, longest_window, period, verify, ..Terms::at(halt_cost) };
+        Ok(Controller::new(originals, terms)?)
+    }
+
+    /// What an earlier controller has left, if it can be gone on with. Otherwise the originals are restored, or where nothing is to be
+    /// written it is said that they are not in force.
+    fn adopted(&self, subject: &Subject) -> anyhow::Result<Option<(Controller, Lease)>> {
+        let (machine, state) = (self.machine, self.state_directory);
+        let changes = journal::read_all(machine, state)?;
+        let Some(open) = lease::open_of(&changes, subject) else { return Ok(None) };
+        if self.config.mode == Mode::Advise {
+            let how = if open.left {
+                "has ended and left its setting"
+            } else {
+                "was killed and its setting is still in force"
+            };
+            say(subject, &format!("a controller {how}; `dwell revert {}` restores the originals", open.id));
+            return Ok(None);
+        }
+        let why = match self.adopt(subject, open) {
+            Ok(adopted) => {
+                let present = adopted.1.now();
+                say(subject, &format!("adopts the setting that was left (change {}): {present}", open.id));
+                return Ok(Some(adopted));
+            }
+            Err(_) if !open.left => "a controller that was killed had left its setting; ".to_owned(),
+            Err(error) => format!("the setting that was left is not adopted, as {error:#}; "),
+        };
+        if let Some(reverted) = lease::end_left_open(machine, state, subject)? {
+            told_of(subject, &why, &reverted)?;
+        }
+        Ok(None)
+    }
+
+    fn adopt(&self, subject: &Subject, open: &journal::Change) -> anyhow::Result<(Controller, Lease)> {
+        let (machine, state) = (self.machine, self.state_directory);
+        let originals = lease::originals(open).context("the journal does not have the originals")?;
+        let controller = self.controller(subject, originals)?;
+        let present = match subject {
+            Subject::Layer(layer) => setting(machine, *layer)?,
+            Subject::Iothread(target) => iothread::find_one(machine, target)?.setting,
+        };
+        let lease = Lease::adopt(machine, state, subject, present, controller.candidates())?;
+        Ok((controller.adopting(present)?, lease))
     }
 
     /// A layer as at its start, but what it did is kept.
@@ -759,17 +792,30 @@ impl<'a> Control<'a> {
         json!({ "resumed": resumed })
     }
 
+    /// The setting stays, and the lease with it.
+    fn leave(&self, subject: &Subject, lease: &Lease) -> anyhow::Result<()> {
+        let id = lease.id();
+        let left = lease.leave(self.machine, self.state_directory).with_context(|| {
+            format!("{subject}: the setting stays, and the next start restores the originals, as `dwell revert {id}` does")
+        })?;
+        if left {
+            let what = format!(
+                "the setting stays, and the next start adopts it; `dwell revert {id}` restores the originals"
+            );
+            say(subject, &what);
+        }
+        Ok(())
+    }
+
     /// Restores the originals, or leaves the lease open where the setting is to stay.
     fn finish(&mut self) -> anyhow::Result<()> {
         let mut failed = Ok(());
         for at in 0..self.layers.len() {
             let subject = self.layers[at].subject.clone();
             let Some(lease) = self.layers[at].lease.take() else { continue };
-            if self.config.on_exit == OnExit::Keep {
-                say(
-                    &subject,
-                    &format!("the setting stays; `dwell revert {}` restores the originals", lease.id()),
-                );
+            // One that panics restores.
+            if self.config.on_exit == OnExit::Keep && !std::thread::panicking() {
+                failed = failed.and(self.leave(&subject, &lease));
                 continue;
             }
             let ended = lease::end(self.machine, self.state_directory, lease.id());
@@ -838,14 +884,14 @@ pub(crate) fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Set
     Ok(setting)
 }
 
-/// Restores the originals after a controller was killed.
-pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
+/// Restores the originals after a controller was killed, and after one that has left its setting, too, unless that is to be kept.
+pub(super) fn restore(machine: &Sysroot, state_directory: &str, unless_kept: bool) -> Outcome {
     if machine.exists(state_directory) {
         ensure!(
             socket::ask(&directory(machine, state_directory), Ask::Status).is_err(),
             "a controller runs and holds its lease; end it: dwell control stop"
         );
-        end_left_open(machine, state_directory, |_| true)?;
+        end_left_open(machine, state_directory, |change| !(unless_kept && change.left))?;
     }
     Ok(Answer::Yes)
 }
@@ -854,11 +900,11 @@ pub(super) fn restore(machine: &Sysroot, state_directory: &str) -> Outcome {
 fn end_left_open(
     machine: &Sysroot,
     state_directory: &str,
-    which: impl Fn(&Subject) -> bool,
+    which: impl Fn(&journal::Change) -> bool,
 ) -> anyhow::Result<()> {
     let changes = journal::read_all(machine, state_directory)?;
     let mut failed = Ok(());
-    for subject in lease::open(&changes).map(Subject::of).filter(which) {
+    for subject in lease::open(&changes).filter(|change| which(change)).map(Subject::of) {
         let ended = lease::end_left_open(machine, state_directory, &subject).map_err(Into::into);
         let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(&subject, "", &it)));
         failed = failed.and(told);

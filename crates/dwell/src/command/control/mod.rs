@@ -42,7 +42,7 @@ use std::path::PathBuf;
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
 /// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C
-/// too; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
+/// too, unless `on_exit = "keep"` leaves the setting, which the next start adopts; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
 /// control of its layer ends until `dwell control resume`. SIGHUP rereads the configuration.
 ///
 /// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each on its own. With
@@ -110,11 +110,20 @@ enum Command {
     /// Restore the originals after a controller was killed
     ///
     /// For a service manager, after any end. Does nothing where nothing is left, and refuses while a controller runs.
-    Restore(AskArgs),
+    Restore(RestoreArgs),
 }
 
 #[derive(clap::Args)]
 struct AskArgs {
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(clap::Args)]
+struct RestoreArgs {
+    /// Leave the setting of a controller that has ended with `on_exit = "keep"`, which the next one adopts
+    #[arg(long)]
+    unless_kept: bool,
     #[command(flatten)]
     state: StateArgs,
 }
@@ -125,7 +134,9 @@ pub(crate) fn run(args: Args) -> Outcome {
             Command::Status(args) => (Ask::Status, args),
             Command::Resume(args) => (Ask::Resume, args),
             Command::Stop(args) => (Ask::Stop, args),
-            Command::Restore(args) => return live::restore(&args.state.machine()?, &args.state.state_dir),
+            Command::Restore(args) => {
+                return live::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept);
+            }
         };
         let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
         output::json(&socket::ask(&directory, ask)?)?;
