@@ -23,7 +23,7 @@ fn good(words: &[&str]) -> String {
 }
 
 /// Until something is there.
-fn wait_for<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(there) = there() {
@@ -35,18 +35,18 @@ fn wait_for<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A monitor and the state directory of a controller.
-struct Place {
-    monitor: String,
+pub(crate) struct Place {
+    pub(crate) monitor: String,
     state: String,
 }
 
 impl Place {
-    fn new(monitor: &Path, folder: &Path) -> Place {
+    pub(crate) fn new(monitor: &Path, folder: &Path) -> Place {
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         Place { monitor: text(monitor.to_owned()), state: text(folder.join("state")) }
     }
 
-    fn control(&self, mode: &str) -> Running {
+    pub(crate) fn control(&self, mode: &str) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command
             .args(["control", "--layer", "iothread", "--halt-cost", "20us", "--mode", mode])
@@ -57,17 +57,21 @@ impl Place {
         Running { child, lines }
     }
 
+    pub(crate) fn stop(&self) {
+        good(&["control", "stop", "--state-dir", &self.state]);
+    }
+
     fn status(&self) -> Option<Value> {
         let output = dwell(&["control", "status", "--state-dir", &self.state]);
         serde_json::from_slice(&output.stdout).ok()
     }
 
     /// What the controller does with an I/O thread.
-    fn of(&self, id: &str) -> Option<Value> {
+    pub(crate) fn of(&self, id: &str) -> Option<Value> {
         self.status()?["layers"].as_array()?.iter().find(|layer| layer["iothread"] == id).cloned()
     }
 
-    fn properties(&self, id: &str) -> Value {
+    pub(crate) fn properties(&self, id: &str) -> Value {
         let listed = good(&["iothread", "list", "--qmp", &self.monitor, "--format", "json"]);
         let listed: Value = serde_json::from_str(&listed).unwrap();
         let threads = listed["iothreads"].as_array().unwrap().clone();
@@ -82,13 +86,13 @@ impl Place {
 }
 
 /// A controller that runs, and its lines.
-struct Running {
+pub(crate) struct Running {
     child: Process,
     lines: BufReader<ChildStdout>,
 }
 
 impl Running {
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line
@@ -99,7 +103,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    fn ended(mut self) -> String {
+    pub(crate) fn ended(mut self) -> String {
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");
@@ -144,7 +148,7 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         let mut advises = place.control("advise");
         let line = advises.line();
         assert!(line.contains("io0 of") && line.contains("advises only"), "{line}");
-        good(&["control", "stop", "--state-dir", &place.state]);
+        place.stop();
         advises.ended();
         assert_eq!(place.properties("io0"), before);
         // The lease outlives its controller.
@@ -233,7 +237,7 @@ fn each_iothread_is_controlled_for_itself_and_restored() {
     // The same, ended as it should be.
     let mut running = place.control("active");
     while !running.line().contains("an episode instead of") {}
-    good(&["control", "stop", "--state-dir", &place.state]);
+    place.stop();
     let lines = running.ended();
     assert_eq!(lines.matches("the originals are in force again").count(), 2, "{lines}");
     assert_eq!([place.properties("io0"), place.properties("io1")], before);

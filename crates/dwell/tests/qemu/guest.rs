@@ -109,6 +109,10 @@ impl Qemu {
             .map_or_else(|_| String::new(), |b| String::from_utf8_lossy(&b).into())
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn monitor(&self) -> PathBuf {
         self.dir.path().join("qmp")
     }

@@ -8,6 +8,7 @@ mod guest;
 mod halts;
 mod live;
 mod recorded;
+mod two_threads;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
