@@ -4,9 +4,9 @@ use crate::account::{Account, Loss};
 use crate::candidates::{Reach, candidates, permitted};
 use crate::order::Order;
 use crate::pace::{MOST_WRITES, Pace, Writes};
-use crate::pricing::{Idlers, costs, play};
+use crate::pricing::{Idlers, Prices, play_all};
 use crate::sample::{Episode, Sample};
-use crate::trust::{Apart, Trust};
+use crate::trust::{Apart, Trust, apart};
 use crate::turns::{Next, SWITCHES, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
@@ -30,6 +30,11 @@ const NONSENSE: u64 = 1 << 40;
 /// How long the originals are in force after a comparison that does not exclude a loss \[ns\]; twice as long after each, up to the
 /// time between two comparisons.
 const REFUTED_NS: u64 = 8_000_000_000;
+/// Where the costs of an episode are within this share of those at the last search, and that changed nothing, the next is left out, and
+/// after each such search twice as many …
+const ALIKE: f64 = 0.1;
+/// … but no more than so many.
+const MOST_LEFT_OUT: u32 = 8;
 /// The most episodes that candidates are replayed over.
 const MOST_EPISODES: f64 = 2048.0;
 
@@ -243,6 +248,8 @@ struct Period {
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     cpu_ns: f64,
     gain_ns: f64,
+    /// The episodes of those idlers, likewise.
+    episodes: f64,
     /// Polls and halts of the setting in force, replayed from where the last period ended, and afresh: of the episodes in between not
     /// all are known, and so neither is the window that the period began with.
     predicted: [[f64; 2]; 2],
@@ -250,11 +257,52 @@ struct Period {
     elsewhere: bool,
 }
 
+/// The last search.
+#[derive(Default)]
+struct Searched {
+    /// What an episode cost in the period before it, would have cost under the originals, and could have cost less \[ns\].
+    costs_ns: [f64; 3],
+    /// How many periods alike are searched no more, and how many are left of them.
+    leaves_out: u32,
+    left: u32,
+}
+
+impl Searched {
+    /// Whether a period is to be searched; if not, it is one of those that are left out.
+    fn is_due(&mut self, period: &Period) -> bool {
+        let costs_ns = [period.paid_ns, period.originals_ns, period.gain_ns].map(|ns| ns / period.episodes);
+        let alike =
+            self.costs_ns.iter().zip(&costs_ns).all(|(a, b)| (a - b).abs() <= ALIKE * self.costs_ns[0]);
+        if !alike {
+            *self = Searched { costs_ns, ..Searched::default() };
+        }
+        let due = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        due
+    }
+
+    /// It changed nothing.
+    fn in_vain(&mut self) {
+        self.leaves_out = (2 * self.leaves_out).clamp(1, MOST_LEFT_OUT);
+        self.left = self.leaves_out;
+    }
+}
+
+/// Adds the polls and halts of some episodes, each of which stands for so many.
+fn add(predicted: &mut [f64; 2], did: &Counts, scale: f64, elsewhere: bool) {
+    if !elsewhere {
+        predicted[0] += scale * did.polls as f64;
+    }
+    predicted[1] += scale * did.halts as f64;
+}
+
 /// Decides which setting is to be in force.
 pub struct Controller {
     terms: Terms,
     /// The originals first.
     candidates: Vec<Setting>,
+    prices: Prices,
+    searched: Searched,
     present: Setting,
     idlers: BTreeMap<u64, Idler>,
     account: Account,
@@ -279,10 +327,12 @@ impl Controller {
     /// # Errors
     /// [`RuleError`] if their rule cannot be replayed.
     pub fn new(originals: Setting, terms: Terms) -> Result<Controller, RuleError> {
-        Rule::Layer(originals).start_late(1)?;
+        let candidates = candidates(originals, terms.halt_cost, terms.longest_window, terms.reach);
         Ok(Controller {
             terms,
-            candidates: candidates(originals, terms.halt_cost, terms.longest_window, terms.reach),
+            prices: Prices::of(&candidates)?,
+            candidates,
+            searched: Searched::default(),
             present: originals,
             idlers: BTreeMap::new(),
             account: Account::new(),
@@ -352,9 +402,14 @@ impl Controller {
         &self.seen
     }
 
-    /// The last decision took so much CPU time, observation included; what is too much makes periods longer.
-    pub fn spent(&mut self, cpu: Nanos) {
-        self.pace.spent(cpu.get());
+    /// So much CPU time was used since the last call, of all that is done for control; what is too much makes periods longer.
+    pub fn spent(&mut self, now_ns: u64, cpu: Nanos) {
+        self.pace.spent(now_ns, cpu.get());
+    }
+
+    /// Until when no CPU time is left to look or to decide \[ns\].
+    pub fn broke_until_ns(&self) -> u64 {
+        self.pace.broke_until_ns()
     }
 
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].
@@ -398,6 +453,7 @@ impl Controller {
     pub fn changed(&mut self, change: &Change) {
         self.writes.wrote(change.at_ns, change.writes());
         self.present = change.to;
+        self.searched = Searched::default();
         self.idlers.values_mut().for_each(|idler| idler.present.set(&change.to));
         match self.turns {
             Some(_) => self.pace.at(change.at_ns, Turns::settle_ns()),
@@ -455,8 +511,8 @@ impl Controller {
 
     /// Remembers what was seen, and replays the originals and the setting in force over it.
     fn take_in(&mut self, observed: &[Observed]) -> Period {
-        let (halt_cost, late, setting) = (self.terms.halt_cost, self.terms.late, self.present);
-        let mut period = Period::default();
+        let (halt_cost, late) = (self.terms.halt_cost, self.terms.late);
+        let (mut period, mut replayed) = (Period::default(), vec![]);
         self.seen.clear();
         for Observed { idler, weight, share, counted, elsewhere, drawn, episodes } in observed {
             let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
@@ -479,36 +535,35 @@ impl Controller {
                 self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
                 continue;
             }
-            let Some(mut afresh) = fresh(setting) else { continue };
-            let (mut originals, mut optimum) = (Counts::default(), 0);
-            let mut present = [Counts::default(); 2];
-            for episode in episodes.iter() {
-                originals += play(&mut known.originals, *episode, late);
-                present[0] += play(&mut known.present, *episode, late);
-                present[1] += play(&mut afresh, *episode, late);
-                optimum += episode.least_cost_ns(halt_cost.get());
-            }
-            period.elsewhere |= elsewhere;
+            let originals = play_all(&mut known.originals, &episodes, late);
+            let present = play_all(&mut known.present, &episodes, late);
+            let optimum: u64 = episodes.iter().map(|episode| episode.least_cost_ns(halt_cost.get())).sum();
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
             period.cpu_ns += cost_ns / share;
             period.paid_ns += weight * cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
             period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64 / share;
-            for (predicted, present) in period.predicted.iter_mut().zip(present) {
-                if !elsewhere {
-                    predicted[0] += scale * present.polls as f64;
-                }
-                predicted[1] += scale * present.halts as f64;
-            }
+            period.episodes += counted.episodes as f64 / share;
+            add(&mut period.predicted[0], &present, scale, *elsewhere);
             let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
             let costs = Costs {
                 measured: cost_ns,
-                predicted: cost(&present[0]),
+                predicted: cost(&present),
                 originals: cost(&originals),
                 optimum: scale * optimum as f64,
             };
             self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: Some(costs) });
+            replayed.push((episodes, scale, *elsewhere));
+        }
+        // Only what does not agree needs a second way.
+        if apart(period.predicted[0], &period.counted, period.elsewhere).is_none() {
+            period.predicted[1] = period.predicted[0];
+        } else if let Some(fresh) = fresh(self.present) {
+            for (episodes, scale, elsewhere) in replayed {
+                let present = play_all(&mut fresh.clone(), &episodes, late);
+                add(&mut period.predicted[1], &present, scale, elsewhere);
+            }
         }
         // Idlers that are no longer observed are removed.
         let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
@@ -560,10 +615,12 @@ impl Controller {
             return (None, quiet);
         }
         let worthless = period.gain_ns <= (LEAST_SHARE * period.cpu_ns).max(least_ns);
-        let chosen = match worthless || self.account.rests(now_ns) {
-            true => None,
-            false => self.choose().filter(|(to, _)| self.may_write(now_ns, to)),
-        };
+        let searched = !worthless && !self.account.rests(now_ns) && self.searched.is_due(period);
+        let chosen = if searched { self.choose() } else { None };
+        if searched && chosen.is_none() {
+            self.searched.in_vain();
+        }
+        let chosen = chosen.filter(|(to, _)| self.may_write(now_ns, to));
         self.idlers.values_mut().for_each(|idler| idler.sample.grow_old());
         if !self.is_to_be_verified(now_ns) {
             return (chosen, quiet);
@@ -586,20 +643,26 @@ impl Controller {
     }
 
     /// The candidate that costs least over the sample, if it is worth a change.
-    fn choose(&self) -> Option<(Setting, Cause)> {
-        let mut settings = vec![self.candidates[0], self.present];
-        let first = settings.len();
-        settings.extend(self.candidates.iter().skip(1).filter(|setting| **setting != self.present));
+    fn choose(&mut self) -> Option<(Setting, Cause)> {
         let halves = self.halves();
         let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
         // More are known, but too old.
         if episodes < FEWEST {
             return None;
         }
-        let costs = costs(&settings, first, &halves, self.terms.halt_cost, self.terms.late).ok()?;
-        let (originals, present) = (costs[0]?, costs[1]?);
+        if !self.prices.settings().contains(&self.present) {
+            let settings = [&self.candidates[..], &[self.present]].concat();
+            self.prices = Prices::of(&settings).ok()?;
+        }
+        let place = self.prices.settings().iter().position(|setting| *setting == self.present)?;
+        // The originals are the first.
+        let costs = self.prices.costs(&[0, place], &halves, self.terms.halt_cost, self.terms.late).ok()?;
+        let settings = self.prices.settings();
+        let (originals, present) = (costs[0]?, costs[place]?);
         let total = |[a, b]: [f64; 2]| a + b;
-        let known = settings.iter().zip(&costs).filter_map(|(setting, cost)| Some((*setting, (*cost)?)));
+        // One in force that is no candidate is not taken again.
+        let candidates = settings.iter().zip(&costs).take(self.candidates.len());
+        let known = candidates.filter_map(|(setting, cost)| Some((*setting, (*cost)?)));
         let (chosen, cost) = known.min_by(|a, b| total(a.1).total_cmp(&total(b.1)))?;
         let worth_it = total(cost) < total(present) * (1.0 - WORTH)
             && cost.iter().zip(&present).all(|(chosen, present)| chosen < present);
@@ -644,6 +707,7 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::pace::MINUTE_NS;
+    use crate::pricing::play;
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
 

@@ -21,7 +21,7 @@
 //!    machine, and again at most so often.
 //!
 //! The first decisions come after 10 ms, 20 ms … 100 ms, and so do those after a change. There are at most 60 writes of parameters a minute,
-//! of which a way back to the originals is always left. Where a decision takes more than 0.5 % of a CPU, periods become longer.
+//! of which a way back to the originals is always left. Where more CPU time is used than may be, periods become longer.
 //!
 //! # Limits
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account

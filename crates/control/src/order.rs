@@ -6,7 +6,7 @@
 //! which neighbours are more or less alike, such that the rule in force makes of them what was counted. Both degrees are kept as long as
 //! that agrees; a setting whose counts depend on neither tells nothing about them.
 
-use crate::pricing::play;
+use crate::pricing::play_all;
 use crate::sample::Episode;
 use crate::trust::{LIMIT, SHARE};
 use dwell_policy::Nanos;
@@ -15,8 +15,9 @@ use dwell_stats::SplitMix64;
 
 /// The correlations of the ranks of neighbours that are tried; 0 is the order in which they were drawn.
 const ALIKE: [f64; 9] = [0.0, -0.9, -0.6, -0.3, 0.3, 0.6, 0.8, 0.9, 0.97];
-/// The powers that places within a bucket, from 0 to 1, are raised to: lengths become shorter above 1, and longer below.
-const SKEW: [f64; 5] = [1.0, 0.25, 0.5, 2.0, 4.0];
+/// How often places within a bucket, from 0 to 1, are squared, or below 0 their roots taken: lengths become shorter above 0, and longer
+/// below.
+const SKEW: [i32; 5] = [0, -2, -1, 1, 2];
 
 /// Periods for which less is tried after all degrees were tried in vain.
 const WAITS: u32 = 7;
@@ -25,14 +26,14 @@ const WAITS: u32 = 7;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     alike: f64,
-    skew: f64,
+    skew: i32,
     /// For so many periods other degrees are tried only where these would end trust.
     waits: u32,
 }
 
 impl Default for Order {
     fn default() -> Order {
-        Order { alike: 0.0, skew: 1.0, waits: 0 }
+        Order { alike: 0.0, skew: 0, waits: 0 }
     }
 }
 
@@ -56,9 +57,10 @@ impl Order {
         let made = Made { counted, rule, late };
         // The same random numbers for all degrees: only the degrees differ.
         let begin = random.clone();
+        let mut sorted = None;
         let mut of = |order: Order| {
             *random = begin.clone();
-            let arranged = order.apply(drawn, random);
+            let arranged = order.apply(drawn, &mut sorted, random);
             (order, made.apart(&arranged), arranged)
         };
         // What would end trust is not left as it is.
@@ -86,50 +88,67 @@ impl Order {
         best.2
     }
 
-    fn apply(self, drawn: &[Episode], random: &mut SplitMix64) -> Vec<Episode> {
-        let mut all: Vec<Episode> = drawn.iter().map(|episode| shifted(*episode, self.skew)).collect();
-        if self.alike != 0.0 {
-            make_alike(&mut all, self.alike, random);
+    /// `sorted` has the drawn lengths once they were needed by their length.
+    fn apply(
+        self,
+        drawn: &[Episode],
+        sorted: &mut Option<Vec<Episode>>,
+        random: &mut SplitMix64,
+    ) -> Vec<Episode> {
+        let shifted = |episode: &Episode| shifted(*episode, self.skew);
+        if self.alike == 0.0 {
+            return drawn.iter().map(shifted).collect();
+        }
+        let sorted = sorted.get_or_insert_with(|| {
+            let mut sorted = drawn.to_vec();
+            sorted.sort_unstable_by_key(|episode| (episode.idle_ns, episode.alone_ns));
+            sorted
+        });
+        let mut all = drawn.to_vec();
+        // Shifted they are still in order.
+        for (place, episode) in places(all.len(), self.alike, random).into_iter().zip(sorted.iter()) {
+            all[place] = shifted(episode);
         }
         all
     }
 }
 
 /// An episode elsewhere in its bucket.
-fn shifted(episode: Episode, skew: f64) -> Episode {
-    let Some(log) = episode.idle_ns.checked_ilog2().filter(|_| skew != 1.0) else { return episode };
+fn shifted(episode: Episode, skew: i32) -> Episode {
+    let Some(log) = episode.idle_ns.checked_ilog2().filter(|_| skew != 0) else { return episode };
     let low = 1u64 << log;
-    let place = ((episode.idle_ns - low) as f64 / low as f64).powf(skew);
+    let mut place = (episode.idle_ns - low) as f64 / low as f64;
+    for _ in 0..skew.abs() {
+        place = if skew > 0 { place * place } else { place.sqrt() };
+    }
     // Below `low`, as the place is below 1.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let above = (place * low as f64) as u64;
     Episode { idle_ns: low + above.min(low - 1), ..episode }
 }
 
-/// Puts episodes into an order in which their ranks follow an autoregressive series.
-fn make_alike(all: &mut [Episode], alike: f64, random: &mut SplitMix64) {
-    let mut sorted = all.to_vec();
-    sorted.sort_unstable_by_key(|episode| (episode.idle_ns, episode.alone_ns));
+/// The places of so many lengths, from the shortest to the longest, such that their ranks follow an autoregressive series.
+fn places(number: usize, alike: f64, random: &mut SplitMix64) -> Vec<usize> {
     let fresh = (1.0 - alike * alike).sqrt();
     // Near enough to normal: only the ranks matter.
     let mut normal = || (0..4).map(|_| random.below(1 << 20) as f64).sum::<f64>() / f64::from(1 << 20) - 2.0;
     let mut last = normal();
-    let series = (0..all.len()).map(|place| {
+    let series = (0..number as u64).map(|place| {
         last = alike * last + fresh * normal();
-        (last, place)
+        // Within ±2^14; whole numbers are sorted faster.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let rank = ((last + f64::from(1 << 14)) * f64::from(1 << 16)) as u64;
+        rank << 32 | place
     });
-    let mut places: Vec<(f64, usize)> = series.collect();
-    places.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    for ((_, place), episode) in places.into_iter().zip(sorted) {
-        all[place] = episode;
-    }
+    let mut series: Vec<u64> = series.collect();
+    series.sort_unstable();
+    series.into_iter().map(|ranked| usize::try_from(ranked & u64::from(u32::MAX)).unwrap_or(0)).collect()
 }
 
 impl Made<'_> {
     /// How far what the rule makes of the episodes is from what was counted: 1 is half of what ends trust.
     fn apart(&self, episodes: &[Episode]) -> f64 {
-        let mut rule = self.rule.clone();
-        let made: Counts = episodes.iter().map(|episode| play(&mut rule, *episode, self.late)).sum();
+        let made = play_all(&mut self.rule.clone(), episodes, self.late);
         let all = self.counted.episodes as f64;
         let scale = all / episodes.len().max(1) as f64;
         let far = |made: f64, counted: f64, of: f64| {
@@ -148,6 +167,7 @@ impl Made<'_> {
 mod tests {
     use super::*;
     use crate::draw::Histograms;
+    use crate::pricing::play;
     use dwell_policy::Layer;
     use dwell_policy::host::{BUCKETS, bucket};
     use dwell_policy::param::Setting;
@@ -217,7 +237,7 @@ mod tests {
             .map(|n| if n / 400 % 2 == 0 { 34_000 + random.below(4_000) } else { 300_000 })
             .collect();
         let (order, before, after) = arranged(&short);
-        assert!(order.skew > 1.0 && before > 4.0 && after < before / 3.0, "{order:?} {before} {after}");
+        assert!(order.skew > 0 && before > 4.0 && after < before / 3.0, "{order:?} {before} {after}");
     }
 
     proptest! {

@@ -9,40 +9,58 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The first period \[ns\].
 pub(crate) const FIRST_NS: u64 = 10_000_000;
-/// The period while there is next to nothing to gain \[ns\].
+/// The period while there is next to nothing to gain \[ns\] …
 const QUIET_NS: u64 = 400_000_000;
+/// … unless that takes more than [`QUIET_BUDGET`]; then it is longer, but no longer than this.
+const LONGEST_QUIET_NS: u64 = 2_000_000_000;
 /// The longest period \[ns\].
 const LONGEST_NS: u64 = 10_000_000_000;
-/// What a decision may cost of the time to the next.
-const BUDGET: f64 = 0.005;
-/// The weight of a decision in their mean CPU time.
-const WEIGHT: f64 = 0.2;
+/// What control may use of a CPU. Searches for idlers are not in it: they take a twentieth of a percent more.
+const BUDGET: f64 = 0.0045;
+/// The same while there is next to nothing to gain.
+const QUIET_BUDGET: f64 = 0.0005;
+/// CPU time that is kept for short periods after a change \[ns\]: what [`BUDGET`] gives in a second.
+const CREDIT_NS: f64 = BUDGET * 1e9;
 
-/// When to decide next.
+/// When to decide next, within a budget of CPU time.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     period_ns: u64,
     step_ns: u64,
     next_ns: u64,
-    /// CPU time of a decision, a moving mean \[ns\].
-    spent_ns: f64,
+    /// Whether there was next to nothing to gain.
+    quiet: bool,
+    /// Whether the next decision is due whatever it costs.
+    fixed: bool,
+    /// CPU time that may be used \[ns\] at the time `counted_ns`; negative: more was used than may be.
+    left_ns: f64,
+    counted_ns: u64,
 }
 
 impl Pace {
     /// Nothing is decided until [`Pace::start`]; `period_ns` is the usual period.
     pub(crate) fn new(period_ns: u64) -> Pace {
         let period_ns = period_ns.clamp(1, LONGEST_NS);
-        Pace { period_ns, step_ns: FIRST_NS.min(period_ns), next_ns: 0, spent_ns: 0.0 }
+        Pace {
+            period_ns,
+            step_ns: FIRST_NS.min(period_ns),
+            next_ns: 0,
+            quiet: false,
+            fixed: false,
+            left_ns: CREDIT_NS,
+            counted_ns: 0,
+        }
     }
 
     /// Short periods again, as after a change.
     pub(crate) fn start(&mut self, now_ns: u64) {
         self.step_ns = FIRST_NS.min(self.period_ns);
-        self.next_ns = now_ns.saturating_add(self.affordable(self.step_ns));
+        self.wait(now_ns, self.step_ns, false);
     }
 
     /// The next decision is so much later, whatever it costs.
     pub(crate) fn at(&mut self, now_ns: u64, wait_ns: u64) {
+        self.fixed = true;
         self.next_ns = now_ns.saturating_add(wait_ns);
     }
 
@@ -50,25 +68,45 @@ impl Pace {
         self.next_ns
     }
 
+    /// Until when nothing is affordable \[ns\].
+    pub(crate) fn broke_until_ns(&self) -> u64 {
+        if self.left_ns >= 0.0 { 0 } else { later(self.counted_ns, -self.left_ns / BUDGET, LONGEST_NS) }
+    }
+
     /// A decision was made; `quiet`: there is next to nothing to gain. On probation periods stay as short as the first.
     pub(crate) fn decided(&mut self, now_ns: u64, quiet: bool, on_probation: bool) {
         let longer = if on_probation { FIRST_NS } else { self.step_ns * 2 };
         self.step_ns = longer.min(self.period_ns);
-        let wait = if quiet { QUIET_NS.max(self.period_ns) } else { self.step_ns };
-        self.next_ns = now_ns.saturating_add(self.affordable(wait));
+        self.wait(now_ns, if quiet { QUIET_NS.max(self.period_ns) } else { self.step_ns }, quiet);
     }
 
-    /// A decision took so much CPU time.
-    pub(crate) fn spent(&mut self, cpu_ns: u64) {
-        self.spent_ns += WEIGHT * (cpu_ns as f64 - self.spent_ns);
+    fn wait(&mut self, now_ns: u64, wait_ns: u64, quiet: bool) {
+        (self.quiet, self.fixed) = (quiet, false);
+        self.next_ns = now_ns.saturating_add(wait_ns).max(self.broke_until_ns());
     }
 
-    fn affordable(&self, wait_ns: u64) -> u64 {
-        // Saturates.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let least = (self.spent_ns / BUDGET) as u64;
-        wait_ns.max(least).min(LONGEST_NS)
+    /// So much CPU time was used since the last call.
+    pub(crate) fn spent(&mut self, now_ns: u64, cpu_ns: u64) {
+        let since_ns = now_ns.saturating_sub(self.counted_ns) as f64;
+        self.counted_ns = self.counted_ns.max(now_ns);
+        self.left_ns = (self.left_ns + BUDGET * since_ns).min(CREDIT_NS) - cpu_ns as f64;
+        if self.fixed {
+            return;
+        }
+        self.next_ns = self.next_ns.max(self.broke_until_ns());
+        if self.quiet {
+            let least_ns = later(now_ns, cpu_ns as f64 / QUIET_BUDGET, LONGEST_QUIET_NS);
+            self.next_ns = self.next_ns.max(least_ns);
+        }
     }
+}
+
+/// So much later, and no more than `most_ns`.
+fn later(now_ns: u64, wait_ns: f64, most_ns: u64) -> u64 {
+    // Saturates.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let wait_ns = wait_ns as u64;
+    now_ns.saturating_add(wait_ns.min(most_ns))
 }
 
 /// The writes of the last minute.
@@ -113,13 +151,49 @@ mod tests {
         assert_eq!(pace.next_ns() - now, QUIET_NS);
     }
 
+    /// Decisions for so long, each of which takes what `cost` gives; how many there were, and the CPU time used \[ns\].
+    fn decided(seconds: u64, quiet: bool, mut cost: impl FnMut() -> u64) -> (u64, u64) {
+        let mut pace = Pace::new(100_000_000);
+        pace.start(0);
+        let (mut number, mut used) = (0, 0);
+        while pace.next_ns() < seconds * 1_000_000_000 {
+            let now = pace.next_ns();
+            let cpu = cost();
+            pace.decided(now, quiet, false);
+            pace.spent(now + cpu, cpu);
+            (number, used) = (number + 1, used + cpu);
+        }
+        (number, used)
+    }
+
     #[test]
     fn costly_decisions_come_seldom() {
+        assert_eq!(decided(60, false, || 400_000).0, 602);
+        for cpu in [1_000_000, 2_000_000, 7_000_000, 40_000_000] {
+            let (_, used) = decided(60, false, || cpu);
+            let share = used as f64 / 60e9;
+            assert!((0.0040..=0.0046 + cpu as f64 / 60e9).contains(&share), "{cpu}: {share}");
+        }
+        let mut random = dwell_stats::SplitMix64::new(1);
+        let (_, used) = decided(600, false, || random.below(5_000_000));
+        assert!((0.0044..0.0046).contains(&(used as f64 / 600e9)), "{used}");
+        // Nothing to gain: a tenth of that, but no less than a look every 2 s.
+        assert_eq!(decided(60, true, || 100_000).0, 150);
+        let (_, used) = decided(60, true, || 500_000);
+        assert!((0.00045..=0.0005).contains(&(used as f64 / 60e9)), "{used}");
+        assert_eq!(decided(60, true, || 3_000_000).0, 30);
+    }
+
+    #[test]
+    fn turns_are_as_long_as_they_are_whatever_they_cost() {
         let mut pace = Pace::new(100_000_000);
-        (0..100).for_each(|_| pace.spent(2_000_000));
-        pace.decided(0, false, false);
-        // 2 ms are 0.5 % of 400 ms.
-        assert!((399_000_000..=400_000_000).contains(&pace.next_ns()), "{}", pace.next_ns());
+        pace.start(0);
+        pace.decided(10_000_000, false, false);
+        pace.at(10_000_000, 20_000_000);
+        pace.spent(12_000_000, 9_000_000);
+        assert_eq!(pace.next_ns(), 30_000_000);
+        pace.decided(30_000_000, false, false);
+        assert!(pace.next_ns() > 900_000_000, "{}", pace.next_ns());
     }
 
     #[test]

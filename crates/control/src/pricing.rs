@@ -7,7 +7,7 @@
 use crate::sample::Episode;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
-use dwell_replay::{Bank, Counts, Memory, Player, Rule, RuleError, Source};
+use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
 
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
 const WARM_UP: usize = 64;
@@ -18,48 +18,70 @@ const FINALISTS: usize = 24;
 /// The episodes of each idler.
 pub(crate) type Idlers = Vec<Vec<Episode>>;
 
-/// The cost of each setting on each of the two halves \[ns\]; `None`: it is not among the finalists. The `first` settings
-/// always are.
-pub(crate) fn costs(
-    settings: &[Setting],
-    first: usize,
-    halves: &[Idlers; 2],
-    halt_cost: Nanos,
-    late: Nanos,
-) -> Result<Vec<Option<[f64; 2]>>, RuleError> {
-    let by_engine = [with_engine(settings, &halves[0])?, with_engine(settings, &halves[1])?];
-    let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
-    let of = |place: usize| [cost(&by_engine[0][place]), cost(&by_engine[1][place])];
-    let mut all: Vec<Option<[f64; 2]>> = (0..settings.len()).map(|place| Some(of(place))).collect();
-    if late == Nanos::ZERO {
-        return Ok(all);
-    }
-    let mut order: Vec<usize> = (first.min(settings.len())..settings.len()).collect();
-    let total = |place: usize| all[place].map_or(f64::INFINITY, |[a, b]| a + b);
-    order.sort_by(|a, b| total(*a).total_cmp(&total(*b)));
-    for place in order.iter().skip(FINALISTS) {
-        all[*place] = None;
-    }
-    for place in (0..first.min(settings.len())).chain(order.into_iter().take(FINALISTS)) {
-        let counts = |half: &Idlers| Ok::<f64, RuleError>(cost(&one_by_one(&settings[place], half, late)?));
-        all[place] = Some([counts(&halves[0])?, counts(&halves[1])?]);
-    }
-    Ok(all)
+/// Settings that are priced over one sample after the other.
+pub(crate) struct Prices {
+    settings: Vec<Setting>,
+    bank: Bank,
+    batch: Batch,
 }
 
-fn with_engine(settings: &[Setting], idlers: &Idlers) -> Result<Vec<Counts>, RuleError> {
-    let rules: Vec<Rule> = settings.iter().copied().map(Rule::Layer).collect();
-    let mut bank = Bank::new(&rules, 1)?;
-    let mut feed = |most: usize| {
-        let episodes = idlers.iter().enumerate().flat_map(|(idler, all)| {
-            all.iter().take(most).map(move |episode| (idler, episode.idle_ns, episode.alone()))
-        });
-        // Reading from memory cannot fail.
-        let _ = Memory::contended(episodes).visit(0..u64::MAX, &mut |batch| bank.feed(batch));
-        bank.take()
-    };
-    feed(WARM_UP);
-    Ok(feed(usize::MAX))
+/// The cost of each setting on each of the two halves \[ns\]; `None`: it is not among the finalists.
+pub(crate) type Costs = Vec<Option<[f64; 2]>>;
+
+impl Prices {
+    /// Of these settings.
+    pub(crate) fn of(settings: &[Setting]) -> Result<Prices, RuleError> {
+        let rules: Vec<Rule> = settings.iter().copied().map(Rule::Layer).collect();
+        Ok(Prices { settings: settings.to_vec(), bank: Bank::new(&rules, 1)?, batch: Batch::default() })
+    }
+
+    pub(crate) fn settings(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    /// What they cost. Those at the places `always` are always among the finalists.
+    pub(crate) fn costs(
+        &mut self,
+        always: &[usize],
+        halves: &[Idlers; 2],
+        halt_cost: Nanos,
+        late: Nanos,
+    ) -> Result<Costs, RuleError> {
+        let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
+        let [first, second] = halves.each_ref().map(|half| self.play(half));
+        let mut all: Costs =
+            first.iter().zip(&second).map(|(first, second)| Some([cost(first), cost(second)])).collect();
+        if late == Nanos::ZERO {
+            return Ok(all);
+        }
+        let total = |place: &usize| all[*place].map_or(f64::INFINITY, |[a, b]| a + b);
+        let mut order: Vec<usize> = (0..all.len()).filter(|place| !always.contains(place)).collect();
+        order.sort_by(|a, b| total(a).total_cmp(&total(b)));
+        order.truncate(FINALISTS);
+        all.fill(None);
+        for place in order.iter().chain(always) {
+            let setting = &self.settings[*place];
+            let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half, late));
+            all[*place] = Some([cost(&first?), cost(&second?)]);
+        }
+        Ok(all)
+    }
+
+    /// What each of them does.
+    fn play(&mut self, idlers: &Idlers) -> Vec<Counts> {
+        self.bank.restart();
+        let mut feed = |most: usize| {
+            self.batch.clear();
+            for (idler, all) in idlers.iter().enumerate() {
+                let episodes = all.iter().take(most);
+                episodes.for_each(|episode| self.batch.push(idler, episode.idle_ns, episode.alone()));
+            }
+            self.bank.feed(&self.batch);
+            self.bank.take()
+        };
+        feed(WARM_UP);
+        feed(usize::MAX)
+    }
 }
 
 /// What one setting does, where a halt adds `late` to what its rule sees.
@@ -67,17 +89,20 @@ fn one_by_one(setting: &Setting, idlers: &Idlers, late: Nanos) -> Result<Counts,
     let mut counts = Counts::default();
     for episodes in idlers {
         let mut player = Rule::Layer(*setting).start_late(1)?;
-        episodes.iter().take(WARM_UP).for_each(|episode| {
-            play(&mut player, *episode, late);
-        });
-        episodes.iter().for_each(|episode| counts += play(&mut player, *episode, late));
+        play_all(&mut player, &episodes[..episodes.len().min(WARM_UP)], late);
+        counts += play_all(&mut player, episodes, late);
     }
     Ok(counts)
 }
 
+/// Plays one episode after the other.
+pub(crate) fn play_all(player: &mut Player, episodes: &[Episode], late: Nanos) -> Counts {
+    player.play_all_late(episodes.iter().map(|episode| (episode.idle_ns, episode.alone_ns)), late)
+}
+
 /// Plays one episode.
 pub(crate) fn play(player: &mut Player, episode: Episode, late: Nanos) -> Counts {
-    player.play_late_alone(Nanos(episode.idle_ns), late, Nanos(episode.alone_ns))
+    play_all(player, &[episode], late)
 }
 
 #[cfg(test)]
@@ -104,7 +129,7 @@ mod tests {
         fn costs_are_those_of_the_rules(halves in [prop::collection::vec(episodes(), 1..3), prop::collection::vec(episodes(), 1..3)]) {
             for layer in [Layer::Host, Layer::Guest] {
                 let settings = candidates(Setting::defaults(layer, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
-                let costs = costs(&settings, 1, &halves, K, Nanos::ZERO).unwrap();
+                let costs = Prices::of(&settings).unwrap().costs(&[0], &halves, K, Nanos::ZERO).unwrap();
                 for (setting, cost) in settings.iter().zip(costs) {
                     let slow = [&halves[0], &halves[1]].map(|half| one_by_one(setting, half, Nanos::ZERO).unwrap());
                     prop_assert_eq!(cost, Some(slow.map(|counts| counts.cost_ns(K) as f64)));
@@ -118,7 +143,7 @@ mod tests {
         let settings =
             candidates(Setting::defaults(Layer::Host, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
         let halves = [vec![vec![Episode::of(12_000); 100]], vec![vec![Episode::of(14_000); 100]]];
-        let late = costs(&settings, 2, &halves, K, Nanos(12_000)).unwrap();
+        let late = Prices::of(&settings).unwrap().costs(&[0, 1], &halves, K, Nanos(12_000)).unwrap();
         assert!(late[0].is_some() && late[1].is_some());
         assert_eq!(late.iter().flatten().count(), FINALISTS + 2);
         // A window of 20 us never grows where the rule sees 24 us and more; one of 30 us does.

@@ -62,8 +62,7 @@ impl Trust {
         counted: &Counts,
         elsewhere: bool,
     ) -> Option<Apart> {
-        let limits = if elsewhere { APART } else { [LIMIT, SHARE] };
-        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, limits)).collect();
+        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, elsewhere)).collect();
         let apart = all.and_then(|all| all.first().copied());
         self.apart = if apart.is_some() { self.apart + 1 } else { 0 };
         apart.filter(|_| self.apart >= PERIODS)
@@ -71,7 +70,8 @@ impl Trust {
 }
 
 /// The figure that is furthest from its prediction, if that is too far; `predicted` has polls and halts.
-fn apart(predicted: [f64; 2], counted: &Counts, [limit, share]: [f64; 2]) -> Option<Apart> {
+pub(crate) fn apart(predicted: [f64; 2], counted: &Counts, elsewhere: bool) -> Option<Apart> {
+    let [limit, share] = if elsewhere { APART } else { [LIMIT, SHARE] };
     let figures = [(Figure::Polls, counted.polls), (Figure::Halts, counted.halts)];
     let far = figures.into_iter().zip(predicted).filter_map(|((figure, counted_here), predicted)| {
         let number = counted_here as f64;
@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn small_numbers_may_be_apart() {
         // 8 of 10,000 halts where 40 were predicted: under 2 % of the episodes.
-        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8), [LIMIT, SHARE]), None);
+        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8), false), None);
         // 20 of 80 where 30 were predicted: within four deviations of 20.
-        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20), [LIMIT, SHARE]), None);
-        assert!(apart([80.0, 60.0], &counts(80, 80, 20), [LIMIT, SHARE]).is_some());
+        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20), false), None);
+        assert!(apart([80.0, 60.0], &counts(80, 80, 20), false).is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use dwell_control::{Controller, Terms};
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_knobs::lease::{Lease, Subject};
+use dwell_lab::host::thread::process_cpu_time;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -504,6 +505,36 @@ fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
     running.signal("-TERM");
     running.ended();
     assert!(!socket.exists());
+}
+
+/// What makes decisions rarer is the CPU time of the whole process: here that of a configuration that is read again and again, which
+/// is no part of any decision.
+#[test]
+fn all_cpu_time_of_the_process_is_accounted_for() {
+    let fixture = Fixture::guest();
+    let sysroot = below(&fixture);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("control.toml");
+    fs::write(&file, "").unwrap();
+    let mut running = Running::start(&["--config", file.to_str().unwrap(), "--sysroot", &sysroot]);
+    running.line();
+    let layer = |status: &Value, key: &str| status["layers"][0][key].as_f64().unwrap();
+    let accounted = |status: &Value| layer(status, "cpu_share") * status["for_s"].as_f64().unwrap();
+    let process = || process_cpu_time(running.child.id()).unwrap().get() as f64 / 1e9;
+    let first = wait_for(&sysroot, |status| layer(status, "decisions") > 0.0);
+    let before = process();
+    (0..300).for_each(|_| running.signal("-HUP"));
+    let used = process() - before;
+    let last = wait_for(&sysroot, |_| true);
+    let last = wait_for(&sysroot, |status| layer(status, "decisions") > layer(&last, "decisions"));
+    let counted = accounted(&last) - accounted(&first);
+    say!("all_cpu_time_of_the_process_is_accounted_for: {counted:.3} s of {used:.3} s");
+    assert!(used > 0.02 && counted > 0.9 * used, "{counted} of {used}");
+    // Of a CPU no more than 0.45 % is used, 4.5 ms of it at once: until then nothing was decided.
+    let least = (used - 0.0045) / 0.0045;
+    assert!(last["for_s"].as_f64().unwrap() > least.min(5.0), "{last}");
+    running.signal("-TERM");
+    running.ended();
 }
 
 #[test]

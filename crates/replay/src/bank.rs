@@ -4,6 +4,10 @@ use crate::rule::{Player, Rule, RuleError};
 use crate::source::Batch;
 use rayon::prelude::*;
 
+/// Fewer episodes, times rules, than these are played by the calling thread alone: others would use more CPU time to wake up than
+/// they would save.
+const WORTH_THREADS: usize = 1 << 20;
+
 /// Many rules, each with a policy of its own for every idler, fed with the same episodes on all cores.
 ///
 /// The rules of hosts and guests and fixed windows go through the vector [`engine`](crate::engine), all others through
@@ -72,8 +76,22 @@ impl Bank {
 
     /// Plays a batch through every policy.
     pub fn feed(&mut self, batch: &Batch) {
-        let Bank { engine, scalar, .. } = self;
-        rayon::join(|| engine.feed(batch), || scalar.par_iter_mut().for_each(|played| played.feed(batch)));
+        let Bank { engine, scalar, rules, .. } = self;
+        if batch.episodes() * rules.len() < WORTH_THREADS {
+            engine.feed(batch, false);
+            scalar.iter_mut().for_each(|played| played.feed(batch));
+            return;
+        }
+        rayon::join(
+            || engine.feed(batch, true),
+            || scalar.par_iter_mut().for_each(|played| played.feed(batch)),
+        );
+    }
+
+    /// Every policy as at its start.
+    pub fn restart(&mut self) {
+        self.engine.restart();
+        self.scalar.iter_mut().for_each(|played| played.players.clear());
     }
 
     /// What each rule did since the last call. The policies keep their state.

@@ -266,21 +266,11 @@ impl Player {
 
     /// As [`Player::play_late`], of an episode in which a poll of KVM's may last at most `alone`.
     pub fn play_late_alone(&mut self, idle: Nanos, wake_latency: Nanos, alone: Nanos) -> Counts {
-        let sees_others = !matches!(
-            self.state,
-            State::One(Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_)) | State::Aio(_)
-        );
-        let longest = if sees_others { alone } else { Nanos::MAX };
         let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
-        let mut one = |policy: &mut dyn Policy| {
-            let window = policy.window();
-            let late = if idle > window.min(longest) { wake_latency } else { Nanos::ZERO };
-            counts.count_alone(window.get(), idle.get(), longest.get());
-            policy.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
-        };
         match &mut self.state {
-            State::One(policy) => one(policy),
-            State::Aio(policy) => one(policy.as_mut()),
+            State::One(_) | State::Aio(_) => {
+                return self.play_all_late(std::iter::once((idle.get(), alone.get())), wake_latency);
+            }
             State::Controlled(controlled) => {
                 // Without a clock the idler is never busy: an episode begins when the last has ended.
                 let start = self.ended_ns.unwrap_or(0);
@@ -310,6 +300,21 @@ impl Player {
         counts
     }
 
+    /// As [`Player::play_late_alone`] of one episode after the other, of each its length and how long a poll may last \[ns\].
+    pub fn play_all_late(
+        &mut self,
+        episodes: impl Iterator<Item = (u64, u64)>,
+        wake_latency: Nanos,
+    ) -> Counts {
+        match &mut self.state {
+            State::One(policy) => late(policy, episodes, wake_latency),
+            State::Aio(policy) => Late { episodes, wake_latency, sees_tasks: false }.with(policy.as_mut()),
+            State::Controlled(_) | State::Stacked { .. } => episodes
+                .map(|(idle, alone)| self.play_late_alone(Nanos(idle), wake_latency, Nanos(alone)))
+                .sum(),
+        }
+    }
+
     /// Plays the episodes of a run, and returns what the rule did.
     pub fn play(&mut self, run: &Run) -> Counts {
         self.follow(run, |_| ())
@@ -320,7 +325,7 @@ impl Player {
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
             State::One(policy) => {
-                let sees_tasks = !matches!(policy, Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_));
+                let sees_tasks = sees_tasks(policy);
                 policy.with(Drive { run, ended_ns: &mut self.ended_ns, sees_tasks, see })
             }
             State::Aio(policy) if run.has_ready() => drive_with_handlers(policy.as_mut(), run, see),
@@ -330,6 +335,41 @@ impl Player {
             State::Controlled(controlled) => drive_controlled(controlled, run, see),
             State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run, see),
         }
+    }
+}
+
+/// Whether another task on the core ends its polls.
+fn sees_tasks(policy: &Any) -> bool {
+    !matches!(policy, Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_))
+}
+
+fn late(policy: &mut Any, episodes: impl Iterator<Item = (u64, u64)>, wake_latency: Nanos) -> Counts {
+    let sees_tasks = sees_tasks(policy);
+    policy.with(Late { episodes, wake_latency, sees_tasks })
+}
+
+/// Episodes, each with the time alone, through a policy that learns from a longer one where the idler halts.
+struct Late<I> {
+    episodes: I,
+    wake_latency: Nanos,
+    sees_tasks: bool,
+}
+
+impl<I: Iterator<Item = (u64, u64)>> Use for Late<I> {
+    type Output = Counts;
+
+    fn with<P: Policy + ?Sized>(self, policy: &mut P) -> Counts {
+        let mut counts = Counts::default();
+        for (idle, alone) in self.episodes {
+            let longest = if self.sees_tasks { alone } else { u64::MAX };
+            let window = policy.window().get();
+            let late = if idle > window.min(longest) { self.wake_latency.get() } else { 0 };
+            counts.episodes += 1;
+            counts.idle_ns += u128::from(idle);
+            counts.count_alone(window, idle, longest);
+            policy.observe(Outcome::of(Nanos(idle.saturating_add(late))));
+        }
+        counts
     }
 }
 

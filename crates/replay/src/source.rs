@@ -83,7 +83,8 @@ impl Batch {
         self.runs.iter().map(|run| run.idle_ns.len()).sum()
     }
 
-    fn clear(&mut self) {
+    /// Removes all episodes.
+    pub fn clear(&mut self) {
         for run in &mut self.runs {
             run.start_ns.clear();
             run.idle_ns.clear();
@@ -91,6 +92,14 @@ impl Batch {
             run.ready.clear();
             run.ready_ends.clear();
         }
+    }
+
+    /// Appends an episode of an idler that was never busy, and where known the time after which another task wanted the core \[ns\].
+    pub fn push(&mut self, idler: usize, idle_ns: u64, alone_ns: Option<u64>) {
+        let run = self.run(idler);
+        let last = run.start_ns.last().zip(run.idle_ns.last());
+        let start_ns = last.map_or(0, |(start, idle)| start.saturating_add(*idle));
+        run.push(start_ns, idle_ns, alone_ns);
     }
 
     fn run(&mut self, idler: usize) -> &mut Run {

@@ -112,6 +112,11 @@ impl LaneGroup {
         }
     }
 
+    /// All windows are zero again.
+    pub(super) fn restart(&mut self) {
+        self.windows.iter_mut().for_each(|windows| windows.0.fill(Line::default()));
+    }
+
     /// Lanes with a setting.
     pub(super) fn lanes(&self) -> usize {
         self.lanes

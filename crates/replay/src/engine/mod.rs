@@ -218,8 +218,8 @@ impl Engine {
         }
     }
 
-    /// Replays a batch under every setting.
-    pub(crate) fn feed(&mut self, batch: &Batch) {
+    /// Replays a batch under every setting, on all cores or in the calling thread.
+    pub(crate) fn feed(&mut self, batch: &Batch, on_all_cores: bool) {
         if self.places.is_empty() {
             return;
         }
@@ -237,10 +237,20 @@ impl Engine {
         }
         let Engine { kernels, tasks, windows, segments, .. } = self;
         let segments = &segments[..if tasks.is_empty() { 0 } else { runs }];
+        if !on_all_cores {
+            batch.runs().for_each(|run| windows.feed(run));
+            tasks.iter_mut().for_each(|task| task.feed(kernels, segments));
+            return;
+        }
         rayon::join(
             || batch.runs().for_each(|run| windows.feed(run)),
             || tasks.par_iter_mut().for_each(|task| task.feed(kernels, segments)),
         );
+    }
+
+    /// All windows as at the start.
+    pub(crate) fn restart(&mut self) {
+        self.tasks.iter_mut().flat_map(|task| &mut task.groups).for_each(LaneGroup::restart);
     }
 
     /// What each rule did since the last call, in the order of the rules that were taken.

@@ -92,6 +92,10 @@ struct Control<'a> {
     writes: Option<OwnedFd>,
     metrics: Metrics,
     log: Option<Log>,
+    /// The CPU time of this process that is accounted for.
+    accounted: Duration,
+    /// CPU time of answers to those who ask what it does.
+    answering: Duration,
 }
 
 /// Figures for those who ask over HTTP.
@@ -136,9 +140,14 @@ struct Layered {
     given_up: Option<String>,
     /// The setting that was advised last.
     advised: Option<Setting>,
-    /// CPU time of looks since the last decision.
-    looked: Duration,
     tally: Tally,
+}
+
+impl Layered {
+    /// When to look between two decisions \[ns\], if ever.
+    fn next_look_ns(&self) -> Option<u64> {
+        Some(self.source.next_look_ns()?.max(self.controller.broke_until_ns()))
+    }
 }
 
 impl<'a> Control<'a> {
@@ -176,7 +185,10 @@ impl<'a> Control<'a> {
             writes: None,
             metrics,
             log,
+            accounted: Duration::ZERO,
+            answering: Duration::ZERO,
         };
+        control.accounted = control.used();
         for layer in layers {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
@@ -347,7 +359,6 @@ impl<'a> Control<'a> {
             lease,
             given_up: None,
             advised: None,
-            looked: Duration::ZERO,
             tally,
         })
     }
@@ -458,6 +469,7 @@ impl<'a> Control<'a> {
                 self.configure_again(task)?;
             }
             let mut stop = false;
+            let before = cpu_time();
             server.answer(|ask| match ask {
                 Ask::Status => self.status(),
                 Ask::Resume => self.resume(),
@@ -466,6 +478,7 @@ impl<'a> Control<'a> {
                     json!({ "stopped": true })
                 }
             });
+            self.answering += cpu_time().saturating_sub(before);
             if stop {
                 return Ok(());
             }
@@ -483,7 +496,7 @@ impl<'a> Control<'a> {
         let next = self.layers.iter().map(|layered| match layered.given_up {
             Some(_) => GIVEN_UP,
             None => {
-                let look = layered.source.next_look_ns().unwrap_or(u64::MAX);
+                let look = layered.next_look_ns().unwrap_or(u64::MAX);
                 Duration::from_nanos(layered.controller.next_at_ns().min(look).saturating_sub(now))
             }
         });
@@ -589,28 +602,40 @@ impl<'a> Control<'a> {
         for at in 0..self.layers.len() {
             let now = self.now_ns();
             let layered = &self.layers[at];
-            let due = layered.given_up.is_none() && layered.controller.next_at_ns() <= now;
-            let look =
-                layered.given_up.is_none() && layered.source.next_look_ns().is_some_and(|next| next <= now);
-            if look && !due {
-                let before = cpu_time();
-                let layered = &mut self.layers[at];
-                // A decision meets the same trouble.
-                let _ = layered.source.look(now);
-                layered.looked += cpu_time().saturating_sub(before);
+            if layered.given_up.is_some() {
+                continue;
             }
+            let due = layered.controller.next_at_ns() <= now;
+            let look = !due && layered.next_look_ns().is_some_and(|next| next <= now);
             if due && !self.is_lost(at) {
-                let before = cpu_time();
                 self.decide_one(at)?;
-                let looked = std::mem::take(&mut self.layers[at].looked);
-                let spent = cpu_time().saturating_sub(before) + looked;
-                let layered = &mut self.layers[at];
-                layered.tally.cpu += spent;
-                let decided = spent.saturating_sub(layered.source.take_searched());
-                layered.controller.spent(Nanos(u64::try_from(decided.as_nanos()).unwrap_or(u64::MAX)));
+            } else if look {
+                // A decision meets the same trouble.
+                let _ = self.layers[at].source.look(now);
+            }
+            if due || look {
+                self.account(at);
             }
         }
         Ok(())
+    }
+
+    /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make decisions rare.
+    fn used(&self) -> Duration {
+        let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
+        cpu_time().saturating_sub(serving + self.answering)
+    }
+
+    /// Whatever this process did since the last call is accounted for, no matter what for: all layers together are to use no more
+    /// than one may.
+    fn account(&mut self, at: usize) {
+        let (now_ns, used) = (self.now_ns(), self.used());
+        let spent = used.saturating_sub(std::mem::replace(&mut self.accounted, used));
+        let Layered { source, tally, .. } = &mut self.layers[at];
+        tally.cpu += spent;
+        let limited = spent.saturating_sub(source.take_searched());
+        let limited = Nanos(u64::try_from(limited.as_nanos()).unwrap_or(u64::MAX));
+        self.layers.iter_mut().for_each(|layered| layered.controller.spent(now_ns, limited));
     }
 
     fn decide_one(&mut self, at: usize) -> anyhow::Result<()> {

@@ -22,7 +22,7 @@ const DRAWN: usize = 2048;
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// … unless a search takes more than one part in so many of that time …
 const SEARCH_SHARE: u32 = 2_000;
-/// … but at least so often.
+/// … but at least so often; what a search takes beyond that share makes decisions rarer.
 const SEARCH_AT_LEAST: Duration = Duration::from_secs(60);
 /// What is counted below this share of a CPU is not recorded.
 const LEAST_CPU: f64 = 0.001;
@@ -58,10 +58,17 @@ impl Source {
                 random: SplitMix64::new(1),
             })));
         }
+        let mut guest = Guest {
+            burst: Duration::from_nanos(burst.get()),
+            halt_cost,
+            source: GuestSource::Auto,
+            last: None,
+            lost: 0,
+        };
         if cpus(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
-            drop(recorder()?);
+            drop(guest.recorder()?);
         }
-        Ok(Source::Guest(Guest { burst: Duration::from_nanos(burst.get()), halt_cost, last: None, lost: 0 }))
+        Ok(Source::Guest(guest))
     }
 
     /// The name of the VM that an idler is, where idlers are VMs.
@@ -111,7 +118,7 @@ impl Source {
         }
     }
 
-    /// CPU time of searches for idlers since the last call, which have a limit of their own.
+    /// CPU time of searches for idlers since the last call, as far as these have a limit of their own.
     pub(super) fn take_searched(&mut self) -> Duration {
         match self {
             Source::Host(host) => std::mem::take(&mut host.searched),
@@ -142,7 +149,7 @@ pub(super) struct Host {
     reader: Option<StatsReader>,
     /// When to search for VMs again.
     search_at: Option<Instant>,
-    /// CPU time of searches that was not asked for yet.
+    /// The same that was not asked for yet.
     searched: Duration,
     last: Option<Snapshot>,
     looks: Looks,
@@ -170,7 +177,7 @@ impl Host {
                 Err(error) => return Err(error.into()),
             };
             let took = cpu_time().saturating_sub(before);
-            self.searched += took;
+            self.searched += took.min(SEARCH_AT_LEAST / SEARCH_SHARE);
             self.search_at = Some(Instant::now() + search_after(took));
         }
         let Some(reader) = &mut self.reader else {
@@ -218,6 +225,8 @@ pub(crate) fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
 pub(super) struct Guest {
     burst: Duration,
     halt_cost: Nanos,
+    /// Where idle times come from, as found for the first burst: finding it visits every CPU.
+    source: GuestSource,
     /// The counters of cpuidle when they were last read, and when that was.
     last: Option<(Cpus, Instant)>,
     /// Trace events.
@@ -320,12 +329,16 @@ fn since(now: &Cpus, before: &Cpus) -> Cpus {
     now.iter().filter_map(of).collect()
 }
 
-fn recorder() -> anyhow::Result<Recorder> {
-    Recorder::open(Target::Guest { source: GuestSource::Auto }, None)
-        .context("cannot record the idle times of this machine's CPUs")
-}
-
 impl Guest {
+    fn recorder(&mut self) -> anyhow::Result<Recorder> {
+        let recorder = Recorder::open(Target::Guest { source: self.source }, None)
+            .context("cannot record the idle times of this machine's CPUs")?;
+        if let Target::Guest { source } = recorder.target() {
+            self.source = *source;
+        }
+        Ok(recorder)
+    }
+
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
         let before = cpus(machine);
         let last = self.last.replace((before.clone(), Instant::now()));
@@ -336,7 +349,7 @@ impl Guest {
         if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
             return Ok(vec![]);
         }
-        let recorder = recorder()?;
+        let recorder = self.recorder()?;
         let stop = AtomicBool::new(false);
         let mut found = Found::default();
         let (before, begun) = (cpus(machine), Instant::now());

@@ -8,6 +8,7 @@
 use super::metrics::Published;
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,6 +20,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -126,6 +128,8 @@ impl Listener {
 pub(super) struct Server {
     address: Address,
     stop: Arc<OwnedFd>,
+    /// CPU time of the thread \[ns\].
+    cpu_ns: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -157,15 +161,27 @@ impl Server {
         };
         let stop =
             Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).with_context(context)?);
-        let clients =
-            Clients { listener, stop: Arc::clone(&stop), published, clients: VecDeque::new(), answer: None };
+        let cpu_ns = Arc::default();
+        let clients = Clients {
+            listener,
+            stop: Arc::clone(&stop),
+            cpu_ns: Arc::clone(&cpu_ns),
+            published,
+            clients: VecDeque::new(),
+            answer: None,
+        };
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || clients.serve());
-        Ok(Some(Server { address: bound, stop, thread: Some(thread.with_context(context)?) }))
+        Ok(Some(Server { address: bound, stop, cpu_ns, thread: Some(thread.with_context(context)?) }))
     }
 
     /// Where it listens, with the port that the kernel has chosen for port 0.
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The CPU time of its thread.
+    pub(super) fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed))
     }
 }
 
@@ -185,6 +201,7 @@ impl Drop for Server {
 struct Clients {
     listener: Listener,
     stop: Arc<OwnedFd>,
+    cpu_ns: Arc<AtomicU64>,
     published: Published,
     /// The oldest first.
     clients: VecDeque<Client>,
@@ -215,6 +232,9 @@ impl Clients {
                     self.clients.push_back(client);
                 }
             }
+            let used = clock_gettime(ClockId::ThreadCPUTime);
+            let used_ns = used.tv_sec.saturating_mul(1_000_000_000).saturating_add(used.tv_nsec);
+            self.cpu_ns.store(u64::try_from(used_ns).unwrap_or(0), Ordering::Relaxed);
             std::thread::sleep(PAUSE);
         }
     }
