@@ -5,7 +5,7 @@
 //! from round to round and cancels drift; one of them twice under two names (A/A), whose difference is the error of the
 //! method. On the null disk, a daemon on rust-vmm's vhost-user-backend runs as well, as that crate is and with the guard in it
 //! (`examples/with_vhost_user_backend.rs`). Blocks during which other programs used a share of a CPU are repeated. Requests are random reads of 4 KiB on one virtqueue
-//! with EVENT_IDX. The driver is on CPU 0, the I/O threads are on CPU 1.
+//! with EVENT_IDX. The driver is on CPU 0, the I/O threads are on CPU 1. At the end: the rows that lose, and which of the goals are met.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -13,7 +13,7 @@ use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::thread::process_cpu_time;
 use dwell_lab::host::{Cpu, Load, Pinned};
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{Column, Contest, load_average};
+use dwell_testing::contest::{Column, Contest, Format, Goal, Limit, Measured, load_average, print_goals};
 use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use std::cell::RefCell;
@@ -33,6 +33,9 @@ struct Args {
     /// Folder of the disk's file, on a file system with direct I/O
     #[arg(long, default_value = "target")]
     folder: PathBuf,
+    /// What is printed: `cells`, a table of each cell with intervals; `markdown`, the tables of the book
+    #[arg(long, default_value = "cells")]
+    format: Format,
     /// Also write the results here, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -72,6 +75,17 @@ impl Cell {
             cells.push(thinks(500, true));
         }
         cells
+    }
+
+    /// Of the book's tables: which one, and the head of its column.
+    fn column(self) -> (String, String) {
+        let (disk, how) =
+            (if self.file { "file" } else { "null" }, if self.polls { "polls" } else { "sleeps" });
+        let think = match self.think.as_micros() {
+            0 => String::new(),
+            us => format!(", {us}{}", if self.phases { " in phases" } else { "" }),
+        };
+        (disk.to_owned(), format!("{} {how}{think}", self.depth))
     }
 
     fn name(self) -> String {
@@ -211,8 +225,10 @@ fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> std::io::Result<Block> {
                     std::hint::spin_loop();
                 }
             }
+            // One reading of the clock for what is submitted together: a driver that reads it for each request is what limits fast devices.
+            let now = Instant::now();
             while let Some(number) = free.pop() {
-                began[usize::from(number)] = Instant::now();
+                began[usize::from(number)] = now;
                 queue.submit(memory, number, 0, random.below(BYTES / 4096) * 8, 4096, false);
             }
             queue.publish(memory)?;
@@ -280,6 +296,66 @@ const COLUMNS: [Column; 8] = [
     Column::value("kicks/request", "kicks", 1.0),
 ];
 
+/// The goals, over whatever was measured. QEMU's row is the best of its settings and releases in each cell.
+fn goals(measured: &[Measured]) -> Vec<Goal> {
+    let best = |cell: &str, rows: &str, figure: &str, most: bool| {
+        let cell = measured.iter().find(|found| found.measurements.name == cell)?;
+        let rows = cell.rows.iter().filter(|row| row.starts_with(rows) && !row.ends_with("(A/A)"));
+        let values = rows.filter_map(|row| Some((row, cell.results.row(row, figure)?.value?.value)));
+        let sign = if most { -1.0 } else { 1.0 };
+        values.min_by(|(_, a), (_, b)| (sign * a).total_cmp(&(sign * b))).map(|(row, _)| row.clone())
+    };
+    let goal = |cell: Cell, arm: &str, against: Option<String>, conditions: &[_]| Goal {
+        cell: cell.name(),
+        arm: arm.to_owned(),
+        // Without such a row it is not measured.
+        against: against.or(Some("none".to_owned())),
+        conditions: conditions.to_vec(),
+    };
+    let (cpu, requests) = (("CPU", "cpu_ns_per_request"), ("requests/s", "iops"));
+    let mut goals = vec![];
+    for cell in Cell::all() {
+        let name = cell.name();
+        match (cell.file, cell.think.as_micros(), cell.phases) {
+            (false, 0, _) => {
+                let cheapest = best(&name, "qsd", cpu.1, false);
+                let limits = [(cpu.0, cpu.1, Limit::AtMost(0.4)), (requests.0, requests.1, Limit::More)];
+                goals.push(goal(cell, "blk leader 100 %", cheapest, &limits));
+            }
+            (true, 0, _) if cell.depth >= 8 => {
+                let fastest = best(&name, "qsd", requests.1, true);
+                let limits = [
+                    (requests.0, requests.1, Limit::NotLess),
+                    ("p99", "p99", Limit::NotMore),
+                    (cpu.0, cpu.1, Limit::AtMost(0.8)),
+                ];
+                for arm in ["blk leader 0 %", "blk leader 100 %"] {
+                    goals.push(goal(cell, arm, fastest.clone(), &limits));
+                }
+            }
+            (true, 0, _) => {
+                let never = Some("blk never".to_owned());
+                goals.push(goal(cell, "blk leader 0 %", never, &[(cpu.0, cpu.1, Limit::AtMost(1.05))]));
+                let quickest = best(&name, "blk fixed", "p50", false);
+                goals.push(goal(cell, "blk leader 1000 %", quickest, &[("p50", "p50", Limit::AtMost(1.1))]));
+            }
+            (_, 500, false) => {
+                for arm in ["blk leader 0 %", "blk leader 100 %"] {
+                    let never = Some("blk never".to_owned());
+                    goals.push(goal(cell, arm, never, &[(cpu.0, cpu.1, Limit::AtMost(1.05))]));
+                }
+            }
+            _ => {}
+        }
+        if cell.depth == 1 && cell.think.is_zero() {
+            let kicks = vec![("kicks/request", "kicks", Limit::AtMost(0.1))];
+            let arm = "blk leader 100 %".to_owned();
+            goals.push(Goal { cell: name, arm, against: None, conditions: kicks });
+        }
+    }
+    goals
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let ends = Instant::now() + Duration::from_secs(args.budget);
@@ -308,9 +384,10 @@ fn main() -> anyhow::Result<()> {
         compared: ["cpu_ns_per_request", "iops"],
         ours: |server| server.starts_with("blk"),
         ends,
+        format: args.format,
         losing: vec![],
+        measured: vec![],
     };
-    let mut all = vec![];
     for (number, &cell) in cells.iter().enumerate() {
         let path = cell.file.then(|| disk.path());
         let mut peers = vec![];
@@ -322,19 +399,20 @@ fn main() -> anyhow::Result<()> {
         let mut load = Load::open()?;
         peers.iter().for_each(|peer| load.add_own(peer.borrow().process.id()));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let results =
-            contest.cell(&cell.name(), &names, cells.len() - number, &mut load, |server, sequence| {
-                block(&mut peers[server].borrow_mut(), cell, sequence)
-            })?;
-        all.push(results);
+        let left = cells.len() - number;
+        contest.cell((&cell.name(), cell.column()), &names, left, &mut load, |server, sequence| {
+            block(&mut peers[server].borrow_mut(), cell, sequence)
+        })?;
         // Sockets of the next cell have the same names.
         drop(peers);
         for name in names {
             let _ = std::fs::remove_file(dir.path().join(name));
         }
     }
-    contest.print_losing();
+    contest.print_end();
+    print_goals(&goals(&contest.measured), &contest.measured);
     if let Some(path) = args.json {
+        let all: Vec<_> = contest.measured.iter().map(|cell| &cell.results).collect();
         std::fs::write(&path, serde_json::to_string(&all)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }

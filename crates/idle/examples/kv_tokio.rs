@@ -11,7 +11,7 @@ use dwell_idle::policy::reference::Fixed;
 use dwell_idle::{Halt, Idler, Nanos, Price, park};
 use dwell_lab::host::{Cpu, Load, Pinned, Thread};
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{Column, Contest, load_average};
+use dwell_testing::contest::{Column, Contest, Format, load_average};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -30,6 +30,9 @@ struct Args {
     /// Only the cells whose name contains this, such as `pipeline 16` or `sleeps`
     #[arg(long, default_value = "")]
     only: String,
+    /// What is printed: `cells`, a table of each cell with intervals; `markdown`, the table of the book
+    #[arg(long, default_value = "cells")]
+    format: Format,
 }
 
 const BLOCK: Duration = Duration::from_millis(150);
@@ -205,6 +208,16 @@ impl Cell {
         cells
     }
 
+    /// The book's table, and the head of the column in it.
+    fn column(self) -> (String, String) {
+        let think = match self.think.as_micros() {
+            0 => String::new(),
+            us => format!(", {us}{}", if self.phases { " in phases" } else { "" }),
+        };
+        let how = if self.polls { "polls" } else { "sleeps" };
+        ("server".to_owned(), format!("{} {how}{think}", self.pipeline))
+    }
+
     fn name(self) -> String {
         format!(
             "pipeline {}, client {}, think {} us{}",
@@ -318,19 +331,21 @@ fn main() -> anyhow::Result<()> {
         compared: ["cpu_ns_per_request", "requests"],
         ours: |server| server.starts_with("leader"),
         ends: Instant::now() + Duration::from_secs(args.budget),
+        format: args.format,
         losing: vec![],
+        measured: vec![],
     };
     let names: Vec<&str> = peers.iter().map(|(name, _)| *name).collect();
     for (number, &cell) in cells.iter().enumerate() {
         contest.cell(
-            &cell.name(),
+            (&cell.name(), cell.column()),
             &names,
             cells.len() - number,
             &mut Load::open()?,
             |server, sequence| block(&mut peers[server].1.borrow_mut(), cell, sequence),
         )?;
     }
-    contest.print_losing();
+    contest.print_end();
     Ok(())
 }
 

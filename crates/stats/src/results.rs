@@ -64,6 +64,14 @@ impl Measurements {
         Results::new(self)
     }
 
+    /// The ratio of one arm's figure to another's, of which neither need be the baseline.
+    pub fn ratio(&self, arm: &str, against: &str, figure: &str) -> Option<Interval> {
+        let place = |name: &str| self.arms.iter().position(|arm| arm.name == name);
+        let figure = self.figures.iter().find(|of| of.name() == figure)?;
+        let analysis = Analysis { against: place(against)?, ..Analysis::new(self, RESAMPLES) };
+        analysis.ratio(figure, place(arm)?)
+    }
+
     /// Of the figures with a required precision, the one farthest from it: its index, the half width of its interval, and
     /// the half width required.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
@@ -90,6 +98,8 @@ struct Analysis<'a> {
     bootstrap: Bootstrap,
     rounds: Vec<Vec<Vec<&'a Block>>>,
     pools: Vec<Pool>,
+    /// The arm with which the others are compared: the baseline.
+    against: usize,
 }
 
 impl<'a> Analysis<'a> {
@@ -101,7 +111,13 @@ impl<'a> Analysis<'a> {
         };
         let pools = rounds.iter().map(|rounds| Pool::new(rounds.iter().map(samples))).collect();
         let (confidence, seed) = (measurements.options.confidence, measurements.options.seed);
-        Analysis { measurements, bootstrap: Bootstrap { confidence, resamples, seed }, rounds, pools }
+        Analysis {
+            measurements,
+            bootstrap: Bootstrap { confidence, resamples, seed },
+            rounds,
+            pools,
+            against: 0,
+        }
     }
 
     fn rows(&self) -> Vec<ResultRow> {
@@ -185,9 +201,9 @@ impl<'a> Analysis<'a> {
         log.map(|log| log.map(f64::exp))
     }
 
-    /// A figure of blocks, for the baseline and the arm, in the rounds that have both.
+    /// A figure of blocks, for what is compared with and the arm, in the rounds that have both.
     fn pairs(&self, figure: &Figure, arm: usize) -> Vec<(f64, f64)> {
-        let (baseline, values) = (self.values(figure, 0), self.values(figure, arm));
+        let (baseline, values) = (self.values(figure, self.against), self.values(figure, arm));
         baseline.into_iter().zip(values).filter_map(|(baseline, value)| Some((baseline?, value?))).collect()
     }
 
@@ -198,9 +214,12 @@ impl<'a> Analysis<'a> {
         pairs.iter().filter(|_| positive).map(|(b, a)| (a / b).ln()).collect()
     }
 
-    /// A figure of samples, for the baseline and the arm, for any weights of the rounds.
+    /// A figure of samples, for what is compared with and the arm, for any weights of the rounds.
     fn both(&self, source: FigureSource, arm: usize, weights: &[u32]) -> Option<(f64, f64)> {
-        Some((sampled(source, &self.pools[0], weights)?, sampled(source, &self.pools[arm], weights)?))
+        Some((
+            sampled(source, &self.pools[self.against], weights)?,
+            sampled(source, &self.pools[arm], weights)?,
+        ))
     }
 }
 
