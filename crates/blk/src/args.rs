@@ -52,7 +52,8 @@ pub(crate) struct Args {
     /// How long to poll before sleeping, as `dwell params --policies` lists it
     ///
     /// Such as `never`, `always`, `fixed=50us`, `leader@40us,late=15us` (at this halt cost and wakeup latency), `aio@11.1` (QEMU's
-    /// rule). By default `leader` with trial bursts, at the halt cost that is measured at the start, in about 0.2 s.
+    /// rule). By default `leader` with trial bursts, at the halt cost that is measured at the start, in about 0.2 s, one for waits for the guest
+    /// and one for waits for the disk.
     #[arg(long, conflicts_with = "latency_price")]
     policy: Option<Rule>,
     /// What a wakeup that comes earlier is worth, for the default policy [percent of the time gained, in CPU time]
@@ -119,16 +120,17 @@ impl Args {
         Shape { queues: self.queues.into(), queue_size: self.queue_size }
     }
 
-    /// The policy of the I/O thread; measures what a sleep costs where that is needed.
-    pub(crate) fn policy(&self) -> anyhow::Result<Any> {
+    /// The policy of the I/O thread, and that of its waits for the disk if that is another one; measures what a sleep costs where that is
+    /// needed.
+    pub(crate) fn policies(&self) -> anyhow::Result<(Any, Option<Any>)> {
         match &self.policy {
             Some(Rule::Layer(setting)) if setting.layer() == Layer::Iothread => {
                 let release = iothread::Release::new(setting.version()).context("cannot use this policy")?;
                 // The doorbell, the completions, and the virtqueues: all are looked at.
                 let handlers = vec![Handler::new(Kind::Polled); 2 + usize::from(self.queues)];
-                Ok(Any::other(Aio::new(release, iothread::Params::from(setting), handlers)))
+                Ok((Any::other(Aio::new(release, iothread::Params::from(setting), handlers)), None))
             }
-            Some(rule) => rule.policy().context("cannot use this policy"),
+            Some(rule) => Ok((rule.policy().context("cannot use this policy")?, None)),
             None => match Halt::measure() {
                 Ok(halt) => {
                     let price = Price::percent(self.latency_price);
@@ -136,7 +138,12 @@ impl Args {
                     eprintln!(
                         "dwell-blk: policy leader@{cost:#},late={latency:#} with trial bursts, by measurement"
                     );
-                    Ok(Any::other(halt.leader(price)))
+                    let for_disk = halt.leader_for_interrupts(price);
+                    eprintln!(
+                        "dwell-blk: while the disk is awaited, leader@{:#}",
+                        for_disk.policy().account().halt_cost()
+                    );
+                    Ok((Any::other(halt.leader(price)), Some(Any::other(for_disk))))
                 }
                 Err(error @ MeasureHaltError::OneCpu) => Err(error)
                     .context("cannot choose a policy; start it on two CPUs and give --cpu, or give --policy"),

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let disk = Arc::new(args.disk()?);
-    let policy = args.policy()?;
+    let (policy, disk_policy) = args.policies()?;
     let stop = Stop::on_signals()?;
     let listener = listen(&args.socket)?;
     let queues = args.shape().queues;
@@ -38,14 +38,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => {
             let recorder = Recorder::create(path).context("cannot record waits")?;
             let record = recorder.sink("dwell-blk");
-            let options = Options { queues, cpu: args.cpu, policy, record };
+            let options = Options { queues, cpu: args.cpu, policy, disk_policy, record };
             let worker = Worker::start(Arc::clone(&disk), options).context(started)?;
             let statistics = connections(&listener, worker, &disk, args, &stop)?;
             recorder.finish().context("cannot record waits")?;
             statistics
         }
         None => {
-            let options = Options { queues, cpu: args.cpu, policy, record: () };
+            let options = Options { queues, cpu: args.cpu, policy, disk_policy, record: () };
             let worker = Worker::start(Arc::clone(&disk), options).context(started)?;
             connections(&listener, worker, &disk, args, &stop)?
         }

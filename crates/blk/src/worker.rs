@@ -4,7 +4,8 @@ use crate::disk::{Action, Disk, Refusal};
 use crate::request::{Kind, MalformedChain, Piece, Request};
 use crate::statistics::{Counts, Statistics};
 use crate::virtqueue::{Memory, Notifiers, Virtqueue};
-use dwell_eventloop::{Bell, Doorbell, Idler, Loop, Policy, Record, Source, SourceId};
+use dwell_eventloop::{Bell, Doorbell, Idler, Loop, Nanos, Policy, Record, Source, SourceId};
+use dwell_idle::policy::Outcome;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::{Cell, RefCell};
@@ -75,8 +76,10 @@ pub struct Options<P, R> {
     pub queues: usize,
     /// The CPU that it runs on; `None`: as the caller.
     pub cpu: Option<usize>,
-    /// The policy, and where waits are recorded.
+    /// The policy.
     pub policy: P,
+    /// The policy of waits while requests are in flight, which the disk ends rather than the driver; `None`: the same.
+    pub disk_policy: Option<P>,
     /// Where waits are recorded.
     pub record: R,
 }
@@ -459,22 +462,33 @@ impl Slot {
     fn operation(&self) -> squeue::Entry {
         let file = types::Fixed(0);
         let pieces = &self.pieces[self.first..];
+        // Almost all requests have one piece, which the kernel need not copy a list for.
+        let one = match pieces {
+            [piece] => u32::try_from(piece.iov_len).ok().map(|len| (piece.iov_base.cast::<u8>(), len)),
+            _ => None,
+        };
         let count = u32::try_from(pieces.len()).unwrap_or(0);
-        match self.action {
-            Some(Action::Read(from)) => {
+        match (self.action, one) {
+            (Some(Action::Read(from)), Some((base, len))) => {
+                opcode::Read::new(file, base, len).offset(from + self.done).build()
+            }
+            (Some(Action::Write(from)), Some((base, len))) => {
+                opcode::Write::new(file, base.cast_const(), len).offset(from + self.done).build()
+            }
+            (Some(Action::Read(from)), None) => {
                 opcode::Readv::new(file, pieces.as_ptr(), count).offset(from + self.done).build()
             }
-            Some(Action::Write(from)) => {
+            (Some(Action::Write(from)), None) => {
                 opcode::Writev::new(file, pieces.as_ptr(), count).offset(from + self.done).build()
             }
-            Some(Action::Flush) => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
-            Some(Action::Zero) if self.by_writing => {
+            (Some(Action::Flush), _) => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            (Some(Action::Zero), _) if self.by_writing => {
                 let (from, bytes) = self.bytes();
                 let length = (bytes - self.done).min(ZEROES as u64);
                 let length = u32::try_from(length).unwrap_or(0);
                 opcode::Write::new(file, ZERO.0.as_ptr(), length).offset(from + self.done).build()
             }
-            Some(action @ (Action::Discard | Action::Zero)) => {
+            (Some(action @ (Action::Discard | Action::Zero)), _) => {
                 let (from, bytes) = self.bytes();
                 let may_unmap =
                     self.range().is_some_and(|flags| flags & VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP != 0);
@@ -619,10 +633,43 @@ impl Source for Completions {
     }
 }
 
+/// One policy for waits for the driver and one for waits for the disk: their lengths have nothing to do with each other, and an interrupt
+/// wakes the thread at another cost than the driver does.
+struct ByWait<P> {
+    driver: P,
+    disk: Option<P>,
+    /// Whether the present wait is for the disk.
+    for_disk: bool,
+    device: Shared,
+}
+
+impl<P> ByWait<P> {
+    fn begins(&mut self) -> &mut P {
+        self.for_disk = self.disk.is_some() && self.device.borrow().requests.in_flight() > 0;
+        self.current()
+    }
+
+    fn current(&mut self) -> &mut P {
+        self.disk.as_mut().filter(|_| self.for_disk).unwrap_or(&mut self.driver)
+    }
+}
+
+impl<P: Policy> Policy for ByWait<P> {
+    fn window(&mut self) -> Nanos {
+        self.begins().window()
+    }
+    fn window_after(&mut self, busy: Nanos) -> Nanos {
+        self.begins().window_after(busy)
+    }
+    fn observe(&mut self, outcome: Outcome<'_>) {
+        self.current().observe(outcome);
+    }
+}
+
 /// The thread's own state: the loop and the device.
 struct IoThread<P, R> {
     device: Shared,
-    looped: Loop<'static, P, dwell_idle::Monotonic, R>,
+    looped: Loop<'static, ByWait<P>, dwell_idle::Monotonic, R>,
     /// The sources of the virtqueues.
     sources: Vec<Option<SourceId>>,
     asked: Receiver<Asked>,
@@ -642,7 +689,10 @@ impl<P: Policy, R: Record> IoThread<P, R> {
         let ring = borrowed(&device.requests.uring).try_clone_to_owned()?;
         let device = Rc::new(RefCell::new(device));
         let rung = Rc::new(Cell::new(false));
-        let mut looped = Loop::new(Idler::new(options.policy).recording(options.record))?;
+        let Options { policy, disk_policy, record, .. } = options;
+        let policy =
+            ByWait { driver: policy, disk: disk_policy, for_disk: false, device: Rc::clone(&device) };
+        let mut looped = Loop::new(Idler::new(policy).recording(record))?;
         let rings = Rc::clone(&rung);
         let (bell, doorbell) = Bell::new(move || rings.set(true))?;
         looped.add(bell)?;

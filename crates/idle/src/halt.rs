@@ -96,6 +96,13 @@ impl Halt {
         let sleep = self.typical(price);
         Late::new(Trial::leader(sleep.cost(price)), sleep.latency)
     }
+
+    /// As [`leader`](Halt::leader), for waits that an interrupt ends, such as a disk's: no thread spends CPU time on waking this one. How
+    /// late the thread wakes is not known, but it is less than after a wakeup by another CPU, and nothing is taken out of the lengths.
+    pub fn leader_for_interrupts(&self, price: Price) -> Adaptive {
+        let alone = Halt::new(self.sleeps.map(|sleep| Sleep { waker: Nanos::ZERO, ..sleep }));
+        Late::new(Trial::leader(alone.cost(price)), Nanos::ZERO)
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +138,14 @@ mod tests {
         assert_eq!(HALT.cost(Price::percent(u32::MAX)).get() / 1_000_000_000, 2_834);
         let slow = Halt::constant(sleep([10, 30, 30, 30]));
         assert_eq!((slow.cost(Price::FREE), slow.sleeps().len()), (Nanos::from_micros(60), LENGTHS));
+    }
+
+    #[test]
+    fn interrupts_cost_no_waker_anything() {
+        for (price, cost) in [(0, 17), (100, 32)] {
+            let policy = HALT.leader_for_interrupts(Price::percent(price));
+            assert_eq!(policy.policy().account().halt_cost(), Nanos::from_micros(cost));
+        }
     }
 
     #[test]

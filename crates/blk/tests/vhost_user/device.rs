@@ -6,6 +6,7 @@ use crate::rig::{
 };
 use dwell_blk::Disk;
 use dwell_blk::driver::Setup;
+use dwell_idle::policy::reference::{Always, Never};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
@@ -271,4 +272,25 @@ fn shortened_file_gives_errors() {
     drop(driver);
     ended(served).unwrap();
     device.end();
+}
+
+/// Never polls for the driver, and for the disk as long as it takes.
+#[test]
+fn waits_for_the_disk_have_their_own_policy() {
+    for disk_policy in [None, Some(Always.into())] {
+        let backing = file(BYTES);
+        let disk = Disk::open(backing.path(), false, false).unwrap();
+        let device = Device::with_disk_policy(disk, 1, Never.into(), disk_policy.clone());
+        let (mut driver, served) = device.drive(Setup::default());
+        for byte in 0..100 {
+            // A flush is done by another thread of the kernel.
+            assert_eq!(write(&mut driver, 0, 0, &[byte; 512]), 0);
+            assert_eq!(request(&mut driver, 0, (FLUSH, 0), 0, true), 0);
+        }
+        drop(driver);
+        ended(served).unwrap();
+        let statistics = device.end();
+        assert!(statistics.halts > 0, "{statistics}");
+        assert_eq!(statistics.caught > 0, disk_policy.is_some(), "{statistics}");
+    }
 }

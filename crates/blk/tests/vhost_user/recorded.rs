@@ -26,7 +26,7 @@ fn recorded_and_replayed(policy: Any, rule: &Rule) -> (Vec<u64>, Vec<u64>) {
     let path = folder.path().join("waits.parquet");
     let recorder = Recorder::create(&path).unwrap();
     let disk = Arc::new(Disk::null(1 << 20));
-    let options = Options { queues: 1, cpu: None, policy, record: recorder.sink("disk") };
+    let options = Options { queues: 1, cpu: None, policy, disk_policy: None, record: recorder.sink("disk") };
     let worker = Worker::start(Arc::clone(&disk), options).unwrap();
     std::thread::scope(|scope| {
         let (frontend, stream) = UnixStream::pair().unwrap();

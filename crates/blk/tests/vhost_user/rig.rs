@@ -31,8 +31,17 @@ type Connection = JoinHandle<vhost::vhost_user::Result<()>>;
 
 impl Device {
     pub(crate) fn new(disk: Disk, queues: usize, policy: Any) -> Device {
+        Device::with_disk_policy(disk, queues, policy, None)
+    }
+
+    pub(crate) fn with_disk_policy(
+        disk: Disk,
+        queues: usize,
+        policy: Any,
+        disk_policy: Option<Any>,
+    ) -> Device {
         let disk = Arc::new(disk);
-        let options = Options { queues, cpu: None, policy, record: () };
+        let options = Options { queues, cpu: None, policy, disk_policy, record: () };
         let worker = Arc::new(Worker::start(Arc::clone(&disk), options).unwrap());
         Device { worker, disk, shape: Shape { queues, queue_size: 256 } }
     }
