@@ -6,6 +6,7 @@ use crate::order::Order;
 use crate::pace::{MOST_WRITES, Pace, Writes};
 use crate::pricing::{Idlers, Prices, play_all};
 use crate::sample::{Episode, Sample};
+use crate::tenant::{Excess, Own, Tenant, Veto};
 use crate::trust::{Apart, Trust, apart};
 use crate::turns::{Next, SWITCHES, Turns};
 use dwell_policy::Nanos;
@@ -74,8 +75,8 @@ impl Terms {
 pub struct Observed {
     /// Which: any number that stays its own.
     pub idler: u64,
-    /// How much its cost counts.
-    pub weight: f64,
+    /// How much its cost counts, and its limit.
+    pub tenant: Tenant,
     /// The share of the time in which it was watched: all of it, or a burst.
     pub share: f64,
     /// All of its episodes in that time: what was counted under the setting in force.
@@ -90,9 +91,17 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// An idler of weight 1 that was watched all the time.
+    /// An idler that counts as any other and was watched all the time.
     pub fn new(idler: u64, counted: Counts, episodes: Vec<Episode>) -> Observed {
-        Observed { idler, weight: 1.0, share: 1.0, counted, elsewhere: false, drawn: false, episodes }
+        Observed {
+            idler,
+            tenant: Tenant::default(),
+            share: 1.0,
+            counted,
+            elsewhere: false,
+            drawn: false,
+            episodes,
+        }
     }
 
     /// The same, with episodes drawn from histograms.
@@ -147,6 +156,17 @@ pub enum Cause {
         /// By how much more than 1.01 times their cost, since that was last so within 10 s \[ns\].
         excess_ns: f64,
         /// What the originals cost in the last 10 s \[ns\].
+        originals_ns: f64,
+        /// How long they stay in force \[ns\].
+        rest_ns: u64,
+    },
+    /// Control has cost one idler more than its limit: the originals are in force for a while.
+    Vetoed {
+        /// Which.
+        idler: u64,
+        /// What it cost in the last 10 s \[ns\].
+        cost_ns: f64,
+        /// What the originals would have cost it \[ns\].
         originals_ns: f64,
         /// How long they stay in force \[ns\].
         rest_ns: u64,
@@ -230,11 +250,32 @@ fn fresh(setting: Setting) -> Option<Player> {
 
 /// What is known of one idler.
 struct Idler {
-    weight: f64,
+    tenant: Tenant,
+    own: Own,
     sample: Sample,
     order: Order,
     originals: Player,
     present: Player,
+}
+
+/// The sample of the idlers of one weight, in two halves.
+struct Group {
+    weight: f64,
+    halves: [Idlers; 2],
+}
+
+impl Group {
+    fn all(&self) -> impl Iterator<Item = &Episode> {
+        self.halves.iter().flatten().flatten()
+    }
+
+    fn episodes(&self) -> usize {
+        self.all().count()
+    }
+
+    fn optimum_ns(&self, halt_cost: u64) -> f64 {
+        self.all().map(|episode| episode.least_cost_ns(halt_cost)).sum::<u64>() as f64
+    }
 }
 
 /// A period, compared with what was predicted of it.
@@ -255,6 +296,8 @@ struct Period {
     predicted: [[f64; 2]; 2],
     /// Whether any of it was counted elsewhere.
     elsewhere: bool,
+    /// The first idler that has paid too much.
+    excess: Option<(u64, Excess)>,
 }
 
 /// The last search.
@@ -317,6 +360,7 @@ pub struct Controller {
     refuted_rest_ns: u64,
     untrusted: Option<Apart>,
     seen: Vec<Seen>,
+    vetoes: Vec<Veto>,
     /// Orders the episodes that are drawn.
     random: SplitMix64,
 }
@@ -345,6 +389,7 @@ impl Controller {
             refuted_rest_ns: REFUTED_NS,
             untrusted: None,
             seen: vec![],
+            vetoes: vec![],
             random: SplitMix64::new(1),
         })
     }
@@ -402,6 +447,11 @@ impl Controller {
         &self.seen
     }
 
+    /// The vetoes without which the last decision would have chosen another setting, the one that costs least.
+    pub fn vetoes(&self) -> &[Veto] {
+        &self.vetoes
+    }
+
     /// So much CPU time was used since the last call, of all that is done for control; what is too much makes periods longer.
     pub fn spent(&mut self, now_ns: u64, cpu: Nanos) {
         self.pace.spent(now_ns, cpu.get());
@@ -416,7 +466,8 @@ impl Controller {
     pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
         let span_ns = now_ns.saturating_sub(self.decided_ns).max(1);
         self.decided_ns = now_ns;
-        let period = self.take_in(observed);
+        self.vetoes.clear();
+        let period = self.take_in(now_ns, observed);
         let (cause, quiet) = self.judge(now_ns, span_ns, &period);
         let on_probation = self.present != self.candidates[0] && self.account.is_exceeded();
         self.pace.decided(now_ns, quiet, on_probation);
@@ -510,11 +561,12 @@ impl Controller {
     }
 
     /// Remembers what was seen, and replays the originals and the setting in force over it.
-    fn take_in(&mut self, observed: &[Observed]) -> Period {
+    fn take_in(&mut self, now_ns: u64, observed: &[Observed]) -> Period {
         let (halt_cost, late) = (self.terms.halt_cost, self.terms.late);
+        let controlled = self.present != self.candidates[0];
         let (mut period, mut replayed) = (Period::default(), vec![]);
         self.seen.clear();
-        for Observed { idler, weight, share, counted, elsewhere, drawn, episodes } in observed {
+        for Observed { idler, tenant, share, counted, elsewhere, drawn, episodes } in observed {
             let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
             let numbers =
                 counted.episodes.max(counted.polls).max(counted.halts).max(polls_succeeded).max(exits);
@@ -528,7 +580,7 @@ impl Controller {
             } else {
                 episodes.into()
             };
-            known.weight = *weight;
+            known.tenant = *tenant;
             known.sample.push(counted.episodes, &episodes);
             period.counted += *counted;
             if episodes.is_empty() {
@@ -541,16 +593,22 @@ impl Controller {
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
             period.cpu_ns += cost_ns / share;
-            period.paid_ns += weight * cost_ns / share;
+            period.paid_ns += tenant.weight * cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
-            period.originals_ns += weight * scale * originals.cost_ns(halt_cost) as f64 / share;
+            let originals_ns = scale * originals.cost_ns(halt_cost) as f64;
+            period.originals_ns += tenant.weight * originals_ns / share;
+            if tenant.most_loss.is_some() {
+                let excess =
+                    known.own.book(now_ns, cost_ns / share, originals_ns / share, controlled, tenant);
+                period.excess = period.excess.or(excess.map(|excess| (*idler, excess)));
+            }
             period.episodes += counted.episodes as f64 / share;
             add(&mut period.predicted[0], &present, scale, *elsewhere);
             let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
             let costs = Costs {
                 measured: cost_ns,
                 predicted: cost(&present),
-                originals: cost(&originals),
+                originals: originals_ns,
                 optimum: scale * optimum as f64,
             };
             self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: Some(costs) });
@@ -574,7 +632,8 @@ impl Controller {
     fn idler(&mut self, idler: u64) -> Option<&mut Idler> {
         if !self.idlers.contains_key(&idler) {
             let first = Idler {
-                weight: 1.0,
+                tenant: Tenant::default(),
+                own: Own::new(),
                 sample: Sample::default(),
                 order: Order::default(),
                 originals: fresh(self.candidates[0])?,
@@ -602,6 +661,11 @@ impl Controller {
         }
         if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {
             let cause = Cause::Loss { excess_ns, originals_ns, rest_ns };
+            return (Some((originals, cause)), false);
+        }
+        if let Some((idler, Excess { paid_ns, originals_ns, rest_ns })) = period.excess {
+            self.account.rest(now_ns, rest_ns);
+            let cause = Cause::Vetoed { idler, cost_ns: paid_ns, originals_ns, rest_ns };
             return (Some((originals, cause)), false);
         }
         if self.turns.is_some() {
@@ -642,10 +706,10 @@ impl Controller {
         }
     }
 
-    /// The candidate that costs least over the sample, if it is worth a change.
+    /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change.
     fn choose(&mut self) -> Option<(Setting, Cause)> {
-        let halves = self.halves();
-        let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
+        let groups = self.groups();
+        let episodes = groups.iter().map(Group::episodes).sum();
         // More are known, but too old.
         if episodes < FEWEST {
             return None;
@@ -655,45 +719,92 @@ impl Controller {
             self.prices = Prices::of(&settings).ok()?;
         }
         let place = self.prices.settings().iter().position(|setting| *setting == self.present)?;
-        // The originals are the first.
-        let costs = self.prices.costs(&[0, place], &halves, self.terms.halt_cost, self.terms.late).ok()?;
-        let settings = self.prices.settings();
+        let Terms { halt_cost, late, .. } = self.terms;
+        let mut costs = vec![Some([0.0; 2]); self.prices.settings().len()];
+        for Group { weight, halves } in &groups {
+            // The originals are the first.
+            let of_group = self.prices.costs(&[0, place], halves, halt_cost, late).ok()?;
+            for (sum, cost) in costs.iter_mut().zip(of_group) {
+                let both = sum.zip(cost);
+                *sum = both.map(|(sum, cost)| [0, 1].map(|half| sum[half] + weight * cost[half]));
+            }
+        }
         let (originals, present) = (costs[0]?, costs[place]?);
         let total = |[a, b]: [f64; 2]| a + b;
         // One in force that is no candidate is not taken again.
-        let candidates = settings.iter().zip(&costs).take(self.candidates.len());
-        let known = candidates.filter_map(|(setting, cost)| Some((*setting, (*cost)?)));
-        let (chosen, cost) = known.min_by(|a, b| total(a.1).total_cmp(&total(b.1)))?;
-        let worth_it = total(cost) < total(present) * (1.0 - WORTH)
-            && cost.iter().zip(&present).all(|(chosen, present)| chosen < present);
-        if !worth_it {
+        let candidates = costs.iter().enumerate().take(self.candidates.len());
+        let mut cheaper: Vec<(usize, [f64; 2])> = candidates
+            .filter_map(|(place, cost)| Some((place, (*cost)?)))
+            .filter(|(_, cost)| total(*cost) < total(present) * (1.0 - WORTH))
+            .collect();
+        cheaper.sort_by(|a, b| total(a.1).total_cmp(&total(b.1)));
+        let places: Vec<usize> = cheaper.iter().map(|(place, _)| *place).collect();
+        let (chosen, cost) = cheaper[self.first_without_veto(&places)?];
+        let chosen = self.candidates[chosen];
+        if !cost.iter().zip(&present).all(|(chosen, present)| chosen < present) {
             return None;
         }
         let halt_cost = self.terms.halt_cost.get();
-        let optimum: u64 =
-            halves.iter().flatten().flatten().map(|episode| episode.least_cost_ns(halt_cost)).sum();
-        let of_one = |cost: f64| cost / episodes.max(1) as f64;
+        let optimum: f64 = groups.iter().map(|group| group.weight * group.optimum_ns(halt_cost)).sum();
+        let weighted: f64 = groups.iter().map(|group| group.weight * group.episodes() as f64).sum();
+        let of_one = |cost: f64| cost / weighted.max(f64::MIN_POSITIVE);
         let cause = Cause::Gain {
             episodes,
             present_ns: of_one(total(present)),
             chosen_ns: of_one(total(cost)),
             originals_ns: of_one(total(originals)),
-            optimum_ns: of_one(optimum as f64),
+            optimum_ns: of_one(optimum),
         };
         Some((chosen, cause))
     }
 
-    /// The sample of all idlers, in two halves.
-    fn halves(&self) -> [Idlers; 2] {
-        let weight: f64 = self.idlers.values().map(|idler| idler.weight * idler.sample.weight()).sum();
-        let per_weight = (MOST_EPISODES / weight.max(1.0)).min(1.0);
-        let mut halves = [vec![], vec![]];
-        for idler in self.idlers.values() {
-            let [a, b] = idler.sample.halves(per_weight * idler.weight);
-            halves[0].push(a);
-            halves[1].push(b);
+    /// The first of the candidates at these places that no idler with a limit vetoes. Vetoes of the very first are remembered.
+    fn first_without_veto(&mut self, places: &[usize]) -> Option<usize> {
+        let best = *places.first()?;
+        let with_limit = || self.idlers.iter().filter(|(_, idler)| idler.tenant.most_loss.is_some());
+        let number = with_limit().count();
+        let always = [&[0], places].concat();
+        let Terms { halt_cost, late, .. } = self.terms;
+        let mut vetoed = vec![false; places.len()];
+        for (name, idler) in with_limit() {
+            let share = (MOST_EPISODES / number as f64 / idler.sample.weight().max(1.0)).min(1.0);
+            let halves = idler.sample.halves(share).map(|half| vec![half]);
+            let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
+            let costs = self.prices.costs(&always, &halves, halt_cost, late).ok()?;
+            let cost = |place: usize| costs[place].map_or(f64::INFINITY, |[a, b]| a + b);
+            for (place, vetoed) in places.iter().zip(&mut vetoed) {
+                *vetoed |= idler.tenant.vetoes(cost(*place), cost(0));
+            }
+            if idler.tenant.vetoes(cost(best), cost(0)) {
+                let [cost_ns, originals_ns] = [best, 0].map(|place| cost(place) / episodes.max(1) as f64);
+                self.vetoes.push(Veto {
+                    idler: *name,
+                    setting: self.candidates[best],
+                    cost_ns,
+                    originals_ns,
+                });
+            }
         }
-        halves
+        vetoed.iter().position(|vetoed| !vetoed)
+    }
+
+    /// The sample of all idlers that count.
+    fn groups(&self) -> Vec<Group> {
+        let counted = || self.idlers.values().filter(|idler| idler.tenant.weight > 0.0);
+        let all: f64 = counted().map(|idler| idler.sample.weight()).sum();
+        let share = (MOST_EPISODES / all.max(1.0)).min(1.0);
+        let mut groups: Vec<Group> = vec![];
+        for idler in counted() {
+            let weight = idler.tenant.weight;
+            let at = groups.iter().position(|group| group.weight == weight).unwrap_or_else(|| {
+                groups.push(Group { weight, halves: [vec![], vec![]] });
+                groups.len() - 1
+            });
+            for (half, episodes) in groups[at].halves.iter_mut().zip(idler.sample.halves(share)) {
+                half.push(episodes);
+            }
+        }
+        groups
     }
 
     /// Whether a setting can be written and the originals after it, within the most writes of a minute.
@@ -707,9 +818,10 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::pace::MINUTE_NS;
-    use crate::pricing::play;
+    use crate::pricing::{one_by_one, play};
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
+    use proptest::prelude::*;
 
     const K: Nanos = Nanos(20_000);
 
@@ -896,6 +1008,123 @@ mod tests {
         assert_eq!(controller.present, controller.originals());
         let writes: usize = told.iter().map(|(_, change)| change.writes()).sum();
         assert!(writes <= MOST_WRITES, "{writes}");
+    }
+
+    /// The choice, slowly: every setting played over every idler's sample, one episode after the other.
+    fn slow_choice(controller: &Controller) -> Option<Setting> {
+        let halves = |setting: &Setting, idler: &Idler| {
+            idler.sample.halves(1.0).map(|half| {
+                one_by_one(setting, &vec![half], controller.terms.late).unwrap().cost_ns(K) as f64
+            })
+        };
+        let sum = |[a, b]: [f64; 2]| a + b;
+        let cost = |setting: &Setting| {
+            let all = controller
+                .idlers
+                .values()
+                .map(|idler| halves(setting, idler).map(|half| idler.tenant.weight * half));
+            all.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+        };
+        let originals = controller.candidates[0];
+        let vetoed = |setting: &Setting| {
+            controller.idlers.values().any(|idler| {
+                let own = |setting| sum(halves(setting, idler));
+                let limit = idler.tenant.most_loss.map(|share| (1.0 + share) * own(&originals));
+                limit.is_some_and(|limit| own(setting) > limit)
+            })
+        };
+        let present = cost(&controller.present);
+        let mut best = (controller.present, present);
+        for setting in controller.candidates() {
+            let cost = cost(setting);
+            if sum(cost) < sum(best.1) && sum(cost) < sum(present) * (1.0 - WORTH) && !vetoed(setting) {
+                best = (*setting, cost);
+            }
+        }
+        let gains = best.1.iter().zip(&present).all(|(chosen, present)| chosen < present);
+        gains.then_some(best.0)
+    }
+
+    prop_compose! {
+        fn idlers()(idlers in prop::collection::vec((
+            prop::collection::vec(prop_oneof![500u64..30_000, 20_000u64..400_000], 1..400),
+            prop::sample::select(vec![0.0, 0.5, 1.0, 3.0]),
+            prop::sample::select(vec![None, Some(0.0), Some(0.05), Some(0.5)]),
+        ), 1..5)) -> Vec<(Vec<u64>, Tenant)> {
+            let of = |(lengths, weight, most_loss)| (lengths, Tenant { weight, most_loss });
+            idlers.into_iter().map(of).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// The choice is the slow one; no idler is given what its limit excludes, and each veto is a true one.
+        #[test]
+        fn the_cheapest_setting_without_a_veto_is_chosen(idlers in idlers(), present in any::<prop::sample::Index>()) {
+            let mut controller = controller();
+            let originals = controller.originals();
+            controller.present = *present.get(controller.candidates());
+            let mut one = player(&controller);
+            let observed: Vec<Observed> = (0..).zip(&idlers).map(|(idler, (lengths, tenant))| {
+                let episodes = lengths.iter().copied().map(Episode::of).collect();
+                Observed { idler, tenant: *tenant, ..seen(&mut one, episodes) }
+            }).collect();
+            controller.take_in(10_000_000, &observed);
+            let slow = slow_choice(&controller);
+            let chosen = controller.choose().map(|(to, _)| to);
+            let enough = controller.groups().iter().map(Group::episodes).sum::<usize>() >= FEWEST;
+            prop_assert_eq!(chosen, slow.filter(|_| enough));
+            for veto in controller.vetoes() {
+                let limit = idlers[usize::try_from(veto.idler).unwrap()].1.most_loss.unwrap();
+                prop_assert!(veto.cost_ns > (1.0 + limit) * veto.originals_ns);
+                prop_assert!(Some(veto.setting) != chosen && veto.setting != originals);
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_is_as_many_idlers() {
+        let mixed = |short: usize| {
+            (0..320).map(move |n| if n % 4 < short { 4_000 } else { 150_000 }).map(Episode::of)
+        };
+        let chosen = |tenants: &[(f64, usize)]| {
+            let mut controller = controller();
+            let observed = (0..).zip(tenants).map(|(idler, (weight, short))| {
+                let tenant = Tenant { weight: *weight, ..Tenant::default() };
+                Observed { idler, tenant, ..seen(&mut player(&controller), mixed(*short).collect()) }
+            });
+            let observed: Vec<Observed> = observed.collect();
+            controller.take_in(10_000_000, &observed);
+            let (to, cause) = controller.choose().unwrap();
+            let Cause::Gain { present_ns, chosen_ns, originals_ns, .. } = cause else { panic!("{cause:?}") };
+            (to, [present_ns, chosen_ns, originals_ns].map(f64::round))
+        };
+        assert_eq!(chosen(&[(1.0, 3), (1.0, 3), (1.0, 3), (1.0, 0)]), chosen(&[(3.0, 3), (1.0, 0)]));
+        assert_eq!(chosen(&[(0.5, 3), (0.5, 0)]), chosen(&[(40.0, 3), (40.0, 0)]));
+        assert_eq!(chosen(&[(0.0, 3), (1.0, 0)]), chosen(&[(7.0, 0)]));
+        assert_ne!(chosen(&[(0.0, 3), (1.0, 0)]).0, chosen(&[(1.0, 3), (0.0, 0)]).0);
+    }
+
+    #[test]
+    fn an_idler_that_has_paid_too_much_ends_a_setting() {
+        let mut controller = controller();
+        let tenant = Tenant { most_loss: Some(0.05), ..Tenant::default() };
+        let mut never = controller.originals();
+        never.set("halt_poll_ns", 0).unwrap();
+        let cause =
+            Cause::Gain { episodes: 0, present_ns: 0.0, chosen_ns: 0.0, originals_ns: 0.0, optimum_ns: 0.0 };
+        controller.changed(&Change { at_ns: 0, from: controller.originals(), to: never, cause });
+        let mut one = player(&controller);
+        // All together gain, and one of them loses.
+        let gains = Observed { idler: 1, ..period(&mut one, 3_000, 150_000) };
+        let loses = Observed { idler: 2, tenant, ..period(&mut one, 300, 9_000) };
+        let back = controller.decide(100_000_000, &[gains, loses]).unwrap();
+        assert_eq!(back.to, controller.originals());
+        let Cause::Vetoed { idler: 2, cost_ns, originals_ns, rest_ns: 1_000_000_000 } = back.cause else {
+            panic!("{back:?}")
+        };
+        assert!(cost_ns > 1.9 * originals_ns, "{back:?}");
+        assert!(controller.status(1_000_000_000).rests);
     }
 
     #[test]

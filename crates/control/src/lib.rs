@@ -17,6 +17,7 @@
 //!    nothing is searched.
 //! 4. **Choice**: about 130 candidates, the originals first, are replayed over a sample of the last periods. The best is taken if it
 //!    saves a sixteenth of the present cost, and something on each half of the sample. Fewer than 64 episodes decide nothing.
+//!    An idler may have a weight, and a veto of what it would cost itself ([`Tenant`]).
 //! 5. **Turns**, if [`Terms::verify`] asks for them: a setting that is taken in place of the originals is first compared with them on the
 //!    machine, and again at most so often.
 //!
@@ -43,6 +44,7 @@ mod pace;
 mod pricing;
 mod sample;
 mod simulation;
+mod tenant;
 pub mod trust;
 mod turns;
 mod vm;
@@ -53,7 +55,8 @@ pub use draw::Histograms;
 pub use look::{Drawn, Looks};
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};
-pub use simulation::{Observation, Simulated, Simulation, Spent, TENTH_NS, simulate};
+pub use simulation::{Observation, OfIdler, Simulated, Simulation, Spent, TENTH_NS, simulate};
+pub use tenant::{Tenant, Veto};
 pub use vm::{SetMaximum, VmController};
 
 // The example of the README is compiled and run as a test.

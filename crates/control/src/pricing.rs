@@ -85,7 +85,7 @@ impl Prices {
 }
 
 /// What one setting does, where a halt adds `late` to what its rule sees.
-fn one_by_one(setting: &Setting, idlers: &Idlers, late: Nanos) -> Result<Counts, RuleError> {
+pub(crate) fn one_by_one(setting: &Setting, idlers: &Idlers, late: Nanos) -> Result<Counts, RuleError> {
     let mut counts = Counts::default();
     for episodes in idlers {
         let mut player = Rule::Layer(*setting).start_late(1)?;

@@ -5,6 +5,7 @@ use crate::draw::Histograms;
 use crate::look::{Drawn, Looks};
 use crate::pricing::play;
 use crate::sample::{Episode, Stretches};
+use crate::tenant::Tenant;
 use dwell_policy::host::{BUCKETS, bucket};
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player, ReplayError, Rule, RuleError, Source};
@@ -45,6 +46,19 @@ pub struct Simulated {
     pub tenths_ns: Vec<[f64; 3]>,
     /// The cost of each period between two decisions.
     pub periods: Vec<Spent>,
+    /// Of each idler.
+    pub idlers: Vec<OfIdler>,
+}
+
+/// What one idler did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfIdler {
+    /// Under control.
+    pub controlled: Counts,
+    /// Under the originals.
+    pub originals: Counts,
+    /// The decisions in which it vetoed the setting that costs least.
+    pub vetoes: u64,
 }
 
 impl Simulated {
@@ -123,6 +137,8 @@ pub struct Simulation {
     controller: Controller,
     terms: Terms,
     observation: Observation,
+    /// Of the first idlers; the others are as any.
+    tenants: Vec<Tenant>,
     idlers: Vec<Idler>,
     most: usize,
     /// The lengths that are drawn of an idler.
@@ -150,6 +166,7 @@ impl Simulation {
             controller: Controller::new(originals, terms)?,
             terms,
             observation,
+            tenants: vec![],
             idlers: vec![],
             most: KEPT / idlers.max(1),
             most_drawn: DRAWN.min(2 * DRAWN / idlers.max(1)).max(1),
@@ -159,6 +176,11 @@ impl Simulation {
             decided: (0, Counts::default(), Counts::default()),
             result: Simulated::default(),
         })
+    }
+
+    /// The same, of idlers with these weights and limits.
+    pub fn with_tenants(self, tenants: &[Tenant]) -> Simulation {
+        Simulation { tenants: tenants.to_vec(), ..self }
     }
 
     /// The next episode. Episodes come in the order of their starts.
@@ -194,6 +216,7 @@ impl Simulation {
         }
         while self.idlers.len() <= idler {
             let player = |setting: Setting| Rule::Layer(setting).start_late(1);
+            self.result.idlers.push(OfIdler::default());
             self.idlers.push(Idler {
                 controlled: player(self.controller.status(start_ns).present)?,
                 originals: player(self.controller.originals())?,
@@ -215,13 +238,16 @@ impl Simulation {
             Observation::Statistics => one.counting.count(episode.idle_ns, late.get(), &did),
         }
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
-        self.book(tenth, episode, &did, &otherwise);
+        self.book(idler, tenth, episode, &did, &otherwise);
         Ok(())
     }
 
-    fn book(&mut self, tenth: usize, episode: Episode, did: &Counts, otherwise: &Counts) {
+    fn book(&mut self, idler: usize, tenth: usize, episode: Episode, did: &Counts, otherwise: &Counts) {
         self.result.controlled += *did;
         self.result.originals += *otherwise;
+        let one = &mut self.result.idlers[idler];
+        one.controlled += *did;
+        one.originals += *otherwise;
         let cost = |counts: &Counts| counts.cost_ns(self.terms.halt_cost) as f64;
         let tenths = &mut self.result.tenths_ns;
         if tenths.len() <= tenth {
@@ -246,7 +272,7 @@ impl Simulation {
 
     fn decide(&mut self) {
         let now_ns = self.controller.next_at_ns();
-        let observed: Vec<Observed> = match self.observation {
+        let mut observed: Vec<Observed> = match self.observation {
             Observation::Episodes => {
                 let of = |(number, idler): (u64, &mut Idler)| {
                     Observed::new(number, std::mem::take(&mut idler.counted), idler.seen.take())
@@ -261,9 +287,17 @@ impl Simulation {
                 (0..).zip(&mut self.idlers).map(of).collect()
             }
         };
+        observed.iter_mut().zip(&self.tenants).for_each(|(one, tenant)| one.tenant = *tenant);
         self.result.decisions += 1;
         let controlled = self.controller.status(now_ns).present != self.controller.originals();
         let change = self.controller.decide(now_ns, &observed);
+        for veto in self.controller.vetoes() {
+            let idler = usize::try_from(veto.idler).ok();
+            idler
+                .and_then(|idler| self.result.idlers.get_mut(idler))
+                .into_iter()
+                .for_each(|one| one.vetoes += 1);
+        }
         self.spend(now_ns, controlled);
         if let Some(change) = change {
             self.idlers.iter_mut().for_each(|idler| idler.controlled.set(&change.to));
@@ -305,7 +339,7 @@ impl Simulation {
     }
 }
 
-/// Controls the idlers of a recording, which begin under `originals`. `progress` gets the number of episodes since its last
+/// Controls the idlers of a recording, which begin under `originals`; the first of them are these `tenants`. `progress` gets the number of episodes since its last
 /// call.
 ///
 /// # Errors
@@ -315,9 +349,11 @@ pub fn simulate(
     originals: Setting,
     terms: Terms,
     observation: Observation,
+    tenants: &[Tenant],
     progress: &dyn Fn(u64),
 ) -> Result<Simulated, ReplayError> {
-    let mut simulation = Simulation::new(originals, terms, observation, source.idlers())?;
+    let simulation = Simulation::new(originals, terms, observation, source.idlers())?;
+    let mut simulation = simulation.with_tenants(tenants);
     let mut failed = None;
     source.visit(0..u64::MAX, &mut |batch| {
         let mut episodes: Vec<(u64, usize, Episode)> = vec![];
@@ -489,6 +525,41 @@ mod tests {
             }
             prop_assert!(beyond_the_bound(&simulated) <= 0.0, "by {} ns", beyond_the_bound(&simulated));
         }
+    }
+
+    /// One idler that gains by never polling, as no rule knows which of its episodes will be short, and one, of few and short episodes, that
+    /// loses by it.
+    fn two_tenants(other: Tenant) -> Simulated {
+        let simulation = Simulation::new(originals(Layer::Host), Terms::at(K), Observation::Episodes, 2);
+        let mut simulation = simulation.unwrap().with_tenants(&[Tenant::default(), other]);
+        let (mut random, mut next) = (SplitMix64::new(1), [0, 0]);
+        while next[0].min(next[1]) < 10_000_000_000 {
+            let idler = usize::from(next[1] < next[0]);
+            let long = idler == 0 && random.below(3) > 0;
+            let idle = if long { 150_000 } else { [12_000, 14_000][idler] } + random.below(1_000);
+            simulation.episode(idler, next[idler], Episode::of(idle)).unwrap();
+            next[idler] += idle + [20_000, 4_000_000][idler];
+        }
+        simulation.finish()
+    }
+
+    #[test]
+    fn a_limit_and_a_weight_protect_the_one_that_would_lose() {
+        let ratio = |simulated: &Simulated, idler: usize| {
+            let OfIdler { controlled, originals, .. } = simulated.idlers[idler];
+            cost(&controlled) / cost(&originals)
+        };
+        let free = two_tenants(Tenant::default());
+        assert!(ratio(&free, 0) < 0.5 && ratio(&free, 1) > 1.3, "{:?}", free.idlers);
+        let limited = two_tenants(Tenant { most_loss: Some(0.05), ..Tenant::default() });
+        assert!(ratio(&limited, 1) <= 1.05, "{:?}", limited.idlers);
+        assert!(ratio(&limited, 0) < 0.6 && limited.idlers[1].vetoes > 0, "{:?}", limited.idlers);
+        let sum = |simulated: &Simulated| simulated.idlers.iter().map(|of| cost(&of.controlled)).sum::<f64>();
+        assert_eq!(sum(&limited), cost(&limited.controlled));
+        let heavy = two_tenants(Tenant { weight: 100.0, ..Tenant::default() });
+        assert!(ratio(&heavy, 0) < 0.6 && ratio(&heavy, 1) < 1.1, "{:?}", heavy.idlers);
+        let ignored = two_tenants(Tenant { weight: 0.0, ..Tenant::default() });
+        assert!(ratio(&ignored, 0) <= ratio(&free, 0) + 1e-3, "{:?}", ignored.idlers);
     }
 
     /// The same of a load that is another one whenever the controller has decided: one that it gains on while the originals are in

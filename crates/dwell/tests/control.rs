@@ -157,7 +157,32 @@ fn several_recordings_are_one_host_under_one_setting() {
         // One setting cannot cost less than each VM's own.
         assert!(cost(&host, "best in hindsight") <= cost(&host, "originals"));
     }
+    // fio loses by what redis gains from; with a limit it does not, and with all of the weight neither.
+    let of_fio = |vm: &[&str]| {
+        let both = [&one[..], &two, "--layer", "host", "--duration", "2s"];
+        let output = replay(&[&both[..], vm].concat());
+        let host: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        let of_all: u64 =
+            host["vms"].as_array().unwrap().iter().map(|vm| vm["controlled_ns"].as_u64().unwrap()).sum();
+        assert_eq!(of_all as f64, cost(&host, "controlled"));
+        host["vms"][1].clone()
+    };
+    let ratio = |vm: &Value| vm["controlled_ns"].as_f64().unwrap() / vm["originals_ns"].as_f64().unwrap();
+    let limited = of_fio(&["--vm", "guest-fio_qd1,weight=0,most-loss=1%"]);
+    assert_eq!((&limited["weight"], &limited["most_loss"]), (&json!(0.0), &json!(0.01)));
+    assert!(ratio(&limited) < 1.03, "{limited}");
+    let free = of_fio(&["--vm", "guest-fio_qd1,weight=0"]);
+    println!(
+        "guest-fio_qd1 without weight: {:.3} of the originals, with a limit of 1 %: {:.3}",
+        ratio(&free),
+        ratio(&limited)
+    );
     let refused = |more: &[&str]| text(&replay(more).stderr);
+    let error = refused(&[&one, &two, "--layer", "host", "--vm", "fio"]);
+    assert!(error.contains("--vm fio: no recording has this name"), "{error}");
+    let error = refused(&[&one, "--vm", "guest-redis_c1"]);
+    assert!(error.contains("--vm is for several recordings"), "{error}");
     let error = refused(&[&one, &two]);
     assert!(error.contains("VMs of one host: give --layer host"), "{error}");
     let error = refused(&[&one, "--duration", "1s"]);

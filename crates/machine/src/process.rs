@@ -43,12 +43,7 @@ pub(crate) fn all(machine: &dyn Machine) -> Vec<Process> {
 impl Process {
     fn read(machine: &dyn Machine, pid: u32) -> Option<Process> {
         let comm = machine.text(&format!("/proc/{pid}/comm"))?;
-        let line = machine.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let arguments: Vec<String> = line
-            .split(|byte| *byte == 0)
-            .filter(|word| !word.is_empty())
-            .map(|word| String::from_utf8_lossy(word).into_owned())
-            .collect();
+        let arguments = arguments(machine, pid);
         // Kernel threads have no command line, and no files either.
         let files = if arguments.is_empty() { Some(vec![]) } else { files(machine, pid) };
         Some(Process { pid, comm, arguments, threads: threads(machine, pid), files })
@@ -79,6 +74,39 @@ impl Process {
     }
 }
 
+fn arguments(machine: &dyn Machine, pid: u32) -> Vec<String> {
+    let line = machine.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// By what the VM of a process can be recognised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// QEMU's `-name guest=X,…` or `-name X`, Firecracker's `--id X`.
+    pub name: Option<String>,
+    /// QEMU's `-uuid X`.
+    pub uuid: Option<String>,
+    /// The control groups of the process, from the root on.
+    pub cgroups: Vec<String>,
+}
+
+impl Naming {
+    /// As /proc has it.
+    pub fn of(machine: &dyn Machine, pid: u32) -> Naming {
+        let arguments = arguments(machine, pid);
+        let process = Process { pid, comm: String::new(), arguments, threads: vec![], files: None };
+        let groups = machine.text(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        // ID:CONTROLLERS:PATH
+        let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
+        Naming {
+            name: process.vm_name(),
+            uuid: process.options("uuid").next().map(str::to_owned),
+            cgroups: groups.lines().filter_map(path).collect(),
+        }
+    }
+}
+
 fn threads(machine: &dyn Machine, pid: u32) -> Vec<Thread> {
     let tids = machine.numbers(&format!("/proc/{pid}/task"));
     let thread = |tid| Some(Thread { tid, comm: machine.text(&format!("/proc/{pid}/task/{tid}/comm"))? });
@@ -94,6 +122,22 @@ fn files(machine: &dyn Machine, pid: u32) -> Option<Vec<String>> {
 mod tests {
     use super::*;
     use crate::fake::Fake;
+
+    #[test]
+    fn a_vm_is_recognised_by_its_command_line_and_its_control_group() {
+        let fake = Fake::new()
+            .file(
+                "/proc/7/cmdline",
+                "/usr/bin/qemu-system-x86_64\0-name\0guest=web,debug-threads=on\0-uuid\0ab-CD\0",
+            )
+            .file("/proc/7/cgroup", "0::/machine.slice/machine-web.scope\n")
+            .file("/proc/8/cmdline", "/usr/bin/firecracker\0--id\0fc1\0");
+        let web = Naming::of(&fake, 7);
+        assert_eq!((web.name.as_deref(), web.uuid.as_deref()), (Some("web"), Some("ab-CD")));
+        assert_eq!(web.cgroups, ["/machine.slice/machine-web.scope"]);
+        assert_eq!(Naming::of(&fake, 8), Naming { name: Some("fc1".to_owned()), ..Naming::default() });
+        assert_eq!(Naming::of(&fake, 9), Naming::default());
+    }
 
     #[test]
     fn fields_of_the_status() {

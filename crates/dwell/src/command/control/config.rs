@@ -1,6 +1,7 @@
 //! The configuration of `dwell control`: a TOML file and its drop-ins.
 
 use super::serve::Address;
+use super::tenants::Vm;
 use crate::quantity;
 use anyhow::{Context, ensure};
 use dwell_policy::{Layer, Nanos};
@@ -28,6 +29,9 @@ struct File {
     /// Of all files together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     qemu: Vec<Qemu>,
+    /// Of all files together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    vm: Vec<Vm>,
 }
 
 /// A QEMU, or qemu-storage-daemon, whose I/O threads are controlled.
@@ -93,7 +97,7 @@ impl FromStr for Kept {
 }
 
 /// What is in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     pub(super) mode: Mode,
     /// In this order; empty: those that this machine has.
@@ -111,6 +115,8 @@ pub(super) struct Config {
     pub(super) log: Kept,
     /// Whose I/O threads are controlled.
     pub(super) qemus: Vec<Qemu>,
+    /// What VMs of the host layer count, and their limits; of a VM the first that it matches.
+    pub(super) vms: Vec<Vm>,
 }
 
 /// The default halt cost, as of `tune` where nothing was measured.
@@ -156,6 +162,7 @@ impl Config {
             metrics: Some(self.metrics.clone()),
             log: Some(self.log.to_string()),
             qemu: self.qemus.clone(),
+            vm: self.vms.clone(),
         })
     }
 }
@@ -193,6 +200,7 @@ impl File {
             metrics: self.metrics.or(before.metrics),
             log: self.log.or(before.log),
             qemu: before.qemu.into_iter().chain(self.qemu).collect(),
+            vm: before.vm.into_iter().chain(self.vm).collect(),
         }
     }
 
@@ -224,6 +232,7 @@ impl File {
             metrics: self.metrics.unwrap_or_default(),
             log: self.log.as_deref().map_or(Ok(Kept::default()), str::parse)?,
             qemus: self.qemu,
+            vms: self.vm,
         };
         for (number, Qemu { qmp }) in config.qemus.iter().enumerate() {
             ensure!(qmp.starts_with('/'), "qemu: the socket {qmp} is not a path from the root on");
@@ -255,6 +264,7 @@ mod tests {
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
             log: "/var/log/decisions".parse().unwrap(),
+            vms: ["web", "web2,weight=0,most-loss=12.5%"].map(|vm| vm.parse().unwrap()).to_vec(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
             ..Config::read(None).unwrap()
         };
@@ -301,6 +311,11 @@ mod tests {
         assert!(error("layers = [\"timer\"]").contains("host, guest"));
         assert!(error("[[qemu]]\nqmp = \"vm.qmp\"").contains("not a path from the root on"));
         assert!(error("[[qemu]]\nqmp = \"/a\"\n[[qemu]]\nqmp = \"/a\"").contains("given twice"));
+        assert!(error("[[vm]]\nweight = 2").contains("either name or cgroup"));
+        assert!(error("[[vm]]\nname = \"a\"\ncgroup = \"/b\"").contains("either name or cgroup"));
+        assert!(error("[[vm]]\ncgroup = \"b\"").contains("not a path from the root on"));
+        assert!(error("[[vm]]\nname = \"a\"\nweight = -1").contains("from 0 to 1000"));
+        assert!(error("[[vm]]\nname = \"a\"\nmost_loss = \"much\"").contains("`much`"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
         assert!(error("log = \"decisions\"").contains("neither a path from the root on"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));

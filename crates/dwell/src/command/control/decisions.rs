@@ -3,7 +3,6 @@
 //! One or several JSON objects. Each is a part of what was decided for one layer or I/O thread; one that has the originals begins a
 //! run of the controller, the ones after it go on with that. A replay is one object with everything.
 
-use super::words;
 use anyhow::{Context, bail, ensure};
 use dwell_control::{Cause, Change, Seen};
 use dwell_knobs::lease::Subject;
@@ -89,14 +88,14 @@ enum WhyWritten {
 }
 
 impl ChangeWritten {
-    pub(super) fn of(change: &Change, began_ns: u64) -> ChangeWritten {
+    pub(super) fn of(change: &Change, began_ns: u64, reason: String) -> ChangeWritten {
         ChangeWritten {
             at_ns: change.at_ns.saturating_sub(began_ns),
             from: Values::from(&change.from),
             to: Values::from(&change.to),
             writes: change.writes(),
             cause: WhyWritten::Decided(change.cause),
-            reason: words::line(change),
+            reason,
         }
     }
 
@@ -226,10 +225,10 @@ impl Log {
         }
     }
 
-    /// Another setting is in force, or is advised.
-    pub(super) fn changed(&mut self, subject: &Subject, change: &Change) {
+    /// Another setting is in force, or is advised, for this reason.
+    pub(super) fn changed(&mut self, subject: &Subject, change: &Change, reason: &str) {
         if let Some(run) = self.runs.iter().find(|run| run.subject == *subject) {
-            self.write_change(subject, ChangeWritten::of(change, run.began_ns));
+            self.write_change(subject, ChangeWritten::of(change, run.began_ns, reason.to_owned()));
         }
     }
 
@@ -471,6 +470,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<Run>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::words;
     use super::*;
     use dwell_control::Costs;
     use dwell_policy::Layer;
@@ -503,7 +503,8 @@ mod tests {
             log.began(&subject, 500, "active", Nanos(20_000), &originals, &originals);
             log.saw(&subject, 500 + SLICE_NS / 2, &[seen(1e6)]);
             log.saw(&subject, 500 + SLICE_NS, &[seen(1e6)]);
-            log.changed(&subject, &Change { at_ns: SLICE_NS, from: originals, to: other, cause });
+            let change = Change { at_ns: SLICE_NS, from: originals, to: other, cause };
+            log.changed(&subject, &change, &words::line(&change, &|_| unreachable!()));
             // Nothing was seen.
             log.saw(&subject, 500 + 2 * SLICE_NS, &[]);
             log.ended(&subject, 3 * SLICE_NS, &other, &originals, "foreign", "somebody wrote");

@@ -30,6 +30,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const GIVEN_UP: Duration = Duration::from_secs(1);
 /// How often a QEMU that does not answer is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a veto of a VM has a line, at most \[ns\].
+const VETOES_NS: u64 = 60_000_000_000;
 
 /// Where and how to control.
 pub(super) struct Task<'a> {
@@ -140,6 +143,8 @@ struct Layered {
     given_up: Option<String>,
     /// The setting that was advised last.
     advised: Option<Setting>,
+    /// What idlers vetoed last, and when that was said \[ns\].
+    vetoed: BTreeMap<u64, (Setting, u64)>,
     tally: Tally,
 }
 
@@ -147,6 +152,23 @@ impl Layered {
     /// When to look between two decisions \[ns\], if ever.
     fn next_look_ns(&self) -> Option<u64> {
         Some(self.source.next_look_ns()?.max(self.controller.broke_until_ns()))
+    }
+
+    /// A line for each VM that vetoes another setting than before.
+    fn say_vetoes(&mut self, now_ns: u64) {
+        let here = |idler: &u64| self.controller.seen().iter().any(|seen| seen.idler == *idler);
+        self.vetoed.retain(|idler, _| here(idler));
+        for veto in self.controller.vetoes() {
+            let said = self.vetoed.get(&veto.idler);
+            if said.is_some_and(|(setting, at_ns)| {
+                *setting == veto.setting || now_ns.saturating_sub(*at_ns) < VETOES_NS
+            }) {
+                continue;
+            }
+            self.vetoed.insert(veto.idler, (veto.setting, now_ns));
+            let present = self.controller.status(now_ns).present;
+            say(&self.subject, &words::veto(&present, veto, &self.source.called(veto.idler)));
+        }
     }
 }
 
@@ -332,9 +354,10 @@ impl<'a> Control<'a> {
         }
         let adopted = self.adopted(subject)?;
         let (present, source) = match subject {
-            Subject::Layer(layer) => {
-                (setting(machine, *layer)?, Source::new(machine, *layer, late, burst, halt_cost)?)
-            }
+            Subject::Layer(layer) => (
+                setting(machine, *layer)?,
+                Source::new(machine, *layer, late, burst, halt_cost, &self.config.vms)?,
+            ),
             Subject::Iothread(target) => {
                 let found = iothread::find_one(machine, target)?;
                 let source = IothreadSource::new(target.clone(), found.thread, burst, halt_cost);
@@ -359,6 +382,7 @@ impl<'a> Control<'a> {
             lease,
             given_up: None,
             advised: None,
+            vetoed: BTreeMap::new(),
             tally,
         })
     }
@@ -653,7 +677,8 @@ impl<'a> Control<'a> {
         let layered = &mut self.layers[at];
         layered.tally.decisions += 1;
         let change = layered.controller.decide(now_ns, &observed);
-        layered.tally.see(layered.controller.seen(), &layered.source);
+        layered.tally.see(layered.controller.seen(), layered.controller.vetoes(), &layered.source);
+        layered.say_vetoes(now_ns);
         if let Some(log) = &mut self.log {
             log.saw(&layered.subject, now_ns, layered.controller.seen());
         }
@@ -706,8 +731,9 @@ impl<'a> Control<'a> {
     }
 
     fn advise(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
-        let (line, reason) = (words::line(change), Reason::of(&change.cause));
         let layered = &mut self.layers[at];
+        let line = words::line(change, &|idler| layered.source.called(idler));
+        let reason = Reason::of(&change.cause);
         if change.writes() == 0 {
             return self.give_up(at, reason, &line);
         }
@@ -717,7 +743,7 @@ impl<'a> Control<'a> {
             layered.tally.changes += 1;
             layered.tally.last = Some(line.clone());
             if let Some(log) = &mut self.log {
-                log.changed(&layered.subject, change);
+                log.changed(&layered.subject, change, &line);
             }
             say(&layered.subject, &format!("advice: {line}"));
         }
@@ -725,8 +751,9 @@ impl<'a> Control<'a> {
     }
 
     fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
-        let (line, reason) = (words::line(change), Reason::of(&change.cause));
         let layered = &mut self.layers[at];
+        let line = words::line(change, &|idler| layered.source.called(idler));
+        let reason = Reason::of(&change.cause);
         let Some(lease) = &mut layered.lease else { return Ok(()) };
         if let Err(error) = lease.set(self.machine, &change.to) {
             return self.trouble(at, error.into());
@@ -737,7 +764,7 @@ impl<'a> Control<'a> {
         }
         layered.tally.writes += change.writes() as u64;
         if let Some(log) = &mut self.log {
-            log.changed(&layered.subject, change);
+            log.changed(&layered.subject, change, &line);
         }
         if change.cause == Cause::Turn {
             return Ok(());

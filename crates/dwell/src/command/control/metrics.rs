@@ -4,7 +4,7 @@
 //! ([`serve`](super::serve)).
 
 use super::observe::Source;
-use dwell_control::{Cause, Seen};
+use dwell_control::{Cause, Seen, Tenant, Veto};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::Subject;
 use dwell_policy::param::{Setting, Unit};
@@ -24,8 +24,9 @@ use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The most VMs that have series of their own; those above are one, `other`.
+/// The most VMs that have series of their own; those above are one.
 const MOST_VMS: usize = 256;
+const OTHER: &str = "other";
 /// The states that a layer can be in.
 const STATES: [&str; 4] = ["advises", "controls", "rests", "given_up"];
 
@@ -37,6 +38,8 @@ pub(super) enum Reason {
     Gain,
     /// Control had cost more than the originals.
     Loss,
+    /// Control had cost a VM more than its limit.
+    Veto,
     /// Turns of the originals and the setting did not exclude a loss.
     Refuted,
     /// The rule does not describe the load.
@@ -48,13 +51,21 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 6] =
-        [Reason::Gain, Reason::Loss, Reason::Refuted, Reason::Untrusted, Reason::Foreign, Reason::Failed];
+    const ALL: [Reason; 7] = [
+        Reason::Gain,
+        Reason::Loss,
+        Reason::Veto,
+        Reason::Refuted,
+        Reason::Untrusted,
+        Reason::Foreign,
+        Reason::Failed,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Reason::Gain => "gain",
             Reason::Loss => "loss",
+            Reason::Veto => "veto",
             Reason::Refuted => "refuted",
             Reason::Untrusted => "untrusted",
             Reason::Foreign => "foreign",
@@ -67,6 +78,7 @@ impl Reason {
             Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) => Reason::Gain,
             Cause::Refuted { .. } => Reason::Refuted,
             Cause::Loss { .. } => Reason::Loss,
+            Cause::Vetoed { .. } => Reason::Veto,
             Cause::Untrusted { .. } => Reason::Untrusted,
         }
     }
@@ -74,7 +86,7 @@ impl Reason {
 
 /// What was seen of a VM, or of all CPUs of a guest, since the start. What is watched in bursts is scaled up to all of the
 /// time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     episodes: f64,
     polls_succeeded: f64,
@@ -86,6 +98,19 @@ pub(super) struct Figures {
     predicted_s: f64,
     originals_s: f64,
     optimum_s: f64,
+    /// Of a VM that the configuration lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<Listed>,
+}
+
+/// A VM that the configuration lists.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Listed {
+    name: Option<String>,
+    weight: f64,
+    most_loss: Option<f64>,
+    /// The decisions in which it vetoed the setting that would have been chosen.
+    vetoes: u64,
 }
 
 impl Figures {
@@ -127,15 +152,24 @@ impl Tally {
         *self.reasons.entry(reason).or_default() += 1;
     }
 
-    /// Takes in a period. VMs that are gone are dropped.
-    pub(super) fn see(&mut self, seen: &[Seen], source: &Source) {
+    /// Takes in a period, and what was vetoed. VMs that are gone are dropped.
+    pub(super) fn see(&mut self, seen: &[Seen], vetoes: &[Veto], source: &Source) {
         let mut here: Vec<String> = vec![];
         for one in seen {
             let mut name = source.vm_of(one.idler).unwrap_or_default();
             if !self.figures.contains_key(&name) && self.figures.len() >= MOST_VMS {
-                "other".clone_into(&mut name);
+                OTHER.clone_into(&mut name);
             }
-            self.figures.entry(name.clone()).or_default().add(one);
+            let figures = self.figures.entry(name.clone()).or_default();
+            figures.add(one);
+            let found = source.found(one.idler);
+            if found.listed && name != OTHER {
+                let Tenant { weight, most_loss } = found.tenant;
+                let vetoed = vetoes.iter().filter(|veto| veto.idler == one.idler).count() as u64;
+                let before = figures.tenant.as_ref().map_or(0, |listed| listed.vetoes);
+                figures.tenant =
+                    Some(Listed { name: found.name, weight, most_loss, vetoes: before + vetoed });
+            }
             here.push(name);
         }
         match source.has_vms() {
@@ -326,6 +360,21 @@ impl Collector for Published {
             None,
             &changes,
         )?;
+        let vetoes = snapshot.layers(|layer| {
+            let of = |(name, figures): (&String, &Figures)| {
+                let listed = figures.tenant.as_ref().filter(|listed| listed.most_loss.is_some())?;
+                Some((vec![("vm", name.clone())], listed.vetoes as f64))
+            };
+            layer.tally.figures.iter().filter_map(of).collect()
+        });
+        metric(
+            out,
+            Counter,
+            "dwell_vetoes",
+            "Decisions in which a VM vetoed the setting that would have been chosen, of VMs with a limit",
+            None,
+            &vetoes,
+        )?;
         let decisions = snapshot.layer(|layer| layer.tally.decisions as f64);
         metric(out, Counter, "dwell_decisions", "Decisions", None, &decisions)?;
         metric(
@@ -450,9 +499,15 @@ mod tests {
         tally.reason(Reason::Gain);
         tally.reason(Reason::Foreign);
         let seen = |vm: u64| Seen { idler: (100 + vm) << 32 | 9, share: 0.5, counted, costs: Some(costs) };
-        let source =
-            Source::new(&dwell_machine::fake::Fake::new(), Layer::Host, Nanos::ZERO, Nanos(1), Nanos(20_000));
-        tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &source.unwrap());
+        let source = Source::new(
+            &dwell_machine::fake::Fake::new(),
+            Layer::Host,
+            Nanos::ZERO,
+            Nanos(1),
+            Nanos(20_000),
+            &[],
+        );
+        tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &[], &source.unwrap());
         let present = Setting::defaults(Layer::Host, Version::new(6, 18));
         let published = Published::new();
         let layers =
@@ -505,12 +560,12 @@ mod tests {
     #[test]
     fn a_vm_that_is_gone_has_no_series() {
         let source =
-            Source::new(&dwell_machine::fake::Fake::new(), Layer::Host, Nanos::ZERO, Nanos(1), Nanos(1));
+            Source::new(&dwell_machine::fake::Fake::new(), Layer::Host, Nanos::ZERO, Nanos(1), Nanos(1), &[]);
         let source = source.unwrap();
         let mut tally = Tally::default();
         let seen = |pid: u64| Seen { idler: pid << 32, share: 1.0, counted: Counts::default(), costs: None };
-        tally.see(&[seen(1), seen(2)], &source);
-        tally.see(&[seen(2)], &source);
+        tally.see(&[seen(1), seen(2)], &[], &source);
+        tally.see(&[seen(2)], &[], &source);
         assert_eq!(tally.figures.keys().collect::<Vec<_>>(), ["2-0"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees of CPUs and VMs and [`iothread`]
 //! of I/O threads, a [`socket`] to be asked through and the service manager to [`notify`]. [`metrics`] are its figures, which
-//! [`serve`] serves over HTTP. [`words`] has the line of a change, and [`decisions`] all of them over time, as JSON.
+//! [`serve`] serves over HTTP. [`tenants`] has which VM counts how much. [`words`] has the line of a change, and [`decisions`] all of them over time, as JSON.
 
 mod config;
 pub(crate) mod decisions;
@@ -14,6 +14,7 @@ mod observe;
 mod replay;
 mod serve;
 mod socket;
+mod tenants;
 mod words;
 
 use crate::failure::{Answer, Outcome};
@@ -29,6 +30,7 @@ pub(crate) use observe::{CpuidleCounts, histograms};
 use replay::Observe;
 use socket::Ask;
 use std::path::PathBuf;
+use tenants::Vm;
 
 /// Keep the polling setting right while the load changes
 ///
@@ -83,6 +85,13 @@ pub(crate) struct Args {
     /// May be given several times; those of the configuration are controlled as well.
     #[arg(long, value_name = "SOCKET")]
     qmp: Vec<PathBuf>,
+    /// What a VM of the host layer counts, and its limit: NAME,weight=2,most-loss=5%
+    ///
+    /// NAME is QEMU's -name or -uuid, Firecracker's --id, or with --replay the name of a recording's file without its end. weight, from 0 to 1000,
+    /// is how much its cost counts in the choice; the default is 1. No setting is chosen that is predicted to cost the VM more than most-loss
+    /// above the originals, and none stays that has cost it more in the last 10 s. May be given several times; `[[vm]]` in the configuration is the same.
+    #[arg(long, value_name = "VM")]
+    vm: Vec<Vm>,
     /// Keep decisions and costs in this file, for `dwell report --decisions`
     ///
     /// JSON lines, appended: one for each change, one for the costs of each second. At 32 MiB the file is renamed FILE.old.
@@ -147,7 +156,14 @@ pub(crate) fn run(args: Args) -> Outcome {
             args.log.is_none(),
             "--log is for a running controller; --replay prints the same with --format json"
         );
-        return replay::run(&args.replay, args.duration, &args.model, args.observe, args.format.format);
+        return replay::run(
+            &args.replay,
+            args.duration,
+            &args.vm,
+            &args.model,
+            args.observe,
+            args.format.format,
+        );
     }
     let configure = || configuration(&args);
     if args.check {
@@ -198,6 +214,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         config.qemus.retain(|qemu| qemu.qmp != qmp);
         config.qemus.push(config::Qemu { qmp });
     }
+    config.vms.splice(0..0, args.vm.iter().cloned());
     match args.model.layer {
         None => {}
         Some(Whose::One(layer @ (Layer::Guest | Layer::Host | Layer::Iothread))) => {

@@ -2,6 +2,7 @@
 
 use super::iothread::{IothreadSource, Look, Trouble};
 use super::metrics::cpu_time;
+use super::tenants::{Found as FoundVm, Tenants, Vm};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
@@ -45,10 +46,13 @@ impl Source {
         late: Nanos,
         burst: Nanos,
         halt_cost: Nanos,
+        vms: &[Vm],
     ) -> anyhow::Result<Source> {
         if layer == Layer::Host {
             return Ok(Source::Host(Box::new(Host {
                 late,
+                this_machine: Sysroot::of_this_machine(),
+                tenants: Tenants::new(vms.to_vec()),
                 reader: None,
                 search_at: None,
                 searched: Duration::ZERO,
@@ -73,11 +77,24 @@ impl Source {
 
     /// The name of the VM that an idler is, where idlers are VMs.
     pub(super) fn vm_of(&self, idler: u64) -> Option<String> {
-        self.has_vms().then(|| {
-            let [pid, fd] =
-                [idler >> 32, idler & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
-            VmId { pid, fd }.to_string()
-        })
+        self.has_vms().then(|| vm_id(idler).to_string())
+    }
+
+    /// What is known of a VM.
+    pub(super) fn found(&self, idler: u64) -> FoundVm {
+        match self {
+            Source::Host(host) => host.tenants.found(vm_id(idler)),
+            Source::Guest(_) | Source::Iothread(_) => FoundVm::default(),
+        }
+    }
+
+    /// A VM as it is called in lines.
+    pub(super) fn called(&self, idler: u64) -> String {
+        match (self.vm_of(idler), self.found(idler).name) {
+            (Some(id), Some(name)) => format!("{} ({id})", name.escape_debug()),
+            (Some(id), None) => id,
+            (None, _) => format!("idler {idler}"),
+        }
     }
 
     /// Whether idlers are VMs, which come and go, and not CPUs.
@@ -143,9 +160,17 @@ impl Source {
     }
 }
 
+/// The VM that an idler is.
+fn vm_id(idler: u64) -> VmId {
+    let [pid, fd] = [idler >> 32, idler & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
+    VmId { pid, fd }
+}
+
 /// The VMs of a host.
 pub(super) struct Host {
     late: Nanos,
+    this_machine: Sysroot,
+    tenants: Tenants,
     reader: Option<StatsReader>,
     /// When to search for VMs again.
     search_at: Option<Instant>,
@@ -160,9 +185,12 @@ pub(super) struct Host {
 impl Host {
     fn observe(&mut self, now_ns: u64) -> anyhow::Result<Vec<Observed>> {
         self.look(now_ns)?;
-        let observed = self.drawn.iter_mut().map(|(id, drawn)| {
+        let Host { drawn, tenants, this_machine, .. } = self;
+        let observed = drawn.iter_mut().map(|(id, drawn)| {
             let (counted, episodes) = drawn.take();
-            Observed::drawn(u64::from(id.pid) << 32 | u64::from(id.fd), counted, episodes)
+            let idler = u64::from(id.pid) << 32 | u64::from(id.fd);
+            let tenant = tenants.find(this_machine, *id);
+            Observed { tenant, ..Observed::drawn(idler, counted, episodes) }
         });
         Ok(observed.collect())
     }
@@ -171,6 +199,7 @@ impl Host {
     fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if self.search_at.is_none_or(|at| at <= Instant::now()) {
             let before = cpu_time();
+            self.tenants.forget();
             self.reader = match StatsReader::new(None) {
                 Ok(reader) => Some(reader),
                 Err(SourceError::NoVm | SourceError::LockedDown) => None,

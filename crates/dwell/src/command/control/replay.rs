@@ -1,6 +1,8 @@
 //! `dwell control --replay`
 
 use super::decisions::{ChangeWritten, Slice, fewer};
+use super::tenants::{self, By};
+use super::words;
 use crate::check;
 use crate::command::replay::table;
 use crate::failure::{Answer, Outcome};
@@ -9,7 +11,7 @@ use crate::output::{self, Format};
 use crate::progress;
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
-use dwell_control::{Change, Observation, Simulated, TENTH_NS, Terms, simulate};
+use dwell_control::{Change, Observation, Simulated, TENTH_NS, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
@@ -67,6 +69,22 @@ struct Vm {
     file: String,
     /// How long it is; it is repeated or cut to the span of all.
     span_ns: u64,
+    weight: f64,
+    most_loss: Option<f64>,
+    /// Its idlers, each of which has the weight and the limit for itself.
+    #[serde(skip)]
+    idlers: usize,
+    /// What they cost under control, and under the originals.
+    controlled_ns: u128,
+    originals_ns: u128,
+    /// Times that one of them vetoed the setting that costs least.
+    vetoes: u64,
+}
+
+impl Vm {
+    fn tenant(&self) -> Tenant {
+        Tenant { weight: self.weight, most_loss: self.most_loss }
+    }
 }
 
 #[derive(Serialize)]
@@ -92,12 +110,14 @@ const FIRST_OF_GRID: usize = 3;
 pub(super) fn run(
     files: &[PathBuf],
     span: Option<Nanos>,
+    vms: &[tenants::Vm],
     model: &ModelArgs,
     observe: Observe,
     format: Format,
 ) -> Outcome {
-    let [file] = files else { return as_one_host(files, span, model, observe, format) };
+    let [file] = files else { return as_one_host(files, span, vms, model, observe, format) };
     ensure!(span.is_none(), "--duration is for several recordings; one is replayed to its end");
+    ensure!(vms.is_empty(), "--vm is for several recordings; one has the host for itself");
     let reader = model::open(file)?;
     let metadata = reader.metadata().clone();
     let given = Given::of(&reader, model, observe)?;
@@ -163,12 +183,22 @@ struct Names {
 fn as_one_host(
     files: &[PathBuf],
     span: Option<Nanos>,
+    listed: &[tenants::Vm],
     args: &ModelArgs,
     observe: Observe,
     format: Format,
 ) -> Outcome {
     let mut sources = vec![];
     let (mut vms, mut notes) = (vec![], vec![]);
+    let name_of = |file: &PathBuf| file.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let is_of = |vm: &tenants::Vm, file: &PathBuf| matches!(&vm.by, By::Name(name) if name_of(file).as_ref() == Some(name));
+    for vm in listed {
+        let By::Name(name) = &vm.by else { continue };
+        ensure!(
+            files.iter().any(|file| is_of(vm, file)),
+            "--vm {name}: no recording has this name; give the name of a file without its directory and its end"
+        );
+    }
     let mut first: Option<Given> = None;
     for file in files {
         let name = file.display().to_string();
@@ -197,7 +227,19 @@ fn as_one_host(
         notes.extend(check::note(&self_check).map(|note| format!("{name}: {note}")));
         let span_ns = source.visit(0..u64::MAX, &mut |_| ())?.ns();
         ensure!(span_ns > 0, "{name}: there are no episodes; leave it out");
-        vms.push(Vm { file: name, span_ns });
+        let Tenant { weight, most_loss } =
+            listed.iter().find(|vm| is_of(vm, file)).map_or_else(Tenant::default, |vm| vm.tenant);
+        let idlers = source.idlers();
+        vms.push(Vm {
+            file: name,
+            span_ns,
+            weight,
+            most_loss,
+            idlers,
+            controlled_ns: 0,
+            originals_ns: 0,
+            vetoes: 0,
+        });
         sources.push(source);
     }
     let Some(given) = first else { bail!("--replay needs a recording") };
@@ -228,14 +270,24 @@ fn as_one_host(
 fn show(
     source: &dyn Source,
     given: &Given,
-    names: Names,
+    mut names: Names,
     notes: Vec<String>,
     observe: Observe,
     format: Format,
 ) -> Outcome {
     let Given { model, layer, originals, .. } = given;
     let (layer, originals) = (*layer, *originals);
-    let simulated = control(source, originals, model.halt_cost, observe)?;
+    let tenants: Vec<Tenant> =
+        names.vms.iter().flat_map(|vm| std::iter::repeat_n(vm.tenant(), vm.idlers)).collect();
+    let simulated = control(source, originals, model.halt_cost, observe, &tenants)?;
+    let mut idlers = simulated.idlers.iter();
+    for vm in &mut names.vms {
+        for of in idlers.by_ref().take(vm.idlers) {
+            vm.controlled_ns += of.controlled.cost_ns(model.halt_cost);
+            vm.originals_ns += of.originals.cost_ns(model.halt_cost);
+            vm.vetoes += of.vetoes;
+        }
+    }
     let mut rules = vec![Rule::Never, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
     rules.extend(grid::settings(layer, model.version).into_iter().map(Rule::Layer));
     let replayed = replay(source, &rules, model.halt_cost, &|_| ())?;
@@ -259,7 +311,18 @@ fn show(
         study::kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
     };
     let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
-    let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns);
+    let called = |idler: u64| {
+        let mut left = usize::try_from(idler).unwrap_or(usize::MAX);
+        let of = names.vms.iter().find(|vm| {
+            let is_its = left < vm.idlers;
+            left = left.saturating_sub(vm.idlers);
+            is_its
+        });
+        of.map_or_else(|| format!("idler {idler}"), |vm| vm.file.clone())
+    };
+    let reason = |change: &Change| words::line(change, &called);
+    let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns, reason(change));
+    let made = simulated.changes.iter().map(of).collect();
     let controlled = Controlled {
         file: names.file,
         vms: names.vms,
@@ -273,7 +336,7 @@ fn show(
         span_ns: pricing.span_ns,
         decisions: simulated.decisions,
         originals: Values::from(&originals),
-        changes: simulated.changes.iter().map(of).collect(),
+        changes: made,
         costs: costs(&simulated),
         results: vec![
             row("originals", ORIGINALS),
@@ -301,14 +364,16 @@ fn control(
     originals: Setting,
     halt_cost: Nanos,
     observe: Observe,
+    tenants: &[Tenant],
 ) -> anyhow::Result<Simulated> {
     let observation = match observe {
         Observe::Episodes => Observation::Episodes,
         Observe::Statistics => Observation::Statistics,
     };
     let bar = progress::episodes(source.episodes(), "controlling");
-    let simulated =
-        simulate(source, originals, Terms::at(halt_cost), observation, &|episodes| bar.inc(episodes));
+    let simulated = simulate(source, originals, Terms::at(halt_cost), observation, tenants, &|episodes| {
+        bar.inc(episodes)
+    });
     bar.finish_and_clear();
     Ok(simulated?)
 }
@@ -343,6 +408,32 @@ fn changes(controlled: &Controlled) -> Table {
     table
 }
 
+/// What control costs each VM.
+fn vms(vms: &[Vm]) -> Table {
+    let mut table = Table::new([
+        Column::text("VM", "file"),
+        Column::number("weight", "weight"),
+        Column::number("limit", "most_loss"),
+        Column::number("cost", "controlled_ns"),
+        Column::number("originals", "originals_ns"),
+        Column::number("ratio", "ratio"),
+        Column::number("vetoes", "vetoes"),
+    ]);
+    for vm in vms {
+        let [controlled, originals] = [vm.controlled_ns, vm.originals_ns].map(|ns| ns as f64);
+        table.push([
+            Cell::Text(vm.file.clone()),
+            Cell::Text(vm.weight.to_string()),
+            Cell::share(vm.most_loss),
+            Cell::Nanos(controlled),
+            Cell::Nanos(originals),
+            Cell::Ratio(controlled / originals),
+            Cell::Count(vm.vetoes.into()),
+        ]);
+    }
+    table
+}
+
 fn print(controlled: &Controlled) -> anyhow::Result<()> {
     output::text(&output::wrapped(&format!(
         "{}: {} over {}, {} layer, rule of {} {}",
@@ -369,6 +460,9 @@ fn print(controlled: &Controlled) -> anyhow::Result<()> {
         controlled.changes.len(),
     ))?;
     output::text(&(output::fitted(&table(&controlled.results, false)) + "\n"))?;
+    if !controlled.vms.is_empty() {
+        output::text(&(output::fitted(&vms(&controlled.vms)) + "\n"))?;
+    }
     let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
     output::text(&format!(
         "kept of the gain of the leader             {}\n",

@@ -1,6 +1,6 @@
 //! A change of the controller as a line of text.
 
-use dwell_control::{Cause, Change, Measured};
+use dwell_control::{Cause, Change, Measured, Veto};
 use dwell_policy::param::Setting;
 use dwell_report::{count, duration, percent};
 use serde_json::Value;
@@ -13,8 +13,8 @@ pub(super) fn difference(from: &Setting, to: &Setting) -> String {
     all.join(", ")
 }
 
-/// Why, in numbers.
-pub(super) fn why(cause: &Cause) -> String {
+/// Why, in numbers; `vm` is how an idler is called.
+fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
     match *cause {
         Cause::Gain { episodes, present_ns, chosen_ns, originals_ns, optimum_ns } => format!(
             "{} an episode instead of {}, over {} episodes (originals {}, optimum {})",
@@ -28,6 +28,13 @@ pub(super) fn why(cause: &Cause) -> String {
             "the originals for {}: control has cost {} more than 1.01 times their cost, which was {} in 10 s",
             duration(rest_ns as f64),
             duration(excess_ns),
+            duration(originals_ns),
+        ),
+        Cause::Vetoed { idler, cost_ns, originals_ns, rest_ns } => format!(
+            "the originals for {}: {} has cost {} in 10 s instead of {}, more than its limit",
+            duration(rest_ns as f64),
+            vm(idler),
+            duration(cost_ns),
             duration(originals_ns),
         ),
         Cause::Turn => "a turn of a comparison with the originals".to_owned(),
@@ -82,18 +89,48 @@ fn in_turns(measured: &Measured) -> String {
     format!("{}/s instead of {}/s, {limits}", duration(*setting_ns_per_s), duration(*originals_ns_per_s))
 }
 
-/// One line of a change: what, and why.
-pub(super) fn line(change: &Change) -> String {
+/// One line of a change: what, and why; `vm` is how an idler is called.
+pub(super) fn line(change: &Change, vm: &dyn Fn(u64) -> String) -> String {
     match difference(&change.from, &change.to) {
-        none if none.is_empty() => why(&change.cause),
-        what => format!("{what}: {}", why(&change.cause)),
+        none if none.is_empty() => why(&change.cause, vm),
+        what => format!("{what}: {}", why(&change.cause, vm)),
     }
+}
+
+/// A change that is not made, because of one VM.
+pub(super) fn veto(present: &Setting, veto: &Veto, vm: &str) -> String {
+    format!(
+        "{vm} vetoes {}: {} an episode of its own instead of {} under the originals",
+        difference(present, &veto.setting),
+        duration(veto.cost_ns),
+        duration(veto.originals_ns),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
     use serde_json::json;
+
+    #[test]
+    fn a_veto_names_the_vm_and_what_it_would_pay() {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut setting = originals;
+        setting.set("halt_poll_ns", 0).unwrap();
+        let prevented = Veto { idler: 7, setting, cost_ns: 21_300.0, originals_ns: 9_800.0 };
+        assert_eq!(
+            veto(&originals, &prevented, "web1 (7-0)"),
+            "web1 (7-0) vetoes halt_poll_ns 200000 -> 0: 21.3 us an episode of its own instead of 9.80 us under the originals"
+        );
+        let cause = Cause::Vetoed { idler: 7, cost_ns: 3e6, originals_ns: 2e6, rest_ns: 1_000_000_000 };
+        let change = Change { at_ns: 0, from: setting, to: originals, cause };
+        assert_eq!(
+            line(&change, &|idler| format!("VM {idler}")),
+            "halt_poll_ns 0 -> 200000: the originals for 1.00 s: VM 7 has cost 3.00 ms in 10 s instead of 2.00 ms, more than its limit"
+        );
+    }
 
     #[test]
     fn a_status_is_a_line_for_each_layer() {
