@@ -79,3 +79,116 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}\n{status}");
     Ok(())
 }
+
+/// KVM, of which two VMs keep their statistics files open; each has a vCPU on a CPU of its own, is woken from another one, and has its
+/// load in a file. The controller has the last CPU, so that no other task ends a poll.
+const HOST: &str = "
+    insmod /mod/later/kvm_amd.ko nested=0
+    maximum=/sys/module/kvm/parameters/halt_poll_ns
+    echo 8000000 >$maximum
+    echo constant:50ms | tee /run/a >/run/b
+    inside vm 0 /run/a 1 & echo $! >/out/a
+    inside vm 2 /run/b 1 & echo $! >/out/b
+    kvm() {
+        grep -H . /sys/kernel/debug/kvm/*-*/halt_* /proc/uptime >/out/$1.counted
+        grep -H . /sys/module/kvm/parameters/halt_poll* >/out/$1.parameters
+    }
+    phase() {
+        echo $2 >/run/a
+        echo $3 >/run/b
+        sleep $4
+        kvm $1.begun
+        sleep 3
+        kvm $1.ended
+        at $1
+    }
+    phases() {
+        phase $1.sparse exponential:6ms constant:50ms $2
+        phase $1.short constant:600us constant:50ms $2
+        phase $1.both constant:600us exponential:6ms $2
+    }
+    control() {
+        taskset 10 dwell control --mode active --layer host --halt-cost 1200us >/out/$1.txt 2>&1 & control=$!
+    }
+    until grep -q . /sys/kernel/debug/kvm/*-*/halt_exits; do sleep 0.1; done 2>/dev/null
+    sleep 0.2
+    kvm first
+    phases default 0.5
+    control control
+    phases controlled 12
+    keep status.json dwell control status
+    keep stop.json dwell control stop
+    wait $control
+    kvm stopped
+    control again
+    phase again exponential:6ms exponential:6ms 4
+    echo 123456 >$maximum
+    sleep 0.2
+    keep foreign.json dwell control status
+    keep end.json dwell control stop
+    wait $control
+    kvm last
+    killall inside
+";
+
+/// The halt cost of the host layer \[us\].
+const HOST_K: f64 = 1200.0;
+
+/// Cost of a VM in a phase, by KVM's own count: CPU time polled and halts at their cost, as a share of a CPU.
+fn cost_of_vm(ran: &Ran, phase: &str, vm: &str) -> f64 {
+    let [begun, ended] = ["begun", "ended"].map(|when| Counted::of(ran, &format!("{phase}.{when}")));
+    let begin = format!("/kvm/{}-", ran.text(vm).trim());
+    let by = |file: &str| begun.per_s(&ended, &begin, &format!("/{file}"));
+    let polled_us = (by("halt_poll_success_ns") + by("halt_poll_fail_ns")) / 1e3;
+    (polled_us + HOST_K * (by("halt_exits") - by("halt_successful_poll"))) / 1e6
+}
+
+/// One VM under two loads one after the other, then two VMs with one load each, under the defaults and under control.
+pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
+    let job = Job {
+        options: &VIRTUAL_TIME,
+        cpus: 5,
+        memory_mib: 1536,
+        modules: &["kvm"],
+        later: &["kvm_amd"],
+        script: HOST,
+        limit: Duration::from_secs(1200),
+        ..Job::default()
+    };
+    let begun = Instant::now();
+    let ran = job.run(test)?;
+    ["status.json", "stop.json", "foreign.json", "end.json"]
+        .iter()
+        .for_each(|command| ran.succeeded(command));
+    for lines in ["control.txt", "again.txt"] {
+        ran.text(lines).lines().for_each(|line| say!("{test}: {line}"));
+    }
+    let cost = |phase: &str, vm: &str| {
+        let [default, controlled] =
+            ["default", "controlled"].map(|arm| cost_of_vm(&ran, &format!("{arm}.{phase}"), vm));
+        say!(
+            "{test}: {phase}: VM {vm}: {:.1} % of a CPU by default, {:.1} % controlled",
+            100.0 * default,
+            100.0 * controlled
+        );
+        [default, controlled]
+    };
+    let [sparse, short] = ["sparse", "short"].map(|phase| cost(phase, "a"));
+    let both = ["a", "b"].map(|vm| cost("both", vm));
+    let own = ran.json("status.json")["layers"][0]["cpu_share"].as_f64().unwrap_or(f64::NAN);
+    say!("{test}: dwell itself took {:.1} % of a CPU; {:.0} s", 100.0 * own, begun.elapsed().as_secs_f64());
+    // Long gaps, then short ones, which cost the originals next to the least that is possible; then both under one setting.
+    assert!(sparse[1] < 0.6 * sparse[0], "{sparse:?}");
+    assert!(short[1] < 1.2 * short[0], "{short:?}");
+    let [default, controlled] = [0, 1].map(|arm| both[0][arm] + both[1][arm]);
+    assert!(controlled < 0.95 * default, "{both:?}");
+
+    let [first, stopped, last] = ["first", "stopped", "last"].map(|when| Counted::of(&ran, when).parameters);
+    assert_eq!(stopped, first);
+    // A value that another program writes stays, and the other parameters go back.
+    let foreign = ran.json("foreign.json")["layers"][0].clone();
+    assert_eq!(foreign["state"], "given_up", "{foreign}");
+    assert!(ran.text("again.txt").contains("halt_poll_ns is 123456 and not 0"), "{}", ran.text("again.txt"));
+    assert_eq!(last, first.replace("halt_poll_ns:8000000", "halt_poll_ns:123456"));
+    Ok(())
+}

@@ -1,9 +1,12 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE SEED`.
+//! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE SEED`, `inside vm
+//! CPU FILE TIMES`.
 
+use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::guest::{self, Sleeper, sleeper};
 use dwell_lab::host::clock::Tsc;
 use dwell_lab::vm::{Machine, Options, Shared, VmError};
+use dwell_policy::Nanos;
 use dwell_stats::SplitMix64;
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -34,6 +37,9 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
         }
         ["msr", register, value] => write_msr(register, number(value)),
         ["wake", mean_us, count, shape, seed] => wake(number(mean_us), number(count), shape, number(seed)),
+        ["vm", cpu, file, times] => {
+            vm(number(cpu), file, number(times)).map_err(|error| format!("the VM: {error}"))
+        }
         ["clock"] => {
             clock();
             Ok(())
@@ -72,11 +78,6 @@ fn clock() {
 /// A thread on CPU 1 wakes one on CPU 0, again and again. Prints how long that took \[ns\]: median, 99 %; and how many
 /// interrupts of other CPUs (rescheduling and function calls) CPU 0 got for a wakeup.
 fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> {
-    let on_cpu = |cpu: usize| {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))
-    };
     let interrupts = || -> u64 {
         let text = std::fs::read_to_string("/proc/interrupts").expect("/proc/interrupts can be read");
         let count = |name: &str| {
@@ -109,11 +110,21 @@ fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> 
     Ok(())
 }
 
-/// Sleeps and wakes on one CPU; prints how late it woke.
-fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
+/// The calling thread runs there only.
+fn on_cpu(cpu: u64) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(usize::try_from(cpu).unwrap());
-    sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))?;
+    sched_setaffinity(None, &set).map_err(|error| format!("CPU {cpu}: {error}"))
+}
+
+/// The timers of the first thread are not put off, as they are by 50 us for most.
+fn wakes_in_time() {
+    std::fs::write("/proc/self/timerslack_ns", "1").expect("the timer slack can be written");
+}
+
+/// Sleeps and wakes on one CPU; prints how late it woke.
+fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
+    on_cpu(cpu)?;
     let mut random = SplitMix64::new(cpu);
     let mut late = vec![];
     let begun = Instant::now();
@@ -152,6 +163,56 @@ fn halt(mean_us: u64, count: u64, shape: &str, opens_statistics: bool) -> Result
             std::thread::sleep(gap(mean_us, shape, &mut random));
             shared.post(event);
             wake.write(1).expect("an eventfd can be written");
+        }
+        kicker.kick();
+        guest.expect("a thread can be made").join().expect("the vCPU's thread ends")
+    })
+}
+
+/// What [`vm`] cuts longer gaps to, and about how long it uses those that it drew.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+const LONGEST_GAP: Nanos = Nanos(50_000_000);
+/// How many it draws.
+const GAPS: usize = 100;
+
+/// A VM with its statistics file open, as QEMU 8.1 and later have it. Its vCPU is on one CPU and is woken from the next, at the gaps that a
+/// file has, such as `exponential:1ms`, so many times as long. The file is read again and again.
+fn vm(cpu: u64, file: &str, times: u64) -> Result<(), VmError> {
+    let machine = Machine::new(Options::default(), 1)?;
+    let shared = machine.place::<Sleeper>()?;
+    shared.always_interrupts();
+    let wake = machine.irqfd(0)?;
+    let mut vcpu = machine.vcpu(0, sleeper, shared)?;
+    let _statistics = vcpu.stats()?;
+    let kicker = vcpu.kicker();
+    std::thread::scope(|scope| {
+        let guest = std::thread::Builder::new().name("CPU 0/KVM".to_owned());
+        let guest = guest.spawn_scoped(scope, move || {
+            on_cpu(cpu).expect("there is this CPU");
+            vcpu.run(|| ControlFlow::Continue(()))
+        });
+        on_cpu(cpu + 1).expect("there is the next CPU");
+        wakes_in_time();
+        let (mut event, mut sequence) = (0, 0);
+        let mut load: Option<(GapSpec, Gaps)> = None;
+        while let Ok(spec) = std::fs::read_to_string(file).unwrap_or_default().trim().parse::<GapSpec>() {
+            let gaps = match load.take().filter(|(known, _)| *known == spec) {
+                Some((_, gaps)) => gaps,
+                None => Gaps::open(spec.clone(), LONGEST_GAP).expect("the gaps can be read"),
+            };
+            let now = gaps.sequence(0, sequence, GAPS).gaps;
+            load = Some((spec, gaps));
+            sequence += 1;
+            let begun = Instant::now();
+            for gap in now {
+                std::thread::sleep(Duration::from_nanos(gap.get().saturating_mul(times)).min(LONGEST_SLEEP));
+                event += 1;
+                shared.post(event);
+                wake.write(1).expect("an eventfd can be written");
+                if begun.elapsed() > LONGEST_SLEEP {
+                    break;
+                }
+            }
         }
         kicker.kick();
         guest.expect("a thread can be made").join().expect("the vCPU's thread ends")

@@ -31,6 +31,7 @@ mod module;
 mod nested;
 mod persist;
 mod power;
+mod soak;
 #[path = "../report/timeline.rs"]
 mod timeline;
 mod timer;
@@ -45,6 +46,8 @@ const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
     ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
     ("the_guest_layer_is_controlled", control::the_guest_layer_is_controlled),
+    ("the_host_layer_is_controlled", control::the_host_layer_is_controlled),
+    ("control_is_soaked", soak::control_is_soaked),
     ("the_host_layer_from_record_to_revert", host::from_record_to_revert),
     ("a_change_is_kept_over_a_reboot", persist::a_change_is_kept_over_a_reboot),
     ("a_machine_that_is_killed_starts_in_order", persist::a_machine_that_is_killed_starts_in_order),
