@@ -131,8 +131,10 @@ pub(crate) fn control_is_soaked(test: &str) -> Result<(), String> {
             look.leases
         );
     }
+    let lines = ran.text("control.txt");
+    lines.lines().filter(|line| line.contains("control ends")).for_each(|line| say!("{test}: {line}"));
     let (first, last) = (looks[0], looks[looks.len() - 1]);
-    let resumed = ran.text("control.txt").lines().filter(|line| line.contains("resumed; ")).count();
+    let resumed = lines.lines().filter(|line| line.contains("resumed; ")).count();
     say!(
         "{test}: {:.1} min of virtual time in {:.1} min; {} decisions, {} changes, {} writes, resumed {resumed} times",
         (last.at_s - first.at_s) / 60.0 + between_s as f64 / 60.0,
@@ -144,7 +146,7 @@ pub(crate) fn control_is_soaked(test: &str) -> Result<(), String> {
     let [before, after] = ["first", "last"].map(|when| Counted::of(&ran, when).parameters);
     assert_eq!(after, before);
     assert_eq!(open_leases(&ran.json("history.end")), 0);
-    assert!(last.changes > 0, "{}", ran.text("control.txt"));
+    assert!(last.changes > 0, "{lines}");
     for pair in looks.windows(2) {
         let minutes = ((pair[1].at_s - pair[0].at_s) / 60.0).max(1.0);
         assert!((pair[1].writes - pair[0].writes) as f64 <= 60.0 * minutes.ceil(), "{pair:?}");
