@@ -424,6 +424,13 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_compared_with_any_other() {
+        let goal = Goal { arm: "old".into(), ..goal(Limit::More, Some("new")) };
+        let line = goal.line(&[measured(8)]);
+        assert!(line.contains("CPU 2.50 [") && line.ends_with("| met |"), "{line}");
+    }
+
+    #[test]
     fn intervals_are_shown_where_there_are_enough_rounds() {
         let goal = goal(Limit::AtMost(0.4), Some("old"));
         assert!(goal.line(&[measured(8)]).contains("CPU 0.40 ["));
