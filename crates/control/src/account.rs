@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 /// What control may cost of the originals' cost.
-pub(crate) const TOLERANCE: f64 = 1.02;
+pub const TOLERANCE: f64 = 1.02;
 /// What is booked against it: the rest of [`TOLERANCE`] is for [`ALLOWED`].
 const BOOKED: f64 = 1.01;
 /// The excess that is allowed, as a share of the originals' cost of the last [`WINDOW_NS`].

@@ -8,7 +8,7 @@ use crate::pricing::{Idlers, Prices, play_all};
 use crate::sample::{Episode, Sample};
 use crate::tenant::{Excess, Own, Tenant, Veto};
 use crate::trust::{Apart, Trust, apart};
-use crate::turns::{Next, SWITCHES, Turns};
+use crate::turns::{BUSY_PER_S, Checks, Next, Part, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player, Rule, RuleError};
@@ -28,9 +28,8 @@ const LEAST_SHARE: f64 = 0.02;
 const LEAST_CPU: f64 = 0.001;
 /// More than one idler can count in a period: counters that were torn, or ran backwards.
 const NONSENSE: u64 = 1 << 40;
-/// How long the originals are in force after a comparison that does not exclude a loss \[ns\]; twice as long after each, up to the
-/// time between two comparisons.
-const REFUTED_NS: u64 = 8_000_000_000;
+/// A trial may not bring the writes of a minute above these: the others are for changes.
+const MOST_WRITES_WITH_TRIALS: usize = MOST_WRITES * 3 / 5;
 /// Where the costs of an episode are within this share of those at the last search, and that changed nothing, the next is left out, and
 /// after each such search twice as many …
 const ALIKE: f64 = 0.1;
@@ -52,7 +51,8 @@ pub struct Terms {
     pub reach: Reach,
     /// The usual time between two decisions.
     pub period: Nanos,
-    /// A setting is compared with the originals in turns on the machine when it is first taken, and at most so often; `None`: never.
+    /// A setting is compared in turns on the machine when it is first taken, and at most so often, and where idlers mostly halt polling is
+    /// tried now and then; `None`: never.
     pub verify: Option<Nanos>,
 }
 
@@ -171,18 +171,20 @@ pub enum Cause {
         /// How long they stay in force \[ns\].
         rest_ns: u64,
     },
-    /// A turn of a comparison of the setting with the originals.
+    /// A turn of a comparison of two settings.
     Turn,
-    /// The comparison is over: the setting is used.
+    /// The comparison is over: the setting in force stays.
     Verified(Measured),
-    /// The comparison is over: a loss was not excluded, and the originals are used for a while.
+    /// The comparison is over: a loss was not excluded, and the setting that it was compared with takes its place.
     Refuted {
         /// What was measured.
         #[serde(flatten)]
         measured: Measured,
-        /// How long they stay in force \[ns\].
+        /// How long that is not changed, unless the load changes \[ns\].
         rest_ns: u64,
     },
+    /// Idlers mostly halted, and were cheaper while they polled, which no replay had shown.
+    Tried(Measured),
     /// The rule does not do what was counted: control ends.
     Untrusted {
         /// What was apart.
@@ -219,15 +221,19 @@ pub struct Costs {
     pub optimum: f64,
 }
 
-/// What turns of the originals and a setting have cost \[ns/s\].
+/// What turns of a setting, and of the one that it was compared with, the reference, have shown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Under the originals.
-    pub originals_ns_per_s: f64,
-    /// Under the setting.
-    pub setting_ns_per_s: f64,
-    /// The interval of the difference; `None` if there is none.
-    pub difference_ns_per_s: Option<Interval>,
+    /// The cost of an episode under the setting \[ns\].
+    pub setting_ns: f64,
+    /// The same under the reference.
+    pub reference_ns: f64,
+    /// Episodes a second under the setting; `None` if it had no turns, as the cost of an episode without polls is known.
+    pub setting_per_s: Option<f64>,
+    /// The same under the reference.
+    pub reference_per_s: Option<f64>,
+    /// The first cost over the second, with its interval; `None` if there is none.
+    pub ratio: Option<Interval>,
 }
 
 /// The state of a controller.
@@ -286,11 +292,12 @@ struct Period {
     paid_ns: f64,
     /// What the originals would have cost them \[ns\].
     originals_ns: f64,
+    /// The episodes of these idlers, by weight, had all of the time been watched; and those that were counted.
+    episodes: f64,
+    seen: u64,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     cpu_ns: f64,
     gain_ns: f64,
-    /// The episodes of those idlers, likewise.
-    episodes: f64,
     /// Polls and halts of the setting in force, replayed from where the last period ended, and afresh: of the episodes in between not
     /// all are known, and so neither is the window that the period began with.
     predicted: [[f64; 2]; 2],
@@ -339,6 +346,12 @@ fn add(predicted: &mut [f64; 2], did: &Counts, scale: f64, elsewhere: bool) {
     predicted[1] += scale * did.halts as f64;
 }
 
+impl Period {
+    fn part(&self, ns: u64) -> Part {
+        Part { cost_ns: self.paid_ns, episodes: self.episodes, seen: self.seen, ns }
+    }
+}
+
 /// Decides which setting is to be in force.
 pub struct Controller {
     terms: Terms,
@@ -353,11 +366,7 @@ pub struct Controller {
     pace: Pace,
     writes: Writes,
     decided_ns: u64,
-    turns: Option<Turns>,
-    /// When a setting was last verified.
-    verified_ns: Option<u64>,
-    /// How long the originals are in force after the next comparison that does not exclude a loss.
-    refuted_rest_ns: u64,
+    checks: Checks,
     untrusted: Option<Apart>,
     seen: Vec<Seen>,
     vetoes: Vec<Veto>,
@@ -372,6 +381,7 @@ impl Controller {
     /// [`RuleError`] if their rule cannot be replayed.
     pub fn new(originals: Setting, terms: Terms) -> Result<Controller, RuleError> {
         let candidates = candidates(originals, terms.halt_cost, terms.longest_window, terms.reach);
+        let checks = Checks::new(terms.verify, &candidates);
         Ok(Controller {
             terms,
             prices: Prices::of(&candidates)?,
@@ -384,9 +394,7 @@ impl Controller {
             pace: Pace::new(terms.period.get()),
             writes: Writes::default(),
             decided_ns: 0,
-            turns: None,
-            verified_ns: None,
-            refuted_rest_ns: REFUTED_NS,
+            checks,
             untrusted: None,
             seen: vec![],
             vetoes: vec![],
@@ -406,7 +414,7 @@ impl Controller {
     /// Control begins, or begins anew after it gave up.
     pub fn start(&mut self, now_ns: u64) {
         self.untrusted = None;
-        self.turns = None;
+        self.checks.break_off(now_ns);
         self.trust = Trust::default();
         self.decided_ns = now_ns;
         self.pace.start(now_ns);
@@ -437,7 +445,8 @@ impl Controller {
         Status {
             present: self.present,
             owed_ns: self.account.owed_ns(),
-            rests: self.account.rests(now_ns),
+            rests: self.account.rests(now_ns)
+                || self.checks.hold(now_ns) && self.present == self.candidates[0],
             untrusted: self.untrusted,
         }
     }
@@ -468,16 +477,21 @@ impl Controller {
         self.decided_ns = now_ns;
         self.vetoes.clear();
         let period = self.take_in(now_ns, observed);
+        if self.checks.take_over() {
+            self.forget_episodes();
+        }
         let (cause, quiet) = self.judge(now_ns, span_ns, &period);
         let on_probation = self.present != self.candidates[0] && self.account.is_exceeded();
         self.pace.decided(now_ns, quiet, on_probation);
-        let (to, cause) = match (cause, self.turns.is_some()) {
-            // Trust or the account end a comparison.
+        let (to, cause) = match (cause, self.checks.in_turns()) {
             (Some(cause), _) => {
-                self.turns = self.turns.take().filter(|_| matches!(cause.1, Cause::Turn));
+                // Turns may have begun with a gain. Trust or the account end them.
+                if !matches!(cause.1, Cause::Gain { .. }) {
+                    self.checks.break_off(now_ns);
+                }
                 cause
             }
-            (None, true) => self.turn(now_ns, span_ns, &period)?,
+            (None, true) => self.turn(now_ns, period.part(span_ns))?,
             (None, false) => return None,
         };
         Some(Change { at_ns: now_ns, from: self.present, to, cause })
@@ -506,58 +520,92 @@ impl Controller {
         self.present = change.to;
         self.searched = Searched::default();
         self.idlers.values_mut().for_each(|idler| idler.present.set(&change.to));
-        match self.turns {
-            Some(_) => self.pace.at(change.at_ns, Turns::settle_ns()),
-            None => self.pace.start(change.at_ns),
+        match self.checks.settles() {
+            true => self.pace.at(change.at_ns, Checks::settle_ns()),
+            false => self.pace.start(change.at_ns),
         }
     }
 
-    /// The next part of a comparison. The one that has just begun has no part before it.
-    fn turn(&mut self, now_ns: u64, span_ns: u64, period: &Period) -> Option<(Setting, Cause)> {
-        let originals = self.candidates[0];
-        let turns = self.turns.as_mut()?;
-        let to = turns.to;
-        match turns.next(period.paid_ns * 1e9 / span_ns as f64) {
+    /// Whether what is seen until the next decision is left out, as a setting has just been switched: it need not be recorded.
+    pub fn settles(&self) -> bool {
+        self.checks.settles()
+    }
+
+    /// The next part of turns.
+    fn turn(&mut self, now_ns: u64, part: Part) -> Option<(Setting, Cause)> {
+        match self.checks.next(part, &self.present)? {
             Next::Wait(wait_ns) => {
                 self.pace.at(now_ns, wait_ns);
                 None
             }
-            Next::Switch { to_setting } => Some((if to_setting { to } else { originals }, Cause::Turn)),
-            Next::Over([originals_ns_per_s, setting_ns_per_s], difference_ns_per_s) => {
-                self.turns = None;
-                let measured = Measured { originals_ns_per_s, setting_ns_per_s, difference_ns_per_s };
-                let excluded = difference_ns_per_s.is_some_and(|difference| difference.high < 0.0);
-                if excluded {
-                    self.verified_ns = Some(now_ns);
-                    self.refuted_rest_ns = REFUTED_NS;
-                    return Some((to, Cause::Verified(measured)));
-                }
-                self.verified_ns = None;
-                let rest_ns = self.refuted_rest_ns;
-                let most = self.terms.verify.map_or(rest_ns, Nanos::get).max(REFUTED_NS);
-                self.refuted_rest_ns = rest_ns.saturating_mul(2).min(most);
-                self.account.rest(now_ns, rest_ns);
-                Some((originals, Cause::Refuted { measured, rest_ns }))
+            Next::Switch(to) => Some((to, Cause::Turn)),
+            Next::Over { keep, measured } => {
+                let (to, cause) = self.checks.end(now_ns, keep, measured)?;
+                (to != self.present || cause != Cause::Turn).then_some((to, cause))
             }
         }
     }
 
-    /// Whether a setting is to be compared with the originals before it is used on.
-    fn is_to_be_verified(&self, now_ns: u64) -> bool {
-        self.terms.verify.is_some_and(|every| {
-            self.verified_ns.is_none_or(|verified| now_ns.saturating_sub(verified) >= every.get())
-        })
+    /// What is remembered is of another setting, under which the load may be another one.
+    fn forget_episodes(&mut self) {
+        self.idlers.values_mut().for_each(|idler| idler.sample = Sample::default());
     }
 
-    /// Begins a comparison, if its writes are within the most of a minute.
-    fn begin_turns(&mut self, now_ns: u64, to: Setting) -> bool {
-        let of_one = writes(&self.candidates[0], &to);
-        let all = (SWITCHES + 1) * of_one + writes(&self.present, &self.candidates[0]);
-        let begins = self.writes.in_last_minute(now_ns) + all <= MOST_WRITES;
-        if begins {
-            self.turns = Some(Turns::of(to));
+    /// Begins turns, if any are due and their writes within the most of a minute: whether what was chosen is put into force before them. A setting
+    /// that is chosen is compared with the cheaper one, by replay, of that in force and the originals, in a closed loop with that in force; one that is in force with the originals.
+    fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
+        if self.checks.are_off() || self.account.is_exceeded() {
+            // On probation periods are short, which turns are not.
+            return None;
         }
-        begins
+        let (originals, present) = (self.candidates[0], self.present);
+        let (setting, reference) = match chosen {
+            Some((to, Cause::Gain { present_ns, originals_ns, .. }))
+                if present_ns < originals_ns || self.checks.are_necessary() =>
+            {
+                (*to, present)
+            }
+            Some((to, _)) => (*to, originals),
+            None => (present, originals),
+        };
+        let turns = if setting != originals && self.checks.is_to_be_verified(now_ns, &setting) {
+            Turns::check(setting, reference, (present, part), self.terms.halt_cost)
+        } else {
+            let mostly_halts = chosen.is_none() && !self.account.rests(now_ns) && self.mostly_halts(part.ns);
+            let polls = self.checks.trial(now_ns, &present, mostly_halts)?;
+            Turns::trial(polls, (present, part))?
+        };
+        let begins_with_chosen = chosen.is_some() && turns.begin_with_the_setting();
+        let in_force = if begins_with_chosen { &setting } else { &present };
+        if !self.may_switch(now_ns, in_force, &turns) {
+            return self.checks.are_necessary().then_some(false);
+        }
+        self.checks.begin(turns);
+        Some(begins_with_chosen)
+    }
+
+    /// Whether all switches of turns and the way back are within the most writes of a minute.
+    fn may_switch(&mut self, now_ns: u64, in_force: &Setting, turns: &Turns) -> bool {
+        let [setting, reference] = turns.settings();
+        let originals = &self.candidates[0];
+        let back = writes(setting, originals).max(writes(reference, originals));
+        let to_first = writes(&self.present, in_force);
+        let of_one =
+            writes(setting, reference).max(writes(in_force, setting)).max(writes(in_force, reference));
+        let most = if turns.is_trial() { MOST_WRITES_WITH_TRIALS } else { MOST_WRITES };
+        self.writes.in_last_minute(now_ns) + to_first + turns.switches() * of_one + back <= most
+    }
+
+    /// Whether most episodes of the idlers that have many end in a halt.
+    fn mostly_halts(&self, span_ns: u64) -> bool {
+        let least = BUSY_PER_S * span_ns as f64 / 1e9;
+        let busy = self.seen.iter().filter(|seen| seen.counted.episodes as f64 / seen.share >= least);
+        let of = |(halts, episodes): (f64, f64), seen: &Seen| {
+            let of_one = |number: u64| number as f64 / seen.share;
+            (halts + of_one(seen.counted.halts), episodes + of_one(seen.counted.episodes))
+        };
+        let (halts, episodes) = busy.fold((0.0, 0.0), of);
+        2.0 * halts > episodes
     }
 
     /// Remembers what was seen, and replays the originals and the setting in force over it.
@@ -602,7 +650,8 @@ impl Controller {
                     known.own.book(now_ns, cost_ns / share, originals_ns / share, controlled, tenant);
                 period.excess = period.excess.or(excess.map(|excess| (*idler, excess)));
             }
-            period.episodes += counted.episodes as f64 / share;
+            period.episodes += tenant.weight * counted.episodes as f64 / share;
+            period.seen += counted.episodes;
             add(&mut period.predicted[0], &present, scale, *elsewhere);
             let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
             let costs = Costs {
@@ -652,7 +701,9 @@ impl Controller {
         let originals = self.candidates[0];
         let controlled = self.present != originals;
         let loss = self.account.book(now_ns, period.paid_ns, period.originals_ns, controlled);
-        if period.counted.episodes >= FEWEST as u64
+        // Parts of turns are short, and what they show does not need the rule.
+        if !self.checks.in_turns()
+            && period.counted.episodes >= FEWEST as u64
             && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.elsewhere)
         {
             self.untrusted = Some(apart);
@@ -668,9 +719,10 @@ impl Controller {
             let cause = Cause::Vetoed { idler, cost_ns: paid_ns, originals_ns, rest_ns };
             return (Some((originals, cause)), false);
         }
-        if self.turns.is_some() {
+        if self.checks.in_turns() {
             return (None, false);
         }
+        self.checks.saw(now_ns, &self.present, period.part(span_ns));
         let least_ns = LEAST_CPU * span_ns as f64;
         // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period bounds what it costs.
         let quiet = !controlled && period.cpu_ns <= least_ns;
@@ -679,30 +731,20 @@ impl Controller {
             return (None, quiet);
         }
         let worthless = period.gain_ns <= (LEAST_SHARE * period.cpu_ns).max(least_ns);
-        let searched = !worthless && !self.account.rests(now_ns) && self.searched.is_due(period);
+        let held = self.account.rests(now_ns) || self.checks.hold(now_ns);
+        let searched = !worthless && !held && self.searched.is_due(period);
         let chosen = if searched { self.choose() } else { None };
         if searched && chosen.is_none() {
             self.searched.in_vain();
         }
         let chosen = chosen.filter(|(to, _)| self.may_write(now_ns, to));
         self.idlers.values_mut().for_each(|idler| idler.sample.grow_old());
-        if !self.is_to_be_verified(now_ns) {
-            return (chosen, quiet);
-        }
-        // Turns have no short periods, which a setting on probation has.
-        if self.account.is_exceeded() {
-            return (None, quiet);
-        }
-        match (controlled, chosen) {
-            // The turns begin with the originals, which are in force: `decide` takes the first part of them for settling.
-            (false, Some((to, _))) => {
-                self.begin_turns(now_ns, to);
-                (None, false)
-            }
-            (true, _) if period.cpu_ns > least_ns && self.begin_turns(now_ns, self.present) => {
-                (Some((originals, Cause::Turn)), false)
-            }
-            (_, chosen) => (chosen, quiet),
+        let begun = (period.cpu_ns > least_ns)
+            .then(|| self.begin_turns(now_ns, period.part(span_ns), chosen.as_ref()))
+            .flatten();
+        match begun {
+            Some(with_chosen) => (chosen.filter(|_| with_chosen), false),
+            None => (chosen, quiet),
         }
     }
 
@@ -942,72 +984,6 @@ mod tests {
         assert_eq!(back.to, controller.originals());
         let Cause::Loss { excess_ns, rest_ns: 100_000_000, .. } = back.cause else { panic!("{back:?}") };
         assert!(excess_ns > 50e6, "{excess_ns}");
-    }
-
-    /// A machine for so long, on which `load` has episodes of one length so often a second, by the setting in force.
-    fn on_a_machine(
-        seconds: u64,
-        load: impl Fn(&Setting) -> (usize, u64),
-    ) -> (Vec<(u64, Change)>, Controller) {
-        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
-        let terms = Terms { verify: Some(Nanos(20_000_000_000)), ..Terms::at(K) };
-        let mut controller = Controller::new(originals, terms).unwrap();
-        controller.start(0);
-        let (mut one, mut told, mut before) = (player(&controller), vec![], 0);
-        while before < seconds * 1_000_000_000 {
-            let now = controller.next_at_ns();
-            let (rate, idle_ns) = load(&controller.present);
-            let episodes = rate * usize::try_from((now - before) / 1_000).unwrap() / 1_000_000;
-            before = now;
-            if let Some(change) = controller.decide(now, &[period(&mut one, episodes, idle_ns)]) {
-                one.set(&change.to);
-                controller.changed(&change);
-                told.push((now, change));
-            }
-        }
-        (told, controller)
-    }
-
-    #[test]
-    fn a_gain_is_verified_when_it_is_taken_and_again_later() {
-        let (told, controller) = on_a_machine(70, |_| (5_000, 150_000));
-        let verified: Vec<u64> = told
-            .iter()
-            .filter(|(_, change)| matches!(change.cause, Cause::Verified(_)))
-            .map(|(now, _)| now / 1_000_000_000)
-            .collect();
-        // The third waits until the writes of the first are a minute ago.
-        assert_eq!(verified, [1, 22, 61], "{told:?}");
-        let Cause::Verified(measured) = told[6].1.cause else { panic!("{told:?}") };
-        // 150 us or 20 us, 5,000 times a second.
-        assert!((measured.originals_ns_per_s / 750e6 - 1.0).abs() < 0.02, "{measured:?}");
-        assert!((measured.setting_ns_per_s / 100e6 - 1.0).abs() < 0.02, "{measured:?}");
-        assert_ne!(controller.present, controller.originals());
-    }
-
-    /// Where nothing polls the peer answers sooner and the load is another one: ten times as many short episodes, which would
-    /// cost the originals still more. No replay shows that there would be fewer of them under the originals.
-    #[test]
-    fn a_load_that_changes_because_of_the_setting_is_left_to_the_originals() {
-        let closed = |setting: &Setting| match setting.get("halt_poll_ns") {
-            Some(200_000) => (3_000, 150_000),
-            _ => (30_000, 25_000),
-        };
-        let (told, controller) = on_a_machine(60, closed);
-        let rests: Vec<u64> = told
-            .iter()
-            .filter_map(|(_, change)| match change.cause {
-                Cause::Refuted { rest_ns, .. } => Some(rest_ns / 1_000_000_000),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(rests, [8, 16, 20], "{told:?}");
-        assert!(
-            !told.iter().any(|(_, change)| matches!(change.cause, Cause::Verified(_) | Cause::Gain { .. }))
-        );
-        assert_eq!(controller.present, controller.originals());
-        let writes: usize = told.iter().map(|(_, change)| change.writes()).sum();
-        assert!(writes <= MOST_WRITES, "{writes}");
     }
 
     /// The choice, slowly: every setting played over every idler's sample, one episode after the other.

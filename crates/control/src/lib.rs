@@ -39,6 +39,8 @@ mod candidates;
 mod controller;
 mod draw;
 mod look;
+#[cfg(test)]
+mod loops;
 mod order;
 mod pace;
 mod pricing;
@@ -49,6 +51,7 @@ pub mod trust;
 mod turns;
 mod vm;
 
+pub use account::TOLERANCE;
 pub use candidates::Reach;
 pub use controller::{Cause, Change, Controller, Costs, FEWEST, Measured, Observed, Seen, Status, Terms};
 pub use draw::Histograms;

@@ -391,19 +391,27 @@ mod tests {
         Setting::defaults(layer, Version::new(6, 18))
     }
 
+    /// The same without polling.
+    fn never(layer: Layer) -> Setting {
+        let mut setting = originals(layer);
+        let maximum = if layer == Layer::Host { "halt_poll_ns" } else { "guest_halt_poll_ns" };
+        setting.set(maximum, 0).unwrap();
+        setting
+    }
+
     /// Episodes with busy times between them, from one phase after the other.
     fn run(layer: Layer, observation: Observation, phases: &[Phase], seed: u64) -> (Simulated, Controller) {
-        run_with(Terms::at(K), layer, observation, phases, seed)
+        run_with(Terms::at(K), originals(layer), observation, phases, seed)
     }
 
     fn run_with(
         terms: Terms,
-        layer: Layer,
+        originals: Setting,
         observation: Observation,
         phases: &[Phase],
         seed: u64,
     ) -> (Simulated, Controller) {
-        let mut simulation = Simulation::new(originals(layer), terms, observation, 1).unwrap();
+        let mut simulation = Simulation::new(originals, terms, observation, 1).unwrap();
         let mut random = SplitMix64::new(seed);
         let mut now = 0;
         for phase in phases {
@@ -506,13 +514,14 @@ mod tests {
         #[test]
         fn no_load_makes_control_cost_much_more(
             phases in phases(), seed in any::<u64>(), guest in any::<bool>(), by_statistics in any::<bool>(),
-            verified in any::<bool>(),
+            verified in any::<bool>(), from_never in any::<bool>(),
         ) {
             let layer = if guest { Layer::Guest } else { Layer::Host };
             let observation = if by_statistics { Observation::Statistics } else { Observation::Episodes };
             let verify = verified.then_some(Nanos(5_000_000_000));
             let terms = Terms { verify, ..Terms::at(K) };
-            let (simulated, controller) = run_with(terms, layer, observation, &phases, seed);
+            let originals = if from_never { never(layer) } else { originals(layer) };
+            let (simulated, controller) = run_with(terms, originals, observation, &phases, seed);
             let permitted = controller.permitted();
             for change in &simulated.changes {
                 for ((param, value), (name, least, most)) in change.to.iter().zip(&permitted) {
@@ -568,8 +577,11 @@ mod tests {
     fn no_load_that_turns_against_control_makes_it_cost_much_more() {
         for layer in [Layer::Host, Layer::Guest] {
             let mut losses = 0;
-            for seed in 0..6 {
-                let simulated = against(layer, 14, seed, 8_000 + 4_000 * seed);
+            for seed in 0..8 {
+                let verify = (seed % 2 == 1).then_some(Nanos(5_000_000_000));
+                let terms = Terms { verify, ..Terms::at(K) };
+                let originals = if seed < 4 { originals(layer) } else { never(layer) };
+                let simulated = against(terms, originals, 14, seed, 8_000 + 4_000 * seed);
                 let is_loss = |change: &&Change| matches!(change.cause, Cause::Loss { .. });
                 losses += simulated.changes.iter().filter(is_loss).count();
                 assert!(beyond_the_bound(&simulated) <= 0.0, "by {} ns", beyond_the_bound(&simulated));
@@ -582,14 +594,26 @@ mod tests {
     #[test]
     fn a_change_of_load_is_followed_within_half_a_second() {
         use Observation::{Episodes, Statistics};
-        for (layer, observation) in
-            [(Layer::Host, Episodes), (Layer::Host, Statistics), (Layer::Guest, Episodes)]
-        {
+        // Turns, and trials in vain, take some of what is gained. Not by haltpoll's rule: here no poll fails, so that a window that a trial
+        // has made longer stays as it is.
+        let in_turns = Terms { verify: Some(Nanos(3_600_000_000_000)), ..Terms::at(K) };
+        for (layer, observation, terms, most) in [
+            (Layer::Host, Episodes, Terms::at(K), 1.02),
+            (Layer::Host, Statistics, Terms::at(K), 1.02),
+            (Layer::Guest, Episodes, Terms::at(K), 1.02),
+            (Layer::Host, Episodes, in_turns, 1.1),
+            (Layer::Host, Statistics, in_turns, 1.1),
+        ] {
             for [before, after] in
                 [[12_000, 150_000], [150_000, 12_000], [2_000, 60_000], [60_000, 2_000], [30_000, 400_000]]
             {
-                let (simulated, controller) =
-                    run(layer, observation, &flips([before, after], [3_000_000_000; 2].into_iter()), 1);
+                let (simulated, controller) = run_with(
+                    terms,
+                    self::originals(layer),
+                    observation,
+                    &flips([before, after], [3_000_000_000; 2].into_iter()),
+                    1,
+                );
                 let sum = |tenths: &[[f64; 3]], of: usize| tenths.iter().map(|tenth| tenth[of]).sum::<f64>();
                 let [from, to] = [35, 59];
                 let controlled = sum(&simulated.tenths_ns[from..to], 0);
@@ -612,8 +636,9 @@ mod tests {
                 let best = controller.candidates().iter().map(share).fold(f64::INFINITY, f64::min);
                 let share = controlled / originals;
                 assert!(
-                    share <= 1.02 * best,
-                    "{layer:?}, {observation:?} from {before} to {after} ns: {share}, best {best}"
+                    share <= most * best,
+                    "{layer:?}, {observation:?} from {before} to {after} ns: {share}, best {best}, {:?}",
+                    simulated.changes
                 );
             }
         }
@@ -655,12 +680,16 @@ mod tests {
     }
 
     /// A load that turns against the controller at each of its decisions.
-    fn against(layer: Layer, seconds: u64, seed: u64, busy_ns: u64) -> Simulated {
+    fn against(terms: Terms, originals: Setting, seconds: u64, seed: u64, busy_ns: u64) -> Simulated {
         const LENGTHS: [u64; 12] =
             [300, 1_000, 3_000, 8_000, 12_000, 19_000, 21_000, 33_000, 45_000, 83_000, 150_000, 1_000_000];
-        let mut simulation =
-            Simulation::new(originals(layer), Terms::at(K), Observation::Episodes, 1).unwrap();
+        let mut simulation = Simulation::new(originals, terms, Observation::Episodes, 1).unwrap();
         let mut random = SplitMix64::new(seed);
+        let gains = if originals == never(originals.layer()) {
+            [3_000, 8_000, 12_000]
+        } else {
+            [45_000, 83_000, 150_000]
+        };
         let (mut now, mut decisions, mut idle) = (0, u64::MAX, 0);
         while now < seconds * 1_000_000_000 {
             if decisions != simulation.result.decisions {
@@ -672,10 +701,10 @@ mod tests {
                         let all = (0..64).map(|_| play(&mut player, Episode::of(*idle_ns), Nanos::ZERO));
                         all.map(|did| cost(&did)).sum::<f64>()
                     };
-                    (cost(present) - cost(originals(layer))) / (idle_ns + busy_ns) as f64
+                    (cost(present) - cost(originals)) / (idle_ns + busy_ns) as f64
                 };
-                idle = match present == originals(layer) {
-                    true => [45_000, 83_000, 150_000][usize::try_from(random.below(3)).unwrap()],
+                idle = match present == originals {
+                    true => gains[usize::try_from(random.below(3)).unwrap()],
                     false => *LENGTHS.iter().max_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap(),
                 };
             }
@@ -714,7 +743,7 @@ mod tests {
                     of("random", flips(loads, any.iter().copied()));
                 }
             }
-            let simulated = against(layer, 20, 1, 10_000);
+            let simulated = against(Terms::at(K), originals(layer), 20, 1, 10_000);
             let [worst, of] = simulated.worst_ten_seconds();
             println!("{layer:?}, Episodes: against control: {:.3}", worst / of);
         }

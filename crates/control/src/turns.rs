@@ -1,31 +1,140 @@
-//! The originals and another setting in turns on the machine itself: the only look at a closed loop, whose load is another one
-//! because the setting is.
+//! Two settings in turns on the machine itself: the only look at a *closed loop*, whose load is another one because the setting is.
 //!
-//! [`ROUNDS`] times originals, setting, setting, originals, for [`TURN_NS`] each, so that a load that grows or falls meanwhile costs both
-//! alike. What was counted right after a switch is left out, as windows have not reached their length. The cost of a second under the
-//! setting less that under the originals, of each pair of neighbours, gives a 95 % interval by the bootstrap of `dwell verify`.
+//! # What is compared
+//! The cost of an *episode*. A wakeup is the unit of work that can be seen from here. In an open loop, whose wakeups come whatever the
+//! setting is, costs per episode and per second have the same ratio. In a closed loop, where a peer waits for the idler, they do not: a setting
+//! that makes the idler answer late is cheaper per second because less is done, and that is no gain.
+//!
+//! It misleads where the number of episodes says nothing about the work: a device that collects several requests for one
+//! interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same requests. The number of episodes a
+//! second is therefore reported with the cost. It misleads, too, where idlers of different cost share a setting and only one of them does
+//! more.
+//!
+//! # How
+//! First, other, other, first, and so on, so that a load that grows or falls meanwhile costs both alike. What is counted right after a
+//! switch is left out. Neighbours are pairs; the logarithms of the ratios of their costs, weighted by the episodes, give an interval
+//! of 99 % by Student's distribution after three pairs and after each one more, up to six. The first pairs are of short turns, which show what is
+//! large at little cost; later ones are longer.
+//!
+//! A setting that does not poll has no turns: its episode costs one halt, whatever the load is. That leaves one switch instead of
+//! seven, and is the only way with haltpoll, whose windows stay as long as they were until a poll fails.
+//!
+//! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that is more than [`TOLERANCE`] times the
+//!   cost of the reference, and refuted if the interval excludes a gain. What six pairs leave open is small, or the machine is noisy. Then the
+//!   replay, which has promised a gain, decides, unless the mean of the turns contradicts it.
+//! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times that justify halting,
+//!   and no replay of them shows that polling would make them shorter. The one in force costs what it did just before: about
+//!   a halt, whatever the load is. The setting stays if it is certainly cheaper. A first turn that costs [`DEARER`] times as much
+//!   ends the trial. The next one comes after a pause four times as long; a change of load ends the pause.
 
+use crate::account::TOLERANCE;
+use crate::controller::{Cause, Measured};
+use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
-use dwell_stats::{Bootstrap, Interval, MIN_ROUNDS};
+use dwell_stats::{Interval, student_mean};
+use std::collections::HashMap;
+use std::ops::AddAssign;
 
-/// How long each is in force \[ns\].
-const TURN_NS: u64 = 100_000_000;
-/// The part of that which is left out \[ns\].
-const SETTLE_NS: u64 = 20_000_000;
-/// Rounds of four turns: pairs enough for an interval.
-const ROUNDS: usize = MIN_ROUNDS.div_ceil(2);
-/// The turns of all rounds.
-const ALL: usize = 4 * ROUNDS;
-/// Switches from one to the other in them, and the one after them.
-pub(crate) const SWITCHES: usize = 2 * ROUNDS + 1;
+/// The part of a turn after a switch that is left out \[ns\]: windows reach their length within some episodes.
+const SETTLE_NS: u64 = 5_000_000;
+/// The shortest turn \[ns\].
+const SHORTEST_NS: u64 = 10_000_000;
+/// How long a turn goes on in which fewer than [`FEWEST`] episodes were seen \[ns\].
+const LONGEST_NS: u64 = 100_000_000;
+/// The episodes of a turn.
+const FEWEST: u64 = 64;
+/// The most pairs of turns.
+const PAIRS: usize = 6;
+/// The turns of each pair, in the shortest ones.
+const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
+/// Fewer pairs decide nothing for sure.
+const LEAST_PAIRS: usize = 3;
+/// Polling that costs so many times what halting does ends a trial after its first turn.
+const DEARER: f64 = 1.25;
+/// It is asked four times: together they are right as often as one interval of 95 % at least.
+const CONFIDENCE: f64 = 0.99;
 
-/// Turns that are under way. The first is of the originals, and so is the last.
+/// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after each, up to the
+/// time between two checks.
+const REFUTED_NS: u64 = 8_000_000_000;
+/// How long idlers mostly halt before the first trial, and how long the pause is after several that succeeded \[ns\].
+const FIRST_PAUSE_NS: u64 = 500_000_000;
+/// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
+const PAUSES: u64 = 4;
+/// The longest pause between two trials \[ns\].
+const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
+
+/// A load is measured for so long \[ns\] …
+const LOAD_NS: u64 = 1_000_000_000;
+/// … and has changed if its episodes are so many times as many, or as few, under the same setting.
+const CHANGED: f64 = 1.5;
+/// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
+pub(crate) const BUSY_PER_S: f64 = 640.0;
+
+/// What was seen between two decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Part {
+    /// What was paid, had all of the time been watched \[ns\].
+    pub(crate) cost_ns: f64,
+    /// The episodes, had all of the time been watched.
+    pub(crate) episodes: f64,
+    /// The episodes that were counted.
+    pub(crate) seen: u64,
+    /// The time.
+    pub(crate) ns: u64,
+}
+
+impl Part {
+    fn of_one(&self) -> Option<f64> {
+        (self.episodes > 0.0 && self.cost_ns > 0.0).then(|| self.cost_ns / self.episodes)
+    }
+
+    fn per_s(&self) -> f64 {
+        self.episodes * 1e9 / self.ns.max(1) as f64
+    }
+}
+
+impl AddAssign for Part {
+    fn add_assign(&mut self, other: Part) {
+        self.cost_ns += other.cost_ns;
+        self.episodes += other.episodes;
+        self.seen += other.seen;
+        self.ns += other.ns;
+    }
+}
+
+/// Why settings are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The setting is in force or chosen, and is used if a loss is excluded.
+    Check,
+    /// The reference is in force, and the setting takes its place if it is cheaper.
+    Trial,
+}
+
+/// Which of two has turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Setting,
+    Reference,
+    Both,
+}
+
+/// Turns that are under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
-    pub(crate) to: Setting,
+    kind: Kind,
+    setting: Setting,
+    reference: Setting,
+    side: Side,
+    /// The cost of an episode under the one that has no turns \[ns\].
+    known_ns: f64,
+    /// The setting in force when they began, and what was seen under it.
+    before: (Setting, Part),
+    begun: bool,
     settled: bool,
-    /// What each turn cost \[ns/s\].
-    costs: Vec<f64>,
+    part: Part,
+    turns: Vec<Part>,
 }
 
 /// What is next.
@@ -33,21 +142,238 @@ pub(crate) struct Turns {
 pub(crate) enum Next {
     /// The same setting for so long \[ns\].
     Wait(u64),
-    /// The other one: the setting, or else the originals.
-    Switch { to_setting: bool },
-    /// The turns are over: the cost of a second under the originals and under the setting, and the interval of the difference
-    /// \[ns/s\].
-    Over([f64; 2], Option<Interval>),
-}
-
-/// Whether a turn is of the setting.
-fn is_of_setting(turn: usize) -> bool {
-    matches!(turn % 4, 1 | 2)
+    /// This one.
+    Switch(Setting),
+    /// The turns are over, and the setting is to be used or not.
+    Over { keep: bool, measured: Measured },
 }
 
 impl Turns {
-    pub(crate) fn of(to: Setting) -> Turns {
-        Turns { to, settled: false, costs: vec![] }
+    /// A check of a setting; `before` is in force, and what was seen under it.
+    pub(crate) fn check(
+        setting: Setting,
+        reference: Setting,
+        before: (Setting, Part),
+        halt_cost: Nanos,
+    ) -> Turns {
+        let side = match [setting, reference].map(|one| maximum(&one) == 0) {
+            [true, _] => Side::Reference,
+            [false, true] => Side::Setting,
+            [false, false] => Side::Both,
+        };
+        Turns::new(Kind::Check, [setting, reference], side, halt_cost.get() as f64, before)
+    }
+
+    /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing.
+    pub(crate) fn trial(setting: Setting, before: (Setting, Part)) -> Option<Turns> {
+        let known_ns = before.1.of_one()?;
+        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, known_ns, before))
+    }
+
+    fn new(
+        kind: Kind,
+        [setting, reference]: [Setting; 2],
+        side: Side,
+        known_ns: f64,
+        before: (Setting, Part),
+    ) -> Turns {
+        Turns {
+            kind,
+            setting,
+            reference,
+            side,
+            known_ns,
+            before,
+            begun: false,
+            settled: false,
+            part: Part::default(),
+            turns: vec![],
+        }
+    }
+
+    /// Whether the setting is to be put into force before its first turn.
+    pub(crate) fn begin_with_the_setting(&self) -> bool {
+        self.is_of_setting(0)
+    }
+
+    /// The setting, and the reference.
+    pub(crate) const fn settings(&self) -> [&Setting; 2] {
+        [&self.setting, &self.reference]
+    }
+
+    pub(crate) fn is_trial(&self) -> bool {
+        self.kind == Kind::Trial
+    }
+
+    /// The most switches that they need.
+    pub(crate) fn switches(&self) -> usize {
+        if self.side == Side::Both { PAIRS + 1 } else { 2 }
+    }
+
+    fn is_of_setting(&self, turn: usize) -> bool {
+        match self.side {
+            Side::Setting => true,
+            Side::Reference => false,
+            Side::Both => matches!(turn % 4, 0 | 3),
+        }
+    }
+
+    fn of_turn(&self, turn: usize) -> Setting {
+        if self.is_of_setting(turn) { self.setting } else { self.reference }
+    }
+
+    fn pairs_so_far(&self) -> usize {
+        if self.side == Side::Both { self.turns.len() / 2 } else { self.turns.len() }
+    }
+
+    fn length_ns(&self) -> u64 {
+        LENGTHS[self.pairs_so_far().min(PAIRS - 1)] * SHORTEST_NS
+    }
+
+    /// A part of a turn is over, in which this setting was in force.
+    fn next(&mut self, part: Part, present: &Setting) -> Next {
+        if !std::mem::replace(&mut self.begun, true) && self.of_turn(0) != *present {
+            return Next::Switch(self.of_turn(0));
+        }
+        if !std::mem::replace(&mut self.settled, true) {
+            return Next::Wait(self.length_ns());
+        }
+        self.part += part;
+        if self.part.seen < FEWEST && self.part.ns < LONGEST_NS {
+            return Next::Wait(SHORTEST_NS);
+        }
+        self.turns.push(std::mem::take(&mut self.part));
+        let ratio = self.ratio();
+        if let Some(keep) = self.verdict(ratio) {
+            return Next::Over { keep, measured: self.measured(ratio) };
+        }
+        let next = self.of_turn(self.turns.len());
+        if next == *present {
+            return Next::Wait(self.length_ns());
+        }
+        self.settled = false;
+        Next::Switch(next)
+    }
+
+    /// Each pair: the setting's turn and the reference's.
+    fn pairs(&self) -> Vec<[Part; 2]> {
+        let known = |turn: &Part| Part { cost_ns: self.known_ns * turn.episodes, ..*turn };
+        match self.side {
+            Side::Setting => self.turns.iter().map(|turn| [*turn, known(turn)]).collect(),
+            Side::Reference => self.turns.iter().map(|turn| [known(turn), *turn]).collect(),
+            Side::Both => {
+                let in_order = |(number, pair): (usize, &[Part])| match self.is_of_setting(2 * number) {
+                    true => [pair[0], pair[1]],
+                    false => [pair[1], pair[0]],
+                };
+                self.turns.chunks_exact(2).enumerate().map(in_order).collect()
+            }
+        }
+    }
+
+    /// The cost of an episode under the setting over that under the reference, as a logarithm; `None` where a turn had no episodes.
+    fn ratio(&self) -> Option<Interval> {
+        let of = |[setting, reference]: [Part; 2]| {
+            let weight = setting.seen.min(reference.seen) as f64;
+            Some(((setting.of_one()? / reference.of_one()?).ln(), weight))
+        };
+        let (logarithms, weights): (Vec<f64>, Vec<f64>) =
+            self.pairs().into_iter().map(of).collect::<Option<_>>()?;
+        student_mean(&logarithms, &weights, CONFIDENCE)
+    }
+
+    /// Whether to use the setting, if that is decided.
+    fn verdict(&self, ratio: Option<Interval>) -> Option<bool> {
+        if self.side == Side::Both && self.turns.len() % 2 == 1 {
+            return None;
+        }
+        let Some(Interval { low, value, high }) = ratio else { return Some(false) };
+        let pairs = self.pairs_so_far();
+        let known = pairs >= LEAST_PAIRS;
+        match self.kind {
+            Kind::Check if known && high <= TOLERANCE.ln() => Some(true),
+            Kind::Check if known && low > 0.0 => Some(false),
+            Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
+            Kind::Trial if known && high < 0.0 => Some(true),
+            _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0),
+        }
+    }
+
+    fn measured(&self, ratio: Option<Interval>) -> Measured {
+        let mut sums = [Part::default(); 2];
+        for pair in self.pairs() {
+            sums.iter_mut().zip(pair).for_each(|(sum, part)| *sum += part);
+        }
+        let cost = sums.map(|sum| sum.of_one().unwrap_or(0.0));
+        let per_s = |place: usize, setting: Setting, without: Side| match self.side == without {
+            false => Some(sums[place].per_s()),
+            true => (self.before.0 == setting).then(|| self.before.1.per_s()),
+        };
+        Measured {
+            setting_ns: cost[0],
+            reference_ns: cost[1],
+            setting_per_s: per_s(0, self.setting, Side::Reference),
+            reference_per_s: per_s(1, self.reference, Side::Setting),
+            ratio: ratio.map(|ratio| ratio.map(f64::exp)),
+        }
+    }
+}
+
+/// When to compare what in turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Checks {
+    every: Option<Nanos>,
+    /// The setting of trials.
+    longest: Setting,
+    turns: Option<Turns>,
+    /// Whether turns were over at the last decision: what is seen after the last switch is left out as well.
+    over: bool,
+    /// When settings were last verified.
+    verified_ns: HashMap<Setting, u64>,
+    held_until_ns: u64,
+    rest_ns: u64,
+    pause_ns: u64,
+    trial_at_ns: Option<u64>,
+    /// Whether a trial has shown that the load is a closed loop.
+    closed: bool,
+    load: Load,
+}
+
+impl Checks {
+    /// Over these candidates, the originals first; a setting is checked at most so often, and nothing is compared where that is `None`.
+    pub(crate) fn new(every: Option<Nanos>, candidates: &[Setting]) -> Checks {
+        Checks {
+            every,
+            longest: longest(candidates),
+            turns: None,
+            over: false,
+            verified_ns: HashMap::new(),
+            held_until_ns: 0,
+            rest_ns: REFUTED_NS,
+            pause_ns: FIRST_PAUSE_NS,
+            trial_at_ns: None,
+            closed: false,
+            load: Load::default(),
+        }
+    }
+
+    pub(crate) const fn are_off(&self) -> bool {
+        self.every.is_none()
+    }
+
+    /// Whether turns are under way.
+    pub(crate) const fn in_turns(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    /// Whether what is seen until the next decision is left out.
+    pub(crate) fn settles(&self) -> bool {
+        self.over || self.turns.as_ref().is_some_and(|turns| !turns.settled)
+    }
+
+    /// Whether what was seen until this decision is to be forgotten.
+    pub(crate) fn take_over(&mut self) -> bool {
+        std::mem::take(&mut self.over)
     }
 
     /// How long the part is that comes after a switch \[ns\].
@@ -55,34 +381,158 @@ impl Turns {
         SETTLE_NS
     }
 
-    /// A part of a turn is over, in which a second cost so much \[ns\].
-    pub(crate) fn next(&mut self, cost_ns_per_s: f64) -> Next {
-        if !self.settled {
-            self.settled = true;
-            return Next::Wait(TURN_NS - SETTLE_NS);
-        }
-        self.settled = false;
-        self.costs.push(cost_ns_per_s);
-        let turn = self.costs.len();
-        if turn == ALL {
-            return self.over();
-        }
-        match is_of_setting(turn) == is_of_setting(turn - 1) {
-            true => Next::Wait(SETTLE_NS),
-            false => Next::Switch { to_setting: is_of_setting(turn) },
+    pub(crate) fn begin(&mut self, turns: Turns) {
+        self.turns = Some(turns);
+    }
+
+    /// A part of a turn is over.
+    pub(crate) fn next(&mut self, part: Part, present: &Setting) -> Option<Next> {
+        Some(self.turns.as_mut()?.next(part, present))
+    }
+
+    /// Ends turns: the setting to use, and why.
+    pub(crate) fn end(&mut self, now_ns: u64, keep: bool, measured: Measured) -> Option<(Setting, Cause)> {
+        let Turns { kind, setting, reference, .. } = self.turns.take()?;
+        self.over = true;
+        Some(match (kind, keep) {
+            (Kind::Check, true) => {
+                self.verified_ns.insert(setting, now_ns);
+                self.rest_ns = REFUTED_NS;
+                (setting, Cause::Verified(measured))
+            }
+            (Kind::Check, false) => {
+                let rest_ns = self.refuted(now_ns, &setting);
+                (reference, Cause::Refuted { measured, rest_ns })
+            }
+            (Kind::Trial, true) => {
+                self.closed = true;
+                self.verified_ns.remove(&reference);
+                self.verified_ns.insert(setting, now_ns);
+                self.pause_ns = (self.pause_ns / PAUSES).max(FIRST_PAUSE_NS);
+                self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+                (setting, Cause::Tried(measured))
+            }
+            (Kind::Trial, false) => {
+                self.trial_failed(now_ns);
+                (reference, Cause::Turn)
+            }
+        })
+    }
+
+    /// The originals are to be used, whatever turns show.
+    pub(crate) fn break_off(&mut self, now_ns: u64) {
+        match self.turns.take() {
+            Some(turns) if turns.is_trial() => self.trial_failed(now_ns),
+            // What a replay finds once more would be lost once more.
+            Some(turns) if self.closed => {
+                self.refuted(now_ns, &turns.setting);
+            }
+            _ => {}
         }
     }
 
-    fn over(&self) -> Next {
-        // The originals are first in every second pair.
-        let pairs = self.costs.chunks_exact(2).zip([false, true].into_iter().cycle());
-        let pairs: Vec<[f64; 2]> = pairs
-            .map(|(pair, turned)| if turned { [pair[1], pair[0]] } else { [pair[0], pair[1]] })
-            .collect();
-        let differences: Vec<f64> = pairs.iter().map(|[originals, setting]| setting - originals).collect();
-        let mean =
-            |place: usize| pairs.iter().map(|pair| pair[place]).sum::<f64>() / pairs.len().max(1) as f64;
-        Next::Over([mean(0), mean(1)], Bootstrap::RECORDING.mean(&differences))
+    /// No other setting is used for a while \[ns\].
+    fn refuted(&mut self, now_ns: u64, setting: &Setting) -> u64 {
+        self.verified_ns.remove(setting);
+        let rest_ns = self.rest_ns;
+        let most = self.every.map_or(REFUTED_NS, Nanos::get).max(REFUTED_NS);
+        self.rest_ns = rest_ns.saturating_mul(2).min(most);
+        self.held_until_ns = now_ns.saturating_add(rest_ns);
+        rest_ns
+    }
+
+    /// Whether the load is a closed loop, so that no replay can be used without turns.
+    pub(crate) const fn are_necessary(&self) -> bool {
+        self.closed
+    }
+
+    fn trial_failed(&mut self, now_ns: u64) {
+        self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+        self.pause_ns = (PAUSES * self.pause_ns).min(LONGEST_PAUSE_NS);
+    }
+
+    /// Whether a check that did not exclude a loss keeps other settings from being used.
+    pub(crate) fn hold(&self, now_ns: u64) -> bool {
+        now_ns < self.held_until_ns
+    }
+
+    /// Whether a setting is to be compared with another one.
+    pub(crate) fn is_to_be_verified(&self, now_ns: u64, setting: &Setting) -> bool {
+        let verified_ns = self.verified_ns.get(setting);
+        self.every.is_some_and(|every| verified_ns.is_none_or(|at| now_ns.saturating_sub(*at) >= every.get()))
+    }
+
+    /// The setting of a trial, if one is due.
+    pub(crate) fn trial(&mut self, now_ns: u64, present: &Setting, mostly_halts: bool) -> Option<Setting> {
+        if self.are_off() || !mostly_halts || length(present) >= length(&self.longest) {
+            return None;
+        }
+        let at_ns = *self.trial_at_ns.get_or_insert(now_ns.saturating_add(FIRST_PAUSE_NS));
+        (now_ns >= at_ns).then_some(self.longest)
+    }
+
+    /// What was seen under a setting. A change of load ends pauses.
+    pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) {
+        if self.load.changes(present, part) {
+            self.closed = false;
+            self.pause_ns = FIRST_PAUSE_NS;
+            self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
+            self.rest_ns = REFUTED_NS;
+            self.held_until_ns = self.held_until_ns.min(now_ns);
+        }
+    }
+}
+
+/// The maximum of a rule; the first parameter of each layer.
+fn maximum(setting: &Setting) -> i64 {
+    setting.iter().next().map_or(0, |(_, value)| value)
+}
+
+/// How long a rule polls: for at first, at most, and whether it keeps its window.
+fn length(setting: &Setting) -> (i64, i64, bool) {
+    let value = |ends: &str| {
+        let mut all = setting.iter();
+        all.find(|(param, _)| param.name.ends_with(ends)).map_or(0, |(_, value)| value)
+    };
+    (value("grow_start").min(maximum(setting)), maximum(setting), value("_shrink") == 1)
+}
+
+/// The one that polls for longest.
+fn longest(candidates: &[Setting]) -> Setting {
+    let mut longest = candidates[0];
+    for setting in candidates {
+        if length(setting) > length(&longest) {
+            longest = *setting;
+        }
+    }
+    longest
+}
+
+/// How many episodes a load has, to see it change.
+#[derive(Clone, Debug, Default)]
+struct Load {
+    present: Option<Setting>,
+    part: Part,
+    /// Episodes a second at first, under the same setting.
+    first_per_s: Option<f64>,
+}
+
+impl Load {
+    fn changes(&mut self, present: &Setting, part: Part) -> bool {
+        if self.present != Some(*present) {
+            *self = Load { present: Some(*present), ..Load::default() };
+        }
+        self.part += part;
+        if self.part.ns < LOAD_NS {
+            return false;
+        }
+        let per_s = std::mem::take(&mut self.part).per_s().max(BUSY_PER_S);
+        let first = *self.first_per_s.get_or_insert(per_s);
+        let changed = per_s > CHANGED * first || first > CHANGED * per_s;
+        if changed {
+            self.first_per_s = Some(per_s);
+        }
+        changed
     }
 }
 
@@ -91,40 +541,149 @@ mod tests {
     use super::*;
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
+    use dwell_stats::SplitMix64;
 
-    /// Turns to their end, under which a second costs this.
-    fn turns(cost: impl Fn(usize, bool) -> f64) -> ([f64; 2], Option<Interval>, usize) {
-        let mut turns = Turns::of(Setting::defaults(Layer::Host, Version::new(6, 18)));
-        let (mut setting, mut switches, mut parts) = (false, 0, 0);
+    fn two() -> [Setting; 2] {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut other = originals;
+        other.set("halt_poll_ns", 0).unwrap();
+        [other, originals]
+    }
+
+    /// Turns to their end, in which an episode costs this by turn and setting: whether the setting is kept, what was measured, the switches,
+    /// and the time.
+    fn turns(kind: Kind, mut cost: impl FnMut(usize, bool) -> f64) -> (bool, Measured, usize, u64) {
+        let [never, polls] = two();
+        let mut longer = polls;
+        longer.set("halt_poll_ns", 300_000).unwrap();
+        let seen = |cost_of_one: f64, ns: u64| {
+            let episodes = ns / 100_000;
+            let cost_ns = cost_of_one * episodes as f64;
+            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns }
+        };
+        let before = seen(20.0, 10 * SHORTEST_NS);
+        let (mut turns, mut present) = match kind {
+            Kind::Check => (Turns::check(longer, polls, (longer, before), Nanos(20)), longer),
+            Kind::Trial => (Turns::trial(polls, (never, before)).unwrap(), never),
+        };
+        let (mut switches, mut ns, mut wait) = (0, 0, 0);
         loop {
-            match turns.next(cost(parts / 2, setting)) {
-                Next::Wait(ns) => assert!(ns == SETTLE_NS || ns == TURN_NS - SETTLE_NS),
-                Next::Switch { to_setting } => {
-                    assert_ne!(to_setting, setting);
-                    (setting, switches) = (to_setting, switches + 1);
+            ns += wait;
+            let of_one = cost(turns.turns.len(), present == turns.setting);
+            match turns.next(seen(of_one, wait), &present) {
+                Next::Wait(ns) => wait = ns,
+                Next::Switch(to) => {
+                    assert_ne!(to, present);
+                    (present, switches, wait) = (to, switches + 1, SETTLE_NS);
                 }
-                Next::Over(costs, interval) => {
-                    assert!(!setting, "the originals are last");
-                    return (costs, interval, switches);
+                Next::Over { keep, measured } => {
+                    assert!(switches < turns.switches());
+                    return (keep, measured, switches, ns);
                 }
             }
-            parts += 1;
         }
     }
 
     #[test]
     fn a_load_that_grows_costs_both_alike() {
-        let (costs, interval, switches) =
-            turns(|turn, setting| if setting { 60.0 } else { 50.0 } + turn as f64);
-        assert_eq!((costs[1] - costs[0], switches + 1), (10.0, SWITCHES));
-        let interval = interval.unwrap();
-        assert!(interval.low > 0.0 && interval.contains(10.0), "{interval:?}");
+        let grows = |turn: usize, of_setting: bool| {
+            let mean = if of_setting { 60.0 } else { 50.0 };
+            mean * 1.1f64.powi(i32::try_from(turn).unwrap())
+        };
+        let (keep, measured, ..) = turns(Kind::Check, grows);
+        assert!(!keep && measured.ratio.unwrap().contains(1.2), "{measured:?}");
+        let (keep, measured, ..) = turns(Kind::Check, |turn, of_setting| 1.0 / grows(turn, of_setting));
+        assert!(keep && measured.ratio.unwrap().contains(1.0 / 1.2), "{measured:?}");
     }
 
     #[test]
-    fn a_gain_that_is_less_than_the_noise_is_none() {
-        let noise = [3.0, -40.0, 12.0, 55.0, -8.0, 31.0, -50.0, 2.0, 44.0, -21.0, 9.0, -30.0];
-        let (_, interval, _) = turns(|turn, setting| 1_000.0 + noise[turn] - if setting { 5.0 } else { 0.0 });
-        assert!(interval.is_none_or(|interval| interval.high > 0.0), "{interval:?}");
+    fn what_is_certain_ends_turns_early_and_a_trial_in_vain_is_one_turn() {
+        let (keep, _, switches, ns) =
+            turns(Kind::Check, |_, of_setting| if of_setting { 20.0 } else { 150.0 });
+        assert!(keep && switches == 3 && ns <= 100_000_000, "{switches} {ns}");
+        let (keep, measured, switches, ns) = turns(Kind::Trial, |_, _| 80.0);
+        assert!(!keep && switches == 1 && ns == SETTLE_NS + SHORTEST_NS, "{switches} {ns}");
+        assert_eq!((measured.reference_per_s, measured.reference_ns), (Some(10_000.0), 20.0));
+        let (keep, _, switches, ns) = turns(Kind::Trial, |_, _| 10.0);
+        assert!(keep && switches == 1 && ns == SETTLE_NS + 3 * SHORTEST_NS, "{switches} {ns}");
+    }
+
+    /// The cost of an episode that is halted through is known; the other setting is measured where it is in force already.
+    #[test]
+    fn never_has_no_turns() {
+        let [never, polls] = two();
+        let part = Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS };
+        let mut turns = Turns::check(never, polls, (polls, part), Nanos(20));
+        assert!(!turns.begin_with_the_setting());
+        for _ in 0..3 {
+            assert_eq!(turns.next(part, &polls), Next::Wait(SHORTEST_NS));
+        }
+        let Next::Over { keep: true, measured } = turns.next(part, &polls) else { panic!() };
+        assert_eq!((measured.setting_ns, measured.reference_ns), (20.0, 150.0));
+        assert_eq!((measured.setting_per_s, measured.reference_per_s), (None, Some(10_000.0)));
+    }
+
+    #[test]
+    fn turns_without_episodes_show_nothing() {
+        let [never, polls] = two();
+        let nothing = Part { ns: LONGEST_NS, ..Part::default() };
+        assert!(Turns::trial(polls, (never, nothing)).is_none());
+        let mut turns = Turns::check(never, polls, (polls, nothing), Nanos(20));
+        assert_eq!(turns.next(nothing, &polls), Next::Wait(SHORTEST_NS));
+        assert!(matches!(turns.next(nothing, &polls), Next::Over { keep: false, .. }));
+    }
+
+    /// Costs vary by a third from turn to turn. A trial that is kept by mistake is put right by the next replay.
+    #[test]
+    fn what_is_the_same_is_seldom_taken_for_a_gain() {
+        let mut random = SplitMix64::new(1);
+        let mut noisy = |mean: f64| mean * (0.7 + 0.6 * random.below(1_000) as f64 / 1_000.0);
+        let mut kept = [0; 3];
+        for _ in 0..1_000 {
+            kept[0] += u32::from(turns(Kind::Trial, |_, _| noisy(20.0)).0);
+            kept[1] += u32::from(turns(Kind::Check, |_, of| noisy(if of { 30.0 } else { 20.0 })).0);
+            kept[2] += u32::from(turns(Kind::Check, |_, of| noisy(if of { 5.0 } else { 20.0 })).0);
+        }
+        assert!(kept[0] <= 80 && kept[1] <= 20 && kept[2] >= 990, "{kept:?}");
+    }
+
+    #[test]
+    fn the_setting_of_trials_polls_for_longest() {
+        let of = |layer, maximum: &str, value: i64| {
+            let mut originals = Setting::defaults(layer, Version::new(6, 18));
+            originals.set(maximum, value).unwrap();
+            let candidates = crate::candidates::candidates(
+                originals,
+                Nanos(20_000),
+                Nanos(80_000),
+                crate::candidates::Reach::All,
+            );
+            longest(&candidates)
+        };
+        for (layer, maximum, first, shrink) in [
+            (Layer::Host, "halt_poll_ns", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"),
+            (Layer::Guest, "guest_halt_poll_ns", "guest_halt_poll_grow_start", "guest_halt_poll_shrink"),
+        ] {
+            for original in [0, 200_000] {
+                let longest = of(layer, maximum, original);
+                assert_eq!(
+                    [maximum, first, shrink].map(|name| longest.get(name)),
+                    [Some(80_000), Some(80_000), Some(1)]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_with_twice_as_many_episodes_is_another_one() {
+        let mut load = Load::default();
+        let [a, b] = two();
+        let mut second = |setting: &Setting, per_s: f64| {
+            load.changes(setting, Part { episodes: per_s, ns: LOAD_NS, ..Part::default() })
+        };
+        let all =
+            [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 9e3), (a, 100.0), (a, 10.0)];
+        let changes: Vec<bool> = all.iter().map(|(setting, per_s)| second(setting, *per_s)).collect();
+        assert_eq!(changes, [false, false, true, false, true, false, false, true, false]);
     }
 }

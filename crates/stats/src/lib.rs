@@ -64,6 +64,7 @@ pub mod random;
 pub mod results;
 pub mod row;
 pub mod schedule;
+mod student;
 pub mod warning;
 
 pub use bootstrap::{BLOCKS, Bootstrap, Draw, MIN_ROUNDS};
@@ -81,6 +82,7 @@ pub use random::SplitMix64;
 pub use results::Results;
 pub use row::{Comparison, ResultRow};
 pub use schedule::{Arm, Arms, Role, Schedule, Slot};
+pub use student::student_mean;
 pub use warning::Warning;
 
 // The examples of the README are compiled and run as tests.

@@ -693,6 +693,9 @@ impl<'a> Control<'a> {
     fn look(&mut self, at: usize) -> anyhow::Result<Option<Vec<Observed>>> {
         let now_ns = self.now_ns();
         let Layered { source, controller, lease, .. } = &mut self.layers[at];
+        if controller.settles() && source.is_in_bursts() {
+            return Ok(Some(vec![]));
+        }
         let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
             Ok(Look::Episodes(observed)) => return Ok(Some(observed)),
             Ok(Look::Nothing { quiet }) => quiet,

@@ -40,7 +40,7 @@ pub(super) enum Reason {
     Loss,
     /// Control had cost a VM more than its limit.
     Veto,
-    /// Turns of the originals and the setting did not exclude a loss.
+    /// Turns did not exclude a loss.
     Refuted,
     /// The rule does not describe the load.
     Untrusted,
@@ -75,7 +75,7 @@ impl Reason {
 
     pub(super) fn of(cause: &Cause) -> Reason {
         match cause {
-            Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) => Reason::Gain,
+            Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) | Cause::Tried(_) => Reason::Gain,
             Cause::Refuted { .. } => Reason::Refuted,
             Cause::Loss { .. } => Reason::Loss,
             Cause::Vetoed { .. } => Reason::Veto,

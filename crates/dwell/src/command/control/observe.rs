@@ -111,6 +111,11 @@ impl Source {
         }
     }
 
+    /// Whether it takes time to observe: what does not count is then not observed.
+    pub(super) const fn is_in_bursts(&self) -> bool {
+        matches!(self, Source::Guest(_) | Source::Iothread(_))
+    }
+
     /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the setting is changed for a
     /// burst, if there is a lease.
     pub(super) fn observe(

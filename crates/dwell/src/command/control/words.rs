@@ -1,6 +1,6 @@
 //! A change of the controller as a line of text.
 
-use dwell_control::{Cause, Change, Measured, Veto};
+use dwell_control::{Cause, Change, Measured, TOLERANCE, Veto};
 use dwell_policy::param::Setting;
 use dwell_report::{count, duration, percent};
 use serde_json::Value;
@@ -37,13 +37,19 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             duration(cost_ns),
             duration(originals_ns),
         ),
-        Cause::Turn => "a turn of a comparison with the originals".to_owned(),
-        Cause::Verified(measured) => format!("verified in turns: {}", in_turns(&measured)),
+        Cause::Turn => "a turn of a comparison".to_owned(),
+        Cause::Verified(measured) => match measured.ratio.is_some_and(|ratio| ratio.high <= TOLERANCE) {
+            true => format!("verified in turns: {}", in_turns(&measured)),
+            false => format!("turns leave open whether it gains or loses: {}", in_turns(&measured)),
+        },
         Cause::Refuted { measured, rest_ns } => format!(
-            "the originals for {}: turns do not exclude a loss: {}",
+            "refuted in turns, no other setting for {}: {}",
             duration(rest_ns as f64),
             in_turns(&measured)
         ),
+        Cause::Tried(measured) => {
+            format!("polling was tried, which no replay had shown to pay: {}", in_turns(&measured))
+        }
         Cause::Untrusted { apart, episodes } => format!(
             "control ends: of {} episodes {} {} were counted and {:.0} predicted; the rule does not describe this load",
             count(episodes.into()),
@@ -80,13 +86,22 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
 }
 
 fn in_turns(measured: &Measured) -> String {
-    let Measured { originals_ns_per_s, setting_ns_per_s, difference_ns_per_s } = measured;
-    let limits = difference_ns_per_s.and_then(|difference| difference.limits());
+    let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio } = measured;
+    let limits = ratio.and_then(|ratio| ratio.limits());
     let limits = limits.map_or_else(
         || "the accuracy is not known".to_owned(),
-        |[low, high]| format!("difference {} to {}", duration(low), duration(high)),
+        |[low, high]| format!("ratio {low:.2} to {high:.2}"),
     );
-    format!("{}/s instead of {}/s, {limits}", duration(*setting_ns_per_s), duration(*originals_ns_per_s))
+    // Rates that are counted are no numbers of more than 64 bits.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let rate = |per_s: f64| count(per_s.round() as u128);
+    let rates = match (setting_per_s, reference_per_s) {
+        (Some(setting), Some(reference)) => {
+            format!(", at {} episodes/s instead of {}", rate(*setting), rate(*reference))
+        }
+        _ => String::new(),
+    };
+    format!("{} instead of {} an episode, {limits}{rates}", duration(*setting_ns), duration(*reference_ns))
 }
 
 /// One line of a change: what, and why; `vm` is how an idler is called.
