@@ -7,7 +7,7 @@ use crate::pace::{MOST_WRITES, Pace, Writes};
 use crate::pricing::{Idlers, Prices, play_all};
 use crate::sample::{Episode, Sample};
 use crate::tenant::{Excess, Own, Tenant, Veto};
-use crate::trust::{Apart, Trust, apart};
+use crate::trust::{self, Apart, Trust, apart};
 use crate::turns::{BUSY_PER_S, Checks, Next, Part, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
@@ -301,8 +301,8 @@ struct Period {
     /// Polls and halts of the setting in force, replayed from where the last period ended, and afresh: of the episodes in between not
     /// all are known, and so neither is the window that the period began with.
     predicted: [[f64; 2]; 2],
-    /// Whether any of it was counted elsewhere.
-    elsewhere: bool,
+    /// Whether any of it was counted elsewhere, or is drawn.
+    how: trust::Seen,
     /// The first idler that has paid too much.
     excess: Option<(u64, Excess)>,
 }
@@ -653,6 +653,8 @@ impl Controller {
             period.episodes += tenant.weight * counted.episodes as f64 / share;
             period.seen += counted.episodes;
             add(&mut period.predicted[0], &present, scale, *elsewhere);
+            period.how.elsewhere |= *elsewhere;
+            period.how.drawn |= *drawn;
             let cost = |counts: &Counts| scale * counts.cost_ns(halt_cost) as f64;
             let costs = Costs {
                 measured: cost_ns,
@@ -664,7 +666,7 @@ impl Controller {
             replayed.push((episodes, scale, *elsewhere));
         }
         // Only what does not agree needs a second way.
-        if apart(period.predicted[0], &period.counted, period.elsewhere).is_none() {
+        if apart(period.predicted[0], &period.counted, period.how).is_none() {
             period.predicted[1] = period.predicted[0];
         } else if let Some(fresh) = fresh(self.present) {
             for (episodes, scale, elsewhere) in replayed {
@@ -704,7 +706,7 @@ impl Controller {
         // Parts of turns are short, and what they show does not need the rule.
         if !self.checks.in_turns()
             && period.counted.episodes >= FEWEST as u64
-            && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.elsewhere)
+            && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.how)
         {
             self.untrusted = Some(apart);
             let episodes = period.counted.episodes;
@@ -963,6 +965,31 @@ mod tests {
         };
         assert_eq!((from, apart.counted), (to, 300));
         assert!(controller.status(0).untrusted.is_some());
+    }
+
+    #[test]
+    fn what_was_counted_elsewhere_or_is_drawn_may_be_further_apart() {
+        // Of 300 episodes that never poll, 225 halts are counted; or 270 of 300, of which a fifth more would be too many.
+        for (elsewhere, drawn, halts, ends) in [
+            (false, false, 225, true),
+            (true, false, 225, false),
+            (false, true, 225, true),
+            (false, false, 255, true),
+            (false, true, 255, false),
+        ] {
+            let mut controller = controller();
+            controller.present.set("halt_poll_ns", 0).unwrap();
+            let mut ended = false;
+            for number in 1..5u64 {
+                let scale = 20;
+                let counted = Counts { episodes: 300 * scale, halts: halts * scale, ..Counts::default() };
+                let seen = Observed::new(1, counted, vec![Episode::of(90_000); 300]);
+                let seen = Observed { elsewhere, drawn, ..seen };
+                let change = controller.decide(number * 100_000_000, &[seen]);
+                ended |= change.is_some_and(|change| matches!(change.cause, Cause::Untrusted { .. }));
+            }
+            assert_eq!(ended, ends, "{elsewhere} {drawn} {halts}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 /// The first period \[ns\].
 pub(crate) const FIRST_NS: u64 = 10_000_000;
 /// The period while there is next to nothing to gain \[ns\] …
-const QUIET_NS: u64 = 400_000_000;
+const QUIET_NS: u64 = 200_000_000;
 /// … unless that takes more than [`QUIET_BUDGET`]; then it is longer, but no longer than this.
 const LONGEST_QUIET_NS: u64 = 2_000_000_000;
 /// The longest period \[ns\].
@@ -76,8 +76,9 @@ impl Pace {
     /// A decision was made; `quiet`: there is next to nothing to gain. On probation periods stay as short as the first.
     pub(crate) fn decided(&mut self, now_ns: u64, quiet: bool, on_probation: bool) {
         let longer = if on_probation { FIRST_NS } else { self.step_ns * 2 };
-        self.step_ns = longer.min(self.period_ns);
-        self.wait(now_ns, if quiet { QUIET_NS.max(self.period_ns) } else { self.step_ns }, quiet);
+        // A load that begins soon after the start is not missed for long.
+        self.step_ns = longer.min(if quiet { QUIET_NS.max(self.period_ns) } else { self.period_ns });
+        self.wait(now_ns, self.step_ns, quiet);
     }
 
     fn wait(&mut self, now_ns: u64, wait_ns: u64, quiet: bool) {
@@ -146,9 +147,12 @@ mod tests {
             pace.decided(now, false, false);
         }
         assert_eq!(times, [10, 30, 70, 150, 250, 350, 450]);
-        let now = pace.next_ns();
-        pace.decided(now, true, false);
-        assert_eq!(pace.next_ns() - now, QUIET_NS);
+        let mut wait = |quiet| {
+            let now = pace.next_ns();
+            pace.decided(now, quiet, false);
+            (pace.next_ns() - now) / 1_000_000
+        };
+        assert_eq!([true, true, false, true].map(&mut wait), [200, 200, 100, 200]);
     }
 
     /// Decisions for so long, each of which takes what `cost` gives; how many there were, and the CPU time used \[ns\].
@@ -178,7 +182,7 @@ mod tests {
         let (_, used) = decided(600, false, || random.below(5_000_000));
         assert!((0.0044..0.0046).contains(&(used as f64 / 600e9)), "{used}");
         // Nothing to gain: a tenth of that, but no less than a look every 2 s.
-        assert_eq!(decided(60, true, || 100_000).0, 150);
+        assert_eq!(decided(60, true, || 50_000).0, 302);
         let (_, used) = decided(60, true, || 500_000);
         assert!((0.00045..=0.0005).contains(&(used as f64 / 60e9)), "{used}");
         assert_eq!(decided(60, true, || 3_000_000).0, 30);

@@ -492,8 +492,8 @@ mod tests {
         let idle = Phase { busy_ns: 90_000_000, ..Phase::of(60_000_000_000, &[9_000_000]) };
         let (simulated, _) = run(Layer::Host, Observation::Episodes, &[idle], 1);
         assert_eq!(simulated.changes, []);
-        // Every 400 ms.
-        assert!(simulated.decisions < 160, "{}", simulated.decisions);
+        // Every 200 ms.
+        assert!(simulated.decisions < 310, "{}", simulated.decisions);
     }
 
     #[test]

@@ -13,8 +13,19 @@ pub(crate) const SHARE: f64 = 0.02;
 /// Nor do differences within so many standard deviations of what is counted.
 const DEVIATIONS: f64 = 4.0;
 
+/// As [`LIMIT`] and [`SHARE`], where lengths are drawn from histograms: whether a window covers them is then less certain.
+const DRAWN: [f64; 2] = [0.2, 0.05];
 /// As [`LIMIT`] and [`SHARE`], where what was counted is of other episodes than what was replayed, and may have halts elsewhere.
 const APART: [f64; 2] = [0.25, 0.3];
+
+/// How what is compared was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Counted of other episodes than those that were replayed.
+    pub(crate) elsewhere: bool,
+    /// Drawn from histograms.
+    pub(crate) drawn: bool,
+}
 
 /// A figure that is predicted and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,14 +66,9 @@ pub(crate) struct Trust {
 
 impl Trust {
     /// Compares a period with polls and halts as predicted in several ways, one of which has to agree; the figure that ended
-    /// trust is returned. `elsewhere`: the count is of other episodes.
-    pub(crate) fn compare(
-        &mut self,
-        predicted: &[[f64; 2]],
-        counted: &Counts,
-        elsewhere: bool,
-    ) -> Option<Apart> {
-        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, elsewhere)).collect();
+    /// trust is returned.
+    pub(crate) fn compare(&mut self, predicted: &[[f64; 2]], counted: &Counts, seen: Seen) -> Option<Apart> {
+        let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, seen)).collect();
         let apart = all.and_then(|all| all.first().copied());
         self.apart = if apart.is_some() { self.apart + 1 } else { 0 };
         apart.filter(|_| self.apart >= PERIODS)
@@ -70,8 +76,12 @@ impl Trust {
 }
 
 /// The figure that is furthest from its prediction, if that is too far; `predicted` has polls and halts.
-pub(crate) fn apart(predicted: [f64; 2], counted: &Counts, elsewhere: bool) -> Option<Apart> {
-    let [limit, share] = if elsewhere { APART } else { [LIMIT, SHARE] };
+pub(crate) fn apart(predicted: [f64; 2], counted: &Counts, seen: Seen) -> Option<Apart> {
+    let [limit, share] = match seen {
+        Seen { elsewhere: true, .. } => APART,
+        Seen { drawn: true, .. } => DRAWN,
+        _ => [LIMIT, SHARE],
+    };
     let figures = [(Figure::Polls, counted.polls), (Figure::Halts, counted.halts)];
     let far = figures.into_iter().zip(predicted).filter_map(|((figure, counted_here), predicted)| {
         let number = counted_here as f64;
@@ -97,22 +107,22 @@ mod tests {
         let counted = counts(1_000, 1_000, 400);
         let told: Vec<bool> = [bad, bad, good, bad, bad, bad]
             .into_iter()
-            .map(|predicted| trust.compare(&[predicted], &counted, false).is_some())
+            .map(|predicted| trust.compare(&[predicted], &counted, Seen::default()).is_some())
             .collect();
         assert_eq!(told, [false, false, false, false, false, true]);
-        assert!(trust.compare(&[bad, good], &counted, false).is_none(), "one of the two agrees");
-        (0..2).for_each(|_| assert!(trust.compare(&[bad], &counted, false).is_none()));
-        let apart = trust.compare(&[bad, bad], &counted, false).unwrap();
+        assert!(trust.compare(&[bad, good], &counted, Seen::default()).is_none(), "one of the two agrees");
+        (0..2).for_each(|_| assert!(trust.compare(&[bad], &counted, Seen::default()).is_none()));
+        let apart = trust.compare(&[bad, bad], &counted, Seen::default()).unwrap();
         assert_eq!((apart.figure, apart.counted), (Figure::Halts, 400));
     }
 
     #[test]
     fn small_numbers_may_be_apart() {
         // 8 of 10,000 halts where 40 were predicted: under 2 % of the episodes.
-        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8), false), None);
+        assert_eq!(apart([10_000.0, 40.0], &counts(10_000, 10_000, 8), Seen::default()), None);
         // 20 of 80 where 30 were predicted: within four deviations of 20.
-        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20), false), None);
-        assert!(apart([80.0, 60.0], &counts(80, 80, 20), false).is_some());
+        assert_eq!(apart([80.0, 30.0], &counts(80, 80, 20), Seen::default()), None);
+        assert!(apart([80.0, 60.0], &counts(80, 80, 20), Seen::default()).is_some());
     }
 
     #[test]
@@ -120,8 +130,15 @@ mod tests {
         for (predicted, loosely) in [(650.0, false), (720.0, true)] {
             let mut trust = Trust::default();
             let mut told = |elsewhere| {
-                (0..3)
-                    .any(|_| trust.compare(&[[0.0, predicted]], &counts(1_000, 0, 400), elsewhere).is_some())
+                (0..3).any(|_| {
+                    trust
+                        .compare(
+                            &[[0.0, predicted]],
+                            &counts(1_000, 0, 400),
+                            Seen { elsewhere, drawn: false },
+                        )
+                        .is_some()
+                })
             };
             assert_eq!((told(true), told(false)), (loosely, true), "{predicted}");
         }
