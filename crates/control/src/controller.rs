@@ -51,13 +51,16 @@ pub struct Terms {
     pub reach: Reach,
     /// The usual time between two decisions.
     pub period: Nanos,
+    /// The CPU time of a second that control itself may use, searches for idlers included; decisions are further apart where they take more.
+    pub cpu_limit: Nanos,
     /// A setting is compared in turns on the machine when it is first taken, and at most so often, and where idlers mostly halt polling is
     /// tried now and then; `None`: never.
     pub verify: Option<Nanos>,
 }
 
 impl Terms {
-    /// The defaults at this halt cost: lengths without latency, windows up to four halt costs, a decision every 100 ms.
+    /// The defaults at this halt cost: lengths without latency, windows up to four halt costs, a decision every 100 ms,
+    /// 0.5 % of a CPU.
     pub const fn at(halt_cost: Nanos) -> Terms {
         Terms {
             halt_cost,
@@ -65,6 +68,7 @@ impl Terms {
             longest_window: Nanos(halt_cost.get().saturating_mul(4)),
             reach: Reach::All,
             period: Nanos(100_000_000),
+            cpu_limit: Nanos(5_000_000),
             verify: None,
         }
     }
@@ -391,7 +395,7 @@ impl Controller {
             idlers: BTreeMap::new(),
             account: Account::new(),
             trust: Trust::default(),
-            pace: Pace::new(terms.period.get()),
+            pace: Pace::new(terms.period.get(), terms.cpu_limit.get() as f64 / 1e9),
             writes: Writes::default(),
             decided_ns: 0,
             checks,

@@ -11,21 +11,21 @@ pub const MINUTE_NS: u64 = 60_000_000_000;
 pub(crate) const FIRST_NS: u64 = 10_000_000;
 /// The period while there is next to nothing to gain \[ns\] …
 const QUIET_NS: u64 = 200_000_000;
-/// … unless that takes more than [`QUIET_BUDGET`]; then it is longer, but no longer than this.
+/// … unless that takes more than [`QUIET`] of the limit; then it is longer, but no longer than this.
 const LONGEST_QUIET_NS: u64 = 2_000_000_000;
 /// The longest period \[ns\].
 const LONGEST_NS: u64 = 10_000_000_000;
-/// What control may use of a CPU. Searches for idlers are not in it: they take a twentieth of a percent more.
-const BUDGET: f64 = 0.0045;
+/// The share of the limit that decisions and looks may use; the rest is left for searches for idlers.
+const BUDGET: f64 = 0.9;
 /// The same while there is next to nothing to gain.
-const QUIET_BUDGET: f64 = 0.0005;
-/// CPU time that is kept for short periods after a change \[ns\]: what [`BUDGET`] gives in a second.
-const CREDIT_NS: f64 = BUDGET * 1e9;
+const QUIET: f64 = 0.1;
 
 /// When to decide next, within a budget of CPU time.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     period_ns: u64,
+    /// What may be used of a CPU, searches for idlers included.
+    limit: f64,
     step_ns: u64,
     next_ns: u64,
     /// Whether there was next to nothing to gain.
@@ -38,18 +38,23 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Nothing is decided until [`Pace::start`]; `period_ns` is the usual period.
-    pub(crate) fn new(period_ns: u64) -> Pace {
+    /// Nothing is decided until [`Pace::start`]; `period_ns` is the usual period, and `limit` of a CPU may be used.
+    pub(crate) fn new(period_ns: u64, limit: f64) -> Pace {
         let period_ns = period_ns.clamp(1, LONGEST_NS);
         Pace {
             period_ns,
+            limit,
             step_ns: FIRST_NS.min(period_ns),
             next_ns: 0,
             quiet: false,
             fixed: false,
-            left_ns: CREDIT_NS,
+            left_ns: limit * BUDGET * 1e9,
             counted_ns: 0,
         }
+    }
+
+    fn budget(&self) -> f64 {
+        BUDGET * self.limit
     }
 
     /// Short periods again, as after a change.
@@ -70,7 +75,11 @@ impl Pace {
 
     /// Until when nothing is affordable \[ns\].
     pub(crate) fn broke_until_ns(&self) -> u64 {
-        if self.left_ns >= 0.0 { 0 } else { later(self.counted_ns, -self.left_ns / BUDGET, LONGEST_NS) }
+        if self.left_ns >= 0.0 {
+            0
+        } else {
+            later(self.counted_ns, -self.left_ns / self.budget(), LONGEST_NS)
+        }
     }
 
     /// A decision was made; `quiet`: there is next to nothing to gain. On probation periods stay as short as the first.
@@ -90,13 +99,15 @@ impl Pace {
     pub(crate) fn spent(&mut self, now_ns: u64, cpu_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.counted_ns) as f64;
         self.counted_ns = self.counted_ns.max(now_ns);
-        self.left_ns = (self.left_ns + BUDGET * since_ns).min(CREDIT_NS) - cpu_ns as f64;
+        // What a second gives is kept for short periods after a change.
+        let most_ns = self.budget() * 1e9;
+        self.left_ns = (self.left_ns + self.budget() * since_ns).min(most_ns) - cpu_ns as f64;
         if self.fixed {
             return;
         }
         self.next_ns = self.next_ns.max(self.broke_until_ns());
         if self.quiet {
-            let least_ns = later(now_ns, cpu_ns as f64 / QUIET_BUDGET, LONGEST_QUIET_NS);
+            let least_ns = later(now_ns, cpu_ns as f64 / (QUIET * self.limit), LONGEST_QUIET_NS);
             self.next_ns = self.next_ns.max(least_ns);
         }
     }
@@ -138,7 +149,7 @@ mod tests {
 
     #[test]
     fn first_decisions_come_early_and_quiet_ones_late() {
-        let mut pace = Pace::new(100_000_000);
+        let mut pace = Pace::new(100_000_000, 0.005);
         pace.start(0);
         let mut times = vec![];
         for _ in 0..7 {
@@ -157,7 +168,7 @@ mod tests {
 
     /// Decisions for so long, each of which takes what `cost` gives; how many there were, and the CPU time used \[ns\].
     fn decided(seconds: u64, quiet: bool, mut cost: impl FnMut() -> u64) -> (u64, u64) {
-        let mut pace = Pace::new(100_000_000);
+        let mut pace = Pace::new(100_000_000, 0.005);
         pace.start(0);
         let (mut number, mut used) = (0, 0);
         while pace.next_ns() < seconds * 1_000_000_000 {
@@ -190,7 +201,7 @@ mod tests {
 
     #[test]
     fn turns_are_as_long_as_they_are_whatever_they_cost() {
-        let mut pace = Pace::new(100_000_000);
+        let mut pace = Pace::new(100_000_000, 0.005);
         pace.start(0);
         pace.decided(10_000_000, false, false);
         pace.at(10_000_000, 20_000_000);

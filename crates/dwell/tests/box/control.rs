@@ -28,7 +28,7 @@ fn cost(ran: &Ran, phase: &str) -> f64 {
     (by("state0/time") + K * by("state1/usage")) / 1e6
 }
 
-/// Two loads one after the other, under the defaults and under control.
+/// Two loads one after the other, under the defaults and under control, which may use more of the slow emulated CPU than it does by default.
 pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     let script = format!(
         "{PHASE}
@@ -37,7 +37,8 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
         at default.long
         phase default.short 30 constant 0.3
         at default.short
-        dwell control --mode active --layer guest --halt-cost 60us >/out/control.txt 2>&1 & control=$!
+        echo 'cpu_limit = \"20%\"' >/run/control.toml
+        dwell control --config /run/control.toml --mode active --layer guest --halt-cost 60us >/out/control.txt 2>&1 & control=$!
         sleep 0.5
         phase controlled.long 150 exponential 2
         at controlled.long

@@ -1,7 +1,7 @@
 //! The configuration of `dwell control`: a TOML file and its drop-ins.
 
 use super::serve::Address;
-use super::tenants::Vm;
+use super::tenants::{Vm, share};
 use crate::quantity;
 use anyhow::{Context, ensure};
 use dwell_policy::{Layer, Nanos};
@@ -22,6 +22,7 @@ struct File {
     longest_window: Option<String>,
     period: Option<String>,
     burst: Option<String>,
+    cpu_limit: Option<String>,
     verify: Option<String>,
     on_exit: Option<OnExit>,
     metrics: Option<Address>,
@@ -107,6 +108,8 @@ pub(super) struct Config {
     pub(super) longest_window: Nanos,
     pub(super) period: Nanos,
     pub(super) burst: Nanos,
+    /// The CPU time of a second that control itself may use.
+    pub(super) cpu_limit: Nanos,
     /// How often a setting is compared with the originals in turns; 0: never.
     pub(super) verify: Nanos,
     pub(super) on_exit: OnExit,
@@ -125,7 +128,8 @@ const HALT_COST: Nanos = Nanos::from_micros(20);
 const PERIOD: Nanos = Nanos(100_000_000);
 /// The default length of a burst.
 const BURST: Nanos = Nanos(20_000_000);
-
+/// The default of what control itself may use: 0.5 % of a CPU.
+const CPU_LIMIT: Nanos = Nanos(5_000_000);
 /// The default: no comparisons.
 const VERIFY: Nanos = Nanos::ZERO;
 
@@ -157,6 +161,7 @@ impl Config {
             longest_window: Some(format!("{:#}", self.longest_window)),
             period: Some(format!("{:#}", self.period)),
             burst: Some(format!("{:#}", self.burst)),
+            cpu_limit: Some(format!("{}%", self.cpu_limit.get() as f64 / 1e7)),
             verify: Some(format!("{:#}", self.verify)),
             on_exit: Some(self.on_exit),
             metrics: Some(self.metrics.clone()),
@@ -195,6 +200,7 @@ impl File {
             longest_window: self.longest_window.or(before.longest_window),
             period: self.period.or(before.period),
             burst: self.burst.or(before.burst),
+            cpu_limit: self.cpu_limit.or(before.cpu_limit),
             verify: self.verify.or(before.verify),
             on_exit: self.on_exit.or(before.on_exit),
             metrics: self.metrics.or(before.metrics),
@@ -219,6 +225,10 @@ impl File {
                 "layers: `{name}` is not one that can be controlled: host, guest, iothread"
             )),
         };
+        let cpu_limit = match &self.cpu_limit {
+            None => CPU_LIMIT,
+            Some(text) => cpu_limit(text).context("cpu_limit")?,
+        };
         let config = Config {
             mode: self.mode.unwrap_or(Mode::Advise),
             layers: self.layers.unwrap_or_default().iter().map(layer).collect::<Result<_, _>>()?,
@@ -227,6 +237,7 @@ impl File {
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
+            cpu_limit,
             verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
@@ -242,6 +253,7 @@ impl File {
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
         ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
+        ensure!(within(config.cpu_limit, 100_000, 1_000_000_000), "cpu_limit: from 0.01% to 100%");
         ensure!(
             config.verify == Nanos::ZERO || within(config.verify, 10_000_000_000, u64::MAX),
             "verify: 0, or from 10s"
@@ -249,6 +261,14 @@ impl File {
         ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms");
         Ok(config)
     }
+}
+
+/// A share of a CPU, as the CPU time of a second.
+fn cpu_limit(text: &str) -> anyhow::Result<Nanos> {
+    // Saturates.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let limit = (share(text)? * 1e9).round() as u64;
+    Ok(Nanos(limit))
 }
 
 #[cfg(test)]
@@ -261,6 +281,7 @@ mod tests {
             mode: Mode::Active,
             layers: vec![Layer::Guest],
             halt_cost: Nanos(12_500),
+            cpu_limit: Nanos(12_345_678),
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
             log: "/var/log/decisions".parse().unwrap(),
@@ -316,6 +337,8 @@ mod tests {
         assert!(error("[[vm]]\ncgroup = \"b\"").contains("not a path from the root on"));
         assert!(error("[[vm]]\nname = \"a\"\nweight = -1").contains("from 0 to 1000"));
         assert!(error("[[vm]]\nname = \"a\"\nmost_loss = \"much\"").contains("`much`"));
+        assert!(error("cpu_limit = \"2 of it\"").contains("cpu_limit: `2 of it` is not a share"));
+        assert!(error("cpu_limit = \"0.001%\"").contains("from 0.01% to 100%"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
         assert!(error("log = \"decisions\"").contains("neither a path from the root on"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));

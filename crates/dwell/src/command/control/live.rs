@@ -388,12 +388,13 @@ impl<'a> Control<'a> {
     }
 
     fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
-        let Config { mode, halt_cost, wakeup_latency: late, longest_window, period, verify, .. } =
-            self.config;
+        let Config {
+            mode, halt_cost, wakeup_latency: late, longest_window, period, cpu_limit, verify, ..
+        } = self.config;
         // Advice writes nothing, and of an I/O thread too little is seen in a turn.
         let turns = mode == Mode::Active && subject.iothread().is_none() && verify > Nanos::ZERO;
         let verify = turns.then_some(verify);
-        let terms = Terms { late, longest_window, period, verify, ..Terms::at(halt_cost) };
+        let terms = Terms { late, longest_window, period, cpu_limit, verify, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)
     }
 

@@ -69,14 +69,14 @@ impl From<Vm> for Written {
 }
 
 /// `5%` or `0.05`.
-fn share(text: &str) -> anyhow::Result<f64> {
+pub(super) fn share(text: &str) -> anyhow::Result<f64> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),
         None => (text.trim(), 1.0),
     };
     match number.parse::<f64>() {
         Ok(share) if share.is_finite() && share >= 0.0 => Ok(share / scale),
-        _ => bail!("vm: `{text}` is not a share of a cost; write it as 5% or 0.05"),
+        _ => bail!("`{text}` is not a share; write it as 5% or 0.05"),
     }
 }
 
