@@ -3,10 +3,10 @@
 //! KVM's rule, and haltpoll's, can be set to do four things: never poll; poll for *W* always (maximum and first window *W*,
 //! divisor 1); poll for *W* after an episode that *W* covered (divisor 0); and adapt between a first window and a maximum. The
 //! windows are multiples of the halt cost, since only windows around it can be worth anything. QEMU's rule has a maximum and two
-//! factors.
+//! factors. dwell_idle has two policies that learn, for this halt cost, fixed windows up to it, and *never*.
 
 use dwell_policy::iothread::{Release, Revision};
-use dwell_policy::param::Setting;
+use dwell_policy::param::{DRIVER_POLICIES, Setting};
 use dwell_policy::{Layer, Nanos};
 use std::collections::HashSet;
 
@@ -83,7 +83,25 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
                 }
             }
         }
-        Layer::Timer | Layer::Driver => {}
+        Layer::Driver => {
+            let policy =
+                |name: &str| DRIVER_POLICIES.iter().position(|policy| *policy == name).unwrap_or(0) as u64;
+            add(&[("policy", policy("never"))]);
+            // A fixed window above the halt cost is never better than that window. 0 has the driver measure the halt cost.
+            for max in windows().filter(|window| *window <= halt_cost.get()) {
+                add(&[("policy", policy("fixed")), ("max_window_ns", max)]);
+            }
+            // The longest window of leader is twice the halt cost.
+            let max = halt_cost.get().saturating_mul(2).min(longest.get());
+            for learner in ["leader", "savings"].iter().filter(|_| halt_cost > Nanos::ZERO) {
+                add(&[
+                    ("policy", policy(learner)),
+                    ("halt_cost_ns", halt_cost.get()),
+                    ("max_window_ns", max),
+                ]);
+            }
+        }
+        Layer::Timer => {}
     }
     let mut seen = HashSet::new();
     all.retain(|setting| seen.insert(*setting));
@@ -133,6 +151,7 @@ mod tests {
             (Layer::Guest, Version::new(6, 18), 120, 134),
             (Layer::Iothread, Version::new(10, 0), 90, 134),
             (Layer::Iothread, Version::new(11, 1), 50, 70),
+            (Layer::Driver, Version::new(6, 18), 13, 13),
         ] {
             let all = of(layer, version, 20_000);
             assert!((least..=most).contains(&all.len()), "{layer:?}: {}", all.len());
@@ -140,6 +159,7 @@ mod tests {
         }
         // Nothing but the originals and never is left where halts are free.
         assert_eq!(of(Layer::Host, Version::new(6, 18), 0).len(), 2);
+        assert_eq!(of(Layer::Driver, Version::new(6, 18), 0).len(), 2);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! it, one episode after the other.
 
 use crate::sample::Episode;
-use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
 
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
@@ -48,6 +48,14 @@ impl Prices {
         late: Nanos,
     ) -> Result<Costs, RuleError> {
         let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
+        // What dwell_idle does depends on the busy time before an episode, which the engine does not have; it has few settings.
+        if self.settings.first().is_some_and(|setting| setting.layer() == Layer::Driver) {
+            let of = |setting: &Setting| {
+                let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half, late));
+                Ok(Some([cost(&first?), cost(&second?)]))
+            };
+            return self.settings.iter().map(of).collect();
+        }
         let [first, second] = halves.each_ref().map(|half| self.play(half));
         let mut all: Costs =
             first.iter().zip(&second).map(|(first, second)| Some([cost(first), cost(second)])).collect();
@@ -97,7 +105,10 @@ pub(crate) fn one_by_one(setting: &Setting, idlers: &Idlers, late: Nanos) -> Res
 
 /// Plays one episode after the other.
 pub(crate) fn play_all(player: &mut Player, episodes: &[Episode], late: Nanos) -> Counts {
-    player.play_all_late(episodes.iter().map(|episode| (episode.idle_ns, episode.alone_ns)), late)
+    player.play_all_late(
+        episodes.iter().map(|episode| (episode.busy_ns, episode.idle_ns, episode.alone_ns)),
+        late,
+    )
 }
 
 /// Plays one episode.
@@ -109,7 +120,6 @@ pub(crate) fn play(player: &mut Player, episode: Episode, late: Nanos) -> Counts
 mod tests {
     use super::*;
     use crate::candidates::{Reach, candidates};
-    use dwell_policy::Layer;
     use dwell_policy::version::Version;
     use proptest::prelude::*;
 
@@ -118,7 +128,8 @@ mod tests {
     fn episodes() -> impl Strategy<Value = Vec<Episode>> {
         let length = prop_oneof![1u64..30_000, 1u64..400_000];
         let alone = prop_oneof![4 => Just(u64::MAX), 1 => 0u64..30_000];
-        let episode = (length, alone).prop_map(|(idle_ns, alone_ns)| Episode { idle_ns, alone_ns });
+        let episode =
+            (length, alone).prop_map(|(idle_ns, alone_ns)| Episode { idle_ns, alone_ns, busy_ns: 0 });
         prop::collection::vec(episode, 0..200)
     }
 

@@ -15,12 +15,14 @@ pub struct Episode {
     pub idle_ns: u64,
     /// The time after which another task wants the core \[ns\]; `u64::MAX` where none does, or that is not known.
     pub alone_ns: u64,
+    /// How long the idler was busy before it \[ns\]; 0 where that is not known.
+    pub busy_ns: u64,
 }
 
 impl Episode {
     /// An episode of this length \[ns\] which no other task cuts short.
     pub const fn of(idle_ns: u64) -> Episode {
-        Episode { idle_ns, alone_ns: u64::MAX }
+        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0 }
     }
 
     /// The time alone as a recording has it; `None` if it is the whole episode.

@@ -355,13 +355,16 @@ pub fn simulate(
     let simulation = Simulation::new(originals, terms, observation, source.idlers())?;
     let mut simulation = simulation.with_tenants(tenants);
     let mut failed = None;
+    let mut ended_ns: Vec<Option<u64>> = vec![None; source.idlers()];
     source.visit(0..u64::MAX, &mut |batch| {
         let mut episodes: Vec<(u64, usize, Episode)> = vec![];
         for run in batch.runs() {
             let alone = |place: usize| run.alone_ns().map_or(u64::MAX, |alone| alone[place]);
             let all = run.start_ns.iter().zip(&run.idle_ns).enumerate();
             episodes.extend(all.map(|(place, (&start, &idle_ns))| {
-                (start, run.idler, Episode { idle_ns, alone_ns: alone(place) })
+                let ended = ended_ns[run.idler].replace(start.saturating_add(idle_ns));
+                let busy_ns = ended.map_or(0, |ended| start.saturating_sub(ended));
+                (start, run.idler, Episode { idle_ns, alone_ns: alone(place), busy_ns })
             }));
         }
         episodes.sort_by_key(|(start, idler, _)| (*start, *idler));
@@ -381,6 +384,7 @@ mod tests {
     use crate::Cause;
     use crate::account::{ALLOWED, MOST_TRIALS, WINDOW_NS};
     use crate::pace::{FIRST_NS as SHORTEST_NS, MINUTE_NS, MOST_WRITES};
+    use crate::pricing::one_by_one;
     use dwell_policy::version::Version;
     use dwell_policy::{Layer, Nanos};
     use proptest::prelude::*;
@@ -481,6 +485,23 @@ mod tests {
                 assert!(worst < 1.02 * of, "{layer:?} {observation:?}: {worst} of {of}");
             }
         }
+    }
+
+    #[test]
+    fn dwell_idle_polls_while_episodes_are_short() {
+        let mut originals = originals(Layer::Driver);
+        originals.set("halt_cost_ns", 20_000).unwrap();
+        originals.set("policy", 3).unwrap();
+        let phases = [Phase::of(2_000_000_000, &[9_000]), Phase::of(2_000_000_000, &[150_000])];
+        let (simulated, _) = run_with(Terms::at(K), originals, Observation::Episodes, &phases, 1);
+        let [controlled, never] = [&simulated.controlled, &simulated.originals].map(cost);
+        assert!(controlled < 0.7 * never, "{controlled} {never}");
+        let first = &simulated.changes[0].to;
+        assert_ne!(first.get("policy"), Some(3), "{first:?}");
+        // What is in force at the end costs no more than a halt there.
+        let last = simulated.changes.last().unwrap().to;
+        let counts = one_by_one(&last, &vec![vec![Episode::of(150_000); 500]], Nanos::ZERO).unwrap();
+        assert!(cost(&counts) < 1.05 * 500.0 * 20_000.0, "{last:?}");
     }
 
     #[test]

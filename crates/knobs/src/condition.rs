@@ -51,8 +51,8 @@ impl fmt::Display for NoEffect {
                  `dwell doctor`",
             ),
             NoEffect::DwellIdle => f.write_str(
-                "the idle driver dwell_idle decides in place of haltpoll, and learns without a controller; set its own \
-                 parameters (`dwell tune` and `dwell apply`, with a recording made under it), or run `rmmod dwell_idle` \
+                "the idle driver dwell_idle decides in place of haltpoll, and learns; set its own parameters (`dwell tune` and \
+                 `dwell apply`, with a recording made under it, or `dwell control --layer driver`), or run `rmmod dwell_idle` \
                  and load haltpoll",
             ),
             NoEffect::OtherGovernor { governor } => {

@@ -240,12 +240,18 @@ enum State {
 
 impl Player {
     /// Gives the rule of a layer other parameters, as a write on a machine does: a window of KVM or haltpoll stays as it is, the
-    /// polling state of an event loop is reset. Other policies, and rules of another layer, are left as they are.
+    /// polling state of an event loop is reset, and dwell_idle learns anew. Other policies, and rules of another layer, are left
+    /// as they are.
     pub fn set(&mut self, setting: &Setting) {
         match (&mut self.state, setting.layer()) {
             (State::One(Any::Kvm(policy)), Layer::Host) => policy.set_params(host::Params::from(setting)),
             (State::One(Any::Haltpoll(policy)), Layer::Guest) => {
                 policy.set_params(guest::Params::from(setting));
+            }
+            (State::One(Any::Driver(_)), Layer::Driver) => {
+                if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
+                    self.state = fresh.state;
+                }
             }
             (State::Aio(policy), Layer::Iothread) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start(policy.handlers().len()) {
@@ -269,7 +275,7 @@ impl Player {
         let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
         match &mut self.state {
             State::One(_) | State::Aio(_) => {
-                return self.play_all_late(std::iter::once((idle.get(), alone.get())), wake_latency);
+                return self.play_all_late(std::iter::once((0, idle.get(), alone.get())), wake_latency);
             }
             State::Controlled(controlled) => {
                 // Without a clock the idler is never busy: an episode begins when the last has ended.
@@ -300,17 +306,18 @@ impl Player {
         counts
     }
 
-    /// As [`Player::play_late_alone`] of one episode after the other, of each its length and how long a poll may last \[ns\].
+    /// As [`Player::play_late_alone`] of one episode after the other: of each how long the idler was busy before it, its length, and how
+    /// long a poll may last \[ns\].
     pub fn play_all_late(
         &mut self,
-        episodes: impl Iterator<Item = (u64, u64)>,
+        episodes: impl Iterator<Item = (u64, u64, u64)>,
         wake_latency: Nanos,
     ) -> Counts {
         match &mut self.state {
             State::One(policy) => late(policy, episodes, wake_latency),
             State::Aio(policy) => Late { episodes, wake_latency, sees_tasks: false }.with(policy.as_mut()),
             State::Controlled(_) | State::Stacked { .. } => episodes
-                .map(|(idle, alone)| self.play_late_alone(Nanos(idle), wake_latency, Nanos(alone)))
+                .map(|(_, idle, alone)| self.play_late_alone(Nanos(idle), wake_latency, Nanos(alone)))
                 .sum(),
         }
     }
@@ -343,7 +350,7 @@ fn sees_tasks(policy: &Any) -> bool {
     !matches!(policy, Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_))
 }
 
-fn late(policy: &mut Any, episodes: impl Iterator<Item = (u64, u64)>, wake_latency: Nanos) -> Counts {
+fn late(policy: &mut Any, episodes: impl Iterator<Item = (u64, u64, u64)>, wake_latency: Nanos) -> Counts {
     let sees_tasks = sees_tasks(policy);
     policy.with(Late { episodes, wake_latency, sees_tasks })
 }
@@ -355,14 +362,14 @@ struct Late<I> {
     sees_tasks: bool,
 }
 
-impl<I: Iterator<Item = (u64, u64)>> Use for Late<I> {
+impl<I: Iterator<Item = (u64, u64, u64)>> Use for Late<I> {
     type Output = Counts;
 
     fn with<P: Policy + ?Sized>(self, policy: &mut P) -> Counts {
         let mut counts = Counts::default();
-        for (idle, alone) in self.episodes {
+        for (busy, idle, alone) in self.episodes {
             let longest = if self.sees_tasks { alone } else { u64::MAX };
-            let window = policy.window().get();
+            let window = policy.window_after(Nanos(busy)).get();
             let late = if idle > window.min(longest) { self.wake_latency.get() } else { 0 };
             counts.episodes += 1;
             counts.idle_ns += u128::from(idle);
@@ -564,6 +571,31 @@ mod tests {
         let cuts: Vec<u64> = (0..=40).map(|part| part * 200).collect();
         source.visit_parts(&cuts, &mut |_, batch| bank.feed(batch)).unwrap();
         assert_eq!(bank.take(), replayed.counts);
+    }
+
+    #[test]
+    fn dwell_idle_gets_the_busy_time_and_learns_anew_when_it_is_set() {
+        // An idle time is as long as the busy time before it.
+        let mut random = dwell_stats::SplitMix64::new(1);
+        let lengths: Vec<u64> =
+            (0..4_000).map(|_| if random.below(2) == 0 { 200_000 } else { 8_000 }).collect();
+        let mut setting = Setting::defaults(Layer::Driver, dwell_policy::version::Version::new(6, 18));
+        setting.set("halt_cost_ns", 20_000).unwrap();
+        let mut player = Rule::Layer(setting).start_late(1).unwrap();
+        let play = |player: &mut Player, busy: fn(u64) -> u64| {
+            let episodes = lengths.iter().map(|&length| (busy(length), length, u64::MAX));
+            player.play_all_late(episodes, Nanos::ZERO)
+        };
+        let known = play(&mut player, |length| length);
+        player.set(&setting);
+        assert_eq!(play(&mut player, |length| length), known);
+        player.set(&setting);
+        let unknown = play(&mut player, |_| 0);
+        let [known, unknown] = [known, unknown].map(|counts| counts.cost_ns(Nanos(20_000)));
+        assert!(10 * known < 9 * unknown, "{known} {unknown}");
+        setting.set("policy", 3).unwrap();
+        player.set(&setting);
+        assert_eq!(play(&mut player, |length| length).polls, 0);
     }
 
     proptest! {

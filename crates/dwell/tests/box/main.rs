@@ -57,6 +57,7 @@ const JOBS: &[(&str, Check)] = &[
     ("every_timer_of_a_vcpu_is_the_models_on_newer", timer::every_timer_of_a_vcpu_is_the_models_on_newer),
     ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
+    ("the_idle_driver_is_controlled", module::the_idle_driver_is_controlled),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
     (

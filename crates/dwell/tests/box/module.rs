@@ -163,6 +163,72 @@ fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
     say!("{test}: {}; {option}", tune["advice"].as_str().unwrap_or_default());
 }
 
+/// Two loads one after the other under *never* and under control, which may use more of the slow emulated CPU than it does by default: what
+/// a second of each costs by the driver's own count, and what is in force afterwards.
+pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
+    /// The halt cost \[us\].
+    const K: f64 = 100.0;
+    let script = BEGIN.to_owned()
+        + "
+        phase() {
+            inside nap 0 $2 1000000 constant >/dev/null & load=$!
+            sleep $3
+            counters $1.begun; sleep 1; counters $1.ended
+            kill $load
+        }
+        values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
+        sleep 4
+        keep load insmod /dwell_idle.ko halt_cost_ns=100000 wake_latency_ns=20000 policy=never
+        values begun
+        phase original.short 30 0.3
+        phase original.long 500 0.3
+        keep guest dwell control --layer guest --duration 1s
+        echo 'cpu_limit = \"20%\"' >/run/control.toml
+        dwell control --config /run/control.toml --mode active --layer driver --halt-cost 100us >/out/control.txt 2>&1 & control=$!
+        sleep 0.5
+        phase controlled.short 30 3
+        values controlled
+        phase controlled.long 500 3
+        keep status.json dwell control status
+        keep stop.json dwell control stop
+        wait $control
+        values ended
+    ";
+    let kernel = Kernel::V6_12;
+    let job = Job {
+        kernel,
+        options: &VIRTUAL_TIME,
+        files: vec![file(kernel)?],
+        script: &script,
+        limit: Duration::from_secs(500),
+        ..Job::default()
+    };
+    let ran = job.run(test)?;
+    ["load", "stop.json"].iter().for_each(|command| ran.succeeded(command));
+    let lines = ran.text("control.txt");
+    lines.lines().for_each(|line| say!("{test}: {line}"));
+    say!(
+        "{test}: in force after the short gaps: {}",
+        ran.text("controlled").split_whitespace().collect::<Vec<_>>().join(" ")
+    );
+    // What a second costs, and an episode of it [us].
+    let cost = |phase: &str| {
+        let of = |name| rise(&ran, &format!("{phase}.begun"), &format!("{phase}.ended"), name) as f64;
+        let us = (of("poll_success_ns") + of("poll_fail_ns")) / 1e3 + K * of("halts");
+        (us, us / of("episodes"))
+    };
+    for phase in ["original.short", "controlled.short", "original.long", "controlled.long"] {
+        let (second, episode) = cost(phase);
+        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", second / 1e4);
+    }
+    assert_eq!(ran.text("ended"), ran.text("begun"));
+    assert!(lines.contains("driver: the originals are in force again"), "{lines}");
+    assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}");
+    assert!(cost("controlled.short").0 < 0.8 * cost("original.short").0, "{lines}");
+    assert!(cost("controlled.long").1 < 1.05 * cost("original.long").1, "{lines}");
+    Ok(())
+}
+
 #[derive(Debug, Default)]
 struct Windows {
     known: u64,

@@ -96,11 +96,8 @@ fn haltpoll_is_not_set_or_controlled_beside_the_driver() {
     let before = scene.machine.snapshot();
     let told = scene.refused(&["apply", "PLAN"]);
     assert!(told.contains("the idle driver dwell_idle decides in place of haltpoll"), "{told}");
-    for words in [
-        &["control", "--layer", "guest"][..],
-        &["control", "--layer", "guest", "--mode", "active"],
-        &["control"],
-    ] {
+    for words in [&["control", "--layer", "guest"][..], &["control", "--layer", "guest", "--mode", "active"]]
+    {
         let told = scene.refused(words);
         assert!(
             told.contains("cannot control the guest layer: the idle driver dwell_idle decides"),
@@ -108,5 +105,19 @@ fn haltpoll_is_not_set_or_controlled_beside_the_driver() {
         );
         assert!(told.contains("rmmod dwell_idle"), "{told}");
     }
+    // The layer here is the driver's, whose counters are in debugfs.
+    for words in [&["control"][..], &["control", "--layer", "driver", "--mode", "active"]] {
+        let told = scene.refused(words);
+        assert!(told.contains("mount -t debugfs debugfs /sys/kernel/debug"), "{told}");
+    }
     assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn the_driver_is_not_controlled_where_it_is_not_in_use() {
+    let mut present = Setting::defaults(Layer::Guest, Version::parse(RELEASE).unwrap());
+    present.set("guest_halt_poll_ns", 200_000).unwrap();
+    let scene = Scene::new(Fixture::guest(), &fixture::plan(present, &[("guest_halt_poll_ns", 50_000)]));
+    let told = scene.refused(&["control", "--layer", "driver"]);
+    assert!(told.contains("the idle driver in use is haltpoll"), "{told}");
 }

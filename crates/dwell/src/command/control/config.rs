@@ -220,9 +220,9 @@ impl File {
         let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
         let four = Nanos(halt_cost.get().saturating_mul(4));
         let layer = |name: &String| match Layer::from_name(name) {
-            Some(layer @ (Layer::Host | Layer::Guest | Layer::Iothread)) => Ok(layer),
+            Some(layer @ (Layer::Host | Layer::Guest | Layer::Driver | Layer::Iothread)) => Ok(layer),
             _ => Err(anyhow::anyhow!(
-                "layers: `{name}` is not one that can be controlled: host, guest, iothread"
+                "layers: `{name}` is not one that can be controlled: host, guest, driver, iothread"
             )),
         };
         let cpu_limit = match &self.cpu_limit {

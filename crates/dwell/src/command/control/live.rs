@@ -14,9 +14,9 @@ use crate::output;
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_control::{Cause, Change, Controller, Observed, Terms};
 use dwell_knobs::change::{self, Reverted};
-use dwell_knobs::condition::{self, NoEffect};
+use dwell_knobs::condition::NoEffect;
 use dwell_knobs::journal;
-use dwell_knobs::knob::Knob;
+use dwell_knobs::knob::Module;
 use dwell_knobs::lease::{self, Lease, SetError, Subject};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
@@ -347,17 +347,16 @@ impl<'a> Control<'a> {
     }
 
     fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
-        let Config { mode, halt_cost, wakeup_latency: late, burst, .. } = self.config;
+        let Config { mode, halt_cost, burst, .. } = self.config;
         let (machine, state) = (self.machine, self.state_directory);
-        if subject.layer() == Layer::Guest {
-            refuse_dwell_idle(machine)?;
-        }
+        refuse_other_driver(machine, subject.layer())?;
         let adopted = self.adopted(subject)?;
         let (present, source) = match subject {
-            Subject::Layer(layer) => (
-                setting(machine, *layer)?,
-                Source::new(machine, *layer, late, burst, halt_cost, &self.config.vms)?,
-            ),
+            Subject::Layer(layer) => {
+                let present = setting(machine, *layer)?;
+                let late = self.late(&present);
+                (present, Source::new(machine, *layer, late, burst, halt_cost, &self.config.vms)?)
+            }
             Subject::Iothread(target) => {
                 let found = iothread::find_one(machine, target)?;
                 let source = IothreadSource::new(target.clone(), found.thread, burst, halt_cost);
@@ -387,12 +386,18 @@ impl<'a> Control<'a> {
         })
     }
 
+    /// The wakeup latency; dwell_idle has its own, which no candidate changes.
+    fn late(&self, setting: &Setting) -> Nanos {
+        let own = setting.get("wake_latency_ns").and_then(|own| u64::try_from(own).ok());
+        own.map_or(self.config.wakeup_latency, Nanos)
+    }
+
     fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
-        let Config {
-            mode, halt_cost, wakeup_latency: late, longest_window, period, cpu_limit, verify, ..
-        } = self.config;
-        // Advice writes nothing, and of an I/O thread too little is seen in a turn.
-        let turns = mode == Mode::Active && subject.iothread().is_none() && verify > Nanos::ZERO;
+        let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
+        let late = self.late(&originals);
+        // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.
+        let alike = matches!(subject.layer(), Layer::Host | Layer::Guest);
+        let turns = mode == Mode::Active && alike && verify > Nanos::ZERO;
         let verify = turns.then_some(verify);
         let terms = Terms { late, longest_window, period, cpu_limit, verify, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)
@@ -898,25 +903,34 @@ fn open_log(kept: &Kept) -> anyhow::Result<Option<Log>> {
 /// The layers that can be controlled here; there have to be some unless there are `others`.
 fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<Layer>> {
     let mut layers = vec![];
-    if Cpuidle::read(machine).haltpoll_decides() {
-        layers.push(Layer::Guest);
+    match Cpuidle::read(machine) {
+        cpuidle if cpuidle.driver.as_deref() == Some(Module::DwellIdle.name()) => layers.push(Layer::Driver),
+        cpuidle if cpuidle.haltpoll_decides() => layers.push(Layer::Guest),
+        _ => {}
     }
     if machine.exists(&parameter::path(&param::table(Layer::Host)[0])) && machine.exists("/dev/kvm") {
         layers.push(Layer::Host);
     }
     if layers.is_empty() && !others {
-        refuse_dwell_idle(machine)?;
         bail!(
-            "nothing can be controlled here: the haltpoll governor is not in use, and kvm is not loaded; `dwell doctor` has more"
+            "nothing can be controlled here: neither the haltpoll governor nor the driver dwell_idle is in use, and kvm is not \
+             loaded; `dwell doctor` has more"
         );
     }
     Ok(layers)
 }
 
-/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle.
-fn refuse_dwell_idle(machine: &dyn Machine) -> anyhow::Result<()> {
-    match condition::no_effect(machine, Knob { param: &param::table(Layer::Guest)[0] }) {
-        Some(why @ NoEffect::DwellIdle) => bail!("cannot control the guest layer: {why}"),
+/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle, and that one where it is not
+/// in force.
+fn refuse_other_driver(machine: &dyn Machine, layer: Layer) -> anyhow::Result<()> {
+    let driver = Cpuidle::read(machine).driver;
+    let is_dwell_idle = driver.as_deref() == Some(Module::DwellIdle.name());
+    match (layer, is_dwell_idle) {
+        (Layer::Guest, true) => bail!("cannot control the guest layer: {}", NoEffect::DwellIdle),
+        (Layer::Driver, false) => bail!(
+            "cannot control the driver layer: the idle driver in use is {}; load dwell_idle (modprobe dwell_idle)",
+            driver.as_deref().unwrap_or("none")
+        ),
         _ => Ok(()),
     }
 }

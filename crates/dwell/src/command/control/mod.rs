@@ -217,11 +217,14 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     config.vms.splice(0..0, args.vm.iter().cloned());
     match args.model.layer {
         None => {}
-        Some(Whose::One(layer @ (Layer::Guest | Layer::Host | Layer::Iothread))) => {
+        Some(Whose::One(layer @ (Layer::Guest | Layer::Host | Layer::Driver | Layer::Iothread))) => {
             config.layers = vec![layer]
         }
         Some(other) => {
-            bail!("--layer {}: a machine is controlled at the layers guest, host and iothread", other.name())
+            bail!(
+                "--layer {}: a machine is controlled at the layers guest, host, driver and iothread",
+                other.name()
+            )
         }
     }
     Ok(config)

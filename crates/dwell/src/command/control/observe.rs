@@ -32,7 +32,7 @@ const LEAST_CPU: f64 = 0.001;
 pub(super) enum Source {
     /// KVM's statistics files.
     Host(Box<Host>),
-    /// Counters of cpuidle, and bursts of the recorder.
+    /// Counters of cpuidle or of dwell_idle, and bursts of the recorder.
     Guest(Guest),
     /// Bursts of the recorder of an I/O thread.
     Iothread(Box<IothreadSource>),
@@ -62,14 +62,25 @@ impl Source {
                 random: SplitMix64::new(1),
             })));
         }
+        let counters = if layer == Layer::Driver { Counted::DwellIdle } else { Counted::Cpuidle };
+        if counters == Counted::DwellIdle {
+            machine.read(DWELL_IDLE).with_context(|| {
+                format!(
+                    "cannot read the counters of dwell_idle in {DWELL_IDLE}; mount debugfs: mount -t debugfs debugfs \
+                     /sys/kernel/debug"
+                )
+            })?;
+        }
         let mut guest = Guest {
             burst: Duration::from_nanos(burst.get()),
+            late: if counters == Counted::DwellIdle { late } else { Nanos::ZERO },
             halt_cost,
+            counters,
             source: GuestSource::Auto,
             last: None,
             lost: 0,
         };
-        if cpus(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
+        if counters.read(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
             drop(guest.recorder()?);
         }
         Ok(Source::Guest(guest))
@@ -255,10 +266,13 @@ pub(crate) fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
     })
 }
 
-/// The CPUs of this machine, whose haltpoll governor decides.
+/// The CPUs of this machine, whose haltpoll governor or driver dwell_idle decides.
 pub(super) struct Guest {
     burst: Duration,
+    /// By how much a recorded length is too long where the CPU halted; of dwell_idle only, which says whether it did.
+    late: Nanos,
     halt_cost: Nanos,
+    counters: Counted,
     /// Where idle times come from, as found for the first burst: finding it visits every CPU.
     source: GuestSource,
     /// The counters of cpuidle when they were last read, and when that was.
@@ -279,7 +293,7 @@ impl CpuidleCounts {
     pub(crate) fn read(machine: &dyn Machine) -> CpuidleCounts {
         let all = cpus(machine);
         let sum = |of: fn(&Cpuidle) -> u64| all.values().map(of).fold(0, u64::saturating_add);
-        CpuidleCounts { polled: Duration::from_micros(sum(|cpu| cpu.polled_us)), halts: sum(|cpu| cpu.halts) }
+        CpuidleCounts { polled: Duration::from_nanos(sum(|cpu| cpu.polled_ns)), halts: sum(|cpu| cpu.halts) }
     }
 
     pub(crate) fn since(self, before: CpuidleCounts) -> CpuidleCounts {
@@ -296,9 +310,49 @@ type Cpus = BTreeMap<u32, Cpuidle>;
 /// The counters of cpuidle, of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cpuidle {
+    /// 0 where they are not counted, by cpuidle.
+    episodes: u64,
     polls: u64,
-    polled_us: u64,
+    polled_ns: u64,
     halts: u64,
+}
+
+/// The counters that show what a CPU's idling did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// Those of the states of cpuidle, under haltpoll's driver.
+    Cpuidle,
+    /// Those of dwell_idle, whose one state polls and halts.
+    DwellIdle,
+}
+
+/// A line for each CPU, after one with the names.
+const DWELL_IDLE: &str = "/sys/kernel/debug/dwell_idle/cpus";
+
+impl Counted {
+    fn read(self, machine: &dyn Machine) -> Cpus {
+        match self {
+            Counted::Cpuidle => cpus(machine),
+            Counted::DwellIdle => dwell_idle(&machine.text(DWELL_IDLE).unwrap_or_default()),
+        }
+    }
+}
+
+fn dwell_idle(text: &str) -> Cpus {
+    let mut lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let names = lines.next().unwrap_or_default();
+    let of = |line: Vec<&str>| {
+        let number = |name: &str| line.get(names.iter().position(|one| *one == name)?)?.parse::<u64>().ok();
+        let sum = |a: &str, b: &str| number(a)?.checked_add(number(b)?);
+        let cpu = Cpuidle {
+            episodes: number("episodes")?,
+            polls: sum("polls_successful", "polls_failed")?,
+            polled_ns: sum("poll_success_ns", "poll_fail_ns")?,
+            halts: number("halts")?,
+        };
+        Some((u32::try_from(number("cpu")?).ok()?, cpu))
+    };
+    lines.filter_map(of).collect()
 }
 
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -321,26 +375,33 @@ impl Cpuidle {
             number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
         };
         Cpuidle {
+            episodes: 0,
             polls: number("state0/usage"),
-            polled_us: number("state0/time"),
+            polled_ns: number("state0/time").saturating_mul(1_000),
             halts: number("state1/usage"),
         }
     }
 
     fn since(self, before: Cpuidle) -> Cpuidle {
         Cpuidle {
+            episodes: self.episodes.saturating_sub(before.episodes),
             polls: self.polls.saturating_sub(before.polls),
-            polled_us: self.polled_us.saturating_sub(before.polled_us),
+            polled_ns: self.polled_ns.saturating_sub(before.polled_ns),
             halts: self.halts.saturating_sub(before.halts),
         }
     }
 
-    /// The part of it that falls into a share of the time in which it was counted.
+    /// This share of it.
     fn part(self, share: f64) -> Cpuidle {
         // No more than there was.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let part = |number: u64| (number as f64 * share.clamp(0.0, 1.0)).round() as u64;
-        Cpuidle { polls: part(self.polls), polled_us: part(self.polled_us), halts: part(self.halts) }
+        Cpuidle {
+            episodes: part(self.episodes),
+            polls: part(self.polls),
+            polled_ns: part(self.polled_ns),
+            halts: part(self.halts),
+        }
     }
 
     /// As counts of so many episodes.
@@ -349,7 +410,7 @@ impl Cpuidle {
             episodes,
             polls: self.polls,
             polls_succeeded: episodes.saturating_sub(self.halts),
-            polled_ns: u128::from(self.polled_us) * 1_000,
+            polled_ns: self.polled_ns.into(),
             halts: self.halts,
             exits: self.halts,
             ..Counts::default()
@@ -374,7 +435,7 @@ impl Guest {
     }
 
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
-        let before = cpus(machine);
+        let before = self.counters.read(machine);
         let last = self.last.replace((before.clone(), Instant::now()));
         let Some((counted, at)) = last else { return Ok(vec![]) };
         let elapsed = at.elapsed();
@@ -385,10 +446,10 @@ impl Guest {
         }
         let recorder = self.recorder()?;
         let stop = AtomicBool::new(false);
-        let mut found = Found::default();
-        let (before, begun) = (cpus(machine), Instant::now());
+        let mut found = Found { late: self.late, ..Found::default() };
+        let (before, begun) = (self.counters.read(machine), Instant::now());
         self.lost += recorder.watch(&Until { duration: Some(self.burst), stop: &stop }, &mut found)?.lost;
-        let (after, took) = (cpus(machine), begun.elapsed());
+        let (after, took) = (self.counters.read(machine), begun.elapsed());
         self.last = Some((after.clone(), Instant::now()));
         let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();
         Ok(found.observed(&since(&after, &before), took, share))
@@ -399,14 +460,21 @@ impl Guest {
 #[derive(Default)]
 struct Found {
     cpus: BTreeMap<u32, Vec<Episode>>,
+    /// When the last episode of each CPU ended \[ns\].
+    ended_ns: BTreeMap<u32, u64>,
     span: Span,
+    late: Nanos,
 }
 
 impl Observer for Found {
     fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
         for episode in found {
             if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
-                self.cpus.entry(cpu).or_default().push(Episode::of(episode.idle_ns));
+                let ended = self.ended_ns.insert(cpu, episode.start_ns.saturating_add(episode.idle_ns));
+                let busy_ns = ended.map_or(0, |ended| episode.start_ns.saturating_sub(ended));
+                let late_ns = if episode.halted == Some(true) { self.late.get() } else { 0 };
+                let idle_ns = episode.idle_ns.saturating_sub(late_ns);
+                self.cpus.entry(cpu).or_default().push(Episode { busy_ns, ..Episode::of(idle_ns) });
                 self.span.add(episode.start_ns, episode.idle_ns);
             }
         }
@@ -414,12 +482,15 @@ impl Observer for Found {
 }
 
 impl Found {
-    /// The counters were read before the recorder began and after it had ended, `counting` apart: of them the part that falls
-    /// into the time of the episodes.
+    /// The counters were read before the recorder began and after it had ended, `counting` apart: of them the part that is the
+    /// episodes', by their number if that was counted, else by their time.
     fn observed(self, counted: &Cpus, counting: Duration, share: f64) -> Vec<Observed> {
         let part = self.span.ns() as f64 / counting.as_nanos().max(1) as f64;
         let of = |(cpu, episodes): (u32, Vec<Episode>)| {
-            let counts = counted.get(&cpu)?.part(part).counts(episodes.len() as u64);
+            let counted = counted.get(&cpu)?;
+            let number = episodes.len() as u64;
+            let part = if counted.episodes == 0 { part } else { number as f64 / counted.episodes as f64 };
+            let counts = counted.part(part).counts(number);
             Some(Observed { share, ..Observed::new(cpu.into(), counts, episodes) })
         };
         self.cpus.into_iter().filter_map(of).collect()
@@ -443,7 +514,9 @@ mod tests {
         let before = cpus(&machine);
         assert_eq!(
             before,
-            (0..2).map(|cpu| (cpu, Cpuidle { polls: 10, polled_us: 100, halts: 10 })).collect()
+            (0..2)
+                .map(|cpu| (cpu, Cpuidle { episodes: 0, polls: 10, polled_ns: 100_000, halts: 10 }))
+                .collect()
         );
         write(1, 0, 15, 190);
         write(1, 1, 13, 5_000);
@@ -452,7 +525,7 @@ mod tests {
         let counts = since[&1].counts(6);
         assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
         let found = |span_ns: u64| {
-            let mut found = Found { cpus: [(1, vec![Episode::of(9); 6])].into(), span: Span::default() };
+            let mut found = Found { cpus: [(1, vec![Episode::of(9); 6])].into(), ..Found::default() };
             found.span.add(1_000, span_ns);
             found
         };
@@ -461,6 +534,42 @@ mod tests {
         // Counted over three times as long as recorded.
         let part = &found(20_000).observed(&since, Duration::from_micros(60), 0.1)[0].counted;
         assert_eq!((part.polls, part.halts, part.polled_ns), (2, 1, 30_000));
+    }
+
+    #[test]
+    fn counters_of_dwell_idle_are_those_of_each_cpu() {
+        let head =
+            "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n";
+        let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"));
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[&0], Cpuidle { episodes: 30, polls: 12, polled_ns: 4_050, halts: 20 });
+        // Half as many were recorded, in however short a time.
+        let found = Found { cpus: [(0, vec![Episode::of(9); 15])].into(), ..Found::default() };
+        let observed = found.observed(&all, Duration::from_micros(60), 0.1);
+        let counted = &observed[0].counted;
+        assert_eq!((counted.episodes, counted.polls, counted.halts, counted.polled_ns), (15, 6, 10, 2_025));
+        assert!(dwell_idle("").is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n").is_empty());
+    }
+
+    #[test]
+    fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
+        let mut found = Found { late: Nanos(3_000), ..Found::default() };
+        let names = ["cpu0", "cpu1"].map(str::to_owned);
+        let episode = |idler, start_ns, idle_ns, halted| PairedEpisode {
+            idler,
+            start_ns,
+            idle_ns,
+            window_ns: None,
+            halted: Some(halted),
+            wake: None,
+            wake_latency_ns: None,
+            alone_ns: None,
+        };
+        found.episodes(&names, &[episode(0, 1_000, 9_000, false), episode(1, 5_000, 2_000, true)]);
+        found.episodes(&names, &[episode(0, 14_000, 50_000, true)]);
+        let first = Episode::of(9_000);
+        assert_eq!(found.cpus[&0], [first, Episode { busy_ns: 4_000, ..Episode::of(47_000) }]);
+        assert_eq!(found.cpus[&1], [Episode::of(0)]);
     }
 
     #[test]

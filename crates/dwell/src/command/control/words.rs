@@ -1,15 +1,19 @@
 //! A change of the controller as a line of text.
 
 use dwell_control::{Cause, Change, Measured, TOLERANCE, Veto};
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Param, Setting};
 use dwell_report::{count, duration, percent};
 use serde_json::Value;
 
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
     let pairs = from.iter().zip(to.iter()).filter(|(from, to)| from.1 != to.1);
-    let all: Vec<String> =
-        pairs.map(|((param, from), (_, to))| format!("{} {from} -> {to}", param.name)).collect();
+    let shown = |param: &Param, value: i64| param.name_of(value).map_or(value.to_string(), str::to_owned);
+    let all: Vec<String> = pairs
+        .map(|((param, from), (_, to))| {
+            format!("{} {} -> {}", param.name, shown(param, from), shown(param, to))
+        })
+        .collect();
     all.join(", ")
 }
 
@@ -128,6 +132,15 @@ mod tests {
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
     use serde_json::json;
+
+    #[test]
+    fn policies_are_shown_by_their_names() {
+        let from = Setting::defaults(Layer::Driver, Version::new(6, 18));
+        let mut to = from;
+        to.set("policy", 3).unwrap();
+        to.set("max_window_ns", 5_000).unwrap();
+        assert_eq!(difference(&from, &to), "max_window_ns 200000 -> 5000, policy leader -> never");
+    }
 
     #[test]
     fn a_veto_names_the_vm_and_what_it_would_pay() {
