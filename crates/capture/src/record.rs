@@ -48,6 +48,10 @@ pub struct Status {
 
 /// Gets the progress of a recording.
 pub trait Observer {
+    /// Events are seen from here on …
+    fn begins(&mut self) {}
+    /// … to here. What is counted between the two calls is nearly what the events tell; switching on and off takes milliseconds.
+    fn ends(&mut self) {}
     /// How it is going; about ten times a second, and once at the end.
     fn status(&mut self, _status: &Status) {}
     /// Each event, in order of time.
@@ -255,12 +259,13 @@ impl Recorder {
         })
     }
 
-    /// Reports to the observer and records nothing.
+    /// Reports to the observer and records nothing. May be called again, which costs less than another recorder: in between nothing is
+    /// traced, the episodes of each call begin and end in it, and what was lost or incomplete is of all calls together.
     ///
     /// # Errors
     /// What went wrong.
-    pub fn watch(mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        run_without_episodes(&mut self, until, observer)
+    pub fn watch(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
+        run_without_episodes(self, until, observer)
     }
 
     /// No event follows, whether or not all went well.
@@ -288,6 +293,7 @@ impl Recorder {
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         self.counters.iter_mut().for_each(KvmCounters::start);
+        observer.begins();
         while !until.stop.load(Ordering::Relaxed) {
             let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(started.elapsed()));
             if left.is_zero() {
@@ -307,6 +313,7 @@ impl Recorder {
             round.status.elapsed = started.elapsed();
             observer.status(&round.status);
         }
+        observer.ends();
         self.counters.iter_mut().for_each(KvmCounters::end);
         self.trace.disable().map_err(io("switch off"))?;
         self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns: now_ns() });

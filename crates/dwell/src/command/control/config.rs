@@ -130,8 +130,8 @@ const PERIOD: Nanos = Nanos(100_000_000);
 const BURST: Nanos = Nanos(20_000_000);
 /// The default of what control itself may use: 0.5 % of a CPU.
 const CPU_LIMIT: Nanos = Nanos(5_000_000);
-/// The default: no comparisons.
-const VERIFY: Nanos = Nanos::ZERO;
+/// The default: once an hour.
+const VERIFY: Nanos = Nanos(3_600_000_000_000);
 
 impl Config {
     /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before. Without a

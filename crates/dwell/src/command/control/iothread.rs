@@ -298,7 +298,7 @@ impl IothreadSource {
         Ok(Recorder::open(Target::Thread { pid, comm: None }, None)?)
     }
 
-    fn record(&mut self, recorder: Recorder, length: Duration) -> Result<Recorded, Trouble> {
+    fn record(&mut self, mut recorder: Recorder, length: Duration) -> Result<Recorded, Trouble> {
         let mut recorded = Recorded::default();
         let stop = AtomicBool::new(false);
         let status = recorder.watch(&Until { duration: Some(length), stop: &stop }, &mut recorded)?;

@@ -210,7 +210,6 @@ impl<'a> Control<'a> {
             accounted: Duration::ZERO,
             answering: Duration::ZERO,
         };
-        control.accounted = control.used();
         for layer in layers {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
@@ -218,6 +217,8 @@ impl<'a> Control<'a> {
         control.end_of_other_qemus()?;
         control.meet_qemus()?;
         control.writes = control.watch_writes();
+        // What is done once takes as much CPU time as ten seconds may, in which nothing would be decided.
+        control.accounted = control.used();
         Ok(control)
     }
 

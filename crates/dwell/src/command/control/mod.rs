@@ -39,7 +39,7 @@ use tenants::Vm;
 /// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, control
 /// ends. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their cost of the
 /// last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s and so on up to 64 s. There are
-/// at most 60 writes a minute. With `verify` in the configuration, a setting that is
+/// at most 60 writes a minute. Unless `verify` in the configuration is 0, a setting that is
 /// taken is compared in turns with the one before, and where CPUs mostly halt, polling is tried now and then.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value

@@ -33,7 +33,7 @@ pub(super) enum Source {
     /// KVM's statistics files.
     Host(Box<Host>),
     /// Counters of cpuidle or of dwell_idle, and bursts of the recorder.
-    Guest(Guest),
+    Guest(Box<Guest>),
     /// Bursts of the recorder of an I/O thread.
     Iothread(Box<IothreadSource>),
 }
@@ -77,13 +77,15 @@ impl Source {
             halt_cost,
             counters,
             source: GuestSource::Auto,
+            recorder: None,
             last: None,
             lost: 0,
+            told: 0,
         };
         if counters.read(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
-            drop(guest.recorder()?);
+            guest.recorder(machine)?;
         }
-        Ok(Source::Guest(guest))
+        Ok(Source::Guest(Box::new(guest)))
     }
 
     /// The name of the VM that an idler is, where idlers are VMs.
@@ -275,10 +277,14 @@ pub(super) struct Guest {
     counters: Counted,
     /// Where idle times come from, as found for the first burst: finding it visits every CPU.
     source: GuestSource,
+    /// Of these CPUs (`online`), for all bursts: to open one takes as much CPU time as many bursts.
+    recorder: Option<(String, Recorder)>,
     /// The counters of cpuidle when they were last read, and when that was.
     last: Option<(Cpus, Instant)>,
     /// Trace events.
     lost: u64,
+    /// Those of them that this recorder has reported.
+    told: u64,
 }
 
 /// What cpuidle has counted of all CPUs together, where haltpoll's driver is in use.
@@ -425,13 +431,20 @@ fn since(now: &Cpus, before: &Cpus) -> Cpus {
 }
 
 impl Guest {
-    fn recorder(&mut self) -> anyhow::Result<Recorder> {
-        let recorder = Recorder::open(Target::Guest { source: self.source }, None)
-            .context("cannot record the idle times of this machine's CPUs")?;
+    fn recorder(&mut self, machine: &dyn Machine) -> anyhow::Result<&mut Recorder> {
+        let online = machine.text(&format!("{CPUS}/online")).unwrap_or_default();
+        let recorder = match self.recorder.take() {
+            Some((cpus, recorder)) if cpus == online => recorder,
+            _ => {
+                self.told = 0;
+                Recorder::open(Target::Guest { source: self.source }, None)
+                    .context("cannot record the idle times of this machine's CPUs")?
+            }
+        };
         if let Target::Guest { source } = recorder.target() {
             self.source = *source;
         }
-        Ok(recorder)
+        Ok(&mut self.recorder.insert((online, recorder)).1)
     }
 
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
@@ -444,15 +457,62 @@ impl Guest {
         if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
             return Ok(vec![]);
         }
-        let recorder = self.recorder()?;
+        let (length, counters) = (Some(self.burst), self.counters);
+        let found = Found { late: self.late, ..Found::default() };
+        let recorder = self.recorder(machine)?;
         let stop = AtomicBool::new(false);
-        let mut found = Found { late: self.late, ..Found::default() };
-        let (before, begun) = (self.counters.read(machine), Instant::now());
-        self.lost += recorder.watch(&Until { duration: Some(self.burst), stop: &stop }, &mut found)?.lost;
-        let (after, took) = (self.counters.read(machine), begun.elapsed());
-        self.last = Some((after.clone(), Instant::now()));
+        let mut burst = Burst { machine, counters, found, begun: None, ended: None };
+        match recorder.watch(&Until { duration: length, stop: &stop }, &mut burst) {
+            Ok(status) => {
+                let told = std::mem::replace(&mut self.told, status.lost);
+                self.lost += status.lost.saturating_sub(told);
+            }
+            Err(error) => {
+                self.recorder = None;
+                return Err(error.into());
+            }
+        }
+        let Burst { found, begun: Some((before, begun)), ended: Some((after, ended)), .. } = burst else {
+            return Ok(vec![]);
+        };
+        let took = ended.duration_since(begun);
+        let counted = since(&after, &before);
+        self.last = Some((after, ended));
         let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();
-        Ok(found.observed(&since(&after, &before), took, share))
+        Ok(found.observed(&counted, took, share))
+    }
+}
+
+/// A burst, and the counters at its beginning and its end.
+struct Burst<'a> {
+    machine: &'a dyn Machine,
+    counters: Counted,
+    found: Found,
+    begun: Option<(Cpus, Instant)>,
+    ended: Option<(Cpus, Instant)>,
+}
+
+impl Burst<'_> {
+    fn read(&self) -> (Cpus, Instant) {
+        (self.counters.read(self.machine), Instant::now())
+    }
+}
+
+impl Observer for Burst<'_> {
+    fn begins(&mut self) {
+        self.begun = Some(self.read());
+    }
+
+    fn ends(&mut self) {
+        self.ended = Some(self.read());
+    }
+
+    fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
+        for episode in found {
+            if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
+                self.found.add(cpu, episode);
+            }
+        }
     }
 }
 
@@ -466,23 +526,17 @@ struct Found {
     late: Nanos,
 }
 
-impl Observer for Found {
-    fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
-        for episode in found {
-            if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
-                let ended = self.ended_ns.insert(cpu, episode.start_ns.saturating_add(episode.idle_ns));
-                let busy_ns = ended.map_or(0, |ended| episode.start_ns.saturating_sub(ended));
-                let late_ns = if episode.halted == Some(true) { self.late.get() } else { 0 };
-                let idle_ns = episode.idle_ns.saturating_sub(late_ns);
-                self.cpus.entry(cpu).or_default().push(Episode { busy_ns, ..Episode::of(idle_ns) });
-                self.span.add(episode.start_ns, episode.idle_ns);
-            }
-        }
-    }
-}
-
 impl Found {
-    /// The counters were read before the recorder began and after it had ended, `counting` apart: of them the part that is the
+    fn add(&mut self, cpu: u32, episode: &PairedEpisode) {
+        let ended = self.ended_ns.insert(cpu, episode.start_ns.saturating_add(episode.idle_ns));
+        let busy_ns = ended.map_or(0, |ended| episode.start_ns.saturating_sub(ended));
+        let late_ns = if episode.halted == Some(true) { self.late.get() } else { 0 };
+        let idle_ns = episode.idle_ns.saturating_sub(late_ns);
+        self.cpus.entry(cpu).or_default().push(Episode { busy_ns, ..Episode::of(idle_ns) });
+        self.span.add(episode.start_ns, episode.idle_ns);
+    }
+
+    /// The counters were read when the recorder began and before it ended, `counting` apart: of them the part that is the
     /// episodes', by their number if that was counted, else by their time.
     fn observed(self, counted: &Cpus, counting: Duration, share: f64) -> Vec<Observed> {
         let part = self.span.ns() as f64 / counting.as_nanos().max(1) as f64;
@@ -554,9 +608,8 @@ mod tests {
     #[test]
     fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
         let mut found = Found { late: Nanos(3_000), ..Found::default() };
-        let names = ["cpu0", "cpu1"].map(str::to_owned);
-        let episode = |idler, start_ns, idle_ns, halted| PairedEpisode {
-            idler,
+        let episode = |start_ns, idle_ns, halted| PairedEpisode {
+            idler: 0,
             start_ns,
             idle_ns,
             window_ns: None,
@@ -565,8 +618,9 @@ mod tests {
             wake_latency_ns: None,
             alone_ns: None,
         };
-        found.episodes(&names, &[episode(0, 1_000, 9_000, false), episode(1, 5_000, 2_000, true)]);
-        found.episodes(&names, &[episode(0, 14_000, 50_000, true)]);
+        found.add(0, &episode(1_000, 9_000, false));
+        found.add(1, &episode(5_000, 2_000, true));
+        found.add(0, &episode(14_000, 50_000, true));
         let first = Episode::of(9_000);
         assert_eq!(found.cpus[&0], [first, Episode { busy_ns: 4_000, ..Episode::of(47_000) }]);
         assert_eq!(found.cpus[&1], [Episode::of(0)]);

@@ -94,7 +94,7 @@ struct Live {
 }
 
 impl Live {
-    fn start(recorder: Recorder) -> Live {
+    fn start(mut recorder: Recorder) -> Live {
         let waiting = Arc::<Mutex<Batch>>::default();
         let stop = Arc::<AtomicBool>::default();
         let mut watcher = Watcher { waiting: Arc::clone(&waiting), names: vec![], lost: 0 };
