@@ -471,8 +471,8 @@ impl Controller {
     }
 
     /// Until when no CPU time is left to look or to decide \[ns\].
-    pub fn broke_until_ns(&self) -> u64 {
-        self.pace.broke_until_ns()
+    pub fn out_of_budget_until_ns(&self) -> u64 {
+        self.pace.out_of_budget_until_ns()
     }
 
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].

@@ -74,7 +74,7 @@ impl Pace {
     }
 
     /// Until when nothing is affordable \[ns\].
-    pub(crate) fn broke_until_ns(&self) -> u64 {
+    pub(crate) fn out_of_budget_until_ns(&self) -> u64 {
         if self.left_ns >= 0.0 {
             0
         } else {
@@ -92,7 +92,7 @@ impl Pace {
 
     fn wait(&mut self, now_ns: u64, wait_ns: u64, quiet: bool) {
         (self.quiet, self.fixed) = (quiet, false);
-        self.next_ns = now_ns.saturating_add(wait_ns).max(self.broke_until_ns());
+        self.next_ns = now_ns.saturating_add(wait_ns).max(self.out_of_budget_until_ns());
     }
 
     /// So much CPU time was used since the last call.
@@ -105,7 +105,7 @@ impl Pace {
         if self.fixed {
             return;
         }
-        self.next_ns = self.next_ns.max(self.broke_until_ns());
+        self.next_ns = self.next_ns.max(self.out_of_budget_until_ns());
         if self.quiet {
             let least_ns = later(now_ns, cpu_ns as f64 / (QUIET * self.limit), LONGEST_QUIET_NS);
             self.next_ns = self.next_ns.max(least_ns);

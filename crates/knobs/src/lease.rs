@@ -10,7 +10,7 @@
 //!
 //! A controller that ends may *leave* its setting, and the lease with it. The next one *adopts* both, without a write to any parameter, where
 //! the journal has every value that it finds as the one that was left, in the same boot. What a controller left that was killed is not
-//! adopted: nobody knows what it was about to do.
+//! adopted: what it would have written next is not known.
 //!
 //! A lease of an I/O thread is of one process: a QEMU that was started anew has the values of its command line, so the
 //! lease is closed and nothing is restored.

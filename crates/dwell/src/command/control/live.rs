@@ -151,7 +151,7 @@ struct Layered {
 impl Layered {
     /// When to look between two decisions \[ns\], if ever.
     fn next_look_ns(&self) -> Option<u64> {
-        Some(self.source.next_look_ns()?.max(self.controller.broke_until_ns()))
+        Some(self.source.next_look_ns()?.max(self.controller.out_of_budget_until_ns()))
     }
 
     /// A line for each VM that vetoes another setting than before.

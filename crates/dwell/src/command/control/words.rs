@@ -52,7 +52,7 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             in_turns(&measured)
         ),
         Cause::Tried(measured) => {
-            format!("polling was tried, which no replay had shown to pay: {}", in_turns(&measured))
+            format!("a trial of polling was cheaper, which no replay had predicted: {}", in_turns(&measured))
         }
         Cause::Untrusted { apart, episodes } => format!(
             "control ends: of {} episodes {} {} were counted and {:.0} predicted; the rule does not describe this load",
