@@ -4,7 +4,7 @@ use crate::clock::nanos;
 use crate::halt::{Halt, LENGTHS, Sleep};
 use crate::{Clock, Monotonic, Nanos};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::thread;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// Lengths and how many sleeps of each: 150 to 250 ms together, and of each enough that a few disturbed ones do not move the median.
@@ -23,8 +24,13 @@ const PLAN: [(Nanos, usize); LENGTHS] = [
     (Nanos::from_micros(10_000), 7),
 ];
 
+/// After this long, twenty times what a quiet machine takes, no length gets more sleeps than [`FEWEST`].
+const LIMIT: Duration = Duration::from_secs(4);
+/// The median of so many is one of a busy machine anyway.
+const FEWEST: usize = 5;
+
 /// A sleep without a wakeup is an error after this long.
-const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Why the cost of a sleep could not be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +40,7 @@ pub enum MeasureHaltError {
     OneCpu,
     /// A system call failed.
     System(Errno),
-    /// The sleeping thread was not woken within two seconds.
+    /// The sleeping thread was not woken within ten seconds.
     NotWoken,
 }
 
@@ -46,7 +52,7 @@ impl fmt::Display for MeasureHaltError {
                 "the process may run on one CPU only, where polling keeps others from running; use a policy that never polls",
             ),
             MeasureHaltError::System(errno) => write!(f, "{errno}"),
-            MeasureHaltError::NotWoken => f.write_str("the sleeping thread was not woken within 2 s"),
+            MeasureHaltError::NotWoken => f.write_str("the sleeping thread was not woken within 10 s"),
         }
     }
 }
@@ -61,7 +67,7 @@ impl From<Errno> for MeasureHaltError {
 
 impl Halt {
     /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy machine makes them
-    /// higher. The threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that polls cannot
+    /// higher, and fewer: after 4 s only five sleeps of each length are waited for. The threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that polls cannot
     /// run anyway, and where the scheduler puts both on one, as it does on a busy machine, a sleep seems to cost a tenth.
     ///
     /// # Errors
@@ -72,9 +78,13 @@ impl Halt {
         let (Some(one), Some(other)) = (cpus.next(), cpus.next()) else {
             return Err(MeasureHaltError::OneCpu);
         };
+        Halt::measure_on([one, other], LIMIT)
+    }
+
+    fn measure_on([one, other]: [usize; 2], limit: Duration) -> Result<Halt, MeasureHaltError> {
         let bed = Bed::new()?;
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| on(one, || bed.sleeps()));
+            let sleeper = scope.spawn(|| on(one, || bed.sleeps(limit)));
             let waker = scope.spawn(|| on(other, || bed.wakes()));
             let slept = sleeper.join().unwrap_or(Err(MeasureHaltError::NotWoken))?;
             let wakers = waker.join().map_err(|_| MeasureHaltError::NotWoken)?;
@@ -109,6 +119,8 @@ struct Bed {
     epoll: OwnedFd,
     /// When the bell was rung; 0: the sleeper is about to sleep. [`GONE`]: it will not sleep any more.
     rung: AtomicU64,
+    /// The length of the next sleep, as its place in [`PLAN`].
+    place: AtomicUsize,
 }
 
 const GONE: u64 = u64::MAX;
@@ -124,11 +136,17 @@ impl Bed {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Bed { bell, epoll, rung: AtomicU64::new(1) })
+        Ok(Bed { bell, epoll, rung: AtomicU64::new(1), place: AtomicUsize::new(0) })
     }
 
-    fn sleeps(&self) -> Result<Vec<Vec<Slept>>, MeasureHaltError> {
-        let all = PLAN.iter().map(|&(_, times)| (0..times).map(|_| self.sleep()).collect()).collect();
+    fn sleeps(&self, limit: Duration) -> Result<Vec<Vec<Slept>>, MeasureHaltError> {
+        let begun = Instant::now();
+        let of = |(place, &(_, times)): (usize, &(Nanos, usize))| {
+            self.place.store(place, Ordering::Relaxed);
+            let goes_on = |number: &usize| *number < FEWEST || begun.elapsed() < limit;
+            (0..times).take_while(goes_on).map(|_| self.sleep()).collect()
+        };
+        let all = PLAN.iter().enumerate().map(of).collect();
         self.rung.store(GONE, Ordering::Release);
         all
     }
@@ -153,11 +171,15 @@ impl Bed {
     }
 
     /// How long the system call that wakes took, by length \[ns\].
-    fn wakes(&self) -> Vec<Vec<u64>> {
-        PLAN.iter().map(|&(after, times)| (0..times).map_while(|_| self.wake(after)).collect()).collect()
+    fn wakes(&self) -> [Vec<u64>; LENGTHS] {
+        let mut all = [const { Vec::new() }; LENGTHS];
+        while let Some((place, took_ns)) = self.wake() {
+            all[place].push(took_ns);
+        }
+        all
     }
 
-    fn wake(&self, after: Nanos) -> Option<u64> {
+    fn wake(&self) -> Option<(usize, u64)> {
         let mut spins = 0u32;
         while self.rung.load(Ordering::Acquire) != 0 {
             if self.rung.load(Ordering::Acquire) == GONE {
@@ -165,6 +187,8 @@ impl Bed {
             }
             pause(&mut spins);
         }
+        let place = self.place.load(Ordering::Relaxed);
+        let (after, _) = PLAN[place];
         let end = Monotonic.now().get() + after.get();
         while Monotonic.now().get() < end {
             pause(&mut spins);
@@ -173,7 +197,7 @@ impl Bed {
         self.rung.store(begin, Ordering::Release);
         // A write of 1 to an eventfd that is read each time does not fail; if it did the sleeper would report it.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        Some(Monotonic.now().get() - begin)
+        Some((place, Monotonic.now().get() - begin))
     }
 }
 
@@ -214,6 +238,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn without_time_five_sleeps_of_each_length_are_enough() {
+        let bed = Bed::new().unwrap();
+        let (slept, woken) = thread::scope(|scope| {
+            let waker = scope.spawn(|| bed.wakes());
+            (bed.sleeps(Duration::ZERO).unwrap(), waker.join().unwrap())
+        });
+        assert_eq!(slept.iter().map(Vec::len).collect::<Vec<_>>(), [FEWEST; LENGTHS]);
+        assert_eq!(woken.map(|of| of.len()), [FEWEST; LENGTHS]);
     }
 
     /// They were left to the scheduler, which put both on one CPU of a busy machine: 4 us in place of 35.
