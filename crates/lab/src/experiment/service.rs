@@ -4,7 +4,7 @@ use super::run::{BlockRun, join, run, spawn, watch};
 use super::{LabError, Rig, Usage, os};
 use crate::host::Thread;
 use crate::vm::Vcpu;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -19,6 +19,15 @@ pub(super) struct Service<'b> {
 impl Service<'_> {
     /// Sleeps until the bell has been rung, or `other` can be read; says which of the two. Also returns when it is over.
     pub(super) fn sleep(&self, other: Option<&OwnedFd>) -> Result<[bool; 2], LabError> {
+        self.poll(other, None)
+    }
+
+    /// Whether the bell has been rung since it was cleared.
+    pub(super) fn has_rung(&self) -> Result<bool, LabError> {
+        Ok(self.poll(None, Some(&Timespec::default()))?[0])
+    }
+
+    fn poll(&self, other: Option<&OwnedFd>, timeout: Option<&Timespec>) -> Result<[bool; 2], LabError> {
         // SAFETY: the descriptor is that of `bell`, which outlives the borrow.
         let bell = unsafe { BorrowedFd::borrow_raw(self.bell.as_raw_fd()) };
         let mut fds: Vec<PollFd<'_>> = Some(bell)
@@ -26,7 +35,7 @@ impl Service<'_> {
             .chain(other.map(AsFd::as_fd))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(os("poll"))?;
+        rustix::io::retry_on_intr(|| poll(&mut fds, timeout)).map_err(os("poll"))?;
         let readable = |at: usize| fds.get(at).is_some_and(|fd| fd.revents().contains(PollFlags::IN));
         Ok([readable(0), readable(1)])
     }

@@ -117,7 +117,7 @@ fn block_of(
         .figure("io_cpu_ns_per_request", io.cpu.get() as f64 / requests)
         .figure("vcpu_cpu_share", vcpu / wall)
         .figure("vcpu_cpu_ns_per_request", vcpu / requests)
-        .figure("sleeps_per_request", per(io.switches.voluntary, 0))
+        .figure("sleeps_per_request", per(after.sleeps, before.sleeps))
         .figure("polls_per_request", per(after.polls, before.polls))
         .figure("polls_succeeded_per_request", per(after.succeeded, before.succeeded))
         .figure("doorbells_per_request", per(rung.rung, rung_before.rung))
