@@ -48,9 +48,9 @@ pub struct Status {
 
 /// Gets the progress of a recording.
 pub trait Observer {
-    /// Events are seen from here on …
+    /// Events count from here on …
     fn begins(&mut self) {}
-    /// … to here. What is counted between the two calls is nearly what the events tell; switching on and off takes milliseconds.
+    /// … to here. What is counted between the two calls is nearly what the events tell.
     fn ends(&mut self) {}
     /// How it is going; about ten times a second, and once at the end.
     fn status(&mut self, _status: &Status) {}
@@ -292,6 +292,7 @@ impl Recorder {
         let _first = come_first();
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
+        round.start_ns = start_ns;
         self.counters.iter_mut().for_each(KvmCounters::start);
         observer.begins();
         while !until.stop.load(Ordering::Relaxed) {
@@ -315,8 +316,10 @@ impl Recorder {
         }
         observer.ends();
         self.counters.iter_mut().for_each(KvmCounters::end);
+        let end_ns = now_ns();
+        round.end_ns = Some(end_ns);
         self.trace.disable().map_err(io("switch off"))?;
-        self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns: now_ns() });
+        self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns });
         self.read(&mut round);
         self.trace.settle_losses().map_err(io("read the lost counts of"))?;
         self.release(&mut round, u64::MAX, outlet, observer)?;
@@ -473,6 +476,10 @@ impl KvmCounters {
 /// What goes on from round to round.
 #[derive(Default)]
 pub(crate) struct Round {
+    /// Events before and after these do not count: to switch events on and off interrupts each CPU several times, whose idle times are
+    /// then the recorder's, a few microseconds each.
+    start_ns: u64,
+    end_ns: Option<u64>,
     pub(crate) merge: Merge,
     /// Events that came after later ones had been released.
     late: Vec<Event>,
@@ -484,6 +491,10 @@ pub(crate) struct Round {
 impl Round {
     /// Puts an event in order.
     pub(crate) fn take(&mut self, event: Event) {
+        let counts = event.time_ns >= self.start_ns && self.end_ns.is_none_or(|end| event.time_ns <= end);
+        if !counts && !is_loss(&event) {
+            return;
+        }
         match self.merge.push(event) {
             true => self.status.events += u64::from(!is_loss(&event)),
             false => self.late.push(event),
@@ -678,6 +689,22 @@ mod tests {
         machine()
             .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), FORMAT)
             .file(&format!("{EVENTS}/kvm/kvm_halt_poll_ns/format"), FORMAT)
+    }
+
+    #[test]
+    fn what_comes_while_events_are_switched_on_or_off_does_not_count() {
+        let mut round = Round { start_ns: 100, ..Round::default() };
+        let at = |time_ns, kind| Event { time_ns, cpu: 0, pid: 0, tid: 0, kind };
+        let idle = EventKind::CpuIdle { cpu: 0, state: None };
+        let take =
+            |round: &mut Round, times: &[u64]| times.iter().for_each(|time| round.take(at(*time, idle)));
+        take(&mut round, &[90, 99, 100, 150]);
+        round.take(at(95, EventKind::Lost { cpu: Some(0), count: 3 }));
+        round.end_ns = Some(200);
+        take(&mut round, &[200, 201, 900]);
+        let mut times = vec![];
+        round.merge.release(u64::MAX, |event| times.push(event.time_ns));
+        assert_eq!((times, round.status.events), (vec![95, 100, 150, 200], 3));
     }
 
     const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
