@@ -11,41 +11,34 @@
 //! next setting is on *probation* while the excess is too great: periods are as short as the first, and one that loses
 //! ends it. So of 10 s one usual period, and no more than [`MOST_TRIALS`] short ones, lose more than is allowed.
 
-use std::collections::VecDeque;
+use crate::window::{LONGEST_REST_NS, Paid, Rest, Window};
 
 /// What control may cost of the originals' cost.
 pub const TOLERANCE: f64 = 1.02;
 /// What is booked against it: the rest of [`TOLERANCE`] is for [`ALLOWED`].
 const BOOKED: f64 = 1.01;
-/// The excess that is allowed, as a share of the originals' cost of the last [`WINDOW_NS`].
+/// The excess that is allowed, as a share of the originals' cost of the last 10 s.
 pub(crate) const ALLOWED: f64 = 0.01;
-/// What is remembered \[ns\].
-pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
-/// How long the originals are in force after the first loss, after the second, and at most \[ns\]; from the second on twice as long
-/// after each, until there is no excess.
+/// How long the originals are in force after the first loss and after the second \[ns\]; from the second on twice as long after each,
+/// until there is no excess.
 const FIRST_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-const LONGEST_NS: u64 = 64_000_000_000;
 /// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s. The next comes after 8 s more.
 #[cfg(test)]
 pub(crate) const MOST_TRIALS: usize = 4;
 
-/// A period that is over.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    end_ns: u64,
-    originals_ns: f64,
-    /// What was paid less [`BOOKED`] times the originals' cost \[ns\].
-    over_ns: f64,
+/// What a period cost more than [`BOOKED`] times the originals \[ns\].
+fn over_ns(period: &Paid) -> f64 {
+    period.paid_ns - BOOKED * period.originals_ns
 }
 
 /// The running account.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    entries: VecDeque<Entry>,
+    window: Window,
     excess_ns: f64,
     allowed_ns: f64,
-    rest_ns: u64,
+    rest: Rest,
     resting_until_ns: u64,
 }
 
@@ -63,10 +56,10 @@ pub(crate) struct Loss {
 impl Account {
     pub(crate) fn new() -> Account {
         Account {
-            entries: VecDeque::new(),
+            window: Window::default(),
             excess_ns: 0.0,
             allowed_ns: 0.0,
-            rest_ns: FIRST_NS,
+            rest: Rest::new(FIRST_NS, LONGEST_REST_NS).with_second(SECOND_NS),
             resting_until_ns: 0,
         }
     }
@@ -80,31 +73,22 @@ impl Account {
         originals_ns: f64,
         controlled: bool,
     ) -> Option<Loss> {
-        // What the originals cost is known where they are in force, and need not be predicted.
-        let originals_ns = if controlled { originals_ns } else { paid_ns };
-        let over_ns = paid_ns - BOOKED * originals_ns;
-        self.entries.push_back(Entry { end_ns: now_ns, originals_ns, over_ns });
-        // One that began before the 10 s and ended in them counts as well.
-        while self.entries.front().is_some_and(|entry| now_ns.saturating_sub(entry.end_ns) >= WINDOW_NS) {
-            self.entries.pop_front();
-        }
-        let latest_first = self.entries.iter().rev();
-        (self.excess_ns, _) = latest_first.fold((0.0f64, 0.0), |(most, sum), entry| {
-            let sum = sum + entry.over_ns;
+        let period = self.window.book(now_ns, paid_ns, originals_ns, controlled);
+        (self.excess_ns, _) = self.window.latest_first().fold((0.0f64, 0.0), |(most, sum), period| {
+            let sum = sum + over_ns(period);
             (most.max(sum), sum)
         });
-        let all_ns: f64 = self.entries.iter().map(|entry| entry.originals_ns).sum();
+        let all_ns = self.window.sum(|period| period.originals_ns);
         self.allowed_ns = ALLOWED * all_ns;
         if self.excess_ns <= 0.0 {
-            self.rest_ns = FIRST_NS;
+            self.rest.begin_anew();
         }
-        if !controlled || over_ns <= 0.0 || !self.is_exceeded() {
+        if !controlled || over_ns(&period) <= 0.0 || !self.is_exceeded() {
             return None;
         }
-        let loss = Loss { excess_ns: self.excess_ns, originals_ns: all_ns, rest_ns: self.rest_ns };
-        self.resting_until_ns = now_ns.saturating_add(self.rest_ns);
-        self.rest_ns = self.rest_ns.saturating_mul(2).clamp(SECOND_NS, LONGEST_NS);
-        Some(loss)
+        let rest_ns = self.rest.take_ns();
+        self.resting_until_ns = now_ns.saturating_add(rest_ns);
+        Some(Loss { excess_ns: self.excess_ns, originals_ns: all_ns, rest_ns })
     }
 
     /// Whether there is more excess than is allowed: a setting other than the originals is on probation then.
@@ -124,7 +108,7 @@ impl Account {
 
     /// What the last 10 s cost more than [`BOOKED`] times the originals \[ns\]; negative is saved.
     pub(crate) fn owed_ns(&self) -> f64 {
-        self.entries.iter().map(|entry| entry.over_ns).sum()
+        self.window.sum(over_ns)
     }
 }
 

@@ -36,30 +36,44 @@
 
 mod account;
 mod candidates;
+mod change;
+mod checks;
+mod choice;
 mod controller;
 mod draw;
+mod idlers;
 mod look;
 #[cfg(test)]
 mod loops;
+mod observed;
 mod order;
 mod pace;
+mod period;
 mod pricing;
 mod sample;
 mod simulation;
+mod status;
 mod tenant;
+mod terms;
 pub mod trust;
 mod turns;
 mod vm;
+mod window;
 
 pub use account::TOLERANCE;
 pub use candidates::Reach;
-pub use controller::{Cause, Change, Controller, Costs, FEWEST, Measured, Observed, Seen, Status, Terms};
+pub use change::{Cause, Change, Measured};
+pub use choice::FEWEST;
+pub use controller::Controller;
 pub use draw::Histograms;
 pub use look::{Drawn, Looks};
+pub use observed::Observed;
 pub use pace::{MINUTE_NS, MOST_WRITES};
 pub use sample::{Episode, Stretches};
 pub use simulation::{Observation, OfIdler, Simulated, Simulation, Spent, TENTH_NS, simulate};
+pub use status::{Costs, Seen, Status};
 pub use tenant::{Tenant, Veto};
+pub use terms::Terms;
 pub use vm::{SetMaximum, VmController};
 
 // The example of the README is compiled and run as a test.

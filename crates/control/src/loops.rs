@@ -2,12 +2,12 @@
 
 use crate::account::TOLERANCE;
 use crate::pace::{MINUTE_NS, MOST_WRITES};
-use crate::pricing::play;
+use crate::pricing::{fresh, play};
 use crate::{Cause, Change, Controller, Episode, Observed, Stretches, Terms};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::{Counts, Rule};
+use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 
 const K: Nanos = Nanos(20_000);
@@ -88,7 +88,7 @@ fn verified(every: u64) -> Terms {
 fn live(worlds: [World; 2], originals: Setting, terms: Terms, seconds: u64, seed: u64) -> Outcome {
     let mut controller = Controller::new(originals, terms).unwrap();
     controller.start(0);
-    let mut player = Rule::Layer(originals).start_late(1).unwrap();
+    let mut player = fresh(originals).unwrap();
     let mut random = SplitMix64::new(seed);
     let (mut now_ns, mut counted, mut seen) = (0, Counts::default(), Stretches::new(16_384));
     let mut out =

@@ -167,12 +167,11 @@ impl Made<'_> {
 mod tests {
     use super::*;
     use crate::draw::Histograms;
-    use crate::pricing::play;
+    use crate::pricing::{fresh, play};
     use dwell_policy::Layer;
     use dwell_policy::host::{BUCKETS, bucket};
     use dwell_policy::param::Setting;
     use dwell_policy::version::Version;
-    use dwell_replay::Rule;
     use proptest::prelude::*;
 
     /// Polls for 50 us after an episode that was no longer.
@@ -183,7 +182,7 @@ mod tests {
         {
             setting.set(name, value).unwrap();
         }
-        Rule::Layer(setting).start_late(1).unwrap()
+        fresh(setting).unwrap()
     }
 
     /// What the rule makes of these lengths, and what is drawn from the histograms that KVM would have of it.

@@ -12,11 +12,14 @@ use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
 const WARM_UP: usize = 64;
 
+/// The parameter that bounds the growth of haltpoll's window.
+pub(crate) const HALTPOLL_MAX: &str = "guest_halt_poll_ns";
+
 /// Settings that are played with the latency.
 const FINALISTS: usize = 24;
 
 /// The episodes of each idler.
-pub(crate) type Idlers = Vec<Vec<Episode>>;
+pub(crate) type PerIdler = Vec<Vec<Episode>>;
 
 /// Settings that are priced over one sample after the other.
 pub(crate) struct Prices {
@@ -43,7 +46,7 @@ impl Prices {
     pub(crate) fn costs(
         &mut self,
         always: &[usize],
-        halves: &[Idlers; 2],
+        halves: &[PerIdler; 2],
         halt_cost: Nanos,
         late: Nanos,
     ) -> Result<Costs, RuleError> {
@@ -76,7 +79,7 @@ impl Prices {
     }
 
     /// What each of them does.
-    fn play(&mut self, idlers: &Idlers) -> Vec<Counts> {
+    fn play(&mut self, idlers: &PerIdler) -> Vec<Counts> {
         self.bank.restart();
         let mut feed = |most: usize| {
             self.batch.clear();
@@ -92,11 +95,32 @@ impl Prices {
     }
 }
 
+/// The rule of a setting at its beginning.
+pub(crate) fn fresh(setting: Setting) -> Result<Player, RuleError> {
+    Rule::Layer(setting).start_late(1)
+}
+
+/// The same in a CPU whose window has grown to `window_ns`: under haltpoll it stays so wide, whatever the parameters become, until a poll
+/// fails. `None` for other rules.
+pub(crate) fn widened(setting: Setting, window_ns: i64) -> Option<Player> {
+    if setting.layer() != Layer::Guest {
+        return None;
+    }
+    let mut wide = setting;
+    wide.set(HALTPOLL_MAX, window_ns).ok()?;
+    wide.set("guest_halt_poll_grow_start", window_ns).ok()?;
+    let mut player = fresh(wide).ok()?;
+    // The first growth is to grow_start.
+    play(&mut player, Episode::of(u64::try_from(window_ns).ok()?), Nanos::ZERO);
+    player.set(&setting);
+    Some(player)
+}
+
 /// What one setting does, where a halt adds `late` to what its rule sees.
-pub(crate) fn one_by_one(setting: &Setting, idlers: &Idlers, late: Nanos) -> Result<Counts, RuleError> {
+pub(crate) fn one_by_one(setting: &Setting, idlers: &PerIdler, late: Nanos) -> Result<Counts, RuleError> {
     let mut counts = Counts::default();
     for episodes in idlers {
-        let mut player = Rule::Layer(*setting).start_late(1)?;
+        let mut player = fresh(*setting)?;
         play_all(&mut player, &episodes[..episodes.len().min(WARM_UP)], late);
         counts += play_all(&mut player, episodes, late);
     }

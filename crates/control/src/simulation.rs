@@ -1,14 +1,17 @@
 //! A controller over recorded episodes: the same decisions as live, without a machine.
 
-use crate::controller::{Change, Controller, Observed, Terms};
+use crate::change::Change;
+use crate::controller::Controller;
 use crate::draw::Histograms;
 use crate::look::{Drawn, Looks};
-use crate::pricing::play;
+use crate::observed::Observed;
+use crate::pricing::{fresh, play};
 use crate::sample::{Episode, Stretches};
 use crate::tenant::Tenant;
+use crate::terms::Terms;
 use dwell_policy::host::{BUCKETS, bucket};
 use dwell_policy::param::Setting;
-use dwell_replay::{Counts, Player, ReplayError, Rule, RuleError, Source};
+use dwell_replay::{Counts, Player, ReplayError, RuleError, Source};
 use dwell_stats::SplitMix64;
 
 /// What the controller can see.
@@ -215,11 +218,10 @@ impl Simulation {
             }
         }
         while self.idlers.len() <= idler {
-            let player = |setting: Setting| Rule::Layer(setting).start_late(1);
             self.result.idlers.push(OfIdler::default());
             self.idlers.push(Idler {
-                controlled: player(self.controller.status(start_ns).present)?,
-                originals: player(self.controller.originals())?,
+                controlled: fresh(self.controller.status(start_ns).present)?,
+                originals: fresh(self.controller.originals())?,
                 counted: Counts::default(),
                 seen: Stretches::new(self.most),
                 counting: Counting::NONE,
@@ -382,9 +384,10 @@ pub fn simulate(
 mod tests {
     use super::*;
     use crate::Cause;
-    use crate::account::{ALLOWED, MOST_TRIALS, WINDOW_NS};
+    use crate::account::{ALLOWED, MOST_TRIALS};
     use crate::pace::{FIRST_NS as SHORTEST_NS, MINUTE_NS, MOST_WRITES};
     use crate::pricing::one_by_one;
+    use crate::window::WINDOW_NS;
     use dwell_policy::version::Version;
     use dwell_policy::{Layer, Nanos};
     use proptest::prelude::*;
@@ -642,8 +645,8 @@ mod tests {
                 let share = |setting: &Setting| {
                     let mut random = SplitMix64::new(2);
                     let load = Phase::of(0, &[after]);
-                    let mut players = [*setting, self::originals(layer)]
-                        .map(|setting| Rule::Layer(setting).start_late(1).unwrap());
+                    let mut players =
+                        [*setting, self::originals(layer)].map(|setting| fresh(setting).unwrap());
                     let mut costs = [0.0; 2];
                     for number in 0..4_000 {
                         let episode = Episode::of(load.idle(&mut random));
@@ -718,7 +721,7 @@ mod tests {
                 let present = simulation.controller.status(now).present;
                 let loss = |idle_ns: &u64| {
                     let cost = |setting: Setting| {
-                        let mut player = Rule::Layer(setting).start_late(1).unwrap();
+                        let mut player = fresh(setting).unwrap();
                         let all = (0..64).map(|_| play(&mut player, Episode::of(*idle_ns), Nanos::ZERO));
                         all.map(|did| cost(&did)).sum::<f64>()
                     };

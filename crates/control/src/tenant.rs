@@ -3,18 +3,16 @@
 //! # The idea
 //! One setting is chosen for all idlers, so that one may pay for what others save. A weight says how much its cost counts in that sum. A
 //! limit says what it may cost *this* idler: no setting is chosen that is predicted to cost it more than that share above the originals, over its
-//! own sample; and where it has cost it more, by its own account of the last [`WINDOW_NS`], the originals are in force, for 1, 2 … 64 s.
+//! own sample; and where it has cost it more, by its own account of the last 10 s, the originals are in force, for 1, 2 … 64 s.
 //!
 //! # Limits
 //! A prediction is as good as the sample of that idler. An account is of whole periods, and sees a loss when the period is over: 10 s cost the
 //! idler at most its share more and the losses of four periods, after 0, 1, 3 and 7 s of rest.
 
-use crate::account::WINDOW_NS;
-use std::collections::VecDeque;
+use crate::window::{LONGEST_REST_NS, Rest, Window};
 
-/// How long the originals are in force after the account of an idler exceeds its limit \[ns\], at first and at most.
+/// How long the originals are in force after the account of an idler first exceeds its limit \[ns\].
 const FIRST_NS: u64 = 1_000_000_000;
-const LONGEST_NS: u64 = 64_000_000_000;
 
 /// How much the cost of an idler counts, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,9 +53,8 @@ pub struct Veto {
 /// What an idler has paid in the last 10 s, and would have paid under the originals.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
-    /// When a period ended, what it cost, and what the originals would have cost \[ns\].
-    periods: VecDeque<(u64, [f64; 2])>,
-    rest_ns: u64,
+    window: Window,
+    rest: Rest,
 }
 
 /// An idler has paid too much.
@@ -70,7 +67,7 @@ pub(crate) struct Excess {
 
 impl Own {
     pub(crate) fn new() -> Own {
-        Own { periods: VecDeque::new(), rest_ns: FIRST_NS }
+        Own { window: Window::default(), rest: Rest::new(FIRST_NS, LONGEST_REST_NS) }
     }
 
     /// Books the period until now; `controlled` is whether another setting than the originals was in force.
@@ -82,24 +79,18 @@ impl Own {
         controlled: bool,
         tenant: &Tenant,
     ) -> Option<Excess> {
-        // As in the account of all: where the originals are in force, what they cost is known.
-        let originals_ns = if controlled { originals_ns } else { paid_ns };
-        self.periods.push_back((now_ns, [paid_ns, originals_ns]));
-        while self.periods.front().is_some_and(|(end_ns, _)| now_ns.saturating_sub(*end_ns) >= WINDOW_NS) {
-            self.periods.pop_front();
-        }
-        let sum = |of: usize| self.periods.iter().map(|(_, costs)| costs[of]).sum::<f64>();
-        let [all_paid_ns, all_originals_ns] = [sum(0), sum(1)];
+        let period = self.window.book(now_ns, paid_ns, originals_ns, controlled);
+        let all_paid_ns = self.window.sum(|period| period.paid_ns);
+        let all_originals_ns = self.window.sum(|period| period.originals_ns);
         if !tenant.vetoes(all_paid_ns, all_originals_ns) {
-            self.rest_ns = FIRST_NS;
+            self.rest.begin_anew();
             return None;
         }
         // A loss before this period is not this setting's.
-        if !controlled || !tenant.vetoes(paid_ns, originals_ns) {
+        if !controlled || !tenant.vetoes(period.paid_ns, period.originals_ns) {
             return None;
         }
-        let rest_ns = self.rest_ns;
-        self.rest_ns = rest_ns.saturating_mul(2).min(LONGEST_NS);
+        let rest_ns = self.rest.take_ns();
         Some(Excess { paid_ns: all_paid_ns, originals_ns: all_originals_ns, rest_ns })
     }
 }

@@ -25,18 +25,17 @@
 //! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times that justify halting,
 //!   and no replay of them shows that polling would make them shorter. The one in force costs what it did just before: about
 //!   a halt, whatever the load is. The setting stays if it is certainly cheaper. A first turn that costs [`DEARER`] times as much
-//!   ends the trial. The next one comes after a pause four times as long; a change of load ends the pause.
+//!   ends the trial.
 
 use crate::account::TOLERANCE;
-use crate::controller::{Cause, Measured};
+use crate::change::Measured;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_stats::{Interval, student_mean};
-use std::collections::HashMap;
 use std::ops::AddAssign;
 
 /// The part of a turn after a switch that is left out \[ns\]: windows reach their length within some episodes.
-const SETTLE_NS: u64 = 5_000_000;
+pub(crate) const SETTLE_NS: u64 = 5_000_000;
 /// The shortest turn \[ns\].
 const SHORTEST_NS: u64 = 10_000_000;
 /// How long a turn goes on in which fewer than [`FEWEST`] episodes were seen \[ns\].
@@ -53,23 +52,6 @@ const LEAST_PAIRS: usize = 3;
 const DEARER: f64 = 1.25;
 /// It is asked four times: together they are right as often as one interval of 95 % at least.
 const CONFIDENCE: f64 = 0.99;
-
-/// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after each, up to the
-/// time between two checks.
-const REFUTED_NS: u64 = 8_000_000_000;
-/// How long idlers mostly halt before the first trial, and how long the pause is after several that succeeded \[ns\].
-const FIRST_PAUSE_NS: u64 = 500_000_000;
-/// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
-const PAUSES: u64 = 4;
-/// The longest pause between two trials \[ns\].
-const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
-
-/// A load is measured for so long \[ns\] …
-const LOAD_NS: u64 = 1_000_000_000;
-/// … and has changed if its episodes are so many times as many, or as few, under the same setting.
-const CHANGED: f64 = 1.5;
-/// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
-pub(crate) const BUSY_PER_S: f64 = 640.0;
 
 /// What was seen between two decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -89,7 +71,8 @@ impl Part {
         (self.episodes > 0.0 && self.cost_ns > 0.0).then(|| self.cost_ns / self.episodes)
     }
 
-    fn per_s(&self) -> f64 {
+    /// Episodes a second.
+    pub(crate) fn per_s(&self) -> f64 {
         self.episodes * 1e9 / self.ns.max(1) as f64
     }
 }
@@ -105,7 +88,7 @@ impl AddAssign for Part {
 
 /// Why settings are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     /// The setting is in force or chosen, and is used if a loss is excluded.
     Check,
     /// The reference is in force, and the setting takes its place if it is cheaper.
@@ -201,8 +184,14 @@ impl Turns {
         [&self.setting, &self.reference]
     }
 
+    /// Whether it is no check.
     pub(crate) fn is_trial(&self) -> bool {
         self.kind == Kind::Trial
+    }
+
+    /// Whether what is seen now is of one setting alone, and not of the time right after a switch.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// The most switches that they need.
@@ -231,7 +220,7 @@ impl Turns {
     }
 
     /// A part of a turn is over, in which this setting was in force.
-    fn next(&mut self, part: Part, present: &Setting) -> Next {
+    pub(crate) fn next(&mut self, part: Part, present: &Setting) -> Next {
         if !std::mem::replace(&mut self.begun, true) && self.of_turn(0) != *present {
             return Next::Switch(self.of_turn(0));
         }
@@ -319,221 +308,9 @@ impl Turns {
     }
 }
 
-/// When to compare what in turns.
-#[derive(Clone, Debug)]
-pub(crate) struct Checks {
-    every: Option<Nanos>,
-    /// The setting of trials.
-    longest: Setting,
-    turns: Option<Turns>,
-    /// Whether turns were over at the last decision: what is seen after the last switch is left out as well.
-    over: bool,
-    /// When settings were last verified.
-    verified_ns: HashMap<Setting, u64>,
-    held_until_ns: u64,
-    rest_ns: u64,
-    pause_ns: u64,
-    trial_at_ns: Option<u64>,
-    /// Whether a trial has shown that the load is a closed loop.
-    closed: bool,
-    load: Load,
-}
-
-impl Checks {
-    /// Over these candidates, the originals first; a setting is checked at most so often, and nothing is compared where that is `None`.
-    pub(crate) fn new(every: Option<Nanos>, candidates: &[Setting]) -> Checks {
-        Checks {
-            every,
-            longest: longest(candidates),
-            turns: None,
-            over: false,
-            verified_ns: HashMap::new(),
-            held_until_ns: 0,
-            rest_ns: REFUTED_NS,
-            pause_ns: FIRST_PAUSE_NS,
-            trial_at_ns: None,
-            closed: false,
-            load: Load::default(),
-        }
-    }
-
-    pub(crate) const fn are_off(&self) -> bool {
-        self.every.is_none()
-    }
-
-    /// Whether turns are under way.
-    pub(crate) const fn in_turns(&self) -> bool {
-        self.turns.is_some()
-    }
-
-    /// Whether what is seen until the next decision is left out.
-    pub(crate) fn settles(&self) -> bool {
-        self.over || self.turns.as_ref().is_some_and(|turns| !turns.settled)
-    }
-
-    /// Whether what was seen until this decision is to be forgotten.
-    pub(crate) fn take_over(&mut self) -> bool {
-        std::mem::take(&mut self.over)
-    }
-
-    /// How long the part is that comes after a switch \[ns\].
-    pub(crate) const fn settle_ns() -> u64 {
-        SETTLE_NS
-    }
-
-    pub(crate) fn begin(&mut self, turns: Turns) {
-        self.turns = Some(turns);
-    }
-
-    /// A part of a turn is over.
-    pub(crate) fn next(&mut self, part: Part, present: &Setting) -> Option<Next> {
-        Some(self.turns.as_mut()?.next(part, present))
-    }
-
-    /// Ends turns: the setting to use, and why.
-    pub(crate) fn end(&mut self, now_ns: u64, keep: bool, measured: Measured) -> Option<(Setting, Cause)> {
-        let Turns { kind, setting, reference, .. } = self.turns.take()?;
-        self.over = true;
-        Some(match (kind, keep) {
-            (Kind::Check, true) => {
-                self.verified_ns.insert(setting, now_ns);
-                self.rest_ns = REFUTED_NS;
-                (setting, Cause::Verified(measured))
-            }
-            (Kind::Check, false) => {
-                let rest_ns = self.refuted(now_ns, &setting);
-                (reference, Cause::Refuted { measured, rest_ns })
-            }
-            (Kind::Trial, true) => {
-                self.closed = true;
-                self.verified_ns.remove(&reference);
-                self.verified_ns.insert(setting, now_ns);
-                self.pause_ns = (self.pause_ns / PAUSES).max(FIRST_PAUSE_NS);
-                self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
-                (setting, Cause::Tried(measured))
-            }
-            (Kind::Trial, false) => {
-                self.trial_failed(now_ns);
-                (reference, Cause::Turn)
-            }
-        })
-    }
-
-    /// The originals are to be used, whatever turns show.
-    pub(crate) fn break_off(&mut self, now_ns: u64) {
-        match self.turns.take() {
-            Some(turns) if turns.is_trial() => self.trial_failed(now_ns),
-            // What a replay finds once more would be lost once more.
-            Some(turns) if self.closed => {
-                self.refuted(now_ns, &turns.setting);
-            }
-            _ => {}
-        }
-    }
-
-    /// No other setting is used for a while \[ns\].
-    fn refuted(&mut self, now_ns: u64, setting: &Setting) -> u64 {
-        self.verified_ns.remove(setting);
-        let rest_ns = self.rest_ns;
-        let most = self.every.map_or(REFUTED_NS, Nanos::get).max(REFUTED_NS);
-        self.rest_ns = rest_ns.saturating_mul(2).min(most);
-        self.held_until_ns = now_ns.saturating_add(rest_ns);
-        rest_ns
-    }
-
-    /// Whether the load is a closed loop, so that no replay can be used without turns.
-    pub(crate) const fn are_necessary(&self) -> bool {
-        self.closed
-    }
-
-    fn trial_failed(&mut self, now_ns: u64) {
-        self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
-        self.pause_ns = (PAUSES * self.pause_ns).min(LONGEST_PAUSE_NS);
-    }
-
-    /// Whether a check that did not exclude a loss keeps other settings from being used.
-    pub(crate) fn hold(&self, now_ns: u64) -> bool {
-        now_ns < self.held_until_ns
-    }
-
-    /// Whether a setting is to be compared with another one.
-    pub(crate) fn is_to_be_verified(&self, now_ns: u64, setting: &Setting) -> bool {
-        let verified_ns = self.verified_ns.get(setting);
-        self.every.is_some_and(|every| verified_ns.is_none_or(|at| now_ns.saturating_sub(*at) >= every.get()))
-    }
-
-    /// The setting of a trial, if one is due.
-    pub(crate) fn trial(&mut self, now_ns: u64, present: &Setting, mostly_halts: bool) -> Option<Setting> {
-        if self.are_off() || !mostly_halts || length(present) >= length(&self.longest) {
-            return None;
-        }
-        let at_ns = *self.trial_at_ns.get_or_insert(now_ns.saturating_add(FIRST_PAUSE_NS));
-        (now_ns >= at_ns).then_some(self.longest)
-    }
-
-    /// What was seen under a setting. A change of load ends pauses.
-    pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) {
-        if self.load.changes(present, part) {
-            self.closed = false;
-            self.pause_ns = FIRST_PAUSE_NS;
-            self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
-            self.rest_ns = REFUTED_NS;
-            self.held_until_ns = self.held_until_ns.min(now_ns);
-        }
-    }
-}
-
 /// The maximum of a rule; the first parameter of each layer.
-fn maximum(setting: &Setting) -> i64 {
+pub(crate) fn maximum(setting: &Setting) -> i64 {
     setting.iter().next().map_or(0, |(_, value)| value)
-}
-
-/// How long a rule polls: for at first, at most, and whether it keeps its window.
-fn length(setting: &Setting) -> (i64, i64, bool) {
-    let value = |ends: &str| {
-        let mut all = setting.iter();
-        all.find(|(param, _)| param.name.ends_with(ends)).map_or(0, |(_, value)| value)
-    };
-    (value("grow_start").min(maximum(setting)), maximum(setting), value("_shrink") == 1)
-}
-
-/// The one that polls for longest.
-fn longest(candidates: &[Setting]) -> Setting {
-    let mut longest = candidates[0];
-    for setting in candidates {
-        if length(setting) > length(&longest) {
-            longest = *setting;
-        }
-    }
-    longest
-}
-
-/// How many episodes a load has, to see it change.
-#[derive(Clone, Debug, Default)]
-struct Load {
-    present: Option<Setting>,
-    part: Part,
-    /// Episodes a second at first, under the same setting.
-    first_per_s: Option<f64>,
-}
-
-impl Load {
-    fn changes(&mut self, present: &Setting, part: Part) -> bool {
-        if self.present != Some(*present) {
-            *self = Load { present: Some(*present), ..Load::default() };
-        }
-        self.part += part;
-        if self.part.ns < LOAD_NS {
-            return false;
-        }
-        let per_s = std::mem::take(&mut self.part).per_s().max(BUSY_PER_S);
-        let first = *self.first_per_s.get_or_insert(per_s);
-        let changed = per_s > CHANGED * first || first > CHANGED * per_s;
-        if changed {
-            self.first_per_s = Some(per_s);
-        }
-        changed
-    }
 }
 
 #[cfg(test)]
@@ -645,45 +422,5 @@ mod tests {
             kept[2] += u32::from(turns(Kind::Check, |_, of| noisy(if of { 5.0 } else { 20.0 })).0);
         }
         assert!(kept[0] <= 80 && kept[1] <= 20 && kept[2] >= 990, "{kept:?}");
-    }
-
-    #[test]
-    fn the_setting_of_trials_polls_for_longest() {
-        let of = |layer, maximum: &str, value: i64| {
-            let mut originals = Setting::defaults(layer, Version::new(6, 18));
-            originals.set(maximum, value).unwrap();
-            let candidates = crate::candidates::candidates(
-                originals,
-                Nanos(20_000),
-                Nanos(80_000),
-                crate::candidates::Reach::All,
-            );
-            longest(&candidates)
-        };
-        for (layer, maximum, first, shrink) in [
-            (Layer::Host, "halt_poll_ns", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"),
-            (Layer::Guest, "guest_halt_poll_ns", "guest_halt_poll_grow_start", "guest_halt_poll_shrink"),
-        ] {
-            for original in [0, 200_000] {
-                let longest = of(layer, maximum, original);
-                assert_eq!(
-                    [maximum, first, shrink].map(|name| longest.get(name)),
-                    [Some(80_000), Some(80_000), Some(1)]
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_load_with_twice_as_many_episodes_is_another_one() {
-        let mut load = Load::default();
-        let [a, b] = two();
-        let mut second = |setting: &Setting, per_s: f64| {
-            load.changes(setting, Part { episodes: per_s, ns: LOAD_NS, ..Part::default() })
-        };
-        let all =
-            [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 9e3), (a, 100.0), (a, 10.0)];
-        let changes: Vec<bool> = all.iter().map(|(setting, per_s)| second(setting, *per_s)).collect();
-        assert_eq!(changes, [false, false, true, false, true, false, false, true, false]);
     }
 }

@@ -1,9 +1,12 @@
 //! Control of one VM by its VMM: the maximum of KVM's rule alone, by `KVM_CAP_HALT_POLL`, which other processes cannot set.
 
 use crate::candidates::Reach;
-use crate::controller::{Change, Controller, Observed, Terms};
+use crate::change::Change;
+use crate::controller::Controller;
 use crate::draw::Histograms;
 use crate::look::{Drawn, Looks};
+use crate::observed::Observed;
+use crate::terms::Terms;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::RuleError;

@@ -78,6 +78,31 @@ fn a_recording_is_controlled_the_same_way_each_time_and_never_at_a_loss() {
     }
 }
 
+#[test]
+fn options_without_effect_are_refused() {
+    let recording = recordings().join("guest-mix.parquet");
+    let recording = recording.to_str().unwrap();
+    let refused = |args: &[&str], why: &str| {
+        let output = dwell(&[&["control"], args].concat());
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(why), "{args:?}: {error}");
+    };
+    let options =
+        [&["--mode", "active"][..], &["--config", "control.toml"], &["--check"], &["--qmp", "/run/vm.qmp"]];
+    for option in options {
+        let why = format!("cannot be used with '{}", option[0]);
+        refused(&[&["--replay", recording][..], option].concat(), &why);
+    }
+    refused(&["--replay", recording, "--layer", "driver"], "--layer guest replays control of haltpoll");
+    // Below a directory without anything that could be controlled.
+    let empty = tempfile::tempdir().unwrap();
+    let sysroot = empty.path().to_str().unwrap();
+    refused(&["--observe", "statistics", "--sysroot", sysroot], "--replay <RECORDING>...");
+    refused(&["--kernel", "6.1", "--sysroot", sysroot], "--kernel and --qemu need --replay");
+    refused(&["--format", "json", "--sysroot", sysroot], "--format needs --replay");
+    refused(&["--format", "json", "--check"], "--format needs --replay");
+}
+
 /// A controller that runs, and its lines.
 struct Running {
     child: Process,
@@ -429,6 +454,8 @@ fn a_value_that_somebody_else_writes_ends_control_until_resume() {
         lines.contains("77777, which another program has set, and is left alone; the original was 200000"),
         "{lines}"
     );
+    assert_eq!(lines.matches("guest: the other originals are in force again").count(), 1, "{lines}");
+    assert_eq!(lines.matches("guest: the originals are in force again").count(), 1, "{lines}");
     assert_eq!(fixture.value("guest_halt_poll_ns"), "77777");
 }
 

@@ -71,6 +71,11 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
             100.0 * default,
             100.0 * controlled
         );
+        let most = if phase == "long" { 0.8 } else { 1.02 };
+        assert!(
+            controlled <= most * default,
+            "{phase}: {controlled} controlled, {default} by default: {lines}"
+        );
     }
     let own = status["layers"][0]["cpu_share"].as_f64().unwrap_or(f64::NAN);
     say!("{test}: dwell itself took {:.1} % of a CPU; {:.0} s", 100.0 * own, begun.elapsed().as_secs_f64());
@@ -78,6 +83,7 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     assert_eq!(last, first);
     assert!(lines.contains("guest: the originals are in force again"), "{lines}");
     assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}\n{status}");
+    assert!(!lines.contains("control ends"), "{lines}");
     Ok(())
 }
 

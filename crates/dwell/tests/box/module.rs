@@ -21,14 +21,35 @@ pub(crate) fn file(kernel: Kernel) -> Result<(PathBuf, String), String> {
     Ok((path, "dwell_idle.ko".to_owned()))
 }
 
-/// What every script begins with: `counters NAME` keeps the driver's counters of CPU 0, by name.
+/// What every script of [`under_the_driver`] begins with: `counters NAME` keeps the driver's counters of CPU 0, by name, and
+/// `values NAME` the parameters that dwell sets. Right after the start of the machine naps on CPU 0 do not make it idle, with no idle
+/// driver either.
 const BEGIN: &str = "
     parameters=/sys/module/dwell_idle/parameters
     counters() {
         awk '$1 == \"cpu\" { for (i = 2; i <= NF; i++) name[i] = $i }
              $1 == \"0\" { for (i = 2; i <= NF; i++) print name[i], $i }' /sys/kernel/debug/dwell_idle/cpus >/out/$1
     }
+    values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
+    sleep 4
 ";
+
+/// Runs a script in virtual time, after the module was loaded with these parameters.
+fn under_the_driver(test: &str, parameters: &str, script: &str) -> Result<Ran, String> {
+    let kernel = Kernel::V6_12;
+    let script = format!("{BEGIN}keep load insmod /dwell_idle.ko {parameters}\n{script}");
+    let job = Job {
+        kernel,
+        options: &VIRTUAL_TIME,
+        files: vec![file(kernel)?],
+        script: &script,
+        limit: Duration::from_secs(800),
+        ..Job::default()
+    };
+    let ran = job.run(test)?;
+    ran.succeeded("load");
+    Ok(ran)
+}
 
 fn counter(ran: &Ran, file: &str, name: &str) -> u64 {
     let text = ran.text(file);
@@ -44,11 +65,7 @@ fn rise(ran: &Ran, from: &str, to: &str, name: &str) -> u64 {
 /// It polls through gaps that are shorter than a halt costs and not before longer ones, within its limits; dwell records
 /// and reports that; CPUs come and go; it can be removed.
 pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
-    let script = BEGIN.to_owned()
-        + "
-        # Right after the start of the machine naps on CPU 0 do not make it idle, with no idle driver either.
-        sleep 4
-        keep load insmod /dwell_idle.ko halt_cost_ns=100000 wake_latency_ns=20000
+    let script = "
         cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver
         keep doctor.json dwell doctor --format json
         counters a; inside nap 0 30 2000 constant; counters b
@@ -67,7 +84,6 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         echo 0 >/sys/devices/system/cpu/cpu1/online; inside nap 0 30 300 constant
         echo 1 >/sys/devices/system/cpu/cpu1/online; inside nap 1 30 300 constant
         # Its own parameters: planned from a recording under it, kept, and reverted.
-        values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
         echo never >$parameters/policy
         inside nap 0 30 100000 constant >/dev/null & load=$!
         sleep 0.2
@@ -86,18 +102,8 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver_after
         dmesg >/out/dmesg
     ";
-    let kernel = Kernel::V6_12;
-    let job = Job {
-        kernel,
-        options: &VIRTUAL_TIME,
-        files: vec![file(kernel)?],
-        script: &script,
-        limit: Duration::from_secs(500),
-        ..Job::default()
-    };
-    let ran = job.run(test)?;
-    for name in [
-        "load",
+    let ran = under_the_driver(test, "halt_cost_ns=100000 wake_latency_ns=20000", script)?;
+    let commands = [
         "doctor.json",
         "record",
         "driver.record",
@@ -106,9 +112,8 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         "status.json",
         "revert.json",
         "unload",
-    ] {
-        ran.succeeded(name);
-    }
+    ];
+    commands.iter().for_each(|command| ran.succeeded(command));
     is_planned_applied_and_reverted(test, &ran);
     assert_eq!((ran.text("driver").trim(), ran.text("driver_after").trim()), ("dwell_idle", "none"));
     let doctor = ran.json("doctor.json");
@@ -164,11 +169,11 @@ fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
 }
 
 /// Two loads one after the other under *never* and under control, which may use more of the slow emulated CPU than it does by default: what
-/// a second of each costs by the driver's own count, and what is in force afterwards.
+/// a second of each costs by the driver's own count, and what is in force afterwards. Then the life of a lease, see [`LEASES`].
 pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     /// The halt cost \[us\].
     const K: f64 = 100.0;
-    let script = BEGIN.to_owned()
+    let script = CONTROL.to_owned()
         + "
         phase() {
             inside nap 0 $2 1000000 constant >/dev/null & load=$!
@@ -176,35 +181,19 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
             counters $1.begun; sleep 1; counters $1.ended
             kill $load
         }
-        values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
-        sleep 4
-        keep load insmod /dwell_idle.ko halt_cost_ns=100000 wake_latency_ns=20000 policy=never
-        values begun
         phase original.short 30 0.3
         phase original.long 500 0.3
-        keep guest dwell control --layer guest --duration 1s
-        echo 'cpu_limit = \"20%\"' >/run/control.toml
-        dwell control --config /run/control.toml --mode active --layer driver --halt-cost 100us >/out/control.txt 2>&1 & control=$!
+        control control revert
         sleep 0.5
         phase controlled.short 30 3
         values controlled
         phase controlled.long 500 3
-        keep status.json dwell control status
         keep stop.json dwell control stop
         wait $control
         values ended
-    ";
-    let kernel = Kernel::V6_12;
-    let job = Job {
-        kernel,
-        options: &VIRTUAL_TIME,
-        files: vec![file(kernel)?],
-        script: &script,
-        limit: Duration::from_secs(500),
-        ..Job::default()
-    };
-    let ran = job.run(test)?;
-    ["load", "stop.json"].iter().for_each(|command| ran.succeeded(command));
+    " + LEASES;
+    let ran = under_the_driver(test, "halt_cost_ns=100000 wake_latency_ns=20000 policy=never", &script)?;
+    ran.succeeded("stop.json");
     let lines = ran.text("control.txt");
     lines.lines().for_each(|line| say!("{test}: {line}"));
     say!(
@@ -221,12 +210,168 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         let (second, episode) = cost(phase);
         say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", second / 1e4);
     }
-    assert_eq!(ran.text("ended"), ran.text("begun"));
+    assert_eq!(ran.text("ended"), ran.text("originals"));
     assert!(lines.contains("driver: the originals are in force again"), "{lines}");
     assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}");
     assert!(cost("controlled.short").0 < 0.8 * cost("original.short").0, "{lines}");
     assert!(cost("controlled.long").1 < 1.05 * cost("original.long").1, "{lines}");
+    leases_end_as_they_should(test, &ran);
     Ok(())
+}
+
+/// `control NAME ON_EXIT` starts a controller, whose lines are in `NAME.txt`, and waits until it has its lease.
+const CONTROL: &str = "
+    values originals
+    for on_exit in revert keep; do
+        printf 'cpu_limit = \"20%%\"\non_exit = \"%s\"\n' $on_exit >/run/$on_exit.toml
+    done
+    # No turns, in which the originals are in force for a moment.
+    echo 'verify = \"0\"' >>/run/keep.toml
+    control() {
+        dwell control --config /run/$2.toml --mode active --layer driver --halt-cost 100us >/out/$1.txt 2>&1 & control=$!
+        for try in $(seq 400); do
+            grep -q 'driver: controls;' /out/$1.txt && break
+            sleep 0.05
+        done
+    }
+";
+
+/// One controller after the other, each of which ends in another way while another setting than the original one is in force: by
+/// SIGKILL and `restore`; by SIGTERM with `on_exit = \"keep\"`, so that the next one adopts the setting; by SIGKILL with `on_exit = \"keep\"`,
+/// after which the next one restores the originals; by the write of another program and, resumed, by SIGTERM.
+const LEASES: &str = "
+    load() { inside nap 0 30 1000000 constant >/dev/null & load=$!; }
+    # Waits until a setting that polls is in force, for 20 s at most.
+    changed() {
+        for try in $(seq 400); do
+            grep -q never $parameters/policy || break
+            sleep 0.05
+        done
+    }
+    # Ends the controller by a signal.
+    end() { kill -$1 $control; wait $control; }
+
+    load
+    control killed revert
+    changed
+    end KILL
+    values killed
+    keep killed.json dwell status --format json
+    keep restore dwell control restore
+    values restored
+
+    control left keep
+    changed
+    end TERM
+    values left
+    keep unless_kept dwell control restore --unless-kept
+    values still_left
+    control adopted keep
+    values adopted
+    keep adopted.json dwell control status
+    end KILL
+    values adopted_killed
+
+    control foreign revert
+    changed
+    values before_foreign
+    echo 77777 >$parameters/max_window_ns
+    sleep 0.5
+    values foreign
+    keep foreign.json dwell control status
+    sleep 2
+    values foreign_later
+    keep resume.json dwell control resume
+    changed
+    values resumed
+    keep resumed.json dwell control status
+    keep unload_controlled rmmod dwell_idle
+    end TERM
+    values terminated
+    keep at_last.json dwell status --format json
+    kill $load
+    keep unload rmmod dwell_idle
+";
+
+/// What [`LEASES`] has left: in sysfs, in the journal and in the lines of the controllers.
+fn leases_end_as_they_should(test: &str, ran: &Ran) {
+    for command in [
+        "killed.json",
+        "restore",
+        "unless_kept",
+        "adopted.json",
+        "foreign.json",
+        "resume.json",
+        "resumed.json",
+        "at_last.json",
+        "unload",
+    ] {
+        ran.succeeded(command);
+    }
+    let [killed, left, adopted, foreign] =
+        ["killed", "left", "adopted", "foreign"].map(|name| ran.text(&format!("{name}.txt")));
+    for (name, lines) in [("killed", &killed), ("left", &left), ("adopted", &adopted), ("foreign", &foreign)]
+    {
+        lines.lines().for_each(|line| say!("{test}: {name}: {line}"));
+    }
+    let originals = ran.text("originals");
+    assert_eq!(originals, "100000\n20000\n200000\nnever\n");
+    // Whether a setting that polls was in force: the part that follows would otherwise show nothing.
+    let polls = |name: &str, lines: &str| {
+        let values = ran.text(name);
+        let policy = values.lines().last().unwrap_or_default();
+        assert!(["leader", "savings", "fixed"].contains(&policy), "{name}: {values}\n{lines}");
+        values
+    };
+
+    polls("killed", &killed);
+    assert_eq!(ran.json("killed.json")[0]["lease"], true);
+    assert_eq!(ran.text("restore"), "driver: the originals are in force again\n");
+    assert_eq!(ran.text("restored"), originals);
+
+    let values = polls("left", &left);
+    assert!(left.contains("driver: the setting stays, and the next start adopts it"), "{left}");
+    assert_eq!(ran.text("unless_kept"), "");
+    let change = ran.json("adopted.json")["layers"][0]["change"].clone();
+    let line = format!("driver: adopts the setting that was left (change {change}): ");
+    assert!(adopted.starts_with(&line), "{adopted}");
+    for name in ["still_left", "adopted", "adopted_killed"] {
+        assert_eq!(ran.text(name), values, "{name}\n{adopted}");
+    }
+
+    // The originals are those of the first lease, or those that were restored.
+    for status in ["adopted.json", "foreign.json"] {
+        let layer = &ran.json(status)["layers"][0];
+        let of = |name: &str| layer["originals"][name].as_u64();
+        let originals = ["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"].map(of);
+        assert_eq!(originals, [Some(100_000), Some(20_000), Some(200_000), Some(3)], "{layer}");
+    }
+    let line =
+        "driver: a controller that was killed had left its setting; the originals are in force again\n";
+    assert!(foreign.starts_with(line), "{foreign}");
+
+    // What another program writes ends control: it stays, and all else goes back.
+    polls("before_foreign", &foreign);
+    let status = &ran.json("foreign.json")["layers"][0];
+    assert_eq!(status["state"], "given_up", "{status}");
+    let why = status["why"].as_str().unwrap_or_default();
+    assert!(why.contains("max_window_ns is 77777 and not "), "{status}");
+    let line = "max_window_ns is 77777, which another program has set, and is left alone; the original was 200000\n\
+                driver: the other originals are in force again\n";
+    assert!(foreign.contains(line), "{foreign}");
+    let of_another = originals.replace("200000", "77777");
+    for name in ["foreign", "foreign_later"] {
+        assert_eq!(ran.text(name), of_another, "{name}\n{foreign}");
+    }
+    assert_eq!(ran.json("resume.json")["resumed"][0], "driver");
+    polls("resumed", &foreign);
+    // The recorder has the driver's tracepoint open.
+    assert_ne!(ran.exit("unload_controlled"), 0);
+    assert_eq!(ran.json("resumed.json")["layers"][0]["originals"]["max_window_ns"], 77_777);
+
+    assert_eq!(ran.text("terminated"), of_another, "{foreign}");
+    assert!(foreign.ends_with("driver: the originals are in force again\n"), "{foreign}");
+    assert_eq!(ran.json("at_last.json").as_array().map(Vec::len), Some(0));
 }
 
 #[derive(Debug, Default)]

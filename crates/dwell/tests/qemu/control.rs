@@ -49,7 +49,7 @@ impl Place {
     pub(crate) fn control(&self, mode: &str) -> Running {
         // Bursts of two threads take a debug build more of a CPU than it may use by default, and settings would be chosen once in minutes.
         let config = format!("{}.toml", self.monitor);
-        std::fs::write(&config, "cpu_limit = \"20%\"\n").expect("room for a configuration");
+        std::fs::write(&config, "cpu_limit = \"5%\"\n").expect("room for a configuration");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command
             .args(["control", "--layer", "iothread", "--halt-cost", "20us", "--mode", mode])

@@ -3,9 +3,10 @@
 use super::serve::Address;
 use super::tenants::{Vm, share};
 use crate::quantity;
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
+use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,12 +18,19 @@ use std::{fmt, fs};
 struct File {
     mode: Option<Mode>,
     layers: Option<Vec<String>>,
+    #[serde(deserialize_with = "time")]
     halt_cost: Option<String>,
+    #[serde(deserialize_with = "time")]
     wakeup_latency: Option<String>,
+    #[serde(deserialize_with = "time")]
     longest_window: Option<String>,
+    #[serde(deserialize_with = "time")]
     period: Option<String>,
+    #[serde(deserialize_with = "time")]
     burst: Option<String>,
+    #[serde(deserialize_with = "share_of_cpu")]
     cpu_limit: Option<String>,
+    #[serde(deserialize_with = "time")]
     verify: Option<String>,
     on_exit: Option<OnExit>,
     metrics: Option<Address>,
@@ -33,6 +41,50 @@ struct File {
     /// Of all files together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     vm: Vec<Vm>,
+}
+
+/// A value in quotes; its unit is read by [`File::settle`].
+struct Quoted(&'static str);
+
+impl Visitor<'_> for Quoted {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in quotes", self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Option<String>, E> {
+        Ok(Some(text.to_owned()))
+    }
+}
+
+fn time<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    value.deserialize_str(Quoted("a time with its unit, such as \"20us\","))
+}
+
+fn share_of_cpu<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    value.deserialize_str(Quoted("a share of a CPU, such as \"0.5%\","))
+}
+
+/// What is wrong with a file, and in which line, as one line.
+fn wrong(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    /// The longest part of a line that is quoted.
+    const QUOTED: usize = 80;
+    let message = error.message();
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return anyhow!("{message}");
+    };
+    let number = before.split('\n').count();
+    let line: String = text.lines().nth(number - 1).unwrap_or_default().trim().chars().take(QUOTED).collect();
+    anyhow!("line {number}, `{line}`: {message}")
+}
+
+/// What options set, over all files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    pub(super) mode: Option<Mode>,
+    pub(super) halt_cost: Option<Nanos>,
+    pub(super) wakeup_latency: Option<Nanos>,
 }
 
 /// A QEMU, or qemu-storage-daemon, whose I/O threads are controlled.
@@ -134,21 +186,32 @@ const CPU_LIMIT: Nanos = Nanos(5_000_000);
 const VERIFY: Nanos = Nanos(3_600_000_000_000);
 
 impl Config {
-    /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before. Without a
-    /// file, the defaults.
-    pub(super) fn read(file: Option<&Path>) -> anyhow::Result<Config> {
-        let mut over = File::default();
-        if let Some(file) = file {
-            for path in std::iter::once(file.to_owned()).chain(drop_ins(file)?) {
-                let name = path.display();
-                let text = regular::read_text(&path, LONGEST)
-                    .with_context(|| format!("cannot read the configuration {name}"))?;
-                let part: File =
-                    toml::from_str(&text).with_context(|| format!("cannot use the configuration {name}"))?;
-                over = part.over(over);
-            }
+    /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before, and the options over
+    /// all. Without a file, the defaults.
+    pub(super) fn read(file: Option<&Path>, options: Options) -> anyhow::Result<Config> {
+        let Some(file) = file else { return File::default().settle(options) };
+        let mut parts = vec![];
+        for path in std::iter::once(file.to_owned()).chain(drop_ins(file)?) {
+            let name = path.display();
+            let text = regular::read_text(&path, LONGEST)
+                .with_context(|| format!("cannot read the configuration {name}"))?;
+            let part: File = toml::from_str(&text)
+                .map_err(|error| wrong(&text, &error))
+                .with_context(|| format!("cannot use the configuration {name}"))?;
+            parts.push((path, part));
         }
-        over.settle()
+        let all = parts.iter().fold(File::default(), |before, (_, part)| part.clone().over(before));
+        all.settle(options).with_context(|| {
+            // The last that cannot be used alone, as it is over the others.
+            let alone = |(_, part): &&(PathBuf, File)| part.clone().settle(Options::default()).is_err();
+            match parts.iter().rev().find(alone) {
+                Some((path, _)) => format!("cannot use the configuration {}", path.display()),
+                None => format!(
+                    "cannot use the configuration {} with its drop-ins and these options",
+                    file.display()
+                ),
+            }
+        })
     }
 
     /// As a file that has every key.
@@ -210,30 +273,30 @@ impl File {
         }
     }
 
-    fn settle(self) -> anyhow::Result<Config> {
+    fn settle(self, options: Options) -> anyhow::Result<Config> {
         let time = |name: &str, text: Option<&String>, default: Nanos| match text {
             None => Ok(default),
-            Some(text) => {
-                quantity::duration(text).map_err(|why| anyhow::anyhow!("{name}: {why}; write it as \"20us\""))
-            }
+            Some(text) => quantity::duration(text).map_err(|why| anyhow!("{name}: {why}")),
         };
         let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
+        let halt_cost = options.halt_cost.unwrap_or(halt_cost);
         let four = Nanos(halt_cost.get().saturating_mul(4));
         let layer = |name: &String| match Layer::from_name(name) {
             Some(layer @ (Layer::Host | Layer::Guest | Layer::Driver | Layer::Iothread)) => Ok(layer),
-            _ => Err(anyhow::anyhow!(
+            _ => Err(anyhow!(
                 "layers: `{name}` is not one that can be controlled: host, guest, driver, iothread"
             )),
         };
+        let wakeup_latency = time("wakeup_latency", self.wakeup_latency.as_ref(), Nanos::ZERO)?;
         let cpu_limit = match &self.cpu_limit {
             None => CPU_LIMIT,
             Some(text) => cpu_limit(text).context("cpu_limit")?,
         };
         let config = Config {
-            mode: self.mode.unwrap_or(Mode::Advise),
+            mode: options.mode.or(self.mode).unwrap_or(Mode::Advise),
             layers: self.layers.unwrap_or_default().iter().map(layer).collect::<Result<_, _>>()?,
             halt_cost,
-            wakeup_latency: time("wakeup_latency", self.wakeup_latency.as_ref(), Nanos::ZERO)?,
+            wakeup_latency: options.wakeup_latency.unwrap_or(wakeup_latency),
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
@@ -245,6 +308,9 @@ impl File {
             qemus: self.qemu,
             vms: self.vm,
         };
+        for (number, layer) in config.layers.iter().enumerate() {
+            ensure!(!config.layers[..number].contains(layer), "layers: `{}` is given twice", layer.name());
+        }
         for (number, Qemu { qmp }) in config.qemus.iter().enumerate() {
             ensure!(qmp.starts_with('/'), "qemu: the socket {qmp} is not a path from the root on");
             let before = config.qemus.iter().take(number);
@@ -258,9 +324,20 @@ impl File {
             config.verify == Nanos::ZERO || within(config.verify, 10_000_000_000, u64::MAX),
             "verify: 0, or from 10s"
         );
-        ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms");
+        let by_default = match self.longest_window {
+            Some(_) => String::new(),
+            None => format!("; it is four times the halt cost of {halt_cost:#} unless it is set"),
+        };
+        ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms{by_default}");
         Ok(config)
     }
+}
+
+/// The default file, if it is there.
+pub(super) fn default_file() -> Option<&'static Path> {
+    const FILE: &str = "/etc/dwell/control.toml";
+    let file = Path::new(FILE);
+    file.exists().then_some(file)
 }
 
 /// A share of a CPU, as the CPU time of a second.
@@ -287,11 +364,15 @@ mod tests {
             log: "/var/log/decisions".parse().unwrap(),
             vms: ["web", "web2,weight=0,most-loss=12.5%"].map(|vm| vm.parse().unwrap()).to_vec(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
-            ..Config::read(None).unwrap()
+            ..Config::read(None, Options::default()).unwrap()
         };
-        for config in [Config::read(None).unwrap(), config] {
+        for config in [Config::read(None, Options::default()).unwrap(), config] {
             let text = config.to_toml().unwrap();
-            assert_eq!(toml::from_str::<File>(&text).unwrap().settle().unwrap(), config, "{text}");
+            assert_eq!(
+                toml::from_str::<File>(&text).unwrap().settle(Options::default()).unwrap(),
+                config,
+                "{text}"
+            );
         }
     }
 
@@ -308,7 +389,7 @@ mod tests {
             .unwrap();
         drop_in("21-c.toml", "[[qemu]]\nqmp = \"/run/c\"\n").unwrap();
         drop_in("30-c.conf", "not read").unwrap();
-        let config = Config::read(Some(&file)).unwrap();
+        let config = Config::read(Some(&file), Options::default()).unwrap();
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(7_000), Nanos(28_000)));
         assert_eq!((config.mode, config.on_exit), (Mode::Active, OnExit::Keep));
         assert_eq!(
@@ -316,6 +397,43 @@ mod tests {
             ["/run/b", "/run/c"]
         );
         assert_eq!((config.layers, config.period), (vec![Layer::Guest], PERIOD));
+        // The file that has to be changed is named.
+        let error = |text: &str| {
+            drop_in("20-b.toml", text).unwrap();
+            format!("{:#}", Config::read(Some(&file), Options::default()).unwrap_err())
+        };
+        assert!(
+            error("# a\n\nspeed = 2\n").contains("d/20-b.toml: line 3, `speed = 2`: unknown field `speed`")
+        );
+        assert!(error("period = \"1us\"").ends_with("d/20-b.toml: period: from 10ms to 10s"));
+        let twice = error("[[qemu]]\nqmp = \"/run/c\"\n");
+        assert!(twice.contains("control.toml with its drop-ins") && twice.contains("given twice"), "{twice}");
+    }
+
+    #[test]
+    fn options_go_over_all_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("control.toml");
+        let options = |halt_cost| Options {
+            mode: Some(Mode::Active),
+            halt_cost: Some(Nanos(halt_cost)),
+            wakeup_latency: Some(Nanos(7)),
+        };
+        fs::write(&file, "mode = \"advise\"\nhalt_cost = \"20us\"\n").unwrap();
+        let config = Config::read(Some(&file), options(5_000)).unwrap();
+        assert_eq!((config.mode, config.wakeup_latency), (Mode::Active, Nanos(7)));
+        assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(20_000)));
+        let error = format!("{:#}", Config::read(Some(&file), options(1_000_000_000)).unwrap_err());
+        assert!(
+            error.ends_with(
+                "longest_window: at most 100ms; it is four times the halt cost of 1s unless it is set"
+            ),
+            "{error}"
+        );
+        // What is set for itself stays.
+        fs::write(&file, "longest_window = \"30us\"\n").unwrap();
+        let config = Config::read(Some(&file), options(5_000)).unwrap();
+        assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(30_000)));
     }
 
     #[test]
@@ -324,12 +442,23 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("c.toml");
             fs::write(&file, text).unwrap();
-            format!("{:#}", Config::read(Some(&file)).unwrap_err())
+            format!("{:#}", Config::read(Some(&file), Options::default()).unwrap_err())
         };
         assert!(error("mod = \"active\"").contains("unknown field `mod`"));
         assert!(error("mode = \"on\"").contains("`advise` or `active`"));
-        assert!(error("halt_cost = \"long\"").contains("halt_cost: `long`"));
+        assert!(
+            error("halt_cost = \"long\"")
+                .contains("halt_cost: `long` is not a duration; write a number with ns, us, ms or s")
+        );
+        let unquoted = error("mode = \"active\"\nhalt_cost = 20\n");
+        assert!(unquoted.contains("line 2, `halt_cost = 20`: invalid type: integer `20`"), "{unquoted}");
+        assert!(
+            unquoted.ends_with("expected a time with its unit, such as \"20us\", in quotes"),
+            "{unquoted}"
+        );
+        assert!(error("cpu_limit = 0.5").ends_with("expected a share of a CPU, such as \"0.5%\", in quotes"));
         assert!(error("layers = [\"timer\"]").contains("host, guest"));
+        assert!(error("layers = [\"host\", \"host\"]").contains("`host` is given twice"));
         assert!(error("[[qemu]]\nqmp = \"vm.qmp\"").contains("not a path from the root on"));
         assert!(error("[[qemu]]\nqmp = \"/a\"\n[[qemu]]\nqmp = \"/a\"").contains("given twice"));
         assert!(error("[[vm]]\nweight = 2").contains("either name or cgroup"));
@@ -342,7 +471,7 @@ mod tests {
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
         assert!(error("log = \"decisions\"").contains("neither a path from the root on"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));
-        assert_eq!(Config::read(None).unwrap().mode, Mode::Advise);
-        assert!(Config::read(Some(Path::new("/nonexistent.toml"))).is_err());
+        assert_eq!(Config::read(None, Options::default()).unwrap().mode, Mode::Advise);
+        assert!(Config::read(Some(Path::new("/nonexistent.toml")), Options::default()).is_err());
     }
 }

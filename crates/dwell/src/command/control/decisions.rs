@@ -3,6 +3,7 @@
 //! One or several JSON objects. Each is a part of what was decided for one layer or I/O thread; one that has the originals begins a
 //! run of the controller, the ones after it go on with that. A replay is one object with everything.
 
+use super::words;
 use anyhow::{Context, bail, ensure};
 use dwell_control::{Cause, Change, Seen};
 use dwell_knobs::lease::Subject;
@@ -204,9 +205,13 @@ impl Log {
         });
     }
 
+    fn run(&mut self, subject: &Subject) -> Option<&mut RunWritten> {
+        self.runs.iter_mut().find(|run| run.subject == *subject)
+    }
+
     /// A period is over.
     pub(super) fn saw(&mut self, subject: &Subject, now_ns: u64, seen: &[Seen]) {
-        let Some(run) = self.runs.iter_mut().find(|run| run.subject == *subject) else { return };
+        let Some(run) = self.run(subject) else { return };
         let now_ns = now_ns.saturating_sub(run.began_ns);
         for Seen { share, costs, .. } in seen {
             let Some(costs) = costs else { continue };
@@ -227,8 +232,8 @@ impl Log {
 
     /// Another setting is in force, or is advised, for this reason.
     pub(super) fn changed(&mut self, subject: &Subject, change: &Change, reason: &str) {
-        if let Some(run) = self.runs.iter().find(|run| run.subject == *subject) {
-            self.write_change(subject, ChangeWritten::of(change, run.began_ns, reason.to_owned()));
+        if let Some(began_ns) = self.run(subject).map(|run| run.began_ns) {
+            self.write_change(subject, ChangeWritten::of(change, began_ns, reason.to_owned()));
         }
     }
 
@@ -242,12 +247,12 @@ impl Log {
         cause: &'static str,
         reason: &str,
     ) {
-        let Some(run) = self.runs.iter().find(|run| run.subject == *subject) else { return };
+        let Some(began_ns) = self.run(subject).map(|run| run.began_ns) else { return };
         let change = ChangeWritten {
-            at_ns: now_ns.saturating_sub(run.began_ns),
+            at_ns: now_ns.saturating_sub(began_ns),
             from: Values::from(from),
             to: Values::from(to),
-            writes: from.iter().zip(to.iter()).filter(|(from, to)| from.1 != to.1).count(),
+            writes: words::differing(from, to).count(),
             cause: WhyWritten::Ended { cause },
             reason: reason.to_owned(),
         };
@@ -263,7 +268,7 @@ impl Log {
         }
         let present = change.to.clone();
         self.write(&OfChange { part: Part::of(subject), changes: [change] });
-        if let Some(run) = self.runs.iter_mut().find(|run| run.subject == *subject) {
+        if let Some(run) = self.run(subject) {
             run.head.present = Some(present);
         }
     }
@@ -470,7 +475,6 @@ fn parse(text: &str) -> anyhow::Result<Vec<Run>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words;
     use super::*;
     use dwell_control::Costs;
     use dwell_policy::Layer;

@@ -9,9 +9,10 @@
 //! this thread. For as many requests as in the probe, the CPU time on top of that in the probe is what polling used. It is too low by the CPU
 //! time of the sleeps that polling saved.
 
+use super::bursts::Bursts;
 use crate::command::iothread::{kernel_thread, usage};
 use anyhow::{Context, anyhow, ensure};
-use dwell_capture::{Observer, RecordError, Recorder, Target, Until};
+use dwell_capture::{Observer, RecordError, Target};
 use dwell_control::{Controller, Episode, Observed};
 use dwell_knobs::iothread::{self, IothreadError};
 use dwell_knobs::knob::IothreadTarget;
@@ -26,7 +27,6 @@ use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Span};
 use dwell_trace::pairing::PairedEpisode;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The usual time between two probes.
@@ -165,12 +165,13 @@ pub(super) struct IothreadSource {
     probed: Option<Instant>,
     /// When its values were last compared with those written.
     checked: Instant,
-    /// Trace events lost in bursts.
-    pub(super) lost: u64,
+    bursts: Bursts,
     /// Whether it was said that a thread that polls cannot be advised on.
     told: bool,
 }
 
+/// A thread is recorded on whatever CPU it runs.
+const ANY_CPU: &str = "";
 /// How often values are compared between bursts: each time QEMU is connected to.
 const CHECK: Duration = Duration::from_secs(1);
 
@@ -191,9 +192,14 @@ impl IothreadSource {
             rates: None,
             probed: None,
             checked: Instant::now(),
-            lost: 0,
+            bursts: Bursts::of(Target::Thread { pid: i32::try_from(thread.tid()).ok(), comm: None }),
             told: false,
         }
+    }
+
+    /// Trace events lost so far.
+    pub(super) const fn lost(&self) -> u64 {
+        self.bursts.lost()
     }
 
     /// Whether its values are to be compared with those written.
@@ -252,9 +258,8 @@ impl IothreadSource {
 
     /// Episodes of a thread that does not poll, and whose setting in force that is.
     fn burst(&mut self, machine: &dyn Writable) -> Result<Vec<Observed>, Trouble> {
-        let recorder = self.recorder()?;
         let (begun, before) = (Instant::now(), self.since);
-        let recorded = self.record(recorder, self.burst)?;
+        let recorded = self.record(self.burst)?;
         let took = begun.elapsed();
         let after = self.reading(machine)?;
         self.since = Some(after);
@@ -274,11 +279,12 @@ impl IothreadSource {
     ) -> Result<Vec<Observed>, Trouble> {
         let mut never = *present;
         let _ = never.set(Property::PollMaxNs.name(), 0);
-        let recorder = self.recorder()?;
+        // What takes long is done before the setting is changed.
+        self.bursts.open(ANY_CPU)?;
         let last = self.reading(machine)?;
         lease.set(machine, &never)?;
         let probed = self.reading(machine).and_then(|begin| {
-            let recorded = self.record(recorder, self.burst * LONGER)?;
+            let recorded = self.record(self.burst * LONGER)?;
             Ok((begin, recorded, self.reading(machine)?))
         });
         // Whatever happened meanwhile.
@@ -293,16 +299,9 @@ impl IothreadSource {
         Ok(recorded.observed(counted, true, since))
     }
 
-    fn recorder(&self) -> Result<Recorder, Trouble> {
-        let pid = i32::try_from(self.thread.tid()).ok();
-        Ok(Recorder::open(Target::Thread { pid, comm: None }, None)?)
-    }
-
-    fn record(&mut self, mut recorder: Recorder, length: Duration) -> Result<Recorded, Trouble> {
+    fn record(&mut self, length: Duration) -> Result<Recorded, Trouble> {
         let mut recorded = Recorded::default();
-        let stop = AtomicBool::new(false);
-        let status = recorder.watch(&Until { duration: Some(length), stop: &stop }, &mut recorded)?;
-        self.lost += status.lost;
+        self.bursts.watch(ANY_CPU, length, &mut recorded)?;
         Ok(recorded)
     }
 

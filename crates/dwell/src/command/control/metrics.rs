@@ -152,6 +152,13 @@ impl Tally {
         *self.reasons.entry(reason).or_default() += 1;
     }
 
+    /// Another setting is in force, or is advised, for this reason, in words.
+    pub(super) fn change(&mut self, reason: Reason, why: &str) {
+        self.reason(reason);
+        self.changes += 1;
+        self.last = Some(why.to_owned());
+    }
+
     /// Takes in a period, and what was vetoed. VMs that are gone are dropped.
     pub(super) fn see(&mut self, seen: &[Seen], vetoes: &[Veto], source: &Source) {
         let mut here: Vec<String> = vec![];
@@ -470,7 +477,16 @@ fn memory() -> Option<[f64; 2]> {
 
 /// The CPU time of this process.
 pub(super) fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time(ClockId::ProcessCPUTime)
+}
+
+/// The CPU time of this thread.
+pub(super) fn thread_time() -> Duration {
+    time(ClockId::ThreadCPUTime)
+}
+
+fn time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

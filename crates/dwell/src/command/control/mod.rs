@@ -4,6 +4,7 @@
 //! of I/O threads, a [`socket`] to be asked through and the service manager to [`notify`]. [`metrics`] are its figures, which
 //! [`serve`] serves over HTTP. [`tenants`] has which VM counts how much. [`words`] has the line of a change, and [`decisions`] all of them over time, as JSON.
 
+mod bursts;
 mod config;
 pub(crate) mod decisions;
 mod iothread;
@@ -23,7 +24,7 @@ use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use crate::state::StateArgs;
 use anyhow::{Context, bail, ensure};
-use config::{Config, Kept, Mode};
+use config::{Config, Kept, Mode, Options};
 use dwell_policy::{Layer, Nanos};
 pub(crate) use live::setting;
 pub(crate) use observe::{CpuidleCounts, histograms};
@@ -55,6 +56,30 @@ use tenants::Vm;
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
+    mut_arg("layer", |arg| arg
+        .help("Layer to control [default: those that this machine has; with --replay that of the recording]")
+        .long_help(
+            "Layer to control [default: those that this machine has; with --replay that of the recording]\n\n\
+             host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest, iothread \
+             QEMU's adaptive polling. With --replay a recording of one layer can be controlled through the rule of another, but \
+             not through that of driver.",
+        )),
+    mut_arg("halt_cost", |arg| arg.long_help(
+        "Cost of one halt and wakeup in CPU time, such as 20us\n\n\
+         Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0; a \
+         bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested \
+         or busy hosts; 50us and more put a value on latency. With 0, halts are free and never polling is best. [default: that of \
+         the configuration, else 20us; with --replay measured by `dwell lab calibrate` on the machine of the recording, else \
+         that of the driver dwell_idle, else 20us]",
+    )),
+    mut_arg("wakeup_latency", |arg| arg.long_help(
+        "Latency that one halt adds to its wakeup, such as 8us\n\n\
+         From 0. What the kernel measures of a halt is longer than the idle time by it; dwell_idle has a parameter of its own. With \
+         --replay only the columns of added latency depend on it. [default: that of the configuration, else 0; with --replay the \
+         wakeup latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]",
+    ))
+)]
+#[command(
     after_help = "Example: dwell control --replay recordings/guest-redis_poisson5k.parquet --halt-cost 20us\n\
                         Example: dwell control --mode active --layer guest --halt-cost 20us\n\
                         Example: dwell control --mode active --layer iothread --qmp /run/vm.qmp"
@@ -69,21 +94,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     replay: Vec<PathBuf>,
     /// What the controller sees of the recording; for --replay
-    #[arg(long, value_enum, default_value_t = Observe::Episodes)]
+    #[arg(long, value_enum, default_value_t = Observe::Episodes, requires = "replay")]
     observe: Observe,
     /// Whether settings are written [default: that of the configuration, else advise]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with = "replay")]
     mode: Option<Mode>,
     /// Configuration in TOML; drop-ins FILE.d/*.toml override it [default: /etc/dwell/control.toml, if it is there]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     config: Option<PathBuf>,
     /// Check the configuration, print it and exit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "replay")]
     check: bool,
     /// UNIX socket of the monitor (QMP) of a QEMU whose I/O threads are controlled
     ///
     /// May be given several times; those of the configuration are controlled as well.
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(long, value_name = "SOCKET", conflicts_with = "replay")]
     qmp: Vec<PathBuf>,
     /// What a VM of the host layer counts, and its limit: NAME,weight=2,most-loss=5%
     ///
@@ -165,15 +190,19 @@ pub(crate) fn run(args: Args) -> Outcome {
             args.format.format,
         );
     }
+    ensure!(
+        args.format.format == Format::Table,
+        "--format needs --replay; a running controller prints lines"
+    );
+    ensure!(
+        args.model.versions.kernel.is_none() && args.model.versions.qemu.is_none(),
+        "--kernel and --qemu need --replay; what is controlled has the rule of its own release"
+    );
     let configure = || configuration(&args);
     if args.check {
         output::text(&configure()?.to_toml()?)?;
         return Ok(Answer::Yes);
     }
-    ensure!(
-        args.format.format == Format::Table,
-        "--format needs --replay; a running controller prints lines"
-    );
     let machine = args.state.machine()?;
     let state_directory = args.state.state_dir.clone();
     live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
@@ -196,15 +225,9 @@ pub(crate) fn lines(directory: &std::path::Path) -> Vec<String> {
 
 /// The configuration, with the options over it.
 fn configuration(args: &Args) -> anyhow::Result<Config> {
-    let mut config = Config::read(args.config.as_deref().or(live::default_file()))?;
-    config.mode = args.mode.unwrap_or(config.mode);
-    if let Some(halt_cost) = args.model.halt_cost {
-        config.longest_window = Nanos(halt_cost.get().saturating_mul(4));
-        config.halt_cost = halt_cost;
-    }
-    if let Some(latency) = args.model.wakeup_latency {
-        config.wakeup_latency = latency;
-    }
+    let ModelArgs { halt_cost, wakeup_latency, .. } = args.model;
+    let options = Options { mode: args.mode, halt_cost, wakeup_latency };
+    let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
     if let Some(log) = &args.log {
         config.log = Kept::at(log)?;
     }

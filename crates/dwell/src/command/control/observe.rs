@@ -1,11 +1,12 @@
 //! What is seen of the idlers of a machine, period by period.
 
+use super::bursts::Bursts;
 use super::iothread::{IothreadSource, Look, Trouble};
 use super::metrics::cpu_time;
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
-use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
+use dwell_capture::{GuestSource, Observer, Target};
 use dwell_control::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use dwell_knobs::lease::Lease;
 use dwell_machine::{Machine, Sysroot};
@@ -14,7 +15,6 @@ use dwell_replay::{Counts, Span};
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The lengths that are drawn of a period, of all VMs together.
@@ -76,14 +76,11 @@ impl Source {
             late: if counters == Counted::DwellIdle { late } else { Nanos::ZERO },
             halt_cost,
             counters,
-            source: GuestSource::Auto,
-            recorder: None,
+            bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
             last: None,
-            lost: 0,
-            told: 0,
         };
         if counters.read(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
-            guest.recorder(machine)?;
+            guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
         }
         Ok(Source::Guest(Box::new(guest)))
     }
@@ -119,8 +116,8 @@ impl Source {
     pub(super) fn lost(&self) -> u64 {
         match self {
             Source::Host(_) => 0,
-            Source::Guest(guest) => guest.lost,
-            Source::Iothread(thread) => thread.lost,
+            Source::Guest(guest) => guest.bursts.lost(),
+            Source::Iothread(thread) => thread.lost(),
         }
     }
 
@@ -275,16 +272,9 @@ pub(super) struct Guest {
     late: Nanos,
     halt_cost: Nanos,
     counters: Counted,
-    /// Where idle times come from, as found for the first burst: finding it visits every CPU.
-    source: GuestSource,
-    /// Of these CPUs (`online`), for all bursts: to open one takes as much CPU time as many bursts.
-    recorder: Option<(String, Recorder)>,
+    bursts: Bursts,
     /// The counters of cpuidle when they were last read, and when that was.
     last: Option<(Cpus, Instant)>,
-    /// Trace events.
-    lost: u64,
-    /// Those of them that this recorder has reported.
-    told: u64,
 }
 
 /// What cpuidle has counted of all CPUs together, where haltpoll's driver is in use.
@@ -363,6 +353,13 @@ fn dwell_idle(text: &str) -> Cpus {
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
+const CANNOT_RECORD: &str = "cannot record the idle times of this machine's CPUs";
+
+/// The CPUs that are online, as the kernel lists them.
+fn online(machine: &dyn Machine) -> String {
+    machine.text(&format!("{CPUS}/online")).unwrap_or_default()
+}
+
 /// The number of a CPU from its name.
 fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix("cpu")?.parse().ok()
@@ -431,22 +428,6 @@ fn since(now: &Cpus, before: &Cpus) -> Cpus {
 }
 
 impl Guest {
-    fn recorder(&mut self, machine: &dyn Machine) -> anyhow::Result<&mut Recorder> {
-        let online = machine.text(&format!("{CPUS}/online")).unwrap_or_default();
-        let recorder = match self.recorder.take() {
-            Some((cpus, recorder)) if cpus == online => recorder,
-            _ => {
-                self.told = 0;
-                Recorder::open(Target::Guest { source: self.source }, None)
-                    .context("cannot record the idle times of this machine's CPUs")?
-            }
-        };
-        if let Target::Guest { source } = recorder.target() {
-            self.source = *source;
-        }
-        Ok(&mut self.recorder.insert((online, recorder)).1)
-    }
-
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
         let before = self.counters.read(machine);
         let last = self.last.replace((before.clone(), Instant::now()));
@@ -457,21 +438,9 @@ impl Guest {
         if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
             return Ok(vec![]);
         }
-        let (length, counters) = (Some(self.burst), self.counters);
         let found = Found { late: self.late, ..Found::default() };
-        let recorder = self.recorder(machine)?;
-        let stop = AtomicBool::new(false);
-        let mut burst = Burst { machine, counters, found, begun: None, ended: None };
-        match recorder.watch(&Until { duration: length, stop: &stop }, &mut burst) {
-            Ok(status) => {
-                let told = std::mem::replace(&mut self.told, status.lost);
-                self.lost += status.lost.saturating_sub(told);
-            }
-            Err(error) => {
-                self.recorder = None;
-                return Err(error.into());
-            }
-        }
+        let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
+        self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some((before, begun)), ended: Some((after, ended)), .. } = burst else {
             return Ok(vec![]);
         };

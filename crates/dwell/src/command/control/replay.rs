@@ -156,8 +156,7 @@ impl Given {
         };
         ensure!(
             layer != Layer::Driver,
-            "the recording was made under the idle driver dwell_idle, which learns without a controller; --layer guest \
-             replays control of haltpoll over it"
+            "control of the idle driver dwell_idle is not replayed over recordings; --layer guest replays control of haltpoll"
         );
         ensure!(
             observe == Observe::Episodes || layer == Layer::Host,

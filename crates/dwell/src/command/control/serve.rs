@@ -5,10 +5,9 @@
 //! 100 times a second and accepts one client each time, so that no number of clients takes CPU time from control, with
 //! which it shares the quota of the service.
 
-use super::metrics::Published;
+use super::metrics::{Published, thread_time};
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
@@ -232,9 +231,7 @@ impl Clients {
                     self.clients.push_back(client);
                 }
             }
-            let used = clock_gettime(ClockId::ThreadCPUTime);
-            let used_ns = used.tv_sec.saturating_mul(1_000_000_000).saturating_add(used.tv_nsec);
-            self.cpu_ns.store(u64::try_from(used_ns).unwrap_or(0), Ordering::Relaxed);
+            self.cpu_ns.store(u64::try_from(thread_time().as_nanos()).unwrap_or(0), Ordering::Relaxed);
             std::thread::sleep(PAUSE);
         }
     }

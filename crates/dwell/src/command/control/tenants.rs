@@ -75,8 +75,9 @@ pub(super) fn share(text: &str) -> anyhow::Result<f64> {
         None => (text.trim(), 1.0),
     };
     match number.parse::<f64>() {
-        Ok(share) if share.is_finite() && share >= 0.0 => Ok(share / scale),
-        _ => bail!("`{text}` is not a share; write it as 5% or 0.05"),
+        // Whoever writes 5 means 5 %.
+        Ok(share) if share.is_finite() && share >= 0.0 && (scale > 1.0 || share <= 1.0) => Ok(share / scale),
+        _ => bail!("`{text}` is not a share; write it as 5% or 0.05, and one above 100% with the sign"),
     }
 }
 
@@ -87,11 +88,16 @@ impl FromStr for Vm {
     fn from_str(text: &str) -> anyhow::Result<Vm> {
         let mut items = text.split(',');
         let name = items.next().unwrap_or_default().to_owned();
+        ensure!(
+            !["weight=", "most-loss="].iter().any(|key| name.starts_with(key)),
+            "the name of the VM comes first: NAME,{name}"
+        );
         let mut tenant = Tenant::default();
         for item in items {
             match item.split_once('=') {
                 Some(("weight", weight)) => {
-                    tenant.weight = weight.parse().with_context(|| format!("weight=`{weight}`"))?;
+                    let number = weight.parse().ok();
+                    tenant.weight = number.with_context(|| format!("weight: `{weight}` is not a number"))?;
                 }
                 Some(("most-loss", loss)) => tenant.most_loss = Some(share(loss)?),
                 _ => bail!("`{item}` is neither weight=NUMBER nor most-loss=SHARE"),
@@ -114,7 +120,8 @@ impl Vm {
                 );
             }
         }
-        ensure!((0.0..=1_000.0).contains(&self.tenant.weight), "vm: weight: from 0 to 1000");
+        let weight = self.tenant.weight;
+        ensure!((0.0..=1_000.0).contains(&weight), "vm: weight: {weight} is not from 0 to 1000");
         Ok(())
     }
 
@@ -227,9 +234,11 @@ mod tests {
         for (text, why) in [
             ("", "the name is empty"),
             ("a,2", "neither weight=NUMBER nor most-loss=SHARE"),
-            ("a,weight=x", "weight=`x`"),
+            ("weight=2", "the name of the VM comes first: NAME,weight=2"),
+            ("a,weight=x", "weight: `x` is not a number"),
             ("a,weight=inf", "from 0 to 1000"),
             ("a,most-loss=-1%", "`-1%` is not a share"),
+            ("a,most-loss=5", "`5` is not a share; write it as 5%"),
         ] {
             let error = format!("{:#}", text.parse::<Vm>().unwrap_err());
             assert!(error.contains(why), "{text}: {error}");

@@ -5,14 +5,17 @@ use dwell_policy::param::{Param, Setting};
 use dwell_report::{count, duration, percent};
 use serde_json::Value;
 
+/// The parameters that differ between two settings, and their values.
+pub(super) fn differing(from: &Setting, to: &Setting) -> impl Iterator<Item = (&'static Param, i64, i64)> {
+    let both = from.iter().zip(to.iter()).map(|((param, from), (_, to))| (param, from, to));
+    both.filter(|(_, from, to)| from != to)
+}
+
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
-    let pairs = from.iter().zip(to.iter()).filter(|(from, to)| from.1 != to.1);
     let shown = |param: &Param, value: i64| param.name_of(value).map_or(value.to_string(), str::to_owned);
-    let all: Vec<String> = pairs
-        .map(|((param, from), (_, to))| {
-            format!("{} {} -> {}", param.name, shown(param, from), shown(param, to))
-        })
+    let all: Vec<String> = differing(from, to)
+        .map(|(param, from, to)| format!("{} {} -> {}", param.name, shown(param, from), shown(param, to)))
         .collect();
     all.join(", ")
 }

@@ -1,0 +1,215 @@
+//! What is remembered of the idlers, and how a period of theirs compares with what was predicted of it.
+
+use crate::checks::BUSY_PER_S;
+use crate::observed::Observed;
+use crate::order::Order;
+use crate::period::Period;
+use crate::pricing::{HALTPOLL_MAX, fresh, play_all, widened};
+use crate::sample::{Episode, Sample};
+use crate::status::{Costs, Seen};
+use crate::tenant::{Own, Tenant};
+use crate::terms::Terms;
+use crate::trust::apart;
+use dwell_policy::param::Setting;
+use dwell_replay::{Counts, Player};
+use dwell_stats::SplitMix64;
+use std::borrow::Cow;
+use std::collections::btree_map::{BTreeMap, Entry};
+
+/// More than one idler can count in a period: counters that were torn, or ran backwards.
+const NONSENSE: u64 = 1 << 40;
+
+/// The way of predicting from the widest window.
+const WIDENED: usize = 2;
+
+/// What is known of one idler.
+pub(crate) struct Idler {
+    pub(crate) tenant: Tenant,
+    own: Own,
+    pub(crate) sample: Sample,
+    order: Order,
+    originals: Player,
+    present: Player,
+}
+
+impl Idler {
+    fn new(originals: Setting, present: Setting) -> Option<Idler> {
+        Some(Idler {
+            tenant: Tenant::default(),
+            own: Own::new(),
+            sample: Sample::default(),
+            order: Order::default(),
+            originals: fresh(originals).ok()?,
+            present: fresh(present).ok()?,
+        })
+    }
+}
+
+/// The idlers that are known.
+pub(crate) struct Idlers {
+    known: BTreeMap<u64, Idler>,
+    seen: Vec<Seen>,
+    /// Orders the episodes that are drawn.
+    random: SplitMix64,
+    /// The greatest maximum of haltpoll's window that has been in force \[ns\].
+    widest_ns: i64,
+}
+
+impl Idlers {
+    pub(crate) fn new(originals: &Setting) -> Idlers {
+        let widest_ns = originals.get(HALTPOLL_MAX).unwrap_or(0);
+        Idlers { known: BTreeMap::new(), seen: vec![], random: SplitMix64::new(1), widest_ns }
+    }
+
+    /// Each with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Idler)> {
+        self.known.iter().map(|(number, idler)| (*number, idler))
+    }
+
+    /// What the last period showed of each.
+    pub(crate) fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
+    /// The episodes that are known of all of them.
+    pub(crate) fn episodes(&self) -> usize {
+        self.known.values().map(|idler| idler.sample.known()).sum()
+    }
+
+    /// A decision was made on their episodes.
+    pub(crate) fn grow_old(&mut self) {
+        self.known.values_mut().for_each(|idler| idler.sample.grow_old());
+    }
+
+    /// What is remembered is of another setting, under which the load may be another one.
+    pub(crate) fn forget_episodes(&mut self) {
+        self.known.values_mut().for_each(|idler| idler.sample = Sample::default());
+    }
+
+    /// Another setting is in force.
+    pub(crate) fn changed(&mut self, present: &Setting) {
+        self.widest_ns = self.widest_ns.max(present.get(HALTPOLL_MAX).unwrap_or(0));
+        self.known.values_mut().for_each(|idler| idler.present.set(present));
+    }
+
+    /// Nothing is known of the windows.
+    #[cfg(test)]
+    pub(crate) fn predict_afresh(&mut self, present: &Setting) {
+        self.known.values_mut().for_each(|idler| idler.present = fresh(*present).unwrap());
+    }
+
+    /// Whether most episodes of the idlers that have many end in a halt.
+    pub(crate) fn mostly_halt(&self, span_ns: u64) -> bool {
+        let least = BUSY_PER_S * span_ns as f64 / 1e9;
+        let busy = self.seen.iter().filter(|seen| seen.counted.episodes as f64 / seen.share >= least);
+        let of = |(halts, episodes): (f64, f64), seen: &Seen| {
+            let of_one = |number: u64| number as f64 / seen.share;
+            (halts + of_one(seen.counted.halts), episodes + of_one(seen.counted.episodes))
+        };
+        let (halts, episodes) = busy.fold((0.0, 0.0), of);
+        2.0 * halts > episodes
+    }
+
+    /// Remembers what was seen in a period of `span_ns` that ends now, and replays the originals and the setting in force over it.
+    pub(crate) fn take_in(
+        &mut self,
+        now_ns: u64,
+        span_ns: u64,
+        observed: &[Observed],
+        terms: &Terms,
+        [originals, present]: [Setting; 2],
+    ) -> Period {
+        let Terms { halt_cost, late, .. } = *terms;
+        let controlled = present != originals;
+        let (mut period, mut replayed) = (Period { ns: span_ns, ..Period::default() }, vec![]);
+        self.seen.clear();
+        for Observed { idler, tenant, share, counted, elsewhere, drawn, episodes } in observed {
+            let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
+            let numbers =
+                counted.episodes.max(counted.polls).max(counted.halts).max(polls_succeeded).max(exits);
+            if u128::from(numbers).max(idle_ns).max(polled_ns) > u128::from(NONSENSE) {
+                continue;
+            }
+            let mut random = SplitMix64::new(self.random.bits());
+            let Some(known) = self.known(*idler, originals, present) else { continue };
+            let episodes: Cow<'_, [Episode]> = if *drawn {
+                known.order.arrange(episodes, counted, &known.present, late, &mut random).into()
+            } else {
+                episodes.into()
+            };
+            known.tenant = *tenant;
+            known.sample.push(counted.episodes, &episodes);
+            period.counted += *counted;
+            if episodes.is_empty() {
+                self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
+                continue;
+            }
+            let under_originals = play_all(&mut known.originals, &episodes, late);
+            let under_present = play_all(&mut known.present, &episodes, late);
+            let optimum: u64 = episodes.iter().map(|episode| episode.least_cost_ns(halt_cost.get())).sum();
+            let scale = counted.episodes as f64 / episodes.len() as f64;
+            let cost_ns = counted.cost_ns(halt_cost) as f64;
+            period.cpu_ns += cost_ns / share;
+            period.paid_ns += tenant.weight * cost_ns / share;
+            period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
+            let originals_ns = scale * under_originals.cost_ns(halt_cost) as f64;
+            period.originals_ns += tenant.weight * originals_ns / share;
+            if tenant.most_loss.is_some() {
+                let excess =
+                    known.own.book(now_ns, cost_ns / share, originals_ns / share, controlled, tenant);
+                period.excess = period.excess.or(excess.map(|excess| (*idler, excess)));
+            }
+            period.episodes += tenant.weight * counted.episodes as f64 / share;
+            period.seen += counted.episodes;
+            period.predict(0, &under_present, scale, *elsewhere);
+            period.how.elsewhere |= *elsewhere;
+            period.how.drawn |= *drawn;
+            let costs = Costs {
+                measured: cost_ns,
+                predicted: scale * under_present.cost_ns(halt_cost) as f64,
+                originals: originals_ns,
+                optimum: scale * optimum as f64,
+            };
+            self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: Some(costs) });
+            replayed.push((*idler, episodes, scale, *elsewhere));
+        }
+        // Only what does not agree needs other ways.
+        let agrees =
+            |period: &Period, way: usize| apart(period.predicted[way], &period.counted, period.how).is_none();
+        for way in 1..=WIDENED {
+            let start = match way {
+                _ if agrees(&period, way - 1) => None,
+                WIDENED => widened(present, self.widest_ns),
+                _ => fresh(present).ok(),
+            };
+            let Some(start) = start else {
+                period.predicted[way] = period.predicted[way - 1];
+                continue;
+            };
+            let mut players = vec![];
+            for (idler, episodes, scale, elsewhere) in &replayed {
+                let mut player = start.clone();
+                let did = play_all(&mut player, episodes, late);
+                period.predict(way, &did, *scale, *elsewhere);
+                players.push((idler, player));
+            }
+            // A window that was left stays for as long as no poll fails, so that it has to be known for the next period.
+            if way == WIDENED && agrees(&period, way) {
+                for (idler, player) in players {
+                    self.known.entry(*idler).and_modify(|known| known.present = player);
+                }
+            }
+        }
+        // Idlers that are no longer observed are removed.
+        let seen = |idler: &u64| observed.iter().any(|seen| seen.idler == *idler);
+        self.known.retain(|idler, known| seen(idler) || !known.sample.is_empty());
+        period
+    }
+
+    fn known(&mut self, idler: u64, originals: Setting, present: Setting) -> Option<&mut Idler> {
+        Some(match self.known.entry(idler) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Idler::new(originals, present)?),
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! What is answered to those who ask, over the socket and over HTTP.
+
+use super::layered::Layered;
+use super::qemus::QemuState;
+use super::{Control, say};
+use crate::command::control::config::Mode;
+use crate::command::control::metrics::{OfLayer, Snapshot};
+use dwell_knobs::lease::Lease;
+use dwell_replay::Values;
+use serde_json::{Value, json};
+
+impl Control<'_> {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let now = self.now_ns();
+        let of = |layered: &Layered| {
+            let status = layered.controller.status(now);
+            let state = match (&layered.given_up, self.config.mode) {
+                (Some(_), _) => "given_up",
+                (None, Mode::Advise) => "advises",
+                (None, Mode::Active) if status.rests => "rests",
+                (None, Mode::Active) => "controls",
+            };
+            let (lost, tally) = (layered.source.lost(), layered.tally.clone());
+            OfLayer { subject: layered.subject.clone(), state, present: status.present, lost, tally }
+        };
+        Snapshot { layers: self.layers.iter().map(of).collect() }
+    }
+
+    pub(super) fn status(&self) -> Value {
+        let (now, snapshot) = (self.now_ns(), self.snapshot());
+        let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
+            let mut status = json!({
+                "layer": layered.subject.layer().name(),
+                "qmp": layered.subject.iothread().map(|target| &target.socket),
+                "iothread": layered.subject.iothread().map(|target| &target.id),
+                "state": state,
+                "why": layered.given_up,
+                "change": layered.lease.as_ref().map(Lease::id),
+                "originals": Values::from(&layered.controller.originals()),
+                "present": Values::from(present),
+                "owed_ns": layered.controller.status(now).owed_ns,
+                "cpu_share": tally.cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
+                "lost": lost,
+            });
+            if let (Value::Object(status), Value::Object(did)) = (&mut status, json!(tally)) {
+                status.extend(did);
+            }
+            status
+        };
+        json!({
+            "pid": std::process::id(),
+            "for_s": self.begun.elapsed().as_secs_f64(),
+            "halt_cost_ns": self.config.halt_cost.get(),
+            "metrics": self.metrics.server.as_ref().map(|server| server.address().to_string()),
+            "waiting_for": self.qemus.iter().filter(|qemu| !matches!(qemu.state, QemuState::Here)).map(|qemu| &qemu.socket).collect::<Vec<_>>(),
+            "layers": self.layers.iter().zip(&snapshot.layers).map(of).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Takes up what was given up, from the values that are there now.
+    pub(super) fn resume(&mut self) -> Value {
+        let mut resumed = vec![];
+        for at in 0..self.layers.len() {
+            let subject = self.layers[at].subject.clone();
+            if self.layers[at].given_up.is_none() {
+                continue;
+            }
+            match self.renew(at) {
+                Ok(()) => {
+                    let originals = self.layers[at].controller.originals();
+                    say(&subject, &format!("resumed; the originals are {originals}"));
+                    resumed.push(subject.to_string());
+                }
+                Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
+            }
+        }
+        self.writes = self.watch_writes();
+        json!({ "resumed": resumed })
+    }
+}
