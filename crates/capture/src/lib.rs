@@ -44,7 +44,7 @@ mod fake;
 mod overflow;
 
 pub use dwell_trace::guest::GuestSource;
-pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
+pub use record::{Observer, Recorder, Status, Summary, Until, now_ns, record_anything};
 pub use target::{RecordError, Target};
 pub use timer::{TimerRecorder, TimerSummary};
 

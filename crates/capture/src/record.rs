@@ -48,9 +48,9 @@ pub struct Status {
 
 /// Gets the progress of a recording.
 pub trait Observer {
-    /// Events count from here on …
+    /// Events count from before this call, after which the duration of the recording begins …
     fn begins(&mut self) {}
-    /// … to here. What is counted between the two calls is nearly what the events tell.
+    /// … to after this one. Whatever is read in both, such as counters, is read while events count.
     fn ends(&mut self) {}
     /// How it is going; about ten times a second, and once at the end.
     fn status(&mut self, _status: &Status) {}
@@ -286,15 +286,15 @@ impl Recorder {
         observer: &mut dyn Observer,
     ) -> Result<Status, RecordError> {
         let io = |what| move |source| RecordError::Io { what, source };
-        let started = Instant::now();
         let mut round = Round::default();
-        let mut looked = started;
         let _first = come_first();
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         round.start_ns = start_ns;
         self.counters.iter_mut().for_each(KvmCounters::start);
         observer.begins();
+        let started = Instant::now();
+        let mut looked = started;
         while !until.stop.load(Ordering::Relaxed) {
             let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(started.elapsed()));
             if left.is_zero() {
@@ -636,8 +636,8 @@ impl Drop for Priority {
     }
 }
 
-/// CLOCK_MONOTONIC \[ns\].
-pub(crate) fn now_ns() -> u64 {
+/// The time by the clock of all events, CLOCK_MONOTONIC \[ns\].
+pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
