@@ -6,12 +6,12 @@ use super::metrics::cpu_time;
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
-use dwell_capture::{GuestSource, Observer, Target};
+use dwell_capture::{GuestSource, Observer, Target, now_ns};
 use dwell_control::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use dwell_knobs::lease::Lease;
 use dwell_machine::{Machine, Sysroot};
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::{Counts, Span};
+use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Source {
             bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
             last: None,
         };
-        if counters.read(machine).values().any(|cpu| *cpu != Cpuidle::default()) {
+        if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {
             guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
         }
         Ok(Source::Guest(Box::new(guest)))
@@ -273,8 +273,8 @@ pub(super) struct Guest {
     halt_cost: Nanos,
     counters: Counted,
     bursts: Bursts,
-    /// The counters of cpuidle when they were last read, and when that was.
-    last: Option<(Cpus, Instant)>,
+    /// The counters of cpuidle when they were last read.
+    last: Option<Cpus>,
 }
 
 /// What cpuidle has counted of all CPUs together, where haltpoll's driver is in use.
@@ -288,7 +288,8 @@ impl CpuidleCounts {
     /// Since boot.
     pub(crate) fn read(machine: &dyn Machine) -> CpuidleCounts {
         let all = cpus(machine);
-        let sum = |of: fn(&Cpuidle) -> u64| all.values().map(of).fold(0, u64::saturating_add);
+        let sum =
+            |of: fn(&Cpuidle) -> u64| all.values().map(|read| of(&read.cpu)).fold(0, u64::saturating_add);
         CpuidleCounts { polled: Duration::from_nanos(sum(|cpu| cpu.polled_ns)), halts: sum(|cpu| cpu.halts) }
     }
 
@@ -301,13 +302,18 @@ impl CpuidleCounts {
 }
 
 /// The counters of each CPU.
-type Cpus = BTreeMap<u32, Cpuidle>;
+type Cpus = BTreeMap<u32, Read>;
+
+/// The counters of a CPU, and when they were read by the clock of events: to read those of all CPUs takes time.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    cpu: Cpuidle,
+    at_ns: u64,
+}
 
 /// The counters of cpuidle, of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cpuidle {
-    /// 0 where they are not counted, by cpuidle.
-    episodes: u64,
     polls: u64,
     polled_ns: u64,
     halts: u64,
@@ -329,24 +335,26 @@ impl Counted {
     fn read(self, machine: &dyn Machine) -> Cpus {
         match self {
             Counted::Cpuidle => cpus(machine),
-            Counted::DwellIdle => dwell_idle(&machine.text(DWELL_IDLE).unwrap_or_default()),
+            Counted::DwellIdle => {
+                let text = machine.text(DWELL_IDLE).unwrap_or_default();
+                dwell_idle(&text, now_ns())
+            }
         }
     }
 }
 
-fn dwell_idle(text: &str) -> Cpus {
+fn dwell_idle(text: &str, at_ns: u64) -> Cpus {
     let mut lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let names = lines.next().unwrap_or_default();
     let of = |line: Vec<&str>| {
         let number = |name: &str| line.get(names.iter().position(|one| *one == name)?)?.parse::<u64>().ok();
         let sum = |a: &str, b: &str| number(a)?.checked_add(number(b)?);
         let cpu = Cpuidle {
-            episodes: number("episodes")?,
             polls: sum("polls_successful", "polls_failed")?,
             polled_ns: sum("poll_success_ns", "poll_fail_ns")?,
             halts: number("halts")?,
         };
-        Some((u32::try_from(number("cpu")?).ok()?, cpu))
+        Some((u32::try_from(number("cpu")?).ok()?, Read { cpu, at_ns }))
     };
     lines.filter_map(of).collect()
 }
@@ -367,7 +375,11 @@ fn number_of(name: &str) -> Option<u32> {
 
 fn cpus(machine: &dyn Machine) -> Cpus {
     let names = machine.names(CPUS).unwrap_or_default();
-    names.iter().filter_map(|name| Some((number_of(name)?, Cpuidle::read(machine, name)))).collect()
+    let of = |name: &String| {
+        let (number, cpu) = (number_of(name)?, Cpuidle::read(machine, name));
+        Some((number, Read { cpu, at_ns: now_ns() }))
+    };
+    names.iter().filter_map(of).collect()
 }
 
 impl Cpuidle {
@@ -378,7 +390,6 @@ impl Cpuidle {
             number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
         };
         Cpuidle {
-            episodes: 0,
             polls: number("state0/usage"),
             polled_ns: number("state0/time").saturating_mul(1_000),
             halts: number("state1/usage"),
@@ -387,23 +398,9 @@ impl Cpuidle {
 
     fn since(self, before: Cpuidle) -> Cpuidle {
         Cpuidle {
-            episodes: self.episodes.saturating_sub(before.episodes),
             polls: self.polls.saturating_sub(before.polls),
             polled_ns: self.polled_ns.saturating_sub(before.polled_ns),
             halts: self.halts.saturating_sub(before.halts),
-        }
-    }
-
-    /// This share of it.
-    fn part(self, share: f64) -> Cpuidle {
-        // No more than there was.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let part = |number: u64| (number as f64 * share.clamp(0.0, 1.0)).round() as u64;
-        Cpuidle {
-            episodes: part(self.episodes),
-            polls: part(self.polls),
-            polled_ns: part(self.polled_ns),
-            halts: part(self.halts),
         }
     }
 
@@ -421,34 +418,45 @@ impl Cpuidle {
     }
 }
 
+/// What was counted of a CPU from one time to another \[ns\].
+#[derive(Clone, Copy, Debug)]
+struct Between {
+    cpu: Cpuidle,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Between {
+    fn ns(&self) -> f64 {
+        self.to_ns.saturating_sub(self.from_ns).max(1) as f64
+    }
+}
+
 /// What was counted of each CPU since.
-fn since(now: &Cpus, before: &Cpus) -> Cpus {
-    let of = |(cpu, now): (&u32, &Cpuidle)| Some((*cpu, now.since(*before.get(cpu)?)));
+fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
+    let of = |(cpu, now): (&u32, &Read)| {
+        let before = before.get(cpu)?;
+        let counted = now.cpu.since(before.cpu);
+        Some((*cpu, Between { cpu: counted, from_ns: before.at_ns, to_ns: now.at_ns }))
+    };
     now.iter().filter_map(of).collect()
 }
 
 impl Guest {
     fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
-        let before = self.counters.read(machine);
-        let last = self.last.replace((before.clone(), Instant::now()));
-        let Some((counted, at)) = last else { return Ok(vec![]) };
-        let elapsed = at.elapsed();
-        let cost_ns = |cpu: &Cpuidle| cpu.counts(0).cost_ns(self.halt_cost) as f64;
-        let cost_ns: f64 = since(&before, &counted).values().map(cost_ns).sum();
-        if cost_ns <= LEAST_CPU * elapsed.as_nanos() as f64 {
+        let now = self.counters.read(machine);
+        let Some(last) = self.last.replace(now.clone()) else { return Ok(vec![]) };
+        let share = |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns();
+        if since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
         let found = Found { late: self.late, ..Found::default() };
         let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
         self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
-        let Burst { found, begun: Some((before, begun)), ended: Some((after, ended)), .. } = burst else {
-            return Ok(vec![]);
-        };
-        let took = ended.duration_since(begun);
-        let counted = since(&after, &before);
-        self.last = Some((after, ended));
-        let share = took.as_secs_f64() / (elapsed + took).as_secs_f64();
-        Ok(found.observed(&counted, took, share))
+        let Burst { found, begun: Some(begun), ended: Some(ended), .. } = burst else { return Ok(vec![]) };
+        let observed = found.observed(&since(&ended, &begun), &since(&ended, &last));
+        self.last = Some(ended);
+        Ok(observed)
     }
 }
 
@@ -457,23 +465,17 @@ struct Burst<'a> {
     machine: &'a dyn Machine,
     counters: Counted,
     found: Found,
-    begun: Option<(Cpus, Instant)>,
-    ended: Option<(Cpus, Instant)>,
-}
-
-impl Burst<'_> {
-    fn read(&self) -> (Cpus, Instant) {
-        (self.counters.read(self.machine), Instant::now())
-    }
+    begun: Option<Cpus>,
+    ended: Option<Cpus>,
 }
 
 impl Observer for Burst<'_> {
     fn begins(&mut self) {
-        self.begun = Some(self.read());
+        self.begun = Some(self.counters.read(self.machine));
     }
 
     fn ends(&mut self) {
-        self.ended = Some(self.read());
+        self.ended = Some(self.counters.read(self.machine));
     }
 
     fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
@@ -485,38 +487,37 @@ impl Observer for Burst<'_> {
     }
 }
 
-/// The episodes of a burst, by CPU, from the first start to the last end.
+/// The episodes of a burst, by CPU, each with when it ended \[ns\].
 #[derive(Default)]
 struct Found {
-    cpus: BTreeMap<u32, Vec<Episode>>,
-    /// When the last episode of each CPU ended \[ns\].
-    ended_ns: BTreeMap<u32, u64>,
-    span: Span,
+    cpus: BTreeMap<u32, Vec<(u64, Episode)>>,
     late: Nanos,
 }
 
 impl Found {
     fn add(&mut self, cpu: u32, episode: &PairedEpisode) {
-        let ended = self.ended_ns.insert(cpu, episode.start_ns.saturating_add(episode.idle_ns));
-        let busy_ns = ended.map_or(0, |ended| episode.start_ns.saturating_sub(ended));
+        let all = self.cpus.entry(cpu).or_default();
+        let busy_ns = all.last().map_or(0, |(ended_ns, _)| episode.start_ns.saturating_sub(*ended_ns));
         let late_ns = if episode.halted == Some(true) { self.late.get() } else { 0 };
         let idle_ns = episode.idle_ns.saturating_sub(late_ns);
-        self.cpus.entry(cpu).or_default().push(Episode { busy_ns, ..Episode::of(idle_ns) });
-        self.span.add(episode.start_ns, episode.idle_ns);
+        let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
+        all.push((ended_ns, Episode { busy_ns, ..Episode::of(idle_ns) }));
     }
 
-    /// The counters were read when the recorder began and before it ended, `counting` apart: of them the part that is the
-    /// episodes', by their number if that was counted, else by their time.
-    fn observed(self, counted: &Cpus, counting: Duration, share: f64) -> Vec<Observed> {
-        let part = self.span.ns() as f64 / counting.as_nanos().max(1) as f64;
-        let of = |(cpu, episodes): (u32, Vec<Episode>)| {
-            let counted = counted.get(&cpu)?;
-            let number = episodes.len() as u64;
-            let part = if counted.episodes == 0 { part } else { number as f64 / counted.episodes as f64 };
-            let counts = counted.part(part).counts(number);
-            Some(Observed { share, ..Observed::new(cpu.into(), counts, episodes) })
+    /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and after, while the counters of other
+    /// CPUs are read, this program keeps one CPU busy. A burst stands for a period.
+    fn observed(mut self, burst: &BTreeMap<u32, Between>, period: &BTreeMap<u32, Between>) -> Vec<Observed> {
+        let of = |(cpu, counted): (&u32, &Between)| {
+            let share = counted.ns() / period.get(cpu)?.ns();
+            let ended_then = |ended_ns: u64| ended_ns > counted.from_ns && ended_ns <= counted.to_ns;
+            let episodes = self.cpus.remove(cpu)?.into_iter();
+            let episodes: Vec<Episode> =
+                episodes.filter(|(ended_ns, _)| ended_then(*ended_ns)).map(|(_, episode)| episode).collect();
+            let counts = counted.cpu.counts(episodes.len() as u64);
+            (!episodes.is_empty())
+                .then(|| Observed { share, ..Observed::new((*cpu).into(), counts, episodes) })
         };
-        self.cpus.into_iter().filter_map(of).collect()
+        burst.iter().filter_map(of).collect()
     }
 }
 
@@ -535,49 +536,52 @@ mod tests {
         machine.set(&format!("{CPUS}/cpuidle/current_driver"), "haltpoll\n");
         (0..2).for_each(|cpu| (0..2).for_each(|state| write(cpu, state, 10, 100)));
         let before = cpus(&machine);
-        assert_eq!(
-            before,
-            (0..2)
-                .map(|cpu| (cpu, Cpuidle { episodes: 0, polls: 10, polled_ns: 100_000, halts: 10 }))
-                .collect()
-        );
+        assert_eq!(before.keys().collect::<Vec<_>>(), [&0, &1]);
+        let each = Cpuidle { polls: 10, polled_ns: 100_000, halts: 10 };
+        assert!(before.values().all(|read| read.cpu == each), "{before:?}");
         write(1, 0, 15, 190);
         write(1, 1, 13, 5_000);
         let since = since(&cpus(&machine), &before);
-        assert_eq!(since[&0], Cpuidle::default());
-        let counts = since[&1].counts(6);
+        assert_eq!(since[&0].cpu, Cpuidle::default());
+        let counts = since[&1].cpu.counts(6);
         assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
-        let found = |span_ns: u64| {
-            let mut found = Found { cpus: [(1, vec![Episode::of(9); 6])].into(), ..Found::default() };
-            found.span.add(1_000, span_ns);
-            found
-        };
-        let observed = found(20_000).observed(&since, Duration::from_micros(20), 0.1);
-        assert_eq!((observed.len(), observed[0].idler, observed[0].counted), (1, 1, counts));
-        // Counted over three times as long as recorded.
-        let part = &found(20_000).observed(&since, Duration::from_micros(60), 0.1)[0].counted;
-        assert_eq!((part.polls, part.halts, part.polled_ns), (2, 1, 30_000));
     }
 
     #[test]
     fn counters_of_dwell_idle_are_those_of_each_cpu() {
         let head =
             "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n";
-        let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"));
-        assert_eq!(all.len(), 2);
-        assert_eq!(all[&0], Cpuidle { episodes: 30, polls: 12, polled_ns: 4_050, halts: 20 });
-        // Half as many were recorded, in however short a time.
-        let found = Found { cpus: [(0, vec![Episode::of(9); 15])].into(), ..Found::default() };
-        let observed = found.observed(&all, Duration::from_micros(60), 0.1);
-        let counted = &observed[0].counted;
-        assert_eq!((counted.episodes, counted.polls, counted.halts, counted.polled_ns), (15, 6, 10, 2_025));
-        assert!(dwell_idle("").is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n").is_empty());
+        let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"), 7);
+        assert_eq!((all.len(), all[&1].at_ns), (2, 7));
+        assert_eq!(all[&0].cpu, Cpuidle { polls: 12, polled_ns: 4_050, halts: 20 });
+        assert!(dwell_idle("", 7).is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n", 7).is_empty());
     }
 
     #[test]
-    fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
-        let mut found = Found { late: Nanos(3_000), ..Found::default() };
-        let episode = |start_ns, idle_ns, halted| PairedEpisode {
+    fn episodes_are_those_that_ended_while_their_cpu_was_counted() {
+        let mut found = Found::default();
+        // On each of two CPUs one that ends every 10 us.
+        for at in (1..=100).map(|number| 10_000 * number) {
+            (0..2).for_each(|cpu| found.add(cpu, &episode(at - 4_000, 4_000, true)));
+        }
+        let counted = |from_us: u64, to_us: u64| {
+            let cpu = Cpuidle { polls: 0, polled_ns: 0, halts: 30 };
+            Between { cpu, from_ns: 1_000 * from_us, to_ns: 1_000 * to_us }
+        };
+        // The first CPU is read 50 us before the second. A third one has no episodes, and a fourth was not counted before.
+        let burst =
+            [(0, counted(200, 500)), (1, counted(250, 550)), (2, counted(250, 550)), (3, counted(250, 550))];
+        let period = [(0, counted(0, 500)), (1, counted(0, 550)), (2, counted(0, 550))];
+        let observed = found.observed(&burst.into(), &period.into());
+        assert_eq!(observed.iter().map(|cpu| cpu.idler).collect::<Vec<_>>(), [0, 1]);
+        for (cpu, share) in observed.iter().zip([300.0 / 500.0, 300.0 / 550.0]) {
+            assert_eq!((cpu.counted.episodes, cpu.counted.halts, cpu.episodes.len()), (30, 30, 30));
+            assert_eq!((cpu.share, cpu.episodes[0].busy_ns), (share, 6_000));
+        }
+    }
+
+    fn episode(start_ns: u64, idle_ns: u64, halted: bool) -> PairedEpisode {
+        PairedEpisode {
             idler: 0,
             start_ns,
             idle_ns,
@@ -586,13 +590,19 @@ mod tests {
             wake: None,
             wake_latency_ns: None,
             alone_ns: None,
-        };
+        }
+    }
+
+    #[test]
+    fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
+        let mut found = Found { late: Nanos(3_000), ..Found::default() };
         found.add(0, &episode(1_000, 9_000, false));
         found.add(1, &episode(5_000, 2_000, true));
         found.add(0, &episode(14_000, 50_000, true));
         let first = Episode::of(9_000);
-        assert_eq!(found.cpus[&0], [first, Episode { busy_ns: 4_000, ..Episode::of(47_000) }]);
-        assert_eq!(found.cpus[&1], [Episode::of(0)]);
+        let second = Episode { busy_ns: 4_000, ..Episode::of(47_000) };
+        assert_eq!(found.cpus[&0], [(10_000, first), (64_000, second)]);
+        assert_eq!(found.cpus[&1], [(7_000, Episode::of(0))]);
     }
 
     #[test]
