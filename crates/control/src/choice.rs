@@ -121,7 +121,9 @@ impl Choice {
         let candidates = costs.iter().enumerate().take(self.candidates.len());
         let mut cheaper: Vec<(usize, [f64; 2])> = candidates
             .filter_map(|(place, cost)| Some((place, (*cost)?)))
-            .filter(|(_, cost)| total(*cost) < total(present) * (1.0 - WORTH))
+            .filter(|(place, cost)| {
+                total(*cost) < total(present) * (1.0 - WORTH) && idlers.can_follow(&self.candidates[*place])
+            })
             .collect();
         cheaper.sort_by(|a, b| total(a.1).total_cmp(&total(b.1)));
         let places: Vec<usize> = cheaper.iter().map(|(place, _)| *place).collect();

@@ -5,6 +5,7 @@ use crate::candidates::permitted;
 use crate::change::{Cause, Change, writes};
 use crate::checks::Checks;
 use crate::choice::{Choice, FEWEST};
+use crate::haltpoll;
 use crate::idlers::Idlers;
 use crate::observed::Observed;
 use crate::pace::{MOST_WRITES, Pace, Writes};
@@ -238,7 +239,7 @@ impl Controller {
         };
         let begins_with_chosen = chosen.is_some() && turns.begin_with_the_setting();
         let in_force = if begins_with_chosen { &setting } else { &present };
-        if !self.may_switch(now_ns, in_force, &turns) {
+        if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
             return self.checks.are_necessary().then_some(false);
         }
         self.checks.begin(turns);
@@ -431,7 +432,7 @@ mod tests {
             Cause::Gain { episodes: 0, present_ns: 0.0, chosen_ns: 0.0, originals_ns: 0.0, optimum_ns: 0.0 };
         controller.changed(&Change { at_ns: 0, from: originals, to: never, cause });
         // The window is that of the originals, and no poll fails.
-        let mut kernel = crate::pricing::widened(never, 200_000).unwrap();
+        let mut kernel = crate::haltpoll::widened(never, 200_000).unwrap();
         for number in 1..20u64 {
             let seen = period(&mut kernel, 300, 74_000);
             assert_eq!((seen.counted.polls, seen.counted.halts), (300, 0));
@@ -442,7 +443,7 @@ mod tests {
             }
         }
         // Nobody has left one as wide as that.
-        let mut kernel = crate::pricing::widened(never, 1_000_000).unwrap();
+        let mut kernel = crate::haltpoll::widened(never, 1_000_000).unwrap();
         let mut ended = false;
         for number in 20..25u64 {
             let seen = period(&mut kernel, 300, 400_000);

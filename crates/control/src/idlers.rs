@@ -1,10 +1,11 @@
 //! What is remembered of the idlers, and how a period of theirs compares with what was predicted of it.
 
 use crate::checks::BUSY_PER_S;
+use crate::haltpoll;
 use crate::observed::Observed;
 use crate::order::Order;
 use crate::period::Period;
-use crate::pricing::{HALTPOLL_MAX, fresh, play_all, widened};
+use crate::pricing::{fresh, play_all};
 use crate::sample::{Episode, Sample};
 use crate::status::{Costs, Seen};
 use crate::tenant::{Own, Tenant};
@@ -30,10 +31,12 @@ pub(crate) struct Idler {
     order: Order,
     originals: Player,
     present: Player,
+    /// The longest window of haltpoll that it can have \[ns\].
+    longest_window_ns: i64,
 }
 
 impl Idler {
-    fn new(originals: Setting, present: Setting) -> Option<Idler> {
+    fn new(originals: Setting, present: Setting, longest_window_ns: i64) -> Option<Idler> {
         Some(Idler {
             tenant: Tenant::default(),
             own: Own::new(),
@@ -41,6 +44,7 @@ impl Idler {
             order: Order::default(),
             originals: fresh(originals).ok()?,
             present: fresh(present).ok()?,
+            longest_window_ns,
         })
     }
 }
@@ -51,19 +55,24 @@ pub(crate) struct Idlers {
     seen: Vec<Seen>,
     /// Orders the episodes that are drawn.
     random: SplitMix64,
-    /// The greatest maximum of haltpoll's window that has been in force \[ns\].
-    widest_ns: i64,
+    /// The longest window of haltpoll that a setting in force has ever given \[ns\].
+    longest_window_ns: i64,
 }
 
 impl Idlers {
     pub(crate) fn new(originals: &Setting) -> Idlers {
-        let widest_ns = originals.get(HALTPOLL_MAX).unwrap_or(0);
-        Idlers { known: BTreeMap::new(), seen: vec![], random: SplitMix64::new(1), widest_ns }
+        let longest_window_ns = haltpoll::longest(originals);
+        Idlers { known: BTreeMap::new(), seen: vec![], random: SplitMix64::new(1), longest_window_ns }
     }
 
     /// Each with its number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Idler)> {
         self.known.iter().map(|(number, idler)| (*number, idler))
+    }
+
+    /// Whether no idler can have a window that a setting would leave too long for ever.
+    pub(crate) fn can_follow(&self, setting: &Setting) -> bool {
+        self.known.values().all(|idler| !haltpoll::stays(idler.longest_window_ns, setting))
     }
 
     /// What the last period showed of each.
@@ -88,8 +97,12 @@ impl Idlers {
 
     /// Another setting is in force.
     pub(crate) fn changed(&mut self, present: &Setting) {
-        self.widest_ns = self.widest_ns.max(present.get(HALTPOLL_MAX).unwrap_or(0));
-        self.known.values_mut().for_each(|idler| idler.present.set(present));
+        let longest_ns = haltpoll::longest(present);
+        self.longest_window_ns = self.longest_window_ns.max(longest_ns);
+        for idler in self.known.values_mut() {
+            idler.present.set(present);
+            idler.longest_window_ns = idler.longest_window_ns.max(longest_ns);
+        }
     }
 
     /// Nothing is known of the windows.
@@ -146,6 +159,7 @@ impl Idlers {
             }
             let under_originals = play_all(&mut known.originals, &episodes, late);
             let under_present = play_all(&mut known.present, &episodes, late);
+            known.longest_window_ns = haltpoll::longest_left(known.longest_window_ns, &present, &episodes);
             let optimum: u64 = episodes.iter().map(|episode| episode.least_cost_ns(halt_cost.get())).sum();
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
@@ -179,7 +193,7 @@ impl Idlers {
         for way in 1..=WIDENED {
             let start = match way {
                 _ if agrees(&period, way - 1) => None,
-                WIDENED => widened(present, self.widest_ns),
+                WIDENED => haltpoll::widened(present, self.longest_window_ns),
                 _ => fresh(present).ok(),
             };
             let Some(start) = start else {
@@ -209,7 +223,7 @@ impl Idlers {
     fn known(&mut self, idler: u64, originals: Setting, present: Setting) -> Option<&mut Idler> {
         Some(match self.known.entry(idler) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Idler::new(originals, present)?),
+            Entry::Vacant(place) => place.insert(Idler::new(originals, present, self.longest_window_ns)?),
         })
     }
 }

@@ -41,6 +41,7 @@ mod checks;
 mod choice;
 mod controller;
 mod draw;
+mod haltpoll;
 mod idlers;
 mod look;
 #[cfg(test)]

@@ -12,9 +12,6 @@ use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
 const WARM_UP: usize = 64;
 
-/// The parameter that bounds the growth of haltpoll's window.
-pub(crate) const HALTPOLL_MAX: &str = "guest_halt_poll_ns";
-
 /// Settings that are played with the latency.
 const FINALISTS: usize = 24;
 
@@ -98,22 +95,6 @@ impl Prices {
 /// The rule of a setting at its beginning.
 pub(crate) fn fresh(setting: Setting) -> Result<Player, RuleError> {
     Rule::Layer(setting).start_late(1)
-}
-
-/// The same in a CPU whose window has grown to `window_ns`: under haltpoll it stays so wide, whatever the parameters become, until a poll
-/// fails. `None` for other rules.
-pub(crate) fn widened(setting: Setting, window_ns: i64) -> Option<Player> {
-    if setting.layer() != Layer::Guest {
-        return None;
-    }
-    let mut wide = setting;
-    wide.set(HALTPOLL_MAX, window_ns).ok()?;
-    wide.set("guest_halt_poll_grow_start", window_ns).ok()?;
-    let mut player = fresh(wide).ok()?;
-    // The first growth is to grow_start.
-    play(&mut player, Episode::of(u64::try_from(window_ns).ok()?), Nanos::ZERO);
-    player.set(&setting);
-    Some(player)
 }
 
 /// What one setting does, where a halt adds `late` to what its rule sees.
