@@ -1,6 +1,7 @@
 //! The idle driver `kernel/dwell_idle`: it learns, follows its limits, and leaves no trace of itself.
 
 use crate::VIRTUAL_TIME;
+use crate::control::has_gained;
 use crate::machine::{Job, Kernel, Ran, Signature};
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_stats::Bootstrap;
@@ -188,12 +189,13 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         phase controlled.short 30 3
         values controlled
         phase controlled.long 500 3
+        keep status.json dwell control status
         keep stop.json dwell control stop
         wait $control
         values ended
     " + LEASES;
     let ran = under_the_driver(test, "halt_cost_ns=100000 wake_latency_ns=20000 policy=never", &script)?;
-    ran.succeeded("stop.json");
+    ["status.json", "stop.json"].iter().for_each(|command| ran.succeeded(command));
     let lines = ran.text("control.txt");
     lines.lines().for_each(|line| say!("{test}: {line}"));
     say!(
@@ -212,7 +214,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     }
     assert_eq!(ran.text("ended"), ran.text("originals"));
     assert!(lines.contains("driver: the originals are in force again"), "{lines}");
-    assert!(lines.contains("an episode instead of"), "nothing was changed: {lines}");
+    has_gained(&ran.json("status.json"), &lines);
     assert!(cost("controlled.short").0 < 0.8 * cost("original.short").0, "{lines}");
     assert!(cost("controlled.long").1 < 1.05 * cost("original.long").1, "{lines}");
     leases_end_as_they_should(test, &ran);
@@ -229,10 +231,7 @@ const CONTROL: &str = "
     echo 'verify = \"0\"' >>/run/keep.toml
     control() {
         dwell control --config /run/$2.toml --mode active --layer driver --halt-cost 100us >/out/$1.txt 2>&1 & control=$!
-        for try in $(seq 400); do
-            grep -q 'driver: controls;' /out/$1.txt && break
-            sleep 0.05
-        done
+        until_succeeds grep -q 'driver: controls;' /out/$1.txt
     }
 ";
 
@@ -241,13 +240,8 @@ const CONTROL: &str = "
 /// after which the next one restores the originals; by the write of another program and, resumed, by SIGTERM.
 const LEASES: &str = "
     load() { inside nap 0 30 1000000 constant >/dev/null & load=$!; }
-    # Waits until a setting that polls is in force, for 20 s at most.
-    changed() {
-        for try in $(seq 400); do
-            grep -q never $parameters/policy || break
-            sleep 0.05
-        done
-    }
+    # Waits until a setting that polls is in force.
+    changed() { until_succeeds grep -qv never $parameters/policy; }
     # Ends the controller by a signal.
     end() { kill -$1 $control; wait $control; }
 

@@ -108,7 +108,7 @@ fn in_turns(measured: &Measured) -> String {
         }
         _ => String::new(),
     };
-    format!("{} instead of {} an episode, {limits}{rates}", duration(*setting_ns), duration(*reference_ns))
+    format!("{} an episode instead of {}, {limits}{rates}", duration(*setting_ns), duration(*reference_ns))
 }
 
 /// One line of a change: what, and why; `vm` is how an idler is called.
