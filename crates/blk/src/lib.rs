@@ -8,8 +8,9 @@
 //! # The parts
 //! * [`request`]: a chain of descriptors is a request, or is malformed. [`disk`]: what is behind the device, and whether it can do what
 //!   is asked.
-//! * [`worker`]: the I/O thread. Its loop has one source for each virtqueue, one for the completions of io_uring, and a doorbell for
-//!   control requests.
+//! * `device`: the sources of the loop, one for each virtqueue and one for the completions of io_uring. `requests`: those in flight;
+//!   `slot`: the operations of one of them.
+//! * [`worker`]: the I/O thread, which runs the loop, and a doorbell for control requests.
 //! * [`session`]: a connection. Its thread reads and checks vhost-user requests, and asks the I/O thread; a frontend that sends half a
 //!   message does not keep I/O waiting.
 //! * [`driver`]: the other side, for tests and measurements.
@@ -28,14 +29,17 @@
 //! * One frontend at a time; one I/O thread.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod device;
 pub mod disk;
 pub mod driver;
 pub mod request;
-pub mod session;
-pub mod statistics;
-mod virtqueue;
 // Operations of io_uring refer to memory: each block argues why it is there until they complete.
 #[allow(unsafe_code)]
+mod requests;
+pub mod session;
+mod slot;
+pub mod statistics;
+mod virtqueue;
 pub mod worker;
 
 pub use disk::Disk;
