@@ -19,6 +19,7 @@
 //! ```
 
 pub mod bpf;
+mod clock;
 pub mod decode;
 pub mod detached;
 pub mod doctor;
@@ -43,8 +44,9 @@ mod fake;
 #[cfg(test)]
 mod overflow;
 
+pub use clock::now_ns;
 pub use dwell_trace::guest::GuestSource;
-pub use record::{Observer, Recorder, Status, Summary, Until, now_ns, record_anything};
+pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
 pub use target::{RecordError, Target};
 pub use timer::{TimerRecorder, TimerSummary};
 

@@ -1,10 +1,10 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
 use crate::bpf::{BpfError, BpfSource, Wanted};
+use crate::clock::now_ns;
 use crate::decode::Decoder;
 use crate::format::At;
 use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
-use crate::record::now_ns;
 use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_trace::event::{Event, EventKind, TracepointKind};

@@ -1,5 +1,6 @@
 //! Recording: a target, its tracepoints, its episodes, its file.
 
+use crate::clock::{now_ns, realtime_offset_ns};
 use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
@@ -19,7 +20,6 @@ use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{PairedEpisode, Pairing};
 use dwell_trace::timer::{HOST, TSC_KHZ};
 use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -94,20 +94,6 @@ pub struct Recorder {
     meter: Meter,
     threads: Watched,
     counters: Option<KvmCounters>,
-}
-
-/// By how much CLOCK_REALTIME is ahead of CLOCK_MONOTONIC \[ns\]: the tightest of a few readings between two others.
-fn realtime_offset_ns() -> i64 {
-    let ns = |clock| {
-        let time = clock_gettime(clock);
-        time.tv_sec * 1_000_000_000 + time.tv_nsec
-    };
-    let reading = || {
-        let (before, day, after) = (ns(ClockId::Monotonic), ns(ClockId::Realtime), ns(ClockId::Monotonic));
-        (after - before, day - before - (after - before) / 2)
-    };
-    let tightest = (0..16).map(|_| reading()).min_by_key(|(width, _)| *width);
-    tightest.map_or(0, |(_, offset)| offset)
 }
 
 /// What a recording of timers says of its host.
@@ -634,13 +620,6 @@ impl Drop for Priority {
     fn drop(&mut self) {
         let _ = rustix::process::setpriority_process(None, self.0);
     }
-}
-
-/// The time by the clock of all events, CLOCK_MONOTONIC \[ns\].
-pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// Records the best that there is here into memory: the vCPUs of this host if any halted, else the CPUs of this machine.

@@ -2,10 +2,10 @@
 
 use super::binary::StatsFile;
 use super::{Counters, Snapshot};
+use crate::clock::now_ns;
 use crate::detached::Detached;
 use dwell_machine::{Absent, Machine, Sysroot, Writable, holds_vm, process};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -184,9 +184,7 @@ impl StatsReader {
 
     /// The counters now, and where those of each VM come from. VMs that have ended are left out.
     pub fn snapshot(&mut self) -> (Snapshot, BTreeMap<VmId, Source>) {
-        let now = clock_gettime(ClockId::Monotonic);
-        let at_ns =
-            u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
+        let at_ns = now_ns();
         let mut found = vec![];
         // A copy of a statistics file would keep a VM in the kernel after its process has ended.
         let root = &self.root;

@@ -3,6 +3,7 @@
 //! The controller publishes a [`Snapshot`] and waits for nobody. A thread of its own encodes the last one for whoever asks
 //! ([`serve`](super::serve)).
 
+use super::cpu_time;
 use super::observe::Source;
 use dwell_control::{Cause, Seen, Tenant, Veto};
 use dwell_knobs::knob::IothreadTarget;
@@ -16,7 +17,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit as MetricUnit};
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -463,7 +463,7 @@ impl Published {
             one("process_max_fds", "Most open file descriptors", None, most as f64)?;
         }
         let cpu = out.encode_descriptor("process_cpu", "CPU time, user and system", seconds, Counter)?;
-        ConstCounter::new(cpu_time().as_secs_f64()).encode(cpu)
+        ConstCounter::new(cpu_time::of_process().as_secs_f64()).encode(cpu)
     }
 }
 
@@ -473,21 +473,6 @@ fn memory() -> Option<[f64; 2]> {
     let mut pages = statm.split_ascii_whitespace().map(str::parse::<f64>);
     let mut bytes = || Some(pages.next()?.ok()? * page_size() as f64);
     Some([bytes()?, bytes()?])
-}
-
-/// The CPU time of this process.
-pub(super) fn cpu_time() -> Duration {
-    time(ClockId::ProcessCPUTime)
-}
-
-/// The CPU time of this thread.
-pub(super) fn thread_time() -> Duration {
-    time(ClockId::ThreadCPUTime)
-}
-
-fn time(clock: ClockId) -> Duration {
-    let time = clock_gettime(clock);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

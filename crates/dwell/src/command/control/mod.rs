@@ -6,6 +6,7 @@
 
 mod bursts;
 mod config;
+mod cpu_time;
 pub(crate) mod decisions;
 mod iothread;
 mod live;

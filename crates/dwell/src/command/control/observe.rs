@@ -1,8 +1,8 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::bursts::Bursts;
+use super::cpu_time;
 use super::iothread::{IothreadSource, Look, Trouble};
-use super::metrics::cpu_time;
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
@@ -213,14 +213,14 @@ impl Host {
     /// Takes in what was counted since the last look.
     fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if self.search_at.is_none_or(|at| at <= Instant::now()) {
-            let before = cpu_time();
+            let before = cpu_time::of_process();
             self.tenants.forget();
             self.reader = match StatsReader::new(None) {
                 Ok(reader) => Some(reader),
                 Err(SourceError::NoVm | SourceError::LockedDown) => None,
                 Err(error) => return Err(error.into()),
             };
-            let took = cpu_time().saturating_sub(before);
+            let took = cpu_time::of_process().saturating_sub(before);
             self.searched += took.min(SEARCH_AT_LEAST / SEARCH_SHARE);
             self.search_at = Some(Instant::now() + search_after(took));
         }

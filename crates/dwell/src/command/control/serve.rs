@@ -5,7 +5,8 @@
 //! 100 times a second and accepts one client each time, so that no number of clients takes CPU time from control, with
 //! which it shares the quota of the service.
 
-use super::metrics::{Published, thread_time};
+use super::cpu_time;
+use super::metrics::Published;
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
@@ -231,7 +232,8 @@ impl Clients {
                     self.clients.push_back(client);
                 }
             }
-            self.cpu_ns.store(u64::try_from(thread_time().as_nanos()).unwrap_or(0), Ordering::Relaxed);
+            self.cpu_ns
+                .store(u64::try_from(cpu_time::of_thread().as_nanos()).unwrap_or(0), Ordering::Relaxed);
             std::thread::sleep(PAUSE);
         }
     }

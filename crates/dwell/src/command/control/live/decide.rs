@@ -4,8 +4,9 @@ use super::layered::Layered;
 use super::machine::setting;
 use super::{Control, nanos, say};
 use crate::command::control::config::Mode;
+use crate::command::control::cpu_time;
 use crate::command::control::iothread::{self, Look, Trouble};
-use crate::command::control::metrics::{Reason, cpu_time};
+use crate::command::control::metrics::Reason;
 use crate::command::control::serve;
 use crate::command::control::words;
 use dwell_control::{Cause, Change, Observed};
@@ -86,7 +87,7 @@ impl Control<'_> {
     /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make decisions rare.
     pub(super) fn used(&self) -> Duration {
         let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
-        cpu_time().saturating_sub(serving + self.answering)
+        cpu_time::of_process().saturating_sub(serving + self.answering)
     }
 
     /// Whatever this process did since the last call is accounted for, no matter what for: all layers together are to use no more

@@ -11,8 +11,9 @@ mod machine;
 mod qemus;
 
 use super::config::{Config, Kept, Mode, OnExit};
+use super::cpu_time;
 use super::decisions::Log;
-use super::metrics::{Published, Tally, cpu_time};
+use super::metrics::{Published, Tally};
 use super::notify::Manager;
 use super::serve;
 use super::socket::{Ask, Server};
@@ -232,7 +233,7 @@ impl<'a> Control<'a> {
                 self.configure_again(task)?;
             }
             let mut stop = false;
-            let before = cpu_time();
+            let before = cpu_time::of_process();
             server.answer(|ask| match ask {
                 Ask::Status => self.status(),
                 Ask::Resume => self.resume(),
@@ -241,7 +242,7 @@ impl<'a> Control<'a> {
                     json!({ "stopped": true })
                 }
             });
-            self.answering += cpu_time().saturating_sub(before);
+            self.answering += cpu_time::of_process().saturating_sub(before);
             if stop {
                 return Ok(());
             }
