@@ -1,11 +1,14 @@
-//! dwell-blk and qemu-storage-daemon in one run, under the same driver: `cargo build --release -p dwell-blk --bins --examples && target/release/examples/peers --budget 600`
+//! dwell-blk and qemu-storage-daemon in one run, under the same driver: `cargo build --release -p dwell-blk
+//! --bins --examples && target/release/examples/peers --budget 600`
 //!
-//! Each *cell* is a disk (none, or a file through io_uring past the page cache), a depth, a driver that sleeps or polls for
-//! completions, and a think time before each request, always or in every second phase of 20 ms. In each cell every daemon is measured in short blocks, in an order that changes
-//! from round to round and cancels drift; one of them twice under two names (A/A), whose difference is the error of the
-//! method. On the null disk, a daemon on rust-vmm's vhost-user-backend runs as well, as that crate is and with the guard in it
-//! (`examples/with_vhost_user_backend.rs`). Blocks during which other programs used a share of a CPU are repeated. Requests are random reads of 4 KiB on one virtqueue
-//! with EVENT_IDX. The driver is on CPU 0, the I/O threads are on CPU 1. At the end: the rows that lose, and which of the goals are met.
+//! Each *cell* is a disk (none, or a file through io_uring past the page cache), a depth, a driver that
+//! sleeps or polls for completions, and a think time before each request, always or in every second phase of
+//! 20 ms. In each cell every daemon is measured in short blocks, in an order that changes from round to round
+//! and cancels drift; one of them twice under two names (A/A), whose difference is the error of the method.
+//! On the null disk, a daemon on rust-vmm's vhost-user-backend runs as well, as that crate is and with the
+//! guard in it (`examples/with_vhost_user_backend.rs`). Blocks during which other programs used a share of a
+//! CPU are repeated. Requests are random reads of 4 KiB on one virtqueue with EVENT_IDX. The driver is on CPU
+//! 0, the I/O threads are on CPU 1. At the end: the rows that lose, and which of the goals are met.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -225,7 +228,8 @@ fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> std::io::Result<Block> {
                     std::hint::spin_loop();
                 }
             }
-            // One reading of the clock for what is submitted together: a driver that reads it for each request is what limits fast devices.
+            // One reading of the clock for what is submitted together: a driver that reads it for each
+            // request is what limits fast devices.
             let now = Instant::now();
             while let Some(number) = free.pop() {
                 began[usize::from(number)] = now;

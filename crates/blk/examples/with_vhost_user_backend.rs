@@ -1,8 +1,10 @@
-//! The guard in rust-vmm's vhost-user-backend: a null disk whose thread looks at the ring for a while before it goes back to the crate's
-//! `epoll_wait`. `cargo run --release -p dwell-blk --example with_vhost_user_backend -- --socket /run/disk0.sock`
+//! The guard in rust-vmm's vhost-user-backend: a null disk whose thread looks at the ring for a while before
+//! it goes back to the crate's `epoll_wait`. `cargo run --release -p dwell-blk --example
+//! with_vhost_user_backend -- --socket /run/disk0.sock`
 //!
-//! The crate's thread calls `handle_event` when it was kicked, and sleeps when that returns: the wait begins at the end of one call and
-//! ends in the next, so a [`Parker`] keeps it. Reads return what is in the guest's buffers, and writes are forgotten.
+//! The crate's thread calls `handle_event` when it was kicked, and sleeps when that returns: the wait begins
+//! at the end of one call and ends in the next, so a [`Parker`] keeps it. Reads return what is in the guest's
+//! buffers, and writes are forgotten.
 
 use anyhow::Context;
 use clap::Parser;

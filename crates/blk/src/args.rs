@@ -51,15 +51,15 @@ pub(crate) struct Args {
     queue_size: u16,
     /// How long to poll before sleeping, as `dwell params --policies` lists it
     ///
-    /// Such as `never`, `always`, `fixed=50us`, `leader@40us,late=15us` (at this halt cost and wakeup latency), `aio@11.1` (QEMU's
-    /// rule). By default `leader` with trial bursts, at the halt cost that is measured at the start, in about 0.2 s, one for waits for the guest
-    /// and one for waits for the disk.
+    /// Such as `never`, `always`, `fixed=50us`, `leader@40us,late=15us` (at this halt cost and wakeup
+    /// latency), `aio@11.1` (QEMU's rule). By default `leader` with trial bursts, at the halt cost that is
+    /// measured at the start, in about 0.2 s, one for waits for the guest and one for waits for the disk.
     #[arg(long, conflicts_with = "latency_price")]
     policy: Option<Rule>,
     /// What a wakeup that comes earlier is worth, for the default policy [percent of the time gained, in CPU time]
     ///
-    /// 0: poll only where that takes less CPU time than sleeping. 100: a microsecond of latency is worth a microsecond of
-    /// CPU time.
+    /// 0: poll only where that takes less CPU time than sleeping. 100: a microsecond of latency is worth a
+    /// microsecond of CPU time.
     #[arg(long, value_name = "PERCENT", default_value_t = 100)]
     latency_price: u32,
     /// CPU that the I/O thread runs on; by default the scheduler's choice
@@ -120,8 +120,8 @@ impl Args {
         Shape { queues: self.queues.into(), queue_size: self.queue_size }
     }
 
-    /// The policy of the I/O thread, and that of its waits for the disk if that is another one; measures what a sleep costs where that is
-    /// needed.
+    /// The policy of the I/O thread, and that of its waits for the disk if that is another one; measures what
+    /// a sleep costs where that is needed.
     pub(crate) fn policies(&self) -> anyhow::Result<(Any, Option<Any>)> {
         match &self.policy {
             Some(Rule::Layer(setting)) if setting.layer() == Layer::Iothread => {

@@ -145,8 +145,8 @@ impl Source for Completions {
     }
 }
 
-/// One policy for waits for the driver and one for waits for the disk: their lengths have nothing to do with each other, and an interrupt
-/// wakes the thread at another cost than the driver does.
+/// One policy for waits for the driver and one for waits for the disk: their lengths have nothing to do with
+/// each other, and an interrupt wakes the thread at another cost than the driver does.
 pub(crate) struct ByWait<P> {
     driver: P,
     disk: Option<P>,

@@ -1,7 +1,9 @@
-//! The other side of a vhost-user block device: a driver in user space, for tests and measurements of this or any such device.
+//! The other side of a vhost-user block device: a driver in user space, for tests and measurements of this or
+//! any such device.
 //!
 //! Memory is a memfd: for each queue a page-aligned area of rings, headers and statuses, then the data. A request is a
-//! chain of header, data and status; request *n* of a queue has the descriptors 3*n* to 3*n* + 2 and a data buffer of its own.
+//! chain of header, data and status; request *n* of a queue has the descriptors 3*n* to 3*n* + 2 and a data
+//! buffer of its own.
 
 use std::fs::File;
 use std::io;
@@ -320,7 +322,8 @@ impl DriverQueue {
         self.part(memory, DESCRIPTORS + usize::from(at) * 16, 16).copy_from(&descriptor.bytes());
     }
 
-    /// Makes request number `request` of this kind available: `bytes` of its data, read by the device or written (`to_device`).
+    /// Makes request number `request` of this kind available: `bytes` of its data, read by the device or
+    /// written (`to_device`).
     ///
     /// # Panics
     /// There is no request of this number, or it has not so many bytes.

@@ -1,8 +1,9 @@
 //! A request, from the descriptors of its chain. Everything here comes from the guest.
 //!
-//! The driver may cut a request into descriptors as it likes: the header is the first 16 readable bytes, the status the last
-//! writable byte, wherever these are. A chain is refused where it has no header or no status, where something writable comes before
-//! something readable, where it is longer than its queue, and where it ends with a link that leads nowhere.
+//! The driver may cut a request into descriptors as it likes: the header is the first 16 readable bytes, the
+//! status the last writable byte, wherever these are. A chain is refused where it has no header or no status,
+//! where something writable comes before something readable, where it is longer than its queue, and where it
+//! ends with a link that leads nowhere.
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT,

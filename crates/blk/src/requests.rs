@@ -74,8 +74,8 @@ impl Requests {
         self.free.len()
     }
 
-    /// Begins the request of a chain of `queue`, which has `size` descriptors. If it is over at once: the bytes that were written to the
-    /// guest's memory; if it is in flight: `None`.
+    /// Begins the request of a chain of `queue`, which has `size` descriptors. If it is over at once: the
+    /// bytes that were written to the guest's memory; if it is in flight: `None`.
     pub(crate) fn begin(
         &mut self,
         memory: &Memory,
@@ -113,10 +113,11 @@ impl Requests {
     fn push(&mut self, place: usize) {
         let entry = self.slots[place].operation().user_data(place as u64);
         loop {
-            // SAFETY: the entry refers to the file, which is registered; to the slot's `pieces`, which are not changed before the
-            // completion of this entry (`completed`), in slots that are never moved (`slots` does not grow); to the guest's memory
-            // behind them, whose mapping is kept while anything is in flight (`Device`); or to `ZERO`, which is static and read.
-            // The pieces are within that mapping (`pieces`).
+            // SAFETY: the entry refers to the file, which is registered; to the slot's `pieces`, which are
+            // not changed before the completion of this entry (`completed`), in slots that are never moved
+            // (`slots` does not grow); to the guest's memory behind them, whose mapping is kept while
+            // anything is in flight (`Device`); or to `ZERO`, which is static and read. The pieces are within
+            // that mapping (`pieces`).
             let pushed = unsafe { self.uring.submission().push(&entry) };
             self.unsubmitted = true;
             match pushed {

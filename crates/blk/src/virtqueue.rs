@@ -38,8 +38,9 @@ impl Notifiers {
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
-/// Chains that are put into the used ring before its index is written. A driver that polls the index takes the cache line with it after
-/// each write, so that one for each chain costs more than the chain; one for all of them would let the driver wait meanwhile.
+/// Chains that are put into the used ring before its index is written. A driver that polls the index takes
+/// the cache line with it after each write, so that one for each chain costs more than the chain; one for all
+/// of them would let the driver wait meanwhile.
 const PUBLISHED_TOGETHER: u16 = 4;
 
 /// The guest's memory from an address on, as far as it is in one region; at most so many bytes.
@@ -53,8 +54,9 @@ fn word(ring: &VolatileSlice<'_>, offset: usize, order: Ordering) -> Result<u16,
     ring.load(offset, order).map(u16::from_le).map_err(|error| Error::GuestMemory(error.into()))
 }
 
-/// The descriptors of a chain. It ends before a descriptor that breaks the rules: one that is not in the table, a second indirect table,
-/// one more than the table has, or one with which the chain is longer than 4 GiB.
+/// The descriptors of a chain. It ends before a descriptor that breaks the rules: one that is not in the
+/// table, a second indirect table, one more than the table has, or one with which the chain is longer than 4
+/// GiB.
 pub(crate) struct Chain<'m> {
     memory: &'m Memory,
     /// The table, as far as it is in one region.
@@ -248,9 +250,10 @@ impl Virtqueue {
             }
     }
 
-    /// Takes at most so many chains of those that are available now. `begin` gets each with the index of its head. It returns how many
-    /// bytes it wrote, and the chain is returned at once; or `None`, and the chain is in flight until [`complete`](Self::complete). A chain
-    /// that it refuses is returned with nothing written.
+    /// Takes at most so many chains of those that are available now. `begin` gets each with the index of its
+    /// head. It returns how many bytes it wrote, and the chain is returned at once; or `None`, and the chain
+    /// is in flight until [`complete`](Self::complete). A chain that it refuses is returned with nothing
+    /// written.
     pub(crate) fn take<'m>(
         &mut self,
         memory: &'m Memory,
@@ -373,8 +376,8 @@ mod tests {
     const SIZE: u16 = 8;
     const AVAILABLE: u64 = 0x800;
 
-    /// The addresses and lengths that descriptors have, so that a table is often one of descriptors, in one region or in two, or is outside
-    /// of the memory.
+    /// The addresses and lengths that descriptors have, so that a table is often one of descriptors, in one
+    /// region or in two, or is outside of the memory.
     const ADDRESSES: [u64; 8] = [0, 16, 0xfc0, 0xff0, 0xff8, 0x1000, 0x1fe0, 0x1_0000];
     const LENGTHS: [u32; 8] = [0, 1, 16, 48, 64, 512, 0x10_0000, u32::MAX - 600];
 

@@ -3,9 +3,10 @@
 //! ```text
 //! cargo bench -p dwell-capture --bench contention
 //! ```
-//! A vCPU halts on a core of its own, and on one that it shares with a task that always wants it, and is woken after 5 us to
-//! 300 us. Each round runs it without a recorder, under a recording of its halts, and under one with the scheduler's events,
-//! in an order that turns around from round to round. Per wakeup, as medians over the rounds with their range:
+//! A vCPU halts on a core of its own, and on one that it shares with a task that always wants it, and is
+//! woken after 5 us to 300 us. Each round runs it without a recorder, under a recording of its halts, and
+//! under one with the scheduler's events, in an order that turns around from round to round. Per wakeup, as
+//! medians over the rounds with their range:
 //!
 //! * events: what was read from the kernel;
 //! * in the vCPU's thread: its CPU time, in which the kernel writes the events of its core;

@@ -10,8 +10,9 @@
 //! * in the traced thread: its CPU time (CLOCK_THREAD_CPUTIME_ID) above that without a recorder, per event;
 //! * in the recorder: the CPU time of all its threads while the load runs and is written, per event.
 //!
-//! dwell pairs the events and writes Parquet; perf writes them as they come, to be paired later; bpftrace pairs them in the
-//! kernel and prints one line for each pair. It would be surprising if dwell's cost per event exceeded that of perf.
+//! dwell pairs the events and writes Parquet; perf writes them as they come, to be paired later; bpftrace
+//! pairs them in the kernel and prints one line for each pair. It would be surprising if dwell's cost per
+//! event exceeded that of perf.
 
 use dwell_capture::{Recorder, Target, Until};
 use std::path::{Path, PathBuf};

@@ -3,9 +3,9 @@
 //! ```text
 //! cargo bench -p dwell-capture --bench tracers
 //! ```
-//! Two threads on one CPU wake each other by turns: one `sched:sched_waking` (and one switch) each. Rounds of the load run
-//! without a tracer, with perf and with BPF, in an order that turns around from round to round. Two costs are printed, as
-//! medians over the rounds with their quartiles:
+//! Two threads on one CPU wake each other by turns: one `sched:sched_waking` (and one switch) each. Rounds of
+//! the load run without a tracer, with perf and with BPF, in an order that turns around from round to round.
+//! Two costs are printed, as medians over the rounds with their quartiles:
 //!
 //! * in the traced threads: their CPU time above that without a tracer, per event;
 //! * in the reader: the CPU time of taking the events out and decoding them, per event.

@@ -51,8 +51,8 @@ pub(crate) const fn exit_number(isa: u32, reason: u32) -> u32 {
 /// `state` of `power:cpu_idle` when the idle state is left: `PWR_EVENT_EXIT`, (u32)-1.
 const IDLE_LEFT: u32 = u32::MAX;
 
-/// The states in `prev_state` of `sched:sched_switch` in which a thread is not runnable (`TASK_REPORT` and the one above it);
-/// a preempted thread has the bit above them.
+/// The states in `prev_state` of `sched:sched_switch` in which a thread is not runnable (`TASK_REPORT` and
+/// the one above it); a preempted thread has the bit above them.
 const SLEEP_STATES: u64 = 0xff;
 
 impl Decoder {

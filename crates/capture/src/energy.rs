@@ -1,7 +1,7 @@
 //! Energy that the machine's power meters counted: RAPL, where the kernel shows it under /sys/class/powercap.
 //!
-//! A counter runs on and begins anew at its maximum, after minutes to hours; a recording is taken to be shorter than that.
-//! Only root may read one (it would tell too much of what others compute).
+//! A counter runs on and begins anew at its maximum, after minutes to hours; a recording is taken to be
+//! shorter than that. Only root may read one (it would tell too much of what others compute).
 
 use dwell_machine::Machine;
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ struct Zone {
 }
 
 impl Meter {
-    /// Reads every zone that is a whole (a package, the platform), not those within; none where there is none or none may
-    /// be read.
+    /// Reads every zone that is a whole (a package, the platform), not those within; none where there is none
+    /// or none may be read.
     pub fn open(machine: &dyn Machine) -> Meter {
         let names = machine.names(POWERCAP).unwrap_or_default();
         let whole = |name: &String| name.starts_with("intel-rapl:") && name.matches(':').count() == 1;

@@ -116,7 +116,8 @@ impl Format {
     }
 }
 
-/// The lists of names by number that the text of a `format` file prints values with (`__print_symbolic`), in their order.
+/// The lists of names by number that the text of a `format` file prints values with (`__print_symbolic`), in
+/// their order.
 ///
 /// ```
 /// use dwell_capture::format::symbols;

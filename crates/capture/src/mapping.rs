@@ -22,8 +22,9 @@ impl Mapping {
     ) -> io::Result<Mapping> {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: a new shared mapping at an address that the kernel chooses overlaps no other memory of this process. `file`
-        // is open while it is borrowed; the mapping does not need it afterwards. The result is checked.
+        // SAFETY: a new shared mapping at an address that the kernel chooses overlaps no other memory of this
+        // process. `file` is open while it is borrowed; the mapping does not need it afterwards. The result
+        // is checked.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
         };
@@ -41,8 +42,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` are what mmap returned and was passed, nothing else unmaps them, and no pointer into them
-        // outlives the owner. An error would mean that they are not, and nothing can be done about it.
+        // SAFETY: `base` and `bytes` are what mmap returned and was passed, nothing else unmaps them, and no
+        // pointer into them outlives the owner. An error would mean that they are not, and nothing can be
+        // done about it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,5 +1,5 @@
-//! What is paired while ring buffers overflow: threads that change CPUs, the kernel's side of the buffers in memory of our
-//! own, and what really happened as the oracle.
+//! What is paired while ring buffers overflow: threads that change CPUs, the kernel's side of the buffers in
+//! memory of our own, and what really happened as the oracle.
 
 use crate::decode::Decoder;
 use crate::format::Format;
@@ -218,8 +218,8 @@ fn no_wait_is_joined_over_a_gap_that_the_kernel_tells_of_later() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
-    /// However threads move and buffers overflow, every wait found is one that there was; and all are found where nothing was
-    /// lost and no buffer was full.
+    /// However threads move and buffers overflow, every wait found is one that there was; and all are found
+    /// where nothing was lost and no buffer was full.
     #[test]
     fn every_wait_found_is_one_that_there_was(
         steps in prop::collection::vec(step(), 0..500),

@@ -112,8 +112,8 @@ fn contention_probes(cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
 /// A filter is at most a page long; above this many CPUs all are watched.
 const MOST_CPUS_IN_FILTER: usize = 64;
 
-/// The CPUs on which the vCPUs of process `pid`, or of all VMs, may run; `None`: any. They are looked for once: a vCPU that
-/// moves elsewhere later has no time alone.
+/// The CPUs on which the vCPUs of process `pid`, or of all VMs, may run; `None`: any. They are looked for
+/// once: a vCPU that moves elsewhere later has no time alone.
 fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>> {
     let pids = pid.map_or_else(|| names::processes_with_vm(system), |pid| vec![pid]);
     let online: BTreeSet<u32> = cpu::online(system).into_iter().collect();
@@ -136,8 +136,8 @@ fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>>
     some.then_some(cpus)
 }
 
-/// The tracepoints of which threads' episodes are made: two for each system call, or, where the kernel has none for single
-/// calls, two for all.
+/// The tracepoints of which threads' episodes are made: two for each system call, or, where the kernel has
+/// none for single calls, two for all.
 fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
     if tracefs.has(system, &TracepointKind::Enter(SystemCall::Ppoll).to_string()) {
         let pairs = SystemCall::ALL
@@ -221,7 +221,8 @@ pub(crate) fn guest_probes(source: GuestSource) -> Vec<Probe> {
     probes
 }
 
-/// Makes every CPU busy and idle a few times, and returns the source to use and the CPUs that went idle without saying so.
+/// Makes every CPU busy and idle a few times, and returns the source to use and the CPUs that went idle
+/// without saying so.
 fn detect(system: &dyn System, tracefs: &Tracefs) -> Result<(GuestSource, Vec<u32>), RecordError> {
     if !tracefs.has(system, &TracepointKind::CpuIdle.to_string()) {
         return Ok((GuestSource::Switch, cpu::online(system)));

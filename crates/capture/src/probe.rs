@@ -244,8 +244,8 @@ impl Trace {
         }
     }
 
-    /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through what is watched
-    /// already.
+    /// Watches more threads, of those probes that want chosen threads only. `threads` must not let through
+    /// what is watched already.
     ///
     /// # Errors
     /// What is refused.
@@ -260,8 +260,8 @@ impl Trace {
         sampler.add(system, &more)
     }
 
-    /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is counted as lost comes
-    /// as [`EventKind::Lost`] too, so that nothing is paired across it.
+    /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is
+    /// counted as lost comes as [`EventKind::Lost`] too, so that nothing is paired across it.
     ///
     /// Where a buffer was full an [`EventKind::Gap`] comes as well, which begins at the last event before it.
     pub fn drain(&mut self, each: impl FnMut(Event)) -> u64 {
@@ -330,8 +330,8 @@ impl Trace {
         *self.lost.entry(cpu).or_default() += count;
     }
 
-    /// Counts what was lost after the last record of each CPU, which no ring buffer reports. To be called when the events
-    /// are disabled and everything is read; returns how many.
+    /// Counts what was lost after the last record of each CPU, which no ring buffer reports. To be called
+    /// when the events are disabled and everything is read; returns how many.
     ///
     /// # Errors
     /// The system's error.

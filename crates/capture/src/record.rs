@@ -103,15 +103,15 @@ fn host_of_timers(system: &dyn System, tsc_khz: Option<u32>) -> Vec<(String, Val
     facts
 }
 
-/// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by` (`perf` or
-/// `bpf`), and, where they were chosen, `because` or `not_by_bpf`; in `left_out` what BPF programs could not have, with the
-/// reason.
+/// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by`
+/// (`perf` or `bpf`), and, where they were chosen, `because` or `not_by_bpf`; in `left_out` what BPF programs
+/// could not have, with the reason.
 pub const TRACING: &str = "dwell.tracing";
 
 /// The longest time between two rounds, in which the buffers are emptied, the status is reported and `stop` is checked.
 const ROUND: Duration = Duration::from_millis(100);
-/// How long events are kept back to be put in order \[ns\]: a CPU may be stopped (by a hypervisor) between taking the time
-/// of an event and publishing it.
+/// How long events are kept back to be put in order \[ns\]: a CPU may be stopped (by a hypervisor) between
+/// taking the time of an event and publishing it.
 const SLACK_NS: u64 = 100_000_000;
 /// How often new threads and changed settings are looked for.
 const LOOK_AROUND: Duration = Duration::from_millis(500);
@@ -204,7 +204,8 @@ impl Recorder {
         Ok(summary)
     }
 
-    /// Records into memory: the bytes of a Parquet file, for [`Reader::from_bytes`](dwell_recording::Reader::from_bytes).
+    /// Records into memory: the bytes of a Parquet file, for
+    /// [`Reader::from_bytes`](dwell_recording::Reader::from_bytes).
     ///
     /// # Errors
     /// What went wrong.
@@ -216,8 +217,8 @@ impl Recorder {
         self.write(Vec::new(), until, observer)
     }
 
-    /// Records into `out`. Compressing and writing are done by a thread of their own, so that they do not keep the buffers
-    /// from being emptied.
+    /// Records into `out`. Compressing and writing are done by a thread of their own, so that they do not
+    /// keep the buffers from being emptied.
     ///
     /// # Errors
     /// What went wrong.
@@ -245,8 +246,9 @@ impl Recorder {
         })
     }
 
-    /// Reports to the observer and records nothing. May be called again, which costs less than another recorder: in between nothing is
-    /// traced, the episodes of each call begin and end in it, and what was lost or incomplete is of all calls together.
+    /// Reports to the observer and records nothing. May be called again, which costs less than another
+    /// recorder: in between nothing is traced, the episodes of each call begin and end in it, and what was
+    /// lost or incomplete is of all calls together.
     ///
     /// # Errors
     /// What went wrong.
@@ -462,8 +464,8 @@ impl KvmCounters {
 /// What goes on from round to round.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// Events before and after these do not count: to switch events on and off interrupts each CPU several times, whose idle times are
-    /// then the recorder's, a few microseconds each.
+    /// Events before and after these do not count: to switch events on and off interrupts each CPU several
+    /// times, whose idle times are then the recorder's, a few microseconds each.
     start_ns: u64,
     end_ns: Option<u64>,
     pub(crate) merge: Merge,
@@ -509,8 +511,8 @@ struct Batch {
     rows: Vec<PairedEpisode>,
 }
 
-/// The way to the thread that writes, and what comes back: memory is used again, since touching a megabyte of new memory
-/// for each batch costs more than filling it.
+/// The way to the thread that writes, and what comes back: memory is used again, since touching a megabyte of
+/// new memory for each batch costs more than filling it.
 struct Outlet {
     sender: SyncSender<Batch>,
     spare: Receiver<Vec<PairedEpisode>>,
@@ -605,8 +607,9 @@ const MOST_IN_FILTER: usize = 100;
 /// Each addition takes a descriptor for each tracepoint on each CPU, and costs time at each hit.
 const MOST_ADDITIONS: usize = 16;
 
-/// Gives this thread the highest priority among ordinary ones, where that is allowed: it runs for a few milliseconds ten
-/// times a second, and what it is kept waiting for too long is lost. The calling thread gets its own back at the end.
+/// Gives this thread the highest priority among ordinary ones, where that is allowed: it runs for a few
+/// milliseconds ten times a second, and what it is kept waiting for too long is lost. The calling thread gets
+/// its own back at the end.
 fn come_first() -> Priority {
     let before = rustix::process::getpriority_process(None).unwrap_or(0);
     let _ = rustix::process::setpriority_process(None, -20);
@@ -622,7 +625,8 @@ impl Drop for Priority {
     }
 }
 
-/// Records the best that there is here into memory: the vCPUs of this host if any halted, else the CPUs of this machine.
+/// Records the best that there is here into memory: the vCPUs of this host if any halted, else the CPUs of
+/// this machine.
 ///
 /// Where VMs run but none of their vCPUs halts in `duration`, it takes twice as long.
 ///

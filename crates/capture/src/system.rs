@@ -1,9 +1,9 @@
 //! The seam to the kernel's tracing: what a recorder needs from a machine in addition to its files.
 //!
-//! It is [`Machine`] with five more calls. They are here and not in the crate `dwell-machine` because each returns something
-//! that only a recorder can use and takes what only this crate has: `unsafe` to open a perf event or a BPF program, and a thread with a mount
-//! namespace of its own. All that can be refused goes through here, so that each refusal has a test without a machine that
-//! refuses.
+//! It is [`Machine`] with five more calls. They are here and not in the crate `dwell-machine` because each
+//! returns something that only a recorder can use and takes what only this crate has: `unsafe` to open a perf
+//! event or a BPF program, and a thread with a mount namespace of its own. All that can be refused goes
+//! through here, so that each refusal has a test without a machine that refuses.
 
 use crate::bpf;
 use crate::detached::Detached;
@@ -18,14 +18,15 @@ pub trait System: Machine {
     /// A tracefs that no other process sees and that disappears with the descriptor.
     ///
     /// # Errors
-    /// `ENODEV` where the kernel has no tracefs, `EPERM` without `CAP_SYS_ADMIN`; [`io::ErrorKind::Unsupported`] where only
-    /// another machine's files are at hand.
+    /// `ENODEV` where the kernel has no tracefs, `EPERM` without `CAP_SYS_ADMIN`;
+    /// [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
     fn mount_tracefs(&self) -> io::Result<OwnedFd>;
 
     /// A sampled event on one CPU, for all processes, not yet enabled.
     ///
     /// # Errors
-    /// The error of `perf_event_open(2)`; [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
+    /// The error of `perf_event_open(2)`; [`io::ErrorKind::Unsupported`] where only another machine's files
+    /// are at hand.
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd>;
 
     /// A BPF map, program or link.

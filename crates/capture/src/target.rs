@@ -18,8 +18,8 @@ pub enum Target {
         /// Take `kvm:kvm_exit` too, of HLT only: it gives the number of each vCPU reliably, where it fires, and costs
         /// the filter's time (a fraction of a microsecond) at every exit of every VM.
         exits: bool,
-        /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode. They fire at
-        /// every context switch and wakeup there.
+        /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode.
+        /// They fire at every context switch and wakeup there.
         contention: bool,
     },
     /// The CPUs of this machine, which may be a guest.

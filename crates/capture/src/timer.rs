@@ -68,8 +68,8 @@ fn probes() -> Vec<Probe> {
 }
 
 impl TimerRecorder {
-    /// Prepares to record the timers of this host's vCPUs, or of the VM of process `pid`. `command` is the command line, for
-    /// the metadata.
+    /// Prepares to record the timers of this host's vCPUs, or of the VM of process `pid`. `command` is the
+    /// command line, for the metadata.
     ///
     /// # Errors
     /// Why they cannot be recorded.
@@ -132,8 +132,8 @@ impl TimerRecorder {
     }
 }
 
-/// The names of the exit reasons of both instruction sets: the kernel prints those of VMX from the first list of the format
-/// of `kvm:kvm_exit` and those of SVM from the second.
+/// The names of the exit reasons of both instruction sets: the kernel prints those of VMX from the first list
+/// of the format of `kvm:kvm_exit` and those of SVM from the second.
 fn reasons(format_text: &str) -> ReasonNames {
     let lists = format::symbols(format_text);
     let named = [1, 2].into_iter().zip(lists).flat_map(|(isa, list)| {

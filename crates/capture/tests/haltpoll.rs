@@ -1,8 +1,8 @@
 //! The haltpoll governor of this machine, where it is in force: every decision is compared with the policy.
 //!
-//! Where BPF sees the governor, none may deviate. Where the kernel does not allow that, the times of `power:cpu_idle` are
-//! compared, and one decision of 50 may, if a rule that is off deviates five times as often: what keeps a CPU between the
-//! reading of the clock and the event cannot be seen.
+//! Where BPF sees the governor, none may deviate. Where the kernel does not allow that, the times of
+//! `power:cpu_idle` are compared, and one decision of 50 may, if a rule that is off deviates five times as
+//! often: what keeps a CPU between the reading of the clock and the event cannot be seen.
 //!
 //! `DWELL_DECISIONS` is how many decisions are wanted (20,000 if it is not set, 100,000 for the long form).
 
@@ -87,8 +87,8 @@ fn is_native(machine: &Sysroot) -> bool {
     is("current_driver") && is("current_governor") && NAMES.iter().all(writable)
 }
 
-/// The same events through four eyes: the governor's figures, the times of `power:cpu_idle`, and a policy that is wrong with
-/// both.
+/// The same events through four eyes: the governor's figures, the times of `power:cpu_idle`, and a policy
+/// that is wrong with both.
 struct Tap<'a> {
     exact: Follower,
     by_clock: Follower,
@@ -126,8 +126,9 @@ impl Times {
     }
 }
 
-/// On each CPU a thread that sleeps, and between two CPUs threads that wake each other through pipes. One time of eight they
-/// sleep before: else each idle time ends within the first window where nothing disturbs them, and no window ever changes.
+/// On each CPU a thread that sleeps, and between two CPUs threads that wake each other through pipes. One
+/// time of eight they sleep before: else each idle time ends within the first window where nothing disturbs
+/// them, and no window ever changes.
 fn load(stop: &AtomicBool, cpus: &[u32]) {
     let pass = |mut from: PipeReader, mut to: PipeWriter, cpu: u32| {
         pin(cpu);
@@ -273,7 +274,8 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
             assert_eq!((exact.deviations, &exact.first), (0, &vec![]), "{exact:?}");
             assert_eq!(exact.explained.near_a_threshold + exact.explained.setting_changed, 0);
         } else {
-            // Between the two readings of the governor a hypervisor may take the CPU away, which the events do not show.
+            // Between the two readings of the governor a hypervisor may take the CPU away, which the events
+            // do not show.
             say!(
                 "the governor's own figures are not to be had here; by the times of power:cpu_idle: {:?}",
                 exact

@@ -1,5 +1,6 @@
-//! Against an independent counter: a thread that makes exactly so many calls. Whatever the recorder does not read is counted
-//! as lost, also when the recorder is stopped while the load runs and ends, and nothing follows on that CPU.
+//! Against an independent counter: a thread that makes exactly so many calls. Whatever the recorder does not
+//! read is counted as lost, also when the recorder is stopped while the load runs and ends, and nothing
+//! follows on that CPU.
 
 use dwell_capture::{Observer, Recorder, Status, Target, Until};
 use dwell_testing::say;

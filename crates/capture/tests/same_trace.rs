@@ -1,5 +1,6 @@
-//! One trace gives one recording. What a recorder has recorded live is compared, row by row, with the import of the same
-//! events as the text of `perf script`: written by the recorder itself, and taken by `perf record` beside it.
+//! One trace gives one recording. What a recorder has recorded live is compared, row by row, with the import
+//! of the same events as the text of `perf script`: written by the recorder itself, and taken by `perf
+//! record` beside it.
 
 use dwell_capture::names::ProcNames;
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
@@ -146,9 +147,9 @@ fn halts(count: usize) -> Result<impl FnOnce() -> Stats, String> {
     Ok(move || vcpu.run(&gaps))
 }
 
-/// Every halt in which KVM slept, or polled until the event, has its row. The vCPU executes one HLT for each wakeup; if the
-/// interrupt of the wakeup is pending then, as after a gap shorter than the way to the HLT, KVM lets the guest go on without
-/// a halt, and has no event of it. KVM's own counters have both numbers.
+/// Every halt in which KVM slept, or polled until the event, has its row. The vCPU executes one HLT for each
+/// wakeup; if the interrupt of the wakeup is pending then, as after a gap shorter than the way to the HLT,
+/// KVM lets the guest go on without a halt, and has no event of it. KVM's own counters have both numbers.
 fn assert_all_halts(rows: usize, wakeups: usize, counted: &Stats) {
     let number = |name: &str| usize::try_from(counted.get(name)).unwrap();
     let hlts = number("halt_exits");
@@ -227,8 +228,9 @@ impl Perf {
 /// Two recorders take the time of one event one after the other.
 const APART_NS: u64 = 10_000_000;
 
-/// perf records from before the live recorder begins until after it ends. Its rows of that time have to be the live ones,
-/// each and in this order; starts may differ by the time between the two recorders, which is printed.
+/// perf records from before the live recorder begins until after it ends. Its rows of that time have to be
+/// the live ones, each and in this order; starts may differ by the time between the two recorders, which is
+/// printed.
 #[test]
 fn perf_record_beside_a_live_recorder_gives_the_same_recording() {
     const TEST: &str = "perf_record_beside_a_live_recorder_gives_the_same_recording";

@@ -1,9 +1,10 @@
 //! What does watching and deciding cost?
 //!
-//! Question: how long does one decision take over the statistics of 1, 13 and 64 vCPUs that wake up 10,000 times a second each? Control may
-//! use 0.5 % of a CPU, which is 500 us for each decision if there are ten in a second. Baseline in the same run: drawing the lengths
-//! alone. Reading KVM's statistics files is part of neither. The total number of lengths does not depend on the number of vCPUs, so it
-//! would be surprising if 64 took more than a few times as long as one.
+//! Question: how long does one decision take over the statistics of 1, 13 and 64 vCPUs that wake up 10,000
+//! times a second each? Control may use 0.5 % of a CPU, which is 500 us for each decision if there are ten in
+//! a second. Baseline in the same run: drawing the lengths alone. Reading KVM's statistics files is part of
+//! neither. The total number of lengths does not depend on the number of vCPUs, so it would be surprising if
+//! 64 took more than a few times as long as one.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use dwell_control::{Controller, Histograms, Observed, Terms};

@@ -1,10 +1,11 @@
 //! What share of a CPU does control use?
 //!
-//! Question: does a controller stay below 0.5 % of a CPU over 64 vCPUs that wake up 10,000 times a second each, and below 0.1 % over 64
-//! that idle? It runs in real time: it sleeps, looks at statistics and decides when it is due, and changes the maximum of the simulated
-//! vCPUs. Its CPU time is that of the thread less what the simulation takes; reading a statistics file, which is not simulated, is
-//! added as measured on a real one. The row of vCPUs that idle is the baseline. It would be
-//! surprising if anything were above 0.5 %, as the controller makes its periods longer then.
+//! Question: does a controller stay below 0.5 % of a CPU over 64 vCPUs that wake up 10,000 times a second
+//! each, and below 0.1 % over 64 that idle? It runs in real time: it sleeps, looks at statistics and decides
+//! when it is due, and changes the maximum of the simulated vCPUs. Its CPU time is that of the thread less
+//! what the simulation takes; reading a statistics file, which is not simulated, is added as measured on a
+//! real one. The row of vCPUs that idle is the baseline. It would be surprising if anything were above 0.5 %,
+//! as the controller makes its periods longer then.
 //!
 //! `cargo bench -p dwell-control --bench share`; a number after `--` is how many seconds each takes, 20 by default.
 

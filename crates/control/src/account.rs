@@ -1,15 +1,17 @@
 //! What control cost in the last 10 s, against what the originals would have cost.
 //!
 //! # The idea
-//! A loss is seen when the period is over in which it was made. So what 10 s may cost is held like this: every stretch of whole periods
-//! that ends now, of 10 s at most, is to cost no more than [`BOOKED`] times what the originals would have cost in it and
-//! [`ALLOWED`] of what they cost in the last 10 s. If they go on costing as much, both together are 1.02 times their cost. The stretch
-//! that is furthest above is the *excess*: gains after a loss are set against it, gains before it are not, as 10 s that begin
-//! with the loss do not have them.
+//! A loss is seen when the period is over in which it was made. So what 10 s may cost is held like this:
+//! every stretch of whole periods that ends now, of 10 s at most, is to cost no more than [`BOOKED`] times
+//! what the originals would have cost in it and [`ALLOWED`] of what they cost in the last 10 s. If they go on
+//! costing as much, both together are 1.02 times their cost. The stretch that is furthest above is the
+//! *excess*: gains after a loss are set against it, gains before it are not, as 10 s that begin with the loss
+//! do not have them.
 //!
-//! Where a period ends with more, the originals are in force for 100 ms, then 1, 2, 4 … 64 s after further losses. After such a rest the
-//! next setting is on *probation* while the excess is too great: periods are as short as the first, and one that loses
-//! ends it. So of 10 s one usual period, and no more than [`MOST_TRIALS`] short ones, lose more than is allowed.
+//! Where a period ends with more, the originals are in force for 100 ms, then 1, 2, 4 … 64 s after further
+//! losses. After such a rest the next setting is on *probation* while the excess is too great: periods are as
+//! short as the first, and one that loses ends it. So of 10 s one usual period, and no more than
+//! [`MOST_TRIALS`] short ones, lose more than is allowed.
 
 use crate::window::{LONGEST_REST_NS, Paid, Rest, Window};
 
@@ -19,11 +21,12 @@ pub const TOLERANCE: f64 = 1.02;
 const BOOKED: f64 = 1.01;
 /// The excess that is allowed, as a share of the originals' cost of the last 10 s.
 pub(crate) const ALLOWED: f64 = 0.01;
-/// How long the originals are in force after the first loss and after the second \[ns\]; from the second on twice as long after each,
-/// until there is no excess.
+/// How long the originals are in force after the first loss and after the second \[ns\]; from the second on
+/// twice as long after each, until there is no excess.
 const FIRST_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s. The next comes after 8 s more.
+/// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s. The next
+/// comes after 8 s more.
 #[cfg(test)]
 pub(crate) const MOST_TRIALS: usize = 4;
 
@@ -64,8 +67,8 @@ impl Account {
         }
     }
 
-    /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is whether another setting than
-    /// the originals was in force. A loss that is too great is returned.
+    /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is
+    /// whether another setting than the originals was in force. A loss that is too great is returned.
     pub(crate) fn book(
         &mut self,
         now_ns: u64,

@@ -1,9 +1,10 @@
 //! The settings to choose from.
 //!
-//! KVM's rule, and haltpoll's, can be set to do four things: never poll; poll for *W* always (maximum and first window *W*,
-//! divisor 1); poll for *W* after an episode that *W* covered (divisor 0); and adapt between a first window and a maximum. The
-//! windows are multiples of the halt cost, since only windows around it can be worth anything. QEMU's rule has a maximum and two
-//! factors. dwell_idle has two policies that learn, for this halt cost, fixed windows up to it, and *never*.
+//! KVM's rule, and haltpoll's, can be set to do four things: never poll; poll for *W* always (maximum and
+//! first window *W*, divisor 1); poll for *W* after an episode that *W* covered (divisor 0); and adapt
+//! between a first window and a maximum. The windows are multiples of the halt cost, since only windows
+//! around it can be worth anything. QEMU's rule has a maximum and two factors. dwell_idle has two policies
+//! that learn, for this halt cost, fixed windows up to it, and *never*.
 
 use dwell_policy::iothread::{Release, Revision};
 use dwell_policy::param::{DRIVER_POLICIES, Setting};
@@ -26,8 +27,8 @@ pub enum Reach {
     Maximum,
 }
 
-/// The settings that are tried in place of `originals`: these first, then *never*, then the others. None has a window above
-/// `longest`, the originals excepted.
+/// The settings that are tried in place of `originals`: these first, then *never*, then the others. None has
+/// a window above `longest`, the originals excepted.
 pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, reach: Reach) -> Vec<Setting> {
     let mut all = vec![originals];
     let mut add = |values: &[(&str, u64)]| {
@@ -87,7 +88,8 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
             let policy =
                 |name: &str| DRIVER_POLICIES.iter().position(|policy| *policy == name).unwrap_or(0) as u64;
             add(&[("policy", policy("never"))]);
-            // A fixed window above the halt cost is never better than that window. 0 has the driver measure the halt cost.
+            // A fixed window above the halt cost is never better than that window. 0 has the driver measure
+            // the halt cost.
             for max in windows().filter(|window| *window <= halt_cost.get()) {
                 add(&[("policy", policy("fixed")), ("max_window_ns", max)]);
             }

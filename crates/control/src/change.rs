@@ -98,7 +98,8 @@ pub struct Measured {
     pub setting_ns: f64,
     /// The same under the reference.
     pub reference_ns: f64,
-    /// Episodes a second under the setting; `None` if it had no turns, as the cost of an episode without polls is known.
+    /// Episodes a second under the setting; `None` if it had no turns, as the cost of an episode without
+    /// polls is known.
     pub setting_per_s: Option<f64>,
     /// The same under the reference.
     pub reference_per_s: Option<f64>,

@@ -1,8 +1,9 @@
 //! When two settings are compared in turns, and what follows from it.
 //!
-//! A setting that is chosen is *checked* before it is used, and at most so often again. After one that is refuted no other setting is used
-//! for a while, longer after each. Where idlers mostly halt, a *trial* of polling comes after a pause; after a trial in vain the next pause is four
-//! times as long. A change of load ends both.
+//! A setting that is chosen is *checked* before it is used, and at most so often again. After one that is
+//! refuted no other setting is used for a while, longer after each. Where idlers mostly halt, a *trial* of
+//! polling comes after a pause; after a trial in vain the next pause is four times as long. A change of load
+//! ends both.
 
 use crate::change::{Cause, Measured};
 use crate::turns::{Next, Part, Turns, maximum};
@@ -11,8 +12,8 @@ use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use std::collections::HashMap;
 
-/// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after each, up to the
-/// time between two checks.
+/// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after
+/// each, up to the time between two checks.
 const REFUTED_NS: u64 = 8_000_000_000;
 /// How long idlers mostly halt before the first trial, and how long the pause is after several that succeeded \[ns\].
 const FIRST_PAUSE_NS: u64 = 500_000_000;
@@ -49,7 +50,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Over these candidates, the originals first; a setting is checked at most so often, and nothing is compared where that is `None`.
+    /// Over these candidates, the originals first; a setting is checked at most so often, and nothing is
+    /// compared where that is `None`.
     pub(crate) fn new(every: Option<Nanos>, candidates: &[Setting]) -> Checks {
         let longest_rest_ns = every.map_or(REFUTED_NS, Nanos::get).max(REFUTED_NS);
         Checks {

@@ -1,4 +1,5 @@
-//! The choice of a setting: which candidate would have cost least over what is remembered of all idlers, if it is worth a change.
+//! The choice of a setting: which candidate would have cost least over what is remembered of all idlers, if
+//! it is worth a change.
 
 use crate::candidates::candidates;
 use crate::change::Cause;
@@ -146,7 +147,8 @@ impl Choice {
         Some((chosen, cause))
     }
 
-    /// The first of the candidates at these places that no idler with a limit vetoes. Vetoes of the very first are remembered.
+    /// The first of the candidates at these places that no idler with a limit vetoes. Vetoes of the very
+    /// first are remembered.
     fn first_without_veto(&mut self, idlers: &Idlers, places: &[usize]) -> Option<usize> {
         let best = *places.first()?;
         let with_limit = || idlers.iter().filter(|(_, idler)| idler.tenant.most_loss.is_some());

@@ -126,7 +126,8 @@ impl Controller {
         self.choice.vetoes()
     }
 
-    /// So much CPU time was used since the last call, of all that is done for control; what is too much makes periods longer.
+    /// So much CPU time was used since the last call, of all that is done for control; what is too much makes
+    /// periods longer.
     pub fn spent(&mut self, now_ns: u64, cpu: Nanos) {
         self.pace.spent(now_ns, cpu.get());
     }
@@ -168,8 +169,8 @@ impl Controller {
         self.pace.decided(now_ns, quiet, false);
     }
 
-    /// Writes of the observer's own, which count as the controller's: whether so many are possible now, and the way back to the originals
-    /// after them.
+    /// Writes of the observer's own, which count as the controller's: whether so many are possible now, and
+    /// the way back to the originals after them.
     pub fn may_write_more(&mut self, now_ns: u64, number: usize) -> bool {
         let back = writes(&self.present, &self.originals());
         self.writes.in_last_minute(now_ns) + number + back <= MOST_WRITES
@@ -192,7 +193,8 @@ impl Controller {
         }
     }
 
-    /// Whether what is seen until the next decision is left out, as a setting has just been switched: it need not be recorded.
+    /// Whether what is seen until the next decision is left out, as a setting has just been switched: it need
+    /// not be recorded.
     pub fn settles(&self) -> bool {
         self.checks.settles()
     }
@@ -212,8 +214,10 @@ impl Controller {
         }
     }
 
-    /// Begins turns, if any are due and their writes within the most of a minute: whether what was chosen is put into force before them. A setting
-    /// that is chosen is compared with the cheaper one, by replay, of that in force and the originals, in a closed loop with that in force; one that is in force with the originals.
+    /// Begins turns, if any are due and their writes within the most of a minute: whether what was chosen is
+    /// put into force before them. A setting that is chosen is compared with the cheaper one, by replay, of
+    /// that in force and the originals, in a closed loop with that in force; one that is in force with the
+    /// originals.
     fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
         if self.checks.are_off() || self.account.is_exceeded() {
             // On probation periods are short, which turns are not.
@@ -287,7 +291,8 @@ impl Controller {
             return (None, false);
         }
         self.checks.saw(now_ns, &self.present, period.part());
-        // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period bounds what it costs.
+        // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period
+        // bounds what it costs.
         let quiet = !controlled && period.cpu_ns <= period.least_ns();
         if self.idlers.episodes() < FEWEST {
             return (None, quiet);
@@ -455,7 +460,8 @@ mod tests {
 
     #[test]
     fn what_was_counted_elsewhere_or_is_drawn_may_be_further_apart() {
-        // Of 300 episodes that never poll, 225 halts are counted; or 270 of 300, of which a fifth more would be too many.
+        // Of 300 episodes that never poll, 225 halts are counted; or 270 of 300, of which a fifth more would
+        // be too many.
         for (elsewhere, drawn, halts, ends) in [
             (false, false, 225, true),
             (true, false, 225, false),

@@ -1,9 +1,10 @@
 //! Lengths drawn from KVM's statistics histograms.
 //!
 //! # What they tell
-//! A poll that succeeded gives the length of its episode; one that failed only its window; a wait is the rest of the episode after
-//! the window, plus the wakeup latency *L*. Which poll belongs to which wait is not counted: they are drawn as independent, and a
-//! wait that a poll came before is longer by the mean of the failed polls. Within a bucket all lengths are equally likely.
+//! A poll that succeeded gives the length of its episode; one that failed only its window; a wait is the rest
+//! of the episode after the window, plus the wakeup latency *L*. Which poll belongs to which wait is not
+//! counted: they are drawn as independent, and a wait that a poll came before is longer by the mean of the
+//! failed polls. Within a bucket all lengths are equally likely.
 //!
 //! # Limits
 //! Episodes are drawn as independent of each other, though a rule that adapts depends on their order. Lengths are only
@@ -13,8 +14,8 @@ use crate::sample::Episode;
 use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 
-/// What a statistics file counted in a period. Bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1 ns, the last all the
-/// rest.
+/// What a statistics file counted in a period. Bucket 0 counts zeros, *k* those from 2^(*k*-1) to 2^*k* - 1
+/// ns, the last all the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Histograms<'a> {
     /// Lengths of successful polls.

@@ -1,8 +1,9 @@
 //! Windows of haltpoll that outlast the setting under which they have grown.
 //!
-//! haltpoll changes a window only after a halt, and makes it shorter only if that lasted longer than the maximum. A poll that sees its wakeup
-//! is followed by no halt: under a load whose polls all succeed a window stays as it is, whatever the parameters become. With a divisor of 1, or
-//! where it may not shrink, it stays for ever.
+//! haltpoll changes a window only after a halt, and makes it shorter only if that lasted longer than the
+//! maximum. A poll that sees its wakeup is followed by no halt: under a load whose polls all succeed a window
+//! stays as it is, whatever the parameters become. With a divisor of 1, or where it may not shrink, it stays
+//! for ever.
 
 use crate::pricing::{fresh, play};
 use crate::sample::Episode;
@@ -30,7 +31,8 @@ pub(crate) fn stays(window_ns: i64, setting: &Setting) -> bool {
     setting.layer() == Layer::Guest && divisor(setting) == 1 && window_ns > longest(setting)
 }
 
-/// Whether windows that have grown under one of two settings stay under the other one for ever, so that the two cannot take turns.
+/// Whether windows that have grown under one of two settings stay under the other one for ever, so that the
+/// two cannot take turns.
 pub(crate) fn cannot_take_turns([one, other]: [&Setting; 2]) -> bool {
     stays(longest(one), other) || stays(longest(other), one)
 }

@@ -123,7 +123,8 @@ impl Idlers {
         2.0 * halts > episodes
     }
 
-    /// Remembers what was seen in a period of `span_ns` that ends now, and replays the originals and the setting in force over it.
+    /// Remembers what was seen in a period of `span_ns` that ends now, and replays the originals and the
+    /// setting in force over it.
     pub(crate) fn take_in(
         &mut self,
         now_ns: u64,
@@ -207,7 +208,8 @@ impl Idlers {
                 period.predict(way, &did, *scale, *elsewhere);
                 players.push((idler, player));
             }
-            // A window that was left stays for as long as no poll fails, so that it has to be known for the next period.
+            // A window that was left stays for as long as no poll fails, so that it has to be known for the
+            // next period.
             if way == WIDENED && agrees(&period, way) {
                 for (idler, player) in players {
                     self.known.entry(*idler).and_modify(|known| known.present = player);

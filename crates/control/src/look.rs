@@ -1,7 +1,8 @@
 //! Looks at statistics between two decisions.
 //!
-//! Histograms have no order. Read several times in a period, they tell at least how the load changes from one look to the next, though
-//! not within one: runs of short episodes, and of long ones, are then runs in what is drawn.
+//! Histograms have no order. Read several times in a period, they tell at least how the load changes from one
+//! look to the next, though not within one: runs of short episodes, and of long ones, are then runs in what
+//! is drawn.
 
 use crate::draw::Histograms;
 use crate::sample::{Episode, STRETCH, Stretches};
@@ -64,7 +65,8 @@ impl Drawn {
         Drawn { counted: Counts::default(), kept: Stretches::new(most), most }
     }
 
-    /// Draws as many lengths as there were episodes since the last look, or the most that are kept; a halt adds `late` to its wait.
+    /// Draws as many lengths as there were episodes since the last look, or the most that are kept; a halt
+    /// adds `late` to its wait.
     pub fn look(&mut self, counted: &Histograms<'_>, late: Nanos, random: &mut SplitMix64) {
         self.counted += counted.counts();
         counted.draw(self.most, late.get(), random).into_iter().for_each(|episode| self.kept.push(episode));

@@ -1,4 +1,5 @@
-//! Tests of turns in simulated worlds: open loops, and closed ones, whose episodes are other ones because the setting is.
+//! Tests of turns in simulated worlds: open loops, and closed ones, whose episodes are other ones because the
+//! setting is.
 
 use crate::account::TOLERANCE;
 use crate::pace::{MINUTE_NS, MOST_WRITES};
@@ -17,7 +18,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 struct World {
     layer: Layer,
-    /// Lengths of episodes after one in which it polled to the end, and after one in which it halted: the peer sleeps, too, then.
+    /// Lengths of episodes after one in which it polled to the end, and after one in which it halted: the
+    /// peer sleeps, too, then.
     after_poll: [u64; 8],
     after_halt: [u64; 8],
     /// Time between two episodes.
@@ -145,8 +147,8 @@ fn live(worlds: [World; 2], originals: Setting, terms: Terms, seconds: u64, seed
 
 const HOUR: u64 = 3_600 * SECOND_NS;
 
-/// A peer that sleeps as soon as the idler does: 12 us if it polls, 50 us if it halts. *Never* costs 20 us an episode and polling 12, and
-/// every replay of the long episodes says the opposite.
+/// A peer that sleeps as soon as the idler does: 12 us if it polls, 50 us if it halts. *Never* costs 20 us an
+/// episode and polling 12, and every replay of the long episodes says the opposite.
 #[test]
 fn control_that_begins_without_polling_finds_that_polling_is_cheaper() {
     for layer in [Layer::Host, Layer::Guest] {

@@ -15,8 +15,8 @@ pub struct Observed {
     pub share: f64,
     /// All of its episodes in that time: what was counted under the setting in force.
     pub counted: Counts,
-    /// Whether that was counted of other episodes, of as long a time before these, and without polls: halts are then compared with less
-    /// precision, and polls are not.
+    /// Whether that was counted of other episodes, of as long a time before these, and without polls: halts
+    /// are then compared with less precision, and polls are not.
     pub elsewhere: bool,
     /// Whether the episodes are drawn from histograms, and have no order.
     pub drawn: bool,

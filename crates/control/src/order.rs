@@ -1,10 +1,11 @@
 //! What histograms leave open of the lengths that are drawn from them: their order, and where they are within a bucket.
 //!
-//! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they alternate with long ones; and
-//! whether a window covers lengths from a bucket twice as wide depends on where in it they are. What was counted tells: how many polls
-//! and halts the rule made of the lengths, and how long it polled. So lengths are shifted within their buckets, and put into an order in
-//! which neighbours are more or less alike, such that the rule in force makes of them what was counted. Both degrees are kept as long as
-//! that agrees; a setting whose counts depend on neither tells nothing about them.
+//! A rule that adapts depends on both. In some loads short episodes follow short ones, in others they
+//! alternate with long ones; and whether a window covers lengths from a bucket twice as wide depends on where
+//! in it they are. What was counted tells: how many polls and halts the rule made of the lengths, and how
+//! long it polled. So lengths are shifted within their buckets, and put into an order in which neighbours are
+//! more or less alike, such that the rule in force makes of them what was counted. Both degrees are kept as
+//! long as that agrees; a setting whose counts depend on neither tells nothing about them.
 
 use crate::pricing::play_all;
 use crate::sample::Episode;
@@ -15,8 +16,8 @@ use dwell_stats::SplitMix64;
 
 /// The correlations of the ranks of neighbours that are tried; 0 is the order in which they were drawn.
 const ALIKE: [f64; 9] = [0.0, -0.9, -0.6, -0.3, 0.3, 0.6, 0.8, 0.9, 0.97];
-/// How often places within a bucket, from 0 to 1, are squared, or below 0 their roots taken: lengths become shorter above 0, and longer
-/// below.
+/// How often places within a bucket, from 0 to 1, are squared, or below 0 their roots taken: lengths become
+/// shorter above 0, and longer below.
 const SKEW: [i32; 5] = [0, -2, -1, 1, 2];
 
 /// Periods for which less is tried after all degrees were tried in vain.
@@ -127,7 +128,8 @@ fn shifted(episode: Episode, skew: i32) -> Episode {
     Episode { idle_ns: low + above.min(low - 1), ..episode }
 }
 
-/// The places of so many lengths, from the shortest to the longest, such that their ranks follow an autoregressive series.
+/// The places of so many lengths, from the shortest to the longest, such that their ranks follow an
+/// autoregressive series.
 fn places(number: usize, alike: f64, random: &mut SplitMix64) -> Vec<usize> {
     let fresh = (1.0 - alike * alike).sqrt();
     // Near enough to normal: only the ranks matter.

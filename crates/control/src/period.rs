@@ -1,4 +1,5 @@
-//! A period of all idlers, compared with what was predicted of it, and whether a better setting is searched for after it.
+//! A period of all idlers, compared with what was predicted of it, and whether a better setting is searched
+//! for after it.
 
 use crate::tenant::Excess;
 use crate::trust;
@@ -9,8 +10,8 @@ use dwell_replay::Counts;
 const LEAST_SHARE: f64 = 0.02;
 /// … nor below this share of a CPU.
 const LEAST_CPU: f64 = 0.001;
-/// Where the costs of an episode are within this share of those at the last search, and that changed nothing, the next is left out, and
-/// after each such search twice as many …
+/// Where the costs of an episode are within this share of those at the last search, and that changed nothing,
+/// the next is left out, and after each such search twice as many …
 const ALIKE: f64 = 0.1;
 /// … but no more than so many.
 const MOST_LEFT_OUT: u32 = 8;
@@ -31,8 +32,9 @@ pub(crate) struct Period {
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     pub(crate) cpu_ns: f64,
     pub(crate) gain_ns: f64,
-    /// Polls and halts of the setting in force, replayed from where the last period ended, afresh, and from the widest window that can
-    /// be left: of the episodes in between not all are known, and so neither is the window that the period began with.
+    /// Polls and halts of the setting in force, replayed from where the last period ended, afresh, and from
+    /// the widest window that can be left: of the episodes in between not all are known, and so neither is
+    /// the window that the period began with.
     pub(crate) predicted: [[f64; 2]; 3],
     /// Whether any of it was counted elsewhere, or is drawn.
     pub(crate) how: trust::Seen,
@@ -69,7 +71,8 @@ impl Period {
 /// The last search.
 #[derive(Default)]
 pub(crate) struct Searched {
-    /// What an episode cost in the period before it, would have cost under the originals, and could have cost less \[ns\].
+    /// What an episode cost in the period before it, would have cost under the originals, and could have cost
+    /// less \[ns\].
     costs_ns: [f64; 3],
     /// How many periods alike are searched no more, and how many are left of them.
     leaves_out: u32,

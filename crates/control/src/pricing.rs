@@ -1,8 +1,8 @@
 //! What settings would have cost over a sample.
 //!
-//! Without a wakeup latency all settings go through the vector engine. With one, what a rule learns from is longer than the episode
-//! where the idler halts, which the engine does not have: it then chooses the [`FINALISTS`] without the latency, and these are played with
-//! it, one episode after the other.
+//! Without a wakeup latency all settings go through the vector engine. With one, what a rule learns from is
+//! longer than the episode where the idler halts, which the engine does not have: it then chooses the
+//! [`FINALISTS`] without the latency, and these are played with it, one episode after the other.
 
 use crate::sample::Episode;
 use dwell_policy::param::Setting;
@@ -48,7 +48,8 @@ impl Prices {
         late: Nanos,
     ) -> Result<Costs, RuleError> {
         let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
-        // What dwell_idle does depends on the busy time before an episode, which the engine does not have; it has few settings.
+        // What dwell_idle does depends on the busy time before an episode, which the engine does not have; it
+        // has few settings.
         if self.settings.first().is_some_and(|setting| setting.layer() == Layer::Driver) {
             let of = |setting: &Setting| {
                 let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half, late));

@@ -1,10 +1,11 @@
 //! What is remembered of the episodes of an idler: a weighted sample over several periods.
 //!
 //! # The idea
-//! A sample has to cover the period that it is of: the last lengths of a period say nothing about a load that alternates within
-//! it. So of a period with more episodes than are kept, every second stretch of [`STRETCH`] episodes is kept, every fourth, and so
-//! on: within a stretch the order of the episodes, which the rules depend on, is that of the load. A period counts half as much as
-//! the next; only a decision makes a period old, so that a quiet idler's few episodes are kept until they are enough.
+//! A sample has to cover the period that it is of: the last lengths of a period say nothing about a load that
+//! alternates within it. So of a period with more episodes than are kept, every second stretch of [`STRETCH`]
+//! episodes is kept, every fourth, and so on: within a stretch the order of the episodes, which the rules
+//! depend on, is that of the load. A period counts half as much as the next; only a decision makes a period
+//! old, so that a quiet idler's few episodes are kept until they are enough.
 
 use std::collections::VecDeque;
 
@@ -147,7 +148,8 @@ impl Sample {
         self.periods.is_empty()
     }
 
-    /// Two halves of it, each with every second stretch: `per_weight` episodes for each of weight, as far as they were kept.
+    /// Two halves of it, each with every second stretch: `per_weight` episodes for each of weight, as far as
+    /// they were kept.
     pub(crate) fn halves(&self, per_weight: f64) -> [Vec<Episode>; 2] {
         let mut halves = [vec![], vec![]];
         let mut second = 0;

@@ -19,7 +19,8 @@ use dwell_stats::SplitMix64;
 pub enum Observation {
     /// Episodes of each idler, as from a tracepoint.
     Episodes,
-    /// KVM's statistics of each idler, as from the statistics files of VMs with one vCPU each: lengths are drawn from histograms.
+    /// KVM's statistics of each idler, as from the statistics files of VMs with one vCPU each: lengths are
+    /// drawn from histograms.
     Statistics,
 }
 
@@ -65,8 +66,8 @@ pub struct OfIdler {
 }
 
 impl Simulated {
-    /// The cost under control and under the originals \[ns\] in those 10 s in a row in which control cost most over 1.02 times the
-    /// originals; all of it if there are fewer.
+    /// The cost under control and under the originals \[ns\] in those 10 s in a row in which control cost
+    /// most over 1.02 times the originals; all of it if there are fewer.
     pub fn worst_ten_seconds(&self) -> [f64; 2] {
         let number = WINDOW.min(self.tenths_ns.len()).max(1);
         let sum = |tenths: &[[f64; 3]]| {
@@ -341,8 +342,8 @@ impl Simulation {
     }
 }
 
-/// Controls the idlers of a recording, which begin under `originals`; the first of them are these `tenants`. `progress` gets the number of episodes since its last
-/// call.
+/// Controls the idlers of a recording, which begin under `originals`; the first of them are these `tenants`.
+/// `progress` gets the number of episodes since its last call.
 ///
 /// # Errors
 /// [`ReplayError`] if the recording cannot be read or the rule not be replayed.
@@ -511,7 +512,8 @@ mod tests {
     fn nothing_is_changed_while_nothing_runs() {
         let (simulated, _) =
             run(Layer::Host, Observation::Episodes, &[Phase::of(60_000_000_000, &[4_000_000])], 1);
-        // 250 episodes a second cost less than a percent of a CPU under any setting, and still never polling is cheaper.
+        // 250 episodes a second cost less than a percent of a CPU under any setting, and still never polling
+        // is cheaper.
         assert!(simulated.changes.len() <= 2, "{:?}", simulated.changes);
         let idle = Phase { busy_ns: 90_000_000, ..Phase::of(60_000_000_000, &[9_000_000]) };
         let (simulated, _) = run(Layer::Host, Observation::Episodes, &[idle], 1);
@@ -534,7 +536,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
-        /// Whatever the load does: no value out of the permitted range, no more writes than permitted, and a bounded loss.
+        /// Whatever the load does: no value out of the permitted range, no more writes than permitted, and a
+        /// bounded loss.
         #[test]
         fn no_load_makes_control_cost_much_more(
             phases in phases(), seed in any::<u64>(), guest in any::<bool>(), by_statistics in any::<bool>(),
@@ -560,8 +563,8 @@ mod tests {
         }
     }
 
-    /// One idler that gains by never polling, as no rule knows which of its episodes will be short, and one, of few and short episodes, that
-    /// loses by it.
+    /// One idler that gains by never polling, as no rule knows which of its episodes will be short, and one,
+    /// of few and short episodes, that loses by it.
     fn two_tenants(other: Tenant) -> Simulated {
         let simulation = Simulation::new(originals(Layer::Host), Terms::at(K), Observation::Episodes, 2);
         let mut simulation = simulation.unwrap().with_tenants(&[Tenant::default(), other]);
@@ -595,8 +598,8 @@ mod tests {
         assert!(ratio(&ignored, 0) <= ratio(&free, 0) + 1e-3, "{:?}", ignored.idlers);
     }
 
-    /// The same of a load that is another one whenever the controller has decided: one that it gains on while the originals are in
-    /// force, and then the one on which the setting taken loses most.
+    /// The same of a load that is another one whenever the controller has decided: one that it gains on while
+    /// the originals are in force, and then the one on which the setting taken loses most.
     #[test]
     fn no_load_that_turns_against_control_makes_it_cost_much_more() {
         for layer in [Layer::Host, Layer::Guest] {
@@ -618,8 +621,8 @@ mod tests {
     #[test]
     fn a_change_of_load_is_followed_within_half_a_second() {
         use Observation::{Episodes, Statistics};
-        // Turns, and trials in vain, take some of what is gained. Not by haltpoll's rule: here no poll fails, so that a window that a trial
-        // has made longer stays as it is.
+        // Turns, and trials in vain, take some of what is gained. Not by haltpoll's rule: here no poll fails,
+        // so that a window that a trial has made longer stays as it is.
         let in_turns = Terms { verify: Some(Nanos(3_600_000_000_000)), ..Terms::at(K) };
         for (layer, observation, terms, most) in [
             (Layer::Host, Episodes, Terms::at(K), 1.02),
@@ -668,8 +671,9 @@ mod tests {
         }
     }
 
-    /// By how much 10 s of whole periods, or less, cost more than the account permits: 1.01 times the originals as predicted, 1 % of what
-    /// they cost in the costliest 10 s, the loss of one period, and that of [`MOST_TRIALS`] more of 10 ms; at most \[ns\].
+    /// By how much 10 s of whole periods, or less, cost more than the account permits: 1.01 times the
+    /// originals as predicted, 1 % of what they cost in the costliest 10 s, the loss of one period, and that
+    /// of [`MOST_TRIALS`] more of 10 ms; at most \[ns\].
     fn beyond_the_bound(simulated: &Simulated) -> f64 {
         let all = &simulated.periods;
         let originals =

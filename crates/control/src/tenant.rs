@@ -1,13 +1,15 @@
 //! How much the cost of an idler counts, and its limit: weights and vetoes.
 //!
 //! # The idea
-//! One setting is chosen for all idlers, so that one may pay for what others save. A weight says how much its cost counts in that sum. A
-//! limit says what it may cost *this* idler: no setting is chosen that is predicted to cost it more than that share above the originals, over its
-//! own sample; and where it has cost it more, by its own account of the last 10 s, the originals are in force, for 1, 2 … 64 s.
+//! One setting is chosen for all idlers, so that one may pay for what others save. A weight says how much its
+//! cost counts in that sum. A limit says what it may cost *this* idler: no setting is chosen that is
+//! predicted to cost it more than that share above the originals, over its own sample; and where it has cost
+//! it more, by its own account of the last 10 s, the originals are in force, for 1, 2 … 64 s.
 //!
 //! # Limits
-//! A prediction is as good as the sample of that idler. An account is of whole periods, and sees a loss when the period is over: 10 s cost the
-//! idler at most its share more and the losses of four periods, after 0, 1, 3 and 7 s of rest.
+//! A prediction is as good as the sample of that idler. An account is of whole periods, and sees a loss when
+//! the period is over: 10 s cost the idler at most its share more and the losses of four periods, after 0, 1,
+//! 3 and 7 s of rest.
 
 use crate::window::{LONGEST_REST_NS, Rest, Window};
 
@@ -37,7 +39,8 @@ impl Tenant {
     }
 }
 
-/// A setting that would have been chosen, but for an idler that it is predicted to cost too much. Costs are of its mean episode \[ns\].
+/// A setting that would have been chosen, but for an idler that it is predicted to cost too much. Costs are
+/// of its mean episode \[ns\].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Veto {
     /// Which.

@@ -16,10 +16,11 @@ pub struct Terms {
     pub reach: Reach,
     /// The usual time between two decisions.
     pub period: Nanos,
-    /// The CPU time of a second that control itself may use, searches for idlers included; decisions are further apart where they take more.
+    /// The CPU time of a second that control itself may use, searches for idlers included; decisions are
+    /// further apart where they take more.
     pub cpu_limit: Nanos,
-    /// A setting is compared in turns on the machine when it is first taken, and at most so often, and where idlers mostly halt polling is
-    /// tried now and then; `None`: never.
+    /// A setting is compared in turns on the machine when it is first taken, and at most so often, and where
+    /// idlers mostly halt polling is tried now and then; `None`: never.
     pub verify: Option<Nanos>,
 }
 

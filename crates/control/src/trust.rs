@@ -13,9 +13,11 @@ pub(crate) const SHARE: f64 = 0.02;
 /// Nor do differences within so many standard deviations of what is counted.
 const DEVIATIONS: f64 = 4.0;
 
-/// As [`LIMIT`] and [`SHARE`], where lengths are drawn from histograms: whether a window covers them is then less certain.
+/// As [`LIMIT`] and [`SHARE`], where lengths are drawn from histograms: whether a window covers them is then
+/// less certain.
 const DRAWN: [f64; 2] = [0.2, 0.05];
-/// As [`LIMIT`] and [`SHARE`], where what was counted is of other episodes than what was replayed, and may have halts elsewhere.
+/// As [`LIMIT`] and [`SHARE`], where what was counted is of other episodes than what was replayed, and may
+/// have halts elsewhere.
 const APART: [f64; 2] = [0.25, 0.3];
 
 /// How what is compared was seen.
@@ -65,8 +67,8 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Compares a period with polls and halts as predicted in several ways, one of which has to agree; the figure that ended
-    /// trust is returned.
+    /// Compares a period with polls and halts as predicted in several ways, one of which has to agree; the
+    /// figure that ended trust is returned.
     pub(crate) fn compare(&mut self, predicted: &[[f64; 2]], counted: &Counts, seen: Seen) -> Option<Apart> {
         let all: Option<Vec<Apart>> = predicted.iter().map(|one| apart(*one, counted, seen)).collect();
         let apart = all.and_then(|all| all.first().copied());

@@ -1,31 +1,36 @@
-//! Two settings in turns on the machine itself: the only look at a *closed loop*, whose load is another one because the setting is.
+//! Two settings in turns on the machine itself: the only look at a *closed loop*, whose load is another one
+//! because the setting is.
 //!
 //! # What is compared
-//! The cost of an *episode*. A wakeup is the unit of work that can be seen from here. In an open loop, whose wakeups come whatever the
-//! setting is, costs per episode and per second have the same ratio. In a closed loop, where a peer waits for the idler, they do not: a setting
-//! that makes the idler answer late is cheaper per second because less is done, and that is no gain.
+//! The cost of an *episode*. A wakeup is the unit of work that can be seen from here. In an open loop, whose
+//! wakeups come whatever the setting is, costs per episode and per second have the same ratio. In a closed
+//! loop, where a peer waits for the idler, they do not: a setting that makes the idler answer late is cheaper
+//! per second because less is done, and that is no gain.
 //!
-//! It misleads where the number of episodes says nothing about the work: a device that collects several requests for one
-//! interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same requests. The number of episodes a
-//! second is therefore reported with the cost. It misleads, too, where idlers of different cost share a setting and only one of them does
-//! more.
+//! It misleads where the number of episodes says nothing about the work: a device that collects several
+//! requests for one interrupt while the idler sleeps has more episodes under polling, each of them cheaper,
+//! for the same requests. The number of episodes a second is therefore reported with the cost. It misleads,
+//! too, where idlers of different cost share a setting and only one of them does more.
 //!
 //! # How
-//! First, other, other, first, and so on, so that a load that grows or falls meanwhile costs both alike. What is counted right after a
-//! switch is left out. Neighbours are pairs; the logarithms of the ratios of their costs, weighted by the episodes, give an interval
-//! of 99 % by Student's distribution after three pairs and after each one more, up to six. The first pairs are of short turns, which show what is
-//! large at little cost; later ones are longer.
+//! First, other, other, first, and so on, so that a load that grows or falls meanwhile costs both alike. What
+//! is counted right after a switch is left out. Neighbours are pairs; the logarithms of the ratios of their
+//! costs, weighted by the episodes, give an interval of 99 % by Student's distribution after three pairs and
+//! after each one more, up to six. The first pairs are of short turns, which show what is large at little
+//! cost; later ones are longer.
 //!
-//! A setting that does not poll has no turns: its episode costs one halt, whatever the load is. That leaves one switch instead of
-//! seven, and is the only way with haltpoll, whose windows stay as long as they were until a poll fails.
+//! A setting that does not poll has no turns: its episode costs one halt, whatever the load is. That leaves
+//! one switch instead of seven, and is the only way with haltpoll, whose windows stay as long as they were
+//! until a poll fails.
 //!
-//! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that is more than [`TOLERANCE`] times the
-//!   cost of the reference, and refuted if the interval excludes a gain. What six pairs leave open is small, or the machine is noisy. Then the
-//!   replay, which has promised a gain, decides, unless the mean of the turns contradicts it.
-//! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times that justify halting,
-//!   and no replay of them shows that polling would make them shorter. The one in force costs what it did just before: about
-//!   a halt, whatever the load is. The setting stays if it is certainly cheaper. A first turn that costs [`DEARER`] times as much
-//!   ends the trial.
+//! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that
+//!   is more than [`TOLERANCE`] times the cost of the reference, and refuted if the interval excludes a gain.
+//!   What six pairs leave open is small, or the machine is noisy. Then the replay, which has promised a gain,
+//!   decides, unless the mean of the turns contradicts it.
+//! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times
+//!   that justify halting, and no replay of them shows that polling would make them shorter. The one in force
+//!   costs what it did just before: about a halt, whatever the load is. The setting stays if it is certainly
+//!   cheaper. A first turn that costs [`DEARER`] times as much ends the trial.
 
 use crate::account::TOLERANCE;
 use crate::change::Measured;
@@ -260,7 +265,8 @@ impl Turns {
         }
     }
 
-    /// The cost of an episode under the setting over that under the reference, as a logarithm; `None` where a turn had no episodes.
+    /// The cost of an episode under the setting over that under the reference, as a logarithm; `None` where a
+    /// turn had no episodes.
     fn ratio(&self) -> Option<Interval> {
         let of = |[setting, reference]: [Part; 2]| {
             let weight = setting.seen.min(reference.seen) as f64;
@@ -327,8 +333,8 @@ mod tests {
         [other, originals]
     }
 
-    /// Turns to their end, in which an episode costs this by turn and setting: whether the setting is kept, what was measured, the switches,
-    /// and the time.
+    /// Turns to their end, in which an episode costs this by turn and setting: whether the setting is kept,
+    /// what was measured, the switches, and the time.
     fn turns(kind: Kind, mut cost: impl FnMut(usize, bool) -> f64) -> (bool, Measured, usize, u64) {
         let [never, polls] = two();
         let mut longer = polls;
@@ -385,7 +391,8 @@ mod tests {
         assert!(keep && switches == 1 && ns == SETTLE_NS + 3 * SHORTEST_NS, "{switches} {ns}");
     }
 
-    /// The cost of an episode that is halted through is known; the other setting is measured where it is in force already.
+    /// The cost of an episode that is halted through is known; the other setting is measured where it is in
+    /// force already.
     #[test]
     fn never_has_no_turns() {
         let [never, polls] = two();

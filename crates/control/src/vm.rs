@@ -1,4 +1,5 @@
-//! Control of one VM by its VMM: the maximum of KVM's rule alone, by `KVM_CAP_HALT_POLL`, which other processes cannot set.
+//! Control of one VM by its VMM: the maximum of KVM's rule alone, by `KVM_CAP_HALT_POLL`, which other
+//! processes cannot set.
 
 use crate::candidates::Reach;
 use crate::change::Change;
@@ -29,9 +30,9 @@ pub trait SetMaximum {
 
 /// A controller inside a VMM.
 ///
-/// The VMM adds up the statistics of its vCPUs (`KVM_GET_STATS_FD`), and calls [`VmController::step`] with what was counted since
-/// the last call when [`VmController::next_at_ns`] says so. `KVM_CAP_HALT_POLL` cannot be read or taken back: the VMM sets it to
-/// the maximum of the originals when it no longer wants control.
+/// The VMM adds up the statistics of its vCPUs (`KVM_GET_STATS_FD`), and calls [`VmController::step`] with
+/// what was counted since the last call when [`VmController::next_at_ns`] says so. `KVM_CAP_HALT_POLL` cannot
+/// be read or taken back: the VMM sets it to the maximum of the originals when it no longer wants control.
 pub struct VmController {
     controller: Controller,
     late: Nanos,
@@ -66,7 +67,8 @@ impl VmController {
         &mut self.controller
     }
 
-    /// Looks at what was counted since the last step. If it is time to, decides and sets the maximum; returns the change.
+    /// Looks at what was counted since the last step. If it is time to, decides and sets the maximum; returns
+    /// the change.
     ///
     /// # Errors
     /// Those of [`SetMaximum`]; the setting is then taken to be what it was.

@@ -24,8 +24,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is whether another setting than
-    /// the originals was in force.
+    /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is
+    /// whether another setting than the originals was in force.
     pub(crate) fn book(&mut self, now_ns: u64, paid_ns: f64, originals_ns: f64, controlled: bool) -> Paid {
         // What the originals cost is known where they are in force, and need not be predicted.
         let originals_ns = if controlled { originals_ns } else { paid_ns };

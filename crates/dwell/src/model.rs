@@ -22,9 +22,10 @@ use std::path::Path;
 pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest, iothread QEMU's
-    /// adaptive polling, timer KVM's timer of vCPUs (only for recordings of timers), and guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed through the rule of
-    /// another.
+    /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest,
+    /// iothread QEMU's adaptive polling, timer KVM's timer of vCPUs (only for recordings of timers), and
+    /// guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed
+    /// through the rule of another.
     #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
@@ -34,7 +35,8 @@ pub(crate) struct ModelArgs {
     /// Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you.
     /// From 0; a bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt
     /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
-    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else that of the driver dwell_idle, else 20us]
+    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else
+    /// that of the driver dwell_idle, else 20us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us

@@ -13,8 +13,8 @@ use dwell_replay::{Catalogue, Rule, Versions};
 pub(crate) struct VersionArgs {
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     ///
-    /// [default: that of the recording, else 7.3, the newest known] For the layers guest, host, timer and driver. `5.4` is
-    /// the maintained stable series, `5.4.0` its first release.
+    /// [default: that of the recording, else 7.3, the newest known] For the layers guest, host, timer and
+    /// driver. `5.4` is the maintained stable series, `5.4.0` its first release.
     #[arg(long, value_name = "VERSION", value_parser = suggest::kernels(kernel), hide_possible_values = true)]
     pub(crate) kernel: Option<Version>,
     /// QEMU release whose rule and defaults to use, 2.9 to 11.1

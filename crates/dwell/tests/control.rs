@@ -559,8 +559,8 @@ fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
     assert!(!socket.exists());
 }
 
-/// What makes decisions rarer is the CPU time of the whole process: here that of a configuration that is read again and again, which
-/// is no part of any decision.
+/// What makes decisions rarer is the CPU time of the whole process: here that of a configuration that is read
+/// again and again, which is no part of any decision.
 #[test]
 fn all_cpu_time_of_the_process_is_accounted_for() {
     let fixture = Fixture::guest();

@@ -20,8 +20,8 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("stdout is JSON")
 }
 
-/// A VM with idle times of this length three times in four, of class slow once in sixteen times, and of 900 us else, recorded
-/// under a maximum.
+/// A VM with idle times of this length three times in four, of class slow once in sixteen times, and of 900
+/// us else, recorded under a maximum.
 fn record(path: &Path, idle_ns: u64, class: &str, max: Option<u64>) {
     let mut metadata = Metadata::new(Layer::Host);
     metadata.other.insert("class".to_owned(), class.into());

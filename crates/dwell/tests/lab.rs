@@ -25,8 +25,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An experiment. One that fails is tried once more: a host that starves its guests can hold one up for longer than the lab
-/// waits, but hardly twice.
+/// An experiment. One that fails is tried once more: a host that starves its guests can hold one up for
+/// longer than the lab waits, but hardly twice.
 fn experiment(state: &Path, args: &[&str]) -> Output {
     let output = dwell(state, args);
     if output.status.success() || cannot(&output) {
@@ -329,7 +329,8 @@ fn a_guest_is_measured_under_control_and_its_parameters_are_restored() {
     let output = dwell(state.path(), &[&words[..], &short].concat());
     let told = stderr(&output);
     if !output.status.success() {
-        // Another test of this machine's haltpoll runs beside it, or there is none, or it may not be written or recorded.
+        // Another test of this machine's haltpoll runs beside it, or there is none, or it may not be written
+        // or recorded.
         let causes = [
             "another program changed it",
             "cannot control the guest layer",

@@ -1,5 +1,6 @@
-//! What people read: the short help of every command, and what commands print at 80 and 120 columns, as snapshots, so that a
-//! change of words is seen in review. The long help is the book's command reference, which `docs.rs` checks.
+//! What people read: the short help of every command, and what commands print at 80 and 120 columns, as
+//! snapshots, so that a change of words is seen in review. The long help is the book's command reference,
+//! which `docs.rs` checks.
 //!
 //! `INSTA_UPDATE=always cargo test --workspace --test words` writes new snapshots.
 
@@ -88,7 +89,8 @@ fn help_begins_with_a_verb_phrase_of_at_most_80_characters() {
 const GUEST: &str = "recordings/guest-mix.parquet";
 const EVENT: &str = "recordings/event-pgbench_sel1.parquet";
 
-/// Prints at both widths, keeps what is printed as a snapshot, and checks that tables fit. Paths of `folder` are replaced.
+/// Prints at both widths, keeps what is printed as a snapshot, and checks that tables fit. Paths of `folder`
+/// are replaced.
 fn assert_kept(name: &str, args: &[&str], folder: &Path) {
     for columns in [80, 120] {
         let folder = folder.to_str().expect("the path is UTF-8");
@@ -255,9 +257,9 @@ fn a_change_from_apply_to_revert() {
     }
 }
 
-/// A guest's timers as perf recorded them, without a cut: 700 that fire and some that do not, on Linux 6.12 with emulated SVM,
-/// by the job `every_timer_of_a_vcpu_is_the_models` of the test `box` with `DWELL_BOX_TIMERS=700`. Beside it is what `perf kvm
-/// stat report` printed of the same trace.
+/// A guest's timers as perf recorded them, without a cut: 700 that fire and some that do not, on Linux 6.12
+/// with emulated SVM, by the job `every_timer_of_a_vcpu_is_the_models` of the test `box` with
+/// `DWELL_BOX_TIMERS=700`. Beside it is what `perf kvm stat report` printed of the same trace.
 const TIMERS: &str = "crates/dwell/tests/timers/guest-6.12.perf.txt.gz";
 const TIMERS_BY_PERF: &[u8] = include_bytes!("timers/guest-6.12.perf-kvm-stat.txt");
 

@@ -1,4 +1,5 @@
-//! A thread rings a loop, each time a while after it was heard: `cargo run --release -p dwell-eventloop --example rings -- [GAP_US]`
+//! A thread rings a loop, each time a while after it was heard: `cargo run --release -p dwell-eventloop
+//! --example rings -- [GAP_US]`
 
 use dwell_eventloop::{Bell, Idler, Loop};
 use dwell_idle::{Halt, Price};

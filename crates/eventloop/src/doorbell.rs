@@ -1,15 +1,16 @@
 //! One word by which other threads call a loop.
 //!
 //! # The states
-//! `AWAKE`: the loop is looking, or will look before it sleeps. `RUNG`: it was rung and the loop has not answered. `ASLEEP`: the
-//! loop sleeps, or is about to, and who rings has to wake it by a system call.
+//! `AWAKE`: the loop is looking, or will look before it sleeps. `RUNG`: it was rung and the loop has not
+//! answered. `ASLEEP`: the loop sleeps, or is about to, and who rings has to wake it by a system call.
 //!
 //! # No ring is lost
-//! Every change is one atomic read-modify-write of one word, so all of them are in one order. A ring puts `RUNG` in place of what
-//! was there. If that was `ASLEEP`, it calls the waker; so the loop, which sleeps or is about to, returns from its wait. If it was
-//! `AWAKE`, the loop has still to get from there to `ASLEEP`, and that change fails where it finds `RUNG`
-//! ([`Word::sleeps`]); so it looks before it sleeps. If it was `RUNG`, an earlier ring is unanswered and the answer
-//! serves both: it is a read-modify-write as well, and takes in what every thread that rang had written before.
+//! Every change is one atomic read-modify-write of one word, so all of them are in one order. A ring puts
+//! `RUNG` in place of what was there. If that was `ASLEEP`, it calls the waker; so the loop, which sleeps or
+//! is about to, returns from its wait. If it was `AWAKE`, the loop has still to get from there to `ASLEEP`,
+//! and that change fails where it finds `RUNG` ([`Word::sleeps`]); so it looks before it sleeps. If it was
+//! `RUNG`, an earlier ring is unanswered and the answer serves both: it is a read-modify-write as well, and
+//! takes in what every thread that rang had written before.
 //!
 //! A second flag ("asleep" beside "rung") would need a full fence on both sides, which is easily left
 //! out.

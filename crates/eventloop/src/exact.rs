@@ -25,12 +25,14 @@ where
     R: Record,
     W: Wait,
 {
-    /// One iteration exactly as QEMU's `aio_poll` of this release does it, instead of a [`step`](Loop::step): with its order of polling,
-    /// waiting, dispatching and learning, its last-in-first-out order of dispatch, and no bound on how long a source waits for its turn.
-    /// Returns whether there was anything to do but for the notifier.
+    /// One iteration exactly as QEMU's `aio_poll` of this release does it, instead of a [`step`](Loop::step):
+    /// with its order of polling, waiting, dispatching and learning, its last-in-first-out order of dispatch,
+    /// and no bound on how long a source waits for its turn. Returns whether there was anything to do but for
+    /// the notifier.
     ///
-    /// The handlers of the policy are the sources of the same numbers. A source whose handler is [`Kind::Notifier`] is QEMU's notifier: it
-    /// is run in each iteration, after the wait. Waits are not recorded. A loop that has begun in this way has to go on in it.
+    /// The handlers of the policy are the sources of the same numbers. A source whose handler is
+    /// [`Kind::Notifier`] is QEMU's notifier: it is run in each iteration, after the wait. Waits are not
+    /// recorded. A loop that has begun in this way has to go on in it.
     ///
     /// # Errors
     /// Those of the system calls that wait.

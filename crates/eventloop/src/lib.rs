@@ -1,4 +1,5 @@
-//! An event loop that decides by a [policy](dwell_idle::policy) how long to poll before it sleeps. Linux, epoll or io_uring.
+//! An event loop that decides by a [policy](dwell_idle::policy) how long to poll before it sleeps. Linux,
+//! epoll or io_uring.
 //!
 //! # The idea
 //! Many event loops look for events for a constant time, or never, or always. This one asks a policy in each wait
@@ -7,29 +8,33 @@
 //!
 //! # A step
 //! 1. *Look* at every source, at file descriptors every [`FD_STEPS`] steps, and at the timers.
-//! 2. *Run* each source that has something to do, in the order in which it was seen, with a budget. One that has more to do is run
-//!    again in the next step.
+//! 2. *Run* each source that has something to do, in the order in which it was seen, with a budget. One that
+//!    has more to do is run again in the next step.
 //! 3. If there was nothing: *poll*, rounds of looks, for as long as the policy says; file descriptors are looked at by
 //!    `epoll_wait(0)` every [`FD_ROUNDS`] rounds, or in every round over [`Uring`], where that takes no system call.
-//! 4. If there is still nothing: every source becomes *loud*, is looked at once more, and the loop *sleeps* in `epoll_wait` or
-//!    `io_uring_enter` until a file descriptor or a timer wakes it. Then every source becomes *quiet*.
+//! 4. If there is still nothing: every source becomes *loud*, is looked at once more, and the loop *sleeps*
+//!    in `epoll_wait` or `io_uring_enter` until a file descriptor or a timer wakes it. Then every source
+//!    becomes *quiet*.
 //!
 //! # It does not sleep over an event
-//! A source is quiet, its notifications off, as long as the loop is awake. Before the loop sleeps all become loud, *and only then* is each
-//! looked at once more. An event came either before that look, which sees it, or after its source was loud, and then it is
-//! notified: its file descriptor is readable or will be, and `epoll_wait` returns. So that this is true [`Source::loud`] has to be
-//! visible to whoever notifies before [`Source::look`] loads what they write: a full fence, as a virtqueue's driver and device both
-//! need it. Sources are registered edge-triggered: a notification that was written before the wait began is still an edge.
+//! A source is quiet, its notifications off, as long as the loop is awake. Before the loop sleeps all become
+//! loud, *and only then* is each looked at once more. An event came either before that look, which sees it,
+//! or after its source was loud, and then it is notified: its file descriptor is readable or will be, and
+//! `epoll_wait` returns. So that this is true [`Source::loud`] has to be visible to whoever notifies before
+//! [`Source::look`] loads what they write: a full fence, as a virtqueue's driver and device both need it.
+//! Sources are registered edge-triggered: a notification that was written before the wait began is still an
+//! edge.
 //!
 //! # Fairness
-//! A source that has an event is run within the step that looks next: it waits for at most one run of each other source, each with at most
-//! [`BUDGET`] units. A file descriptor is run within [`FD_STEPS`] steps, whatever the sources do. A timer is run in the
-//! first step after its time.
+//! A source that has an event is run within the step that looks next: it waits for at most one run of each
+//! other source, each with at most [`BUDGET`] units. A file descriptor is run within [`FD_STEPS`] steps,
+//! whatever the sources do. A timer is run in the first step after its time.
 //!
 //! # Exactly as QEMU
-//! Under the policy [`Aio`](dwell_idle::policy::iothread::Aio), [`Loop::step`] takes QEMU's windows and keeps its own order of things.
-//! [`Loop::aio_poll`] is QEMU's iteration itself, release by release, over the same sources. The loops in virtual time that test the model
-//! of QEMU run through it as well, and every window, wait and dispatch is the same.
+//! Under the policy [`Aio`](dwell_idle::policy::iothread::Aio), [`Loop::step`] takes QEMU's windows and keeps
+//! its own order of things. [`Loop::aio_poll`] is QEMU's iteration itself, release by release, over the same
+//! sources. The loops in virtual time that test the model of QEMU run through it as well, and every window,
+//! wait and dispatch is the same.
 //!
 //! # Limits
 //! The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the

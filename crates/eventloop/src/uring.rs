@@ -22,9 +22,9 @@ const ECANCELED: i32 = 125;
 
 /// Waits for file descriptors by polls of io_uring (Linux 5.13).
 ///
-/// Whether one is ready is seen in memory, so that looking at file descriptors while the loop polls takes no system call. In return each
-/// event of one that cannot be looked at is asked for again, which is an entry to submit before the loop looks at them again.
-/// Regular files count as always readable, which epoll refuses.
+/// Whether one is ready is seen in memory, so that looking at file descriptors while the loop polls takes no
+/// system call. In return each event of one that cannot be looked at is asked for again, which is an entry to
+/// submit before the loop looks at them again. Regular files count as always readable, which epoll refuses.
 pub struct Uring {
     ring: IoUring,
     /// By the numbers of the sources.
@@ -103,7 +103,8 @@ impl Uring {
         self.unsubmitted = !self.ring.submission().is_empty();
         match entered {
             Ok(_) => Ok(()),
-            // The time is over, a signal came, or completions have to be taken first: the loop looks around and comes back.
+            // The time is over, a signal came, or completions have to be taken first: the loop looks around
+            // and comes back.
             Err(error) if matches!(error.raw_os_error(), Some(ETIME | EBUSY | EAGAIN)) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(error),

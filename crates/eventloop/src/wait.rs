@@ -12,13 +12,15 @@ use std::time::Duration;
 
 /// How a loop sleeps.
 pub trait Wait {
-    /// Waits for at most `timeout` (`None`: without end) for file descriptors, and passes whose are ready. May return early.
+    /// Waits for at most `timeout` (`None`: without end) for file descriptors, and passes whose are ready.
+    /// May return early.
     ///
     /// # Errors
     /// The system call's.
     fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
 
-    /// Of a way to wait that shows ready file descriptors without a system call, such as io_uring: whether it has any. `None`: it does not.
+    /// Of a way to wait that shows ready file descriptors without a system call, such as io_uring: whether it
+    /// has any. `None`: it does not.
     fn ring(&mut self) -> Option<bool> {
         None
     }
@@ -26,7 +28,8 @@ pub trait Wait {
 
 /// A way to wait that watches the file descriptors of sources.
 pub trait Watch: Wait {
-    /// Watches a file descriptor for readability: `edge` by edges, for sources that are looked at and need not be drained; else by level.
+    /// Watches a file descriptor for readability: `edge` by edges, for sources that are looked at and need
+    /// not be drained; else by level.
     ///
     /// # Errors
     /// The system call's.

@@ -180,8 +180,9 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Watch> Loop<'a, P, C, R, W> {
         }
     }
 
-    /// Adds a file descriptor that cannot be looked at without a system call: a socket, a listener, a timerfd. `run` is called while it
-    /// is readable, as [`Source::run`] is. It must not be closed elsewhere while the loop has it.
+    /// Adds a file descriptor that cannot be looked at without a system call: a socket, a listener, a
+    /// timerfd. `run` is called while it is readable, as [`Source::run`] is. It must not be closed elsewhere
+    /// while the loop has it.
     ///
     /// # Errors
     /// It cannot be watched.
@@ -227,8 +228,8 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         self.put(Slot { source: Box::new(source), looks: false, ready: false })
     }
 
-    /// Takes a source out of the loop; the way to wait must no longer report its number. Its notifications are as the loop left
-    /// them: off.
+    /// Takes a source out of the loop; the way to wait must no longer report its number. Its notifications
+    /// are as the loop left them: off.
     pub fn take(&mut self, id: SourceId) -> Option<Box<dyn Source + 'a>> {
         let slot = self.sources.all.get_mut(id.0 as usize)?.take()?;
         self.sources.ready.retain(|ready| *ready != id.0);

@@ -90,7 +90,8 @@ fn timers(wait: impl Watch) {
     assert!(halts.get() >= 3, "it slept until each");
 }
 
-/// Sources come and go while the loop runs: the number of one that is gone is given to the next, and nobody hears its rings.
+/// Sources come and go while the loop runs: the number of one that is gone is given to the next, and nobody
+/// hears its rings.
 #[test]
 fn removed_source_is_neither_run_nor_watched() {
     removed(Epoll::new().unwrap());
@@ -122,7 +123,8 @@ fn removed(wait: impl Watch) {
     assert_eq!((first.get(), second.get()), (1, 100));
 }
 
-/// A descriptor that cannot be looked at is reported as long as there is something to read, whether its source says so or not.
+/// A descriptor that cannot be looked at is reported as long as there is something to read, whether its
+/// source says so or not.
 #[test]
 fn what_is_left_to_read_is_reported_again() {
     left(Never, Epoll::new().unwrap());

@@ -1,5 +1,5 @@
-//! The loop in an adversarial world: events come between any two of its calls, and it must not sleep over one. And how long who waits
-//! for whom.
+//! The loop in an adversarial world: events come between any two of its calls, and it must not sleep over
+//! one. And how long who waits for whom.
 
 use dwell_eventloop::{BUDGET, FD_STEPS, Loop, Source, SourceId, Wait};
 use dwell_idle::policy::reference::{Fixed, Never};

@@ -2,14 +2,15 @@
 //!
 //! `cargo run --release --example generate_fleet -- --vms 10000 --from recordings -o FOLDER`
 //!
-//! A VM is of a class, one for each recording in the folder `--from`. Its recording has a burst of episodes for each hour of
-//! a day. A burst consists of stretches of consecutive idle times from the recording of its class, or, the more often the
-//! quieter the hour is, from that of the quietest class; all are longer or shorter by a factor of the VM. So lengths, their
-//! order and the mix over the day are those of the recordings, and no two VMs are the same. Hours of the day are shifted
-//! from VM to VM. Three of ten VMs have another setting in force than the default of KVM.
+//! A VM is of a class, one for each recording in the folder `--from`. Its recording has a burst of episodes
+//! for each hour of a day. A burst consists of stretches of consecutive idle times from the recording of its
+//! class, or, the more often the quieter the hour is, from that of the quietest class; all are longer or
+//! shorter by a factor of the VM. So lengths, their order and the mix over the day are those of the
+//! recordings, and no two VMs are the same. Hours of the day are shifted from VM to VM. Three of ten VMs have
+//! another setting in force than the default of KVM.
 //!
-//! With `--bad` there are three more files: one is damaged, one has no episodes, one has an idle time of 584 years. The same
-//! arguments give the same files.
+//! With `--bad` there are three more files: one is damaged, one has no episodes, one has an idle time of 584
+//! years. The same arguments give the same files.
 
 use dwell_recording::{
     Chunk, Clock, Columns, Episode, Layer, Metadata, Packing, Reader, SettingValue, SettingsChange, Writer,

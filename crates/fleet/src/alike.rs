@@ -1,9 +1,10 @@
 //! Which VMs are alike, by their first idle times: how a VM that nobody has seen before gets its setting.
 //!
-//! Of each recording the first [`FIRST`] idle times are counted in bins that double in length. Two VMs are as far apart as the
-//! distributions of these: the sum, over the ends of the bins, of the difference of the shares of idle times that are up to that
-//! end. A new VM gets, of the settings to choose from, the one that costs least over the VMs nearest to it that the settings
-//! were chosen on (up to [`NEIGHBOURS`]), each counted alike. Nothing else of the new VM is looked at, so that its costs are not in hindsight.
+//! Of each recording the first [`FIRST`] idle times are counted in bins that double in length. Two VMs are as
+//! far apart as the distributions of these: the sum, over the ends of the bins, of the difference of the
+//! shares of idle times that are up to that end. A new VM gets, of the settings to choose from, the one that
+//! costs least over the VMs nearest to it that the settings were chosen on (up to [`NEIGHBOURS`]), each
+//! counted alike. Nothing else of the new VM is looked at, so that its costs are not in hindsight.
 
 /// Idle times that are counted, of all idlers of a recording together, of each equally many.
 pub const FIRST: u64 = 1_000;

@@ -1,18 +1,20 @@
 //! The few settings that cost least when each unit, a VM or a class of them, gets the best of these for itself.
 //!
-//! This is the k-median problem. A first choice is made by adding settings one by one, each the one that saves most, and by
-//! exchanging one that was chosen for one that was not, while that saves anything. Then it is proven to be the best, or a
-//! better one is found, by branch and bound:
+//! This is the k-median problem. A first choice is made by adding settings one by one, each the one that
+//! saves most, and by exchanging one that was chosen for one that was not, while that saves anything. Then it
+//! is proven to be the best, or a better one is found, by branch and bound:
 //!
-//! * Each unit *i* is given a price *p*. Whatever settings are chosen, their total is at least the sum of the prices less, for each
-//!   chosen setting, the sum over the units of what it is cheaper than their prices. So the sum of the prices less those of the
-//!   `number` settings for which that is most is a lower bound of any choice (the Lagrangian relaxation). Prices are
-//!   moved, by subgradient steps, so that the bound rises.
+//! * Each unit *i* is given a price *p*. Whatever settings are chosen, their total is at least the sum of the
+//!   prices less, for each chosen setting, the sum over the units of what it is cheaper than their prices. So
+//!   the sum of the prices less those of the `number` settings for which that is most is a lower bound of any
+//!   choice (the Lagrangian relaxation). Prices are moved, by subgradient steps, so that the bound rises.
 //! * A setting that would lift the bound above the best total known cannot be in a better choice, and is dropped.
-//! * If the bound is still below, there are two cases: a setting is in the choice, or it is not. Both are bounded again.
+//! * If the bound is still below, there are two cases: a setting is in the choice, or it is not. Both are
+//!   bounded again.
 //!
-//! Prices are whole numbers, so that a bound holds exactly, whatever rounding their steps had. The work is limited, by a number that
-//! does not depend on time or cores; where the limit is reached, [`Chosen::least`] is the bound that was proven.
+//! Prices are whole numbers, so that a bound holds exactly, whatever rounding their steps had. The work is
+//! limited, by a number that does not depend on time or cores; where the limit is reached, [`Chosen::least`]
+//! is the bound that was proven.
 
 use rayon::prelude::*;
 
@@ -46,7 +48,8 @@ impl Matrix {
         self.cells.chunks_exact(self.settings.max(1))
     }
 
-    /// What all units cost in sum, each under the best of these settings; the first of all settings where none is given.
+    /// What all units cost in sum, each under the best of these settings; the first of all settings where
+    /// none is given.
     pub fn total(&self, chosen: &[usize]) -> u128 {
         self.units().map(|costs| u128::from(costs[best(costs, chosen)])).sum()
     }
@@ -213,8 +216,8 @@ impl Search<'_> {
         ]
     }
 
-    /// Moves the prices of a case so that its bound rises, and tries the choices met on the way. `None` where no choice in it is
-    /// better than the best known.
+    /// Moves the prices of a case so that its bound rises, and tries the choices met on the way. `None` where
+    /// no choice in it is better than the best known.
     fn raise(&mut self, case: &mut Case, steps: u32) -> Option<Bound> {
         let mut prices = case.prices.clone();
         let mut raised: Option<Bound> = None;
@@ -284,8 +287,8 @@ impl Search<'_> {
         Bound { least: all.saturating_sub(gained), gains, taken }
     }
 
-    /// Prices after a step: higher for units that none of the chosen settings serves below its price, lower for those that several
-    /// serve. `None` where each is served once.
+    /// Prices after a step: higher for units that none of the chosen settings serves below its price, lower
+    /// for those that several serve. `None` where each is served once.
     fn moved(&self, prices: &[u64], chosen: &[usize], least: u128, length: f64) -> Option<Vec<u64>> {
         let served = |costs: &[u64], price: u64| {
             let below = chosen.iter().filter(|&&setting| costs[setting] < price).count();
@@ -330,7 +333,8 @@ fn addition(costs: &Matrix, chosen: &[usize]) -> Option<usize> {
     (saved[most] > 0).then_some(most)
 }
 
-/// The exchange that saves most: the place of the one that goes, and the setting that comes. `None` if none saves anything.
+/// The exchange that saves most: the place of the one that goes, and the setting that comes. `None` if none
+/// saves anything.
 fn exchange(costs: &Matrix, chosen: &[usize]) -> Option<(usize, usize)> {
     let places = chosen.len();
     if places == 0 {

@@ -149,8 +149,8 @@ impl Question {
         self
     }
 
-    /// The same, with the class of a recording from its metadata: `kernel`, `qemu`, `cpu_model`, `machine`, or a key that
-    /// whoever recorded added.
+    /// The same, with the class of a recording from its metadata: `kernel`, `qemu`, `cpu_model`, `machine`,
+    /// or a key that whoever recorded added.
     #[must_use]
     pub fn with_label(mut self, label: Option<String>) -> Question {
         self.label = label;
@@ -175,8 +175,8 @@ impl Question {
     /// What every setting would have cost a recording, or what its sketch has of it.
     ///
     /// # Errors
-    /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is absurd, and for a
-    /// sketch that does not have these settings.
+    /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is
+    /// absurd, and for a sketch that does not have these settings.
     pub fn costs(&self, input: impl Into<Input>) -> Result<Costs, Unusable> {
         match input.into() {
             Input::Recording(reader) => self.costs_of_recording(*reader),

@@ -56,8 +56,8 @@ pub fn vm_of(recording: &str) -> String {
 
 const EXTENSION: &str = ".parquet";
 
-/// The recordings (`*.parquet`) of a folder and the folders below it, by their paths from it, in order. Symbolic links to
-/// folders are not followed.
+/// The recordings (`*.parquet`) of a folder and the folders below it, by their paths from it, in order.
+/// Symbolic links to folders are not followed.
 ///
 /// # Errors
 /// The folder that cannot be read, and why.

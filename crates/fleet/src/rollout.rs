@@ -22,15 +22,15 @@ pub struct Rollout {
     pub held_out: String,
     /// VMs whose setting in force is not known: `today` is the default.
     pub today_is_default: usize,
-    /// VMs reported on that have neither a class nor a part in the choice: of several settings each was given the one that is
-    /// best for the VMs that idle like it at first ([`alike`](crate::alike)).
+    /// VMs reported on that have neither a class nor a part in the choice: of several settings each was given
+    /// the one that is best for the VMs that idle like it at first ([`alike`](crate::alike)).
     pub new_vms: usize,
     /// How good each choice is on the VMs that it was made on.
     pub chosen_on: Vec<ChosenOn>,
     /// Each choice for all VMs, and then for each class.
     pub choices: Vec<Choice>,
-    /// For each choice of settings, in the order of `choices`, the index of the setting of each VM: of those that had a part
-    /// in the choice too.
+    /// For each choice of settings, in the order of `choices`, the index of the setting of each VM: of those
+    /// that had a part in the choice too.
     #[serde(skip)]
     pub given: Vec<(String, BTreeMap<String, usize>)>,
     /// What each VM reported on costs under each choice for all VMs.
@@ -62,7 +62,8 @@ pub struct ChosenOn {
     pub choice: String,
     /// What they cost in sum \[ns\].
     pub cost_ns: u128,
-    /// What no choice of as many settings can cost less than \[ns\]; the same where the choice was proven to be the best.
+    /// What no choice of as many settings can cost less than \[ns\]; the same where the choice was proven to
+    /// be the best.
     pub least_ns: u128,
 }
 
@@ -148,8 +149,8 @@ struct Vm<'a> {
 /// VMs by their names.
 type Vms<'a> = BTreeMap<&'a str, Vm<'a>>;
 
-/// Chooses, for each of `numbers`, so many settings of least total cost, and one for each class where there are classes.
-/// Where there are, all VMs of a class have one setting.
+/// Chooses, for each of `numbers`, so many settings of least total cost, and one for each class where there
+/// are classes. Where there are, all VMs of a class have one setting.
 ///
 /// # Errors
 /// [`RolloutError`].
@@ -343,8 +344,9 @@ impl<'a> Units<'a> {
         Units { of_classes, costs, classes, all }
     }
 
-    /// Which of the chosen settings a VM gets: that which is best for its class, else for its recordings that had a part in
-    /// the choice. Of a VM without either it is what is best for those that idle like it at first, else for all.
+    /// Which of the chosen settings a VM gets: that which is best for its class, else for its recordings that
+    /// had a part in the choice. Of a VM without either it is what is best for those that idle like it at
+    /// first, else for all.
     fn given(&self, name: &str, vm: &Vm<'_>, chosen: &[usize], fitted: &Vms<'_>, known: &Known<'_>) -> usize {
         let class = vm.class.and_then(|class| self.classes.get(class));
         let own = || fitted.get(name).map(|vm| &vm.cost_ns);

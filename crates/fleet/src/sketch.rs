@@ -2,28 +2,31 @@
 //!
 //! # The idea
 //! The cost of a setting is its polling CPU plus its halts times the halt cost. So a sketch has, for each setting of
-//! [`grid::coarse`], the halts and the polling CPU that the exact replay of the recording gave: two integers, from which the cost follows
-//! *at any halt cost, with no error*. A rule's window depends on all that an idler did before. A histogram of lengths by the length
-//! before, from which costs could be computed for settings outside of the grid, loses that history, and no useful bound of its
-//! error follows from it. It is in the sketch all the same, to show what the VM does and to find VMs that are alike, and no cost
-//! is computed from it.
+//! [`grid::coarse`], the halts and the polling CPU that the exact replay of the recording gave: two integers,
+//! from which the cost follows *at any halt cost, with no error*. A rule's window depends on all that an
+//! idler did before. A histogram of lengths by the length before, from which costs could be computed for
+//! settings outside of the grid, loses that history, and no useful bound of its error follows from it. It is
+//! in the sketch all the same, to show what the VM does and to find VMs that are alike, and no cost is
+//! computed from it.
 //!
 //! # What is in it
-//! * for each rule (the recording's own layer, and the host's for a recording of a guest): the halts and the polling CPU of each setting, and
-//!   of the setting in force;
-//! * idle times in bins, each with their number and sum; the same for the times alone of those that another task cut short;
+//! * for each rule (the recording's own layer, and the host's for a recording of a guest): the halts and the
+//!   polling CPU of each setting, and of the setting in force;
+//! * idle times in bins, each with their number and sum; the same for the times alone of those that another
+//!   task cut short;
 //! * the number of idle times in each pair of wider bins: the one before, and this one;
 //! * time recorded, losses, releases, labels of the metadata, and how many recordings were merged.
 //!
 //! # Error
-//! Costs of the grid and of the setting in force: none. The offline optimum is computed from the bins: exact where the halt cost is
-//! an end of a bin ([`is_edge`]), as all preferred numbers are (10 us, 12.5 us, 16 us, 20 us, …), else at most [`OPTIMUM_ERROR`] too high for halt costs of
-//! at least 100 ns. [`Sketch::optimum_ns`] returns the bound for the sketch at hand.
+//! Costs of the grid and of the setting in force: none. The offline optimum is computed from the bins: exact
+//! where the halt cost is an end of a bin ([`is_edge`]), as all preferred numbers are (10 us, 12.5 us, 16 us,
+//! 20 us, …), else at most [`OPTIMUM_ERROR`] too high for halt costs of at least 100 ns.
+//! [`Sketch::optimum_ns`] returns the bound for the sketch at hand.
 //!
 //! # Merging
-//! All of it are sums, maxima and intersections of integers and texts, so that sketches can be merged in any order. The merged
-//! sketch is that of the recordings each replayed by itself: windows begin at zero in each part, as they do where
-//! `dwell fleet` reads the parts.
+//! All of it are sums, maxima and intersections of integers and texts, so that sketches can be merged in any
+//! order. The merged sketch is that of the recordings each replayed by itself: windows begin at zero in each
+//! part, as they do where `dwell fleet` reads the parts.
 
 use crate::alike::FirstLengths;
 use crate::costs::{Unusable, Usable, fits, label_of, possible};
@@ -130,7 +133,8 @@ impl Bin {
 struct RuleCosts {
     version: Version,
     settings: BTreeMap<String, Did>,
-    /// By the setting in force as text; empty where it is not known and the default took its place. With the episodes of each.
+    /// By the setting in force as text; empty where it is not known and the default took its place. With the
+    /// episodes of each.
     today: BTreeMap<String, (Did, u64)>,
 }
 
@@ -337,7 +341,8 @@ impl Histograms {
 }
 
 impl Sketch {
-    /// The sketch of a recording, under the rules of these releases, this wakeup latency taken out of idle times that include it.
+    /// The sketch of a recording, under the rules of these releases, this wakeup latency taken out of idle
+    /// times that include it.
     ///
     /// # Errors
     /// [`Unusable`], as for the costs of the recording.
@@ -464,7 +469,8 @@ impl Sketch {
         self.lengths.iter().map(|(up_to, bin)| (*up_to, *bin))
     }
 
-    /// How many idle times there are in each pair of bins: of the one before, and of this one, each by its upper end \[ns\].
+    /// How many idle times there are in each pair of bins: of the one before, and of this one, each by its
+    /// upper end \[ns\].
     pub fn pairs(&self) -> impl Iterator<Item = ((u64, u64), u64)> {
         self.pairs.iter().map(|(pair, episodes)| (*pair, *episodes))
     }
@@ -504,8 +510,8 @@ impl Sketch {
         found.ok_or(SketchError::NoSetting { name: self.name.clone(), setting: text })
     }
 
-    /// What the settings in force did together, and the one that was in force for most episodes; `None` where it is not known,
-    /// and the default took its place.
+    /// What the settings in force did together, and the one that was in force for most episodes; `None` where
+    /// it is not known, and the default took its place.
     ///
     /// # Errors
     /// [`SketchError`] where the numbers are too large.
@@ -533,8 +539,8 @@ impl Sketch {
             } else if from >= halt_ns {
                 optimum += number * halt_ns;
             } else {
-                // The lesser of a length and the halt cost is concave in the length: at most that of the mean, and at least
-                // what the straight line between the ends of the bin gives.
+                // The lesser of a length and the halt cost is concave in the length: at most that of the
+                // mean, and at least what the straight line between the ends of the bin gives.
                 let most = sum.min(number * halt_ns);
                 let rise = sum.saturating_sub(number * from);
                 let least = number * from + mul_div(rise, halt_ns - from, up_to - from);
@@ -548,8 +554,8 @@ impl Sketch {
     /// Both together.
     ///
     /// # Errors
-    /// [`SketchError::CannotMerge`] for sketches of different layers, rules, grids or latencies, and for numbers of more than 64
-    /// bits.
+    /// [`SketchError::CannotMerge`] for sketches of different layers, rules, grids or latencies, and for
+    /// numbers of more than 64 bits.
     pub fn merge(&self, other: &Sketch) -> Result<Sketch, SketchError> {
         let cannot =
             |what| SketchError::CannotMerge { name: self.name.clone(), other: other.name.clone(), what };
@@ -652,7 +658,8 @@ const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
     Field { name, kind, required }
 }
 
-/// The columns of the file. `part` is `setting`, `today`, `length`, `cut_short` or `pair`, and decides which others have a value.
+/// The columns of the file. `part` is `setting`, `today`, `length`, `cut_short` or `pair`, and decides which
+/// others have a value.
 pub const FIELDS: [Field; 9] = [
     field("part", Kind::Text, true),
     field("layer", Kind::Text, false),

@@ -1,4 +1,5 @@
-//! Costs as a table, a row for each recording: the Parquet file of `dwell fleet -o`, and what the Python package returns.
+//! Costs as a table, a row for each recording: the Parquet file of `dwell fleet -o`, and what the Python
+//! package returns.
 
 use crate::costs::Question;
 use crate::folder::Row;
@@ -29,7 +30,8 @@ pub const FIELDS: [Field; 13] = [
 /// Recordings of one row group: eight bytes for each and every setting are in memory once more.
 const ROWS: usize = 1 << 10;
 
-/// Writes the costs as Parquet. The metadata `dwell.settings` is a JSON list of the settings, in the order of `cost_ns`.
+/// Writes the costs as Parquet. The metadata `dwell.settings` is a JSON list of the settings, in the order of
+/// `cost_ns`.
 ///
 /// # Errors
 /// What writing fails with.

@@ -1,8 +1,8 @@
 //! Fuzz targets for everything that reads untrusted input, and seeds for them.
 //!
-//! A target is a function of bytes that panics when a promise is broken. It runs in two ways: `cargo +nightly fuzz run TARGET`
-//! in the directory `fuzz` (libFuzzer, guided by coverage), and `cargo test --test targets`, which changes the seeds at
-//! random for some seconds with the stable compiler.
+//! A target is a function of bytes that panics when a promise is broken. It runs in two ways: `cargo +nightly
+//! fuzz run TARGET` in the directory `fuzz` (libFuzzer, guided by coverage), and `cargo test --test targets`,
+//! which changes the seeds at random for some seconds with the stable compiler.
 #![forbid(unsafe_code)]
 // A panic is how a target reports what it finds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]

@@ -1,4 +1,5 @@
-//! A domain of any text: an error, or a text with the `<poll>` in it, which is found there again and is taken out again.
+//! A domain of any text: an error, or a text with the `<poll>` in it, which is found there again and is taken
+//! out again.
 
 use dwell_knobs::libvirt;
 

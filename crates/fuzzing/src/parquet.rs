@@ -1,4 +1,5 @@
-//! Any bytes opened and read as a recording of idle times and as one of timers: an error, or as many rows as were claimed.
+//! Any bytes opened and read as a recording of idle times and as one of timers: an error, or as many rows as
+//! were claimed.
 //!
 //! The Parquet library may panic on damaged files; the reader turns that into an error. libFuzzer's hook would abort
 //! before it could, so it is taken out: what is not caught still unwinds into the harness, which aborts.

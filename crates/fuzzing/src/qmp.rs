@@ -1,5 +1,5 @@
-//! A monitor that sends any bytes: an error, or values. The first byte chooses whether it greets properly before, and what
-//! is asked.
+//! A monitor that sends any bytes: an error, or values. The first byte chooses whether it greets properly
+//! before, and what is asked.
 
 use dwell_knobs::iothread;
 use dwell_knobs::qmp::{Limits, Monitor};

@@ -1,8 +1,8 @@
-//! A guest's memory of any bytes: every chain of its virtqueue is decoded, or refused, without a panic; and as an obvious
-//! decoder does it, which follows the descriptors and takes the bytes one by one.
+//! A guest's memory of any bytes: every chain of its virtqueue is decoded, or refused, without a panic; and
+//! as an obvious decoder does it, which follows the descriptors and takes the bytes one by one.
 //!
-//! The first byte chooses the size of the queue. The memory has two regions that touch; descriptors begin at 0, the available ring
-//! at 0x800.
+//! The first byte chooses the size of the queue. The memory has two regions that touch; descriptors begin at
+//! 0, the available ring at 0x800.
 
 use dwell_blk::Memory;
 use dwell_blk::request::{Kind, MAX_RANGES, Request};

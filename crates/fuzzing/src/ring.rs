@@ -1,6 +1,6 @@
-//! A ring buffer of any bytes: records, decoded, put in order, paired and written without a panic; and the same events as
-//! the text of perf give the same episodes. The first byte chooses the pairing, the first byte of each sample its tracepoint
-//! and CPU.
+//! A ring buffer of any bytes: records, decoded, put in order, paired and written without a panic; and the
+//! same events as the text of perf give the same episodes. The first byte chooses the pairing, the first byte
+//! of each sample its tracepoint and CPU.
 
 use dwell_capture::decode::Decoder;
 use dwell_capture::format::Format;

@@ -1,8 +1,9 @@
 //! Seeds: well-formed inputs of every target, from which both fuzzers start.
 //!
 //! The texts in `seeds/` are parts of real traces: `host.perf.txt` and `threads.perf.txt` of `perf script --ns --header
-//! --show-task-events -F +pid`, `timers.perf.txt` of the same on a guest's host, `qemu-7.2.log` of `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The
-//! other seeds are made here, by the writers of dwell itself where it has one.
+//! --show-task-events -F +pid`, `timers.perf.txt` of the same on a guest's host, `qemu-7.2.log` of
+//! `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The other seeds are made here, by the
+//! writers of dwell itself where it has one.
 
 use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
@@ -353,7 +354,8 @@ fn doctor() -> Vec<Vec<u8>> {
     vec![guest.map(str::as_bytes).join(&0xff), format.into()]
 }
 
-/// Memories with one request each: a write in three descriptors, a read through an indirect table, a discard with a split header.
+/// Memories with one request each: a write in three descriptors, a read through an indirect table, a discard
+/// with a split header.
 fn request() -> Vec<Vec<u8>> {
     let descriptor = |address: u64, len: u32, flags: u16, next: u16| {
         [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat()

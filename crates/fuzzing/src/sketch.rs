@@ -1,4 +1,5 @@
-//! Any bytes opened as a sketch: an error, or a sketch that is written and read as it was, has costs, and can be merged.
+//! Any bytes opened as a sketch: an error, or a sketch that is written and read as it was, has costs, and can
+//! be merged.
 
 use dwell_fleet::{Fineness, Question, Sketch};
 use dwell_policy::Nanos;

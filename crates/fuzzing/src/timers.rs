@@ -1,5 +1,5 @@
-//! A trace of any bytes as one of timers: an error, or a recording that is read back whole, can be compared with the model,
-//! and has the exits that are counted in it. The first byte chooses the options.
+//! A trace of any bytes as one of timers: an error, or a recording that is read back whole, can be compared
+//! with the model, and has the exits that are counted in it. The first byte chooses the options.
 
 use dwell_policy::version::Version;
 use dwell_recording::timer::{TimerReader, TimerRecording, TimerWriter};

@@ -1,9 +1,11 @@
-//! A key-value server on tokio's current-thread runtime, as it is and with the guard: `cargo run --release -p dwell-idle --example kv_tokio`
+//! A key-value server on tokio's current-thread runtime, as it is and with the guard: `cargo run --release -p
+//! dwell-idle --example kv_tokio`
 //!
-//! The server speaks enough of Redis's protocol for GET and SET. Each server is the same program: as tokio is, with a fixed window,
-//! and with `leader` at three prices of latency. They run in threads of their own on CPU 1 and take turns in short blocks, in an order
-//! that changes from round to round; the first of them is measured twice under two names (A/A), whose difference is the error of the
-//! method. The client is on CPU 0, sends `pipeline` requests at once, and sleeps or polls until it has their answers.
+//! The server speaks enough of Redis's protocol for GET and SET. Each server is the same program: as tokio
+//! is, with a fixed window, and with `leader` at three prices of latency. They run in threads of their own on
+//! CPU 1 and take turns in short blocks, in an order that changes from round to round; the first of them is
+//! measured twice under two names (A/A), whose difference is the error of the method. The client is on CPU 0,
+//! sends `pipeline` requests at once, and sleeps or polls until it has their answers.
 
 use anyhow::Context;
 use clap::Parser;

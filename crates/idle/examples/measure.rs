@@ -1,4 +1,5 @@
-//! Prints what a sleep costs here, and the halt cost at several prices of latency: `cargo run --release -p dwell-idle --example measure`
+//! Prints what a sleep costs here, and the halt cost at several prices of latency: `cargo run --release -p
+//! dwell-idle --example measure`
 
 use dwell_idle::{Halt, Nanos, Price};
 

@@ -1,7 +1,7 @@
 //! The guard around io_uring: a look is two loads of the completion queue, without a system call.
 //!
-//! The ring has `TASKRUN_FLAG`: with `COOP_TASKRUN` alone, completions are posted only when the thread enters the kernel, and a look
-//! would not see them.
+//! The ring has `TASKRUN_FLAG`: with `COOP_TASKRUN` alone, completions are posted only when the thread enters
+//! the kernel, and a look would not see them.
 
 use dwell_idle::{Halt, Idler, Policy, Price, Totals};
 use io_uring::{IoUring, opcode, types};

@@ -1,5 +1,6 @@
-//! The guard in tokio's current-thread runtime: `on_thread_park` wakes a task while the policy wants to poll, and the runtime then
-//! polls its driver without blocking. Public API only, tokio 1.51.4 or later; a task that has done work tells so.
+//! The guard in tokio's current-thread runtime: `on_thread_park` wakes a task while the policy wants to poll,
+//! and the runtime then polls its driver without blocking. Public API only, tokio 1.51.4 or later; a task
+//! that has done work tells so.
 
 use dwell_idle::{Halt, Idler, Policy, Price, Totals, park};
 use std::io::Result;

@@ -4,12 +4,14 @@ use crate::Nanos;
 
 /// A clock that never goes back, in nanoseconds since any zero.
 ///
-/// It is read twice in a wait that does not poll, and every 8 looks in one that does: 20 ns are well, a system call is not.
+/// It is read twice in a wait that does not poll, and every 8 looks in one that does: 20 ns are well, a
+/// system call is not.
 pub trait Clock {
     /// The time now.
     fn now(&self) -> Nanos;
 
-    /// As [`now`](Clock::now), asked of timers and not of a wait; a simulated clock may count what reading it takes in one of them only.
+    /// As [`now`](Clock::now), asked of timers and not of a wait; a simulated clock may count what reading it
+    /// takes in one of them only.
     #[inline]
     fn now_for_timers(&self) -> Nanos {
         self.now()

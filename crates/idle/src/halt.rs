@@ -26,10 +26,12 @@ impl Sleep {
     }
 }
 
-/// What latency is worth: how much CPU time you would give for a wakeup that comes earlier \[percent of the time gained\].
+/// What latency is worth: how much CPU time you would give for a wakeup that comes earlier \[percent of the
+/// time gained\].
 ///
-/// 0: only CPU time counts; the thread polls where that takes less CPU time than sleeping, on both sides together. 100 (the
-/// default): a microsecond of latency is worth a microsecond of CPU time. 1,000: a thread polls for ten microseconds to be one earlier.
+/// 0: only CPU time counts; the thread polls where that takes less CPU time than sleeping, on both sides
+/// together. 100 (the default): a microsecond of latency is worth a microsecond of CPU time. 1,000: a thread
+/// polls for ten microseconds to be one earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(u32);
 
@@ -77,8 +79,9 @@ impl Halt {
         &self.sleeps
     }
 
-    /// The sleeps that are worth thinking about: a policy polls through episodes up to about the halt cost, so what counts is
-    /// the cost of a sleep that lasts about as long as it costs. The first length that is not below its own cost, else the last.
+    /// The sleeps that are worth thinking about: a policy polls through episodes up to about the halt cost,
+    /// so what counts is the cost of a sleep that lasts about as long as it costs. The first length that is
+    /// not below its own cost, else the last.
     pub fn typical(&self, price: Price) -> Sleep {
         let worth = |sleep: &&Sleep| sleep.cost(price) <= sleep.after;
         let [.., last] = self.sleeps;
@@ -97,8 +100,9 @@ impl Halt {
         Late::new(Trial::leader(sleep.cost(price)), sleep.latency)
     }
 
-    /// As [`leader`](Halt::leader), for waits that an interrupt ends, such as a disk's: no thread spends CPU time on waking this one. How
-    /// late the thread wakes is not known, but it is less than after a wakeup by another CPU, and nothing is taken out of the lengths.
+    /// As [`leader`](Halt::leader), for waits that an interrupt ends, such as a disk's: no thread spends CPU
+    /// time on waking this one. How late the thread wakes is not known, but it is less than after a wakeup by
+    /// another CPU, and nothing is taken out of the lengths.
     pub fn leader_for_interrupts(&self, price: Price) -> Adaptive {
         let alone = Halt::new(self.sleeps.map(|sleep| Sleep { waker: Nanos::ZERO, ..sleep }));
         Late::new(Trial::leader(alone.cost(price)), Nanos::ZERO)

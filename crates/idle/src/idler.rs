@@ -9,8 +9,8 @@ use dwell_policy::Outcome;
 /// microsecond; the shortest time slice that Linux gives another task is longer than 100 us.
 pub const JUMP: Nanos = Nanos(20_000);
 
-/// For how many episodes an idler does not poll after a preemption. If others are still there then, it finds out at the cost of
-/// one poll: at most one in 17 episodes.
+/// For how many episodes an idler does not poll after a preemption. If others are still there then, it finds
+/// out at the cost of one poll: at most one in 17 episodes.
 pub const STAND_DOWN: u32 = 16;
 
 /// Looks between two readings of the clock, at most: reading it takes as long as eight loads of a flag and one pause.
@@ -164,7 +164,8 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
         self.wait.polls(self.idler)
     }
 
-    /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look and no sleep.
+    /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look
+    /// and no sleep.
     #[inline]
     pub fn halts(&mut self) -> Option<Duration> {
         self.wait.halts()
@@ -175,7 +176,8 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
         self.wait.elapsed
     }
 
-    /// There is something to do: handlers `ready` have it. Empty where that is not known, or where the time-out is over.
+    /// There is something to do: handlers `ready` have it. Empty where that is not known, or where the
+    /// time-out is over.
     #[inline]
     pub fn wakes(self, ready: &[u32]) {
         self.wait.wakes(self.idler, ready);

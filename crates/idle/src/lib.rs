@@ -1,9 +1,10 @@
 //! How long should a thread poll before it sleeps? A guard around any wait that decides it.
 //!
 //! # The idea
-//! A thread that waits for events can sleep in the kernel or look for a while first. A sleep costs CPU time on both sides and
-//! adds wakeup latency; a look that finds nothing costs CPU time. A constant (`if elapsed > 50us`) is right for one load. An
-//! [`Idler`] asks a [policy] at the beginning of every wait and teaches it at the end.
+//! A thread that waits for events can sleep in the kernel or look for a while first. A sleep costs CPU time
+//! on both sides and adds wakeup latency; a look that finds nothing costs CPU time. A constant (`if elapsed >
+//! 50us`) is right for one load. An [`Idler`] asks a [policy] at the beginning of every wait and teaches it
+//! at the end.
 //!
 //! ```
 //! use dwell_idle::{Halt, Idler, Price};
@@ -34,9 +35,9 @@
 //!
 //! # Terms
 //! An *idler* is a thread that waits; an *episode* is one wait, from "nothing to do" to the event. It polls for the
-//! *window* that the policy chose, then *halts*: it sleeps in the kernel until it is woken. A *look* is the caller's own test
-//! for events, by loads or by a system call that does not block. The *halt cost* is what one sleep and
-//! wakeup cost: CPU time of both sides, and the wakeup latency at its [`Price`].
+//! *window* that the policy chose, then *halts*: it sleeps in the kernel until it is woken. A *look* is the
+//! caller's own test for events, by loads or by a system call that does not block. The *halt cost* is what
+//! one sleep and wakeup cost: CPU time of both sides, and the wakeup latency at its [`Price`].
 //!
 //! # The steps of a wait
 //! 1. [`Idler::idle`]: reads the clock, asks the policy for the window; bounds it by the time-out.
@@ -44,8 +45,8 @@
 //! 3. [`Idle::halts`], where nothing was seen: what is left of the time-out, for the system call that sleeps.
 //! 4. [`Idle::wakes`]: the policy learns how long the wait was and who was ready; a [`Row`] is recorded.
 //!
-//! A wait whose guard is dropped before 4, because the system call failed, teaches nothing. Where the loop is a framework's, a
-//! [`Parker`](park::Parker) takes the place of the guard.
+//! A wait whose guard is dropped before 4, because the system call failed, teaches nothing. Where the loop is
+//! a framework's, a [`Parker`](park::Parker) takes the place of the guard.
 //!
 //! # Policies
 //! Any [`Policy`]: [`Halt::leader`], which learns and is the one to begin with; [`savings`](dwell_policy::savings);
@@ -54,11 +55,11 @@
 //! What a replay, a model and a controller run is the same code.
 //!
 //! # Wakeup latency
-//! A thread that slept sees its event late by the wakeup latency. A learner that takes this for idle time stops polling for
-//! good once the latency is near the halt cost, so [`Halt::leader`] takes the measured latency out
-//! ([`Late`](dwell_policy::late::Late)), and polls trial bursts where a peer sleeps because this thread does
-//! ([`Trial`](dwell_policy::trial::Trial)). QEMU's and haltpoll's rules learn from what they measure, latency included, as
-//! they do where they come from.
+//! A thread that slept sees its event late by the wakeup latency. A learner that takes this for idle time
+//! stops polling for good once the latency is near the halt cost, so [`Halt::leader`] takes the measured
+//! latency out ([`Late`](dwell_policy::late::Late)), and polls trial bursts where a peer sleeps because this
+//! thread does ([`Trial`](dwell_policy::trial::Trial)). QEMU's and haltpoll's rules learn from what they
+//! measure, latency included, as they do where they come from.
 //!
 //! # Others on the CPU
 //! A thread cannot see whether another one waits for its CPU. But when the clock jumps by more than
@@ -66,16 +67,16 @@
 //! [next episodes](idler::STAND_DOWN). The policy's worst-case bound does not cover these episodes.
 //!
 //! # Features
-//! `std` (default; Linux): [`Monotonic`], [`Halt::measure`], [`ring`](mod@ring). `record`: `recorder`, which writes a recording.
-//! `iothread`: QEMU's rules. Without features the crate needs neither `std` nor an allocator, and a [`Clock`] is the
-//! caller's.
+//! `std` (default; Linux): [`Monotonic`], [`Halt::measure`], [`ring`](mod@ring). `record`: `recorder`, which
+//! writes a recording. `iothread`: QEMU's rules. Without features the crate needs neither `std` nor an
+//! allocator, and a [`Clock`] is the caller's.
 //!
 //! # Limits
 //! * A look that takes longer than [`JUMP`](idler::JUMP) looks like a preemption.
-//! * The rest of the time-out is counted from the last reading of the clock, so a wait may last longer than its time-out by 8
-//!   looks.
-//! * With `COOP_TASKRUN` or `DEFER_TASKRUN` but without `TASKRUN_FLAG`, io_uring posts completions only when the thread enters the
-//!   kernel: a look at the completion queue then sees nothing.
+//! * The rest of the time-out is counted from the last reading of the clock, so a wait may last longer than
+//!   its time-out by 8 looks.
+//! * With `COOP_TASKRUN` or `DEFER_TASKRUN` but without `TASKRUN_FLAG`, io_uring posts completions only when
+//!   the thread enters the kernel: a look at the completion queue then sees nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(feature = "std")]

@@ -1,15 +1,15 @@
 //! For loops that are not the caller's: a runtime or a framework that calls before it blocks and after it was woken.
 //!
-//! [`Idle`](crate::Idle) is a guard around a wait, and a wait that begins in one call and ends in another has no room for a guard.
-//! A [`Parker`] keeps the wait in between: [`parks`](Parker::parks) before the thread blocks, as often as the loop comes by,
-//! [`works`](Parker::works) when there is something to do.
+//! [`Idle`](crate::Idle) is a guard around a wait, and a wait that begins in one call and ends in another has
+//! no room for a guard. A [`Parker`] keeps the wait in between: [`parks`](Parker::parks) before the thread
+//! blocks, as often as the loop comes by, [`works`](Parker::works) when there is something to do.
 //!
 //! # tokio
 //!
-//! The hook `on_thread_park` of tokio's current-thread runtime can neither keep the runtime from blocking nor keep state of its own. But a
-//! hook that wakes a task makes the runtime poll its driver without blocking, and that is a look. [`install`] gives the calling
-//! thread a parker, [`on_thread_park`] is the hook, [`spinner`] the task that it wakes, [`worked`] what a task calls when it has
-//! done something:
+//! The hook `on_thread_park` of tokio's current-thread runtime can neither keep the runtime from blocking nor
+//! keep state of its own. But a hook that wakes a task makes the runtime poll its driver without blocking,
+//! and that is a look. [`install`] gives the calling thread a parker, [`on_thread_park`] is the hook,
+//! [`spinner`] the task that it wakes, [`worked`] what a task calls when it has done something:
 //!
 //! ```no_run
 //! # // tokio is not among the dependencies; examples/with_tokio.rs is compiled and run.
@@ -55,8 +55,8 @@ impl<P: Policy, C: Clock, R: Record> Parker<P, C, R> {
         Parker { idler, wait: None }
     }
 
-    /// The thread is about to block: whether it should look for events once more instead. The first call after work begins the
-    /// wait.
+    /// The thread is about to block: whether it should look for events once more instead. The first call
+    /// after work begins the wait.
     #[inline]
     pub fn parks(&mut self) -> bool {
         let Parker { idler, wait } = self;
@@ -68,7 +68,8 @@ impl<P: Policy, C: Clock, R: Record> Parker<P, C, R> {
         polls
     }
 
-    /// There is something to do: the wait is over, and the policy learns how long it was. Does nothing outside of a wait.
+    /// There is something to do: the wait is over, and the policy learns how long it was. Does nothing
+    /// outside of a wait.
     #[inline]
     pub fn works(&mut self) {
         if let Some(wait) = self.wait.take() {
@@ -134,7 +135,8 @@ mod thread {
         PARKER.take().map(|parker| parker.totals())
     }
 
-    /// The hook that a runtime calls before its thread blocks. Without a parker, or without a [`spinner`], it does nothing.
+    /// The hook that a runtime calls before its thread blocks. Without a parker, or without a [`spinner`], it
+    /// does nothing.
     pub fn on_thread_park() {
         let polls = PARKER.with_borrow_mut(|parker| parker.as_mut().is_some_and(|parker| parker.parks()));
         if polls && let Some(waker) = SPINNER.take() {

@@ -1,12 +1,13 @@
 //! Waits into a recording: rows go through a [ring](crate::ring) without locks to a thread that writes them.
 //!
 //! What comes out is a recording of dwell's like any other: `dwell info`, `dwell report` and `dwell tune` read it, and
-//! no tracing is needed. One row a wait: `idle_ns` is until the thread ran again (where it halted, the wakeup latency is in it),
-//! `window_ns` is what the policy wanted, `alone_ns` is known where the thread was preempted while it polled, and `ready` has
-//! the numbers of the handlers; 63 represents every handler from 63 on.
+//! no tracing is needed. One row a wait: `idle_ns` is until the thread ran again (where it halted, the wakeup
+//! latency is in it), `window_ns` is what the policy wanted, `alone_ns` is known where the thread was
+//! preempted while it polled, and `ready` has the numbers of the handlers; 63 represents every handler from
+//! 63 on.
 //!
-//! A row takes 48 bytes in the ring and about 20 ns. The writing thread looks every [`PERIOD`] for new rows. What the ring
-//! cannot hold until then is lost and counted, in the recording's metadata too.
+//! A row takes 48 bytes in the ring and about 20 ns. The writing thread looks every [`PERIOD`] for new rows.
+//! What the ring cannot hold until then is lost and counted, in the recording's metadata too.
 
 use crate::ring::{Sink, Tap, ring};
 use crate::row::Row;
@@ -107,8 +108,9 @@ impl Recorder {
         Ok(Recorder { threads: Some(threads), writes: Some(writes.map_err(RecordError::Thread)?) })
     }
 
-    /// What a thread's [`Idler`](crate::Idler) [records](crate::Idler::recording) into, under the name of that thread. Threads of the
-    /// same name are one idler to whoever reads the recording; they should not idle at the same time.
+    /// What a thread's [`Idler`](crate::Idler) [records](crate::Idler::recording) into, under the name of
+    /// that thread. Threads of the same name are one idler to whoever reads the recording; they should not
+    /// idle at the same time.
     pub fn sink(&self, name: &str) -> Sink {
         self.sink_of(name, ROWS)
     }
@@ -179,8 +181,8 @@ impl Pen {
         }
     }
 
-    /// Writes at most [`ROWS`] rows of each thread, so that one that goes on pushing does not keep the others from their turn.
-    /// Whether there may be more.
+    /// Writes at most [`ROWS`] rows of each thread, so that one that goes on pushing does not keep the others
+    /// from their turn. Whether there may be more.
     fn drain(&mut self) -> Result<bool, WriteError> {
         let mut more = false;
         for (thread, last) in &mut self.threads {

@@ -14,7 +14,8 @@ const WORDS: usize = 6;
 const HALTED: u64 = 1;
 const ALONE: u64 = 2;
 
-/// What both ends share. The counters are on lines of their own, so that the two threads do not invalidate each other's.
+/// What both ends share. The counters are on lines of their own, so that the two threads do not invalidate
+/// each other's.
 #[derive(Debug)]
 struct Shared {
     rows: Vec<[AtomicU64; WORDS]>,

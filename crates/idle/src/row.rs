@@ -7,15 +7,15 @@ use crate::Nanos;
 pub struct Row {
     /// When it began, by the idler's clock.
     pub start: Nanos,
-    /// How long it was until the thread ran again: what the policy was taught. Where the thread halted, the wakeup latency is
-    /// in it.
+    /// How long it was until the thread ran again: what the policy was taught. Where the thread halted, the
+    /// wakeup latency is in it.
     pub idle: Nanos,
     /// How long the policy wanted to poll; the time-out may have been shorter.
     pub window: Nanos,
     /// Whether the thread halted; if not, the event came while it polled.
     pub halted: bool,
-    /// After which time polling ended because others had the CPU; 0 where it did not begin for that reason. `None`: nothing
-    /// was seen of others.
+    /// After which time polling ended because others had the CPU; 0 where it did not begin for that reason.
+    /// `None`: nothing was seen of others.
     pub alone: Option<Nanos>,
     /// Who was ready: bit *n* for handler *n*; bit 63 for every handler from 63 on.
     pub ready: u64,

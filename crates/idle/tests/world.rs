@@ -1,5 +1,6 @@
-//! The guard in a simulated world: time passes only in looks, sleeps and readings of the clock, and the world knows when the
-//! event was. What the guard did is compared with what the policy alone would do, and what it cost with the offline optimum.
+//! The guard in a simulated world: time passes only in looks, sleeps and readings of the clock, and the world
+//! knows when the event was. What the guard did is compared with what the policy alone would do, and what it
+//! cost with the offline optimum.
 
 use dwell_idle::park::Parker;
 use dwell_idle::policy::account::LIMIT;
@@ -207,8 +208,8 @@ proptest! {
         prop_assert_eq!(guarded.0, parked.0);
     }
 
-    /// Bursts included: in any stretch of waits the thread spends at most twice the offline optimum's cost and four halts, and for each
-    /// wait the looks between two readings of the clock.
+    /// Bursts included: in any stretch of waits the thread spends at most twice the offline optimum's cost
+    /// and four halts, and for each wait the looks between two readings of the clock.
     #[test]
     fn cost_is_bounded_by_the_optimum(
         spells in prop::collection::vec(

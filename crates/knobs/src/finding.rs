@@ -1,10 +1,11 @@
 //! Doctor's findings: settings that have no effect, that are equivalent to others, or that do harm.
 //!
 //! # Idea
-//! One table, [`TABLE`]: each row has a code, a severity, the condition under which it is found, and three texts: what is
-//! the case, why it matters, what to do. The condition returns the figures that the texts name in braces. Whether a
-//! parameter has an effect, whether a setting ever polls, and whether two settings are equivalent is not stated here: it is
-//! decided by the models of [`explain`], and by [`Readers`] for what a machine shows.
+//! One table, [`TABLE`]: each row has a code, a severity, the condition under which it is found, and three
+//! texts: what is the case, why it matters, what to do. The condition returns the figures that the texts name
+//! in braces. Whether a parameter has an effect, whether a setting ever polls, and whether two settings are
+//! equivalent is not stated here: it is decided by the models of [`explain`], and by [`Readers`] for what a
+//! machine shows.
 //!
 //! ```
 //! use dwell_knobs::finding;
@@ -648,8 +649,8 @@ fn max_copied(facts: &Facts, running: bool) -> Vec<Data> {
     each(max.filter(|_| copied), |max| [("vms", json!(vms)), ("halt_poll_ns", json!(max))])
 }
 
-/// A setting that is equivalent to one with a maximum of 0, decided by the model: because the maximum is 0 (`by_max`), or
-/// because of another parameter, without which it would poll.
+/// A setting that is equivalent to one with a maximum of 0, decided by the model: because the maximum is 0
+/// (`by_max`), or because of another parameter, without which it would poll.
 fn never_polls(setting: Option<Setting>, max: &str, by_max: bool) -> Vec<Data> {
     let Some(setting) = setting else { return vec![] };
     if setting.get(max) == Some(0) {
@@ -688,8 +689,8 @@ fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
     each(found, |default| [("value", json!(value)), ("default", json!(default))])
 }
 
-/// The haltpoll governor is there, no driver lets it decide, and this is the reason. The reasons are in the order in which
-/// the driver itself looks.
+/// The haltpoll governor is there, no driver lets it decide, and this is the reason. The reasons are in the
+/// order in which the driver itself looks.
 fn no_driver(facts: &Facts, reason: impl Fn(&Guest) -> bool) -> Vec<Data> {
     let guest = &facts.guest;
     let idle = !guest.parameters.is_empty() && !guest.cpuidle.haltpoll_decides();

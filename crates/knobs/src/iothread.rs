@@ -1,8 +1,8 @@
 //! The I/O threads of a QEMU or qemu-storage-daemon: reading and setting their properties.
 //!
-//! QEMU applies a property at once, to the running thread. It also *forgets what the thread has learnt*, with every write
-//! and even if the value stays the same; so nothing that is already there is written. Since 11.1 writing 0 means the
-//! default, which is then what is read back; before, 0 is kept.
+//! QEMU applies a property at once, to the running thread. It also *forgets what the thread has learnt*, with
+//! every write and even if the value stays the same; so nothing that is already there is written. Since 11.1
+//! writing 0 means the default, which is then what is read back; before, 0 is kept.
 //!
 //! All properties of an `iothread` object can be named, those that do not steer polling (`aio-max-batch`,
 //! `thread-pool-min`, `thread-pool-max`) included; QEMU checks names and values.
@@ -194,8 +194,8 @@ impl Plan {
     /// The same as a plan that [`change`](crate::change) checks, puts into the journal, applies and reverts.
     ///
     /// # Errors
-    /// [`IothreadError::Value`] for a value that QEMU does not take, [`IothreadError::Unknown`] for a property that is not
-    /// known to be one of numbers only.
+    /// [`IothreadError::Value`] for a value that QEMU does not take, [`IothreadError::Unknown`] for a
+    /// property that is not known to be one of numbers only.
     pub fn journaled(
         &self,
         thread: &IoThread,

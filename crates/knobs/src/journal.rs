@@ -1,16 +1,17 @@
 //! The journal of original values: one file per change, on the disk before the first write.
 //!
 //! # The format
-//! The state directory, `/var/lib/dwell`, holds `lock` and the directory `changes`. There each change has one file, named
-//! after its number: `000001.journal`. Its first line is
+//! The state directory, `/var/lib/dwell`, holds `lock` and the directory `changes`. There each change has one
+//! file, named after its number: `000001.journal`. Its first line is
 //!
 //! ```text
 //! dwell journal 1 bytes=2345 crc32=89abcdef
 //! ```
 //!
-//! with the [`FORMAT`], and length and CRC-32 of the rest: a [`Change`] as JSON, which people can read. A file is replaced
-//! whole (written to `….dwell-new`, synced, renamed, the directory synced), so that a crash leaves the old file or the
-//! new one. A file that does not agree with its first line was damaged by something else, and is refused.
+//! with the [`FORMAT`], and length and CRC-32 of the rest: a [`Change`] as JSON, which people can read. A
+//! file is replaced whole (written to `….dwell-new`, synced, renamed, the directory synced), so that a crash
+//! leaves the old file or the new one. A file that does not agree with its first line was damaged by
+//! something else, and is refused.
 //!
 //! # The states of a change
 //! | state | what it means | then |
@@ -19,19 +20,20 @@
 //! | `applied` | every write happened and was read back | `reverted` |
 //! | `rolled_back`, `reverted` | everything is as it was | |
 //!
-//! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whichever of dwell's values is in
-//! force. While a change is verified, `verifying` is true and the values from before may be in force.
+//! A process that dies leaves `unfinished` or `applied`; both are reverted alike, from whichever of dwell's
+//! values is in force. While a change is verified, `verifying` is true and the values from before may be in
+//! force.
 //!
 //! # Limits
-//! No file is longer than [`LONGEST`] bytes, which is what is read back at most: a change that would need more is refused
-//! before its first write, with room left for what is added later. Of its verifications the last few are kept. So that a
-//! change can be closed when the disk is full, `spare` holds as many bytes as a change needs; it is removed when a write
-//! fails for lack of space, and the write is tried again.
+//! No file is longer than [`LONGEST`] bytes, which is what is read back at most: a change that would need
+//! more is refused before its first write, with room left for what is added later. Of its verifications the
+//! last few are kept. So that a change can be closed when the disk is full, `spare` holds as many bytes as a
+//! change needs; it is removed when a write fails for lack of space, and the write is tried again.
 //!
 //! # Trust
 //! `dwell revert` writes as root what the journal has. So the state directory and every directory above it must be such
-//! that no other user can change them, and of what is read only that is accepted which dwell itself writes: values of known
-//! parameters at their places, and files of dwell's own with texts that dwell generates.
+//! that no other user can change them, and of what is read only that is accepted which dwell itself writes:
+//! values of known parameters at their places, and files of dwell's own with texts that dwell generates.
 //!
 //! # Concurrency
 //! A process that writes holds `lock` with flock(2); it is free again when the process ends, however it ends.

@@ -23,8 +23,8 @@ pub(crate) fn is_of_change(path: &str, id: Id) -> bool {
     FILES.iter().any(|(begin, end)| path == format!("{begin}{id:06}{end}"))
 }
 
-/// Whether dwell generates such a text for a place: comments, and known parameters with numbers. Nothing else is put back
-/// from a journal, whoever wrote it there.
+/// Whether dwell generates such a text for a place: comments, and known parameters with numbers. Nothing else
+/// is put back from a journal, whoever wrote it there.
 pub(crate) fn is_generated(place: &Place, text: &str) -> bool {
     let lines = |is_line: &dyn Fn(&str) -> bool| {
         text.len() <= LONGEST_FILE

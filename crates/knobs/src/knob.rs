@@ -1,6 +1,8 @@
 //! One table of all knobs: name, meaning, place on a machine, scope, and how a value is kept.
 //!
-//! Names, units, ranges, defaults and versions are those of [`dwell_policy::param`]; here is what a machine adds to them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one comes from it.
+//! Names, units, ranges, defaults and versions are those of [`dwell_policy::param`]; here is what a machine
+//! adds to them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one
+//! comes from it.
 
 use crate::place::Place;
 use dwell_machine::parameter;
@@ -163,7 +165,8 @@ impl Knob {
         parameter::written(self.param, value)
     }
 
-    /// The number of a value as the parameter's file has it: switches are 0 and 1, and a name is its place among the names.
+    /// The number of a value as the parameter's file has it: switches are 0 and 1, and a name is its place
+    /// among the names.
     pub fn number_of(self, text: &str) -> Option<i64> {
         parameter::number_of(self.param, text)
     }
@@ -204,8 +207,8 @@ impl Knob {
 
 /// What only the VMM can set: `KVM_CAP_HALT_POLL`, a VM's own longest window in place of `halt_poll_ns`.
 ///
-/// It is an ioctl on the file descriptor of the VM, which only the process that made the VM has. It can be set again, but
-/// neither read nor reset; 0 disables polling for this VM.
+/// It is an ioctl on the file descriptor of the VM, which only the process that made the VM has. It can be
+/// set again, but neither read nor reset; 0 disables polling for this VM.
 pub mod capability {
     /// What it is called.
     pub const NAME: &str = "KVM_CAP_HALT_POLL";

@@ -1,23 +1,26 @@
 //! A lease: parameters that a controller changes all the time, under one change of the journal.
 //!
 //! # The idea
-//! An ordinary change puts every value into the journal before it is written. A controller writes many times a minute, so it takes a
-//! *lease*: one change whose originals, and all values that it may ever write, are on the disk before the first write. Writes
-//! of these do not touch the journal. A revert of the change, in whatever process and however the controller ended,
-//! finds each value either among those, and restores the original, or not, and leaves it alone.
+//! An ordinary change puts every value into the journal before it is written. A controller writes many times
+//! a minute, so it takes a *lease*: one change whose originals, and all values that it may ever write, are on
+//! the disk before the first write. Writes of these do not touch the journal. A revert of the change, in
+//! whatever process and however the controller ended, finds each value either among those, and restores the
+//! original, or not, and leaves it alone.
 //!
-//! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a controller has set.
+//! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a
+//! controller has set.
 //!
-//! A controller that ends may *leave* its setting, and the lease with it. The next one *adopts* both, without a write to any parameter, where
-//! the journal has every value that it finds as the one that was left, in the same boot. What a controller left that was killed is not
-//! adopted: what it would have written next is not known.
+//! A controller that ends may *leave* its setting, and the lease with it. The next one *adopts* both, without
+//! a write to any parameter, where the journal has every value that it finds as the one that was left, in the
+//! same boot. What a controller left that was killed is not adopted: what it would have written next is not
+//! known.
 //!
 //! A lease of an I/O thread is of one process: a QEMU that was started anew has the values of its command line, so the
 //! lease is closed and nothing is restored.
 //!
 //! # Limits
-//! A value written by another program that the controller might have written cannot be distinguished from its own, once the controller is
-//! gone. While it runs it compares with the value that it wrote last.
+//! A value written by another program that the controller might have written cannot be distinguished from its
+//! own, once the controller is gone. While it runs it compares with the value that it wrote last.
 
 use crate::change::{self, Outcome, RevertError, Reverted};
 use crate::condition::{NoEffect, Readers, Unwritable, writable};
@@ -261,8 +264,9 @@ impl Lease {
         Ok(Lease { id, subject: subject.clone(), process, entries, now: originals })
     }
 
-    /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and `settings` are what may be
-    /// written. No parameter is written. From then on it is as any other: what a killed controller has set is not adopted again.
+    /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and
+    /// `settings` are what may be written. No parameter is written. From then on it is as any other: what a
+    /// killed controller has set is not adopted again.
     ///
     /// # Errors
     /// [`AdoptError`]; the lease is then as it was.
@@ -298,8 +302,9 @@ impl Lease {
         Ok(Lease { id, subject: subject.clone(), process, entries, now: present })
     }
 
-    /// The controller ends, and what it wrote last stays, for the next one to [adopt](Lease::adopt). Where that cannot be recorded, the
-    /// lease is as that of a controller that was killed. Returns whether it was still open.
+    /// The controller ends, and what it wrote last stays, for the next one to [adopt](Lease::adopt). Where
+    /// that cannot be recorded, the lease is as that of a controller that was killed. Returns whether it was
+    /// still open.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -337,7 +342,8 @@ impl Lease {
     /// Whether every value is the one that was written last.
     ///
     /// # Errors
-    /// [`SetError::Foreign`] for the first that is not, [`SetError::Restarted`], and what else keeps them from being read.
+    /// [`SetError::Foreign`] for the first that is not, [`SetError::Restarted`], and what else keeps them
+    /// from being read.
     pub fn check(&self, machine: &dyn Writable) -> Result<(), SetError> {
         let found = self.found(machine)?;
         for (entry, found) in self.entries.iter().zip(found) {
@@ -457,7 +463,8 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
     open(changes).find(|change| Subject::of(change) == *subject)
 }
 
-/// Ends a lease: originals are restored, values that another program has written stay, and the change is closed either way.
+/// Ends a lease: originals are restored, values that another program has written stay, and the change is
+/// closed either way.
 ///
 /// # Errors
 /// [`RevertError`]. Where an original could not be restored, the change stays open, and the result has the reason.
@@ -477,7 +484,8 @@ fn end_in(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
     Ok(reverted)
 }
 
-/// Ends the lease of a subject that a controller left open; `None` if there is none. The journal is not made if there is none.
+/// Ends the lease of a subject that a controller left open; `None` if there is none. The journal is not made
+/// if there is none.
 ///
 /// # Errors
 /// As [`end`].

@@ -1,7 +1,7 @@
 //! Settings on a machine: found, read, set and read back.
 //!
-//! Nothing is written unless a caller asks for it, nothing that is already there is written again, and every write is read
-//! back.
+//! Nothing is written unless a caller asks for it, nothing that is already there is written again, and every
+//! write is read back.
 //!
 //! | what | module |
 //! |---|---|

@@ -22,8 +22,8 @@ fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
     Lines { about: about.to_owned(), lines: lines.into_iter().collect() }
 }
 
-/// How to set it now and how to keep it, from `present`. With the machine that it is for at hand, only lines that can work
-/// there; else those for each kind of machine.
+/// How to set it now and how to keep it, from `present`. With the machine that it is for at hand, only lines
+/// that can work there; else those for each kind of machine.
 pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> Vec<Lines> {
     let here = |module: Module| here.map(|machine| Here::read(machine, module, setting));
     match setting.layer() {
@@ -35,8 +35,8 @@ pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> 
     }
 }
 
-/// Whether there are lines that set what was recorded: not for threads of which none is QEMU's by its name. QEMU calls I/O
-/// threads `IO` and their id, and others by its own name.
+/// Whether there are lines that set what was recorded: not for threads of which none is QEMU's by its name.
+/// QEMU calls I/O threads `IO` and their id, and others by its own name.
 pub fn can_set<'n>(metadata: &Metadata, mut idlers: impl Iterator<Item = &'n str>) -> bool {
     let from_qemu = metadata.qemu.is_some() || metadata.source.tool.starts_with("qemu");
     let is_qemus = |name: &str| name.starts_with("IO ") || name.starts_with("qemu");

@@ -68,7 +68,8 @@ pub struct Fact {
     pub origin: Origin,
 }
 
-/// Puts together what was given, what was `recorded` of the host, what `machine` shows if it is the host, and what is assumed.
+/// Puts together what was given, what was `recorded` of the host, what `machine` shows if it is the host, and
+/// what is assumed.
 pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dyn Machine>) -> Described {
     let here = machine.map(TimerHost::read).unwrap_or_default();
     let recorded = recorded.copied().unwrap_or_default();

@@ -101,7 +101,8 @@ pub fn same(place: &Place, a: Option<&str>, b: Option<&str>) -> bool {
     }
 }
 
-/// The value at a place as a number, switches being 0 and 1, and a name its place among the names; `None` if it is none.
+/// The value at a place as a number, switches being 0 and 1, and a name its place among the names; `None` if
+/// it is none.
 pub fn number_of(place: &Place, value: Option<&str>) -> Option<i64> {
     let value = value?;
     Knob::at(place).map_or_else(|| Value::parse(value).number(), |knob| knob.number_of(value))

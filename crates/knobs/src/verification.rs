@@ -1,8 +1,8 @@
 //! Whether a change has the effect that its plan predicts.
 //!
-//! A change is verified by switching between the values from before and after it, with those from before twice (A/A); the
-//! difference between these two is the error of the method. The verdict is decided by the interval of the difference
-//! between after and before, from at least [`MIN_ROUNDS`] rounds.
+//! A change is verified by switching between the values from before and after it, with those from before
+//! twice (A/A); the difference between these two is the error of the method. The verdict is decided by the
+//! interval of the difference between after and before, from at least [`MIN_ROUNDS`] rounds.
 
 use crate::plan::Plan;
 pub use dwell_replay::Figure;
@@ -95,7 +95,8 @@ pub struct Verification {
     pub rounds: u32,
     /// How long it took \[s\].
     pub elapsed_s: f64,
-    /// Wakeups per second with the values from before. If it is far from that of the plan's recording, the load differs.
+    /// Wakeups per second with the values from before. If it is far from that of the plan's recording, the
+    /// load differs.
     #[serde(alias = "wakes_per_s")]
     pub wakeups_per_s: Option<f64>,
     /// Wakeups per second in the recording that the plan comes from.

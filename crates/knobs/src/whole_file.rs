@@ -32,7 +32,8 @@ pub(crate) fn remove_unfinished(machine: &dyn Writable, path: &str) -> io::Resul
     Ok(())
 }
 
-/// Writes a file whole or not at all, and syncs it to the disk. Its directory must be one that no other user can change.
+/// Writes a file whole or not at all, and syncs it to the disk. Its directory must be one that no other user
+/// can change.
 pub(crate) fn put(machine: &dyn Writable, path: &str, bytes: &[u8]) -> io::Result<()> {
     machine.check_directory(parent(path))?;
     let beside = unfinished(path);

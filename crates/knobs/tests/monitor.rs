@@ -1,5 +1,5 @@
-//! The client against monitors that behave, and against monitors that do not: whatever they send or keep back, every call
-//! ends in time with an error that says what happened.
+//! The client against monitors that behave, and against monitors that do not: whatever they send or keep
+//! back, every call ends in time with an error that says what happened.
 
 use dwell_knobs::iothread::{self, IothreadError};
 use dwell_knobs::qmp::{Limits, Monitor, QmpError};

@@ -1,8 +1,9 @@
 //! How long an experiment waits between two events, drawn so that every arm can be given the same.
 //!
-//! A distribution is written as `constant:100us`, `exponential:100us` (its mean), `bimodal:2us,150us,0.5` (two lengths and
-//! the share of the first) or `recording:FILE[@IDLER]` (the `idle_ns` of one idler, in order; without a name, the idler
-//! with the most episodes; a FILE with an @ in its name needs one at its end).
+//! A distribution is written as `constant:100us`, `exponential:100us` (its mean), `bimodal:2us,150us,0.5`
+//! (two lengths and the share of the first) or `recording:FILE[@IDLER]` (the `idle_ns` of one idler, in
+//! order; without a name, the idler with the most episodes; a FILE with an @ in its name needs one at its
+//! end).
 
 use dwell_policy::{Nanos, ParseNanosError};
 use dwell_recording::{Chunk, Columns, OpenError, ReadError, Reader};

@@ -18,8 +18,8 @@ pub enum Halts {
 /// How a vCPU idles.
 ///
 /// Written as parts with `+` between them: `host:NS` (halts in the kernel, which polls up to NS; without it NS is 0),
-/// `user:POLICY` (halts come to user space, which polls by the policy), `guest:POLICY` (the guest polls before it halts),
-/// `no-poll-control` (the guest forbids its host to poll, `MSR_KVM_POLL_CONTROL` = 0).
+/// `user:POLICY` (halts come to user space, which polls by the policy), `guest:POLICY` (the guest polls
+/// before it halts), `no-poll-control` (the guest forbids its host to poll, `MSR_KVM_POLL_CONTROL` = 0).
 ///
 /// POLICY is a policy of the [catalogue](dwell_replay::catalogue), such as `fixed=20us`, `leader@20us,late=12us` or
 /// `kvm@5.10,halt_poll_ns=50us`.

@@ -1,7 +1,7 @@
 //! Real loads on the CPUs of this machine: programs that wait for each other, or for a disk.
 //!
-//! All their processes are killed when the [`Load`] is dropped, and when this program is killed. Their files are in one directory
-//! of their own, which is removed.
+//! All their processes are killed when the [`Load`] is dropped, and when this program is killed. Their files
+//! are in one directory of their own, which is removed.
 
 use dwell_policy::Nanos;
 use rand::SeedableRng;

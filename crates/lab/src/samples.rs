@@ -15,9 +15,10 @@
 //! | `value_ns` | uint64 or null | the sample |
 //! | `value` | double or null | the figure |
 //!
-//! In addition to the block's own figures there are `block_ns`, its length including preparation, `foreign` and `steal`, the
-//! CPU time of other programs and of other VMs as shares of one CPU, and `sequence`, the number of its sequence of gaps. The key `dwell.lab` holds JSON
-//! about the machine, the plan and how it was asked for; `dwell.lab.format` is `1`.
+//! In addition to the block's own figures there are `block_ns`, its length including preparation, `foreign`
+//! and `steal`, the CPU time of other programs and of other VMs as shares of one CPU, and `sequence`, the
+//! number of its sequence of gaps. The key `dwell.lab` holds JSON about the machine, the plan and how it was
+//! asked for; `dwell.lab.format` is `1`.
 //!
 //! ```text
 //! df = pandas.read_parquet("wake.parquet").query("complete and verdict != 'rejected'")

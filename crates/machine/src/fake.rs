@@ -1,7 +1,7 @@
 //! A fake machine for tests: files in memory, and operations that fail on request.
 //!
-//! [`Fake`] is a machine of which every file is written down. [`Faulty`] is any machine on which chosen operations fail, so
-//! that each error path has a test without a disk that is full.
+//! [`Fake`] is a machine of which every file is written down. [`Faulty`] is any machine on which chosen
+//! operations fail, so that each error path has a test without a disk that is full.
 
 use crate::hypervisor::Hypervisor;
 use crate::kvm::KvmDevice;
@@ -94,8 +94,9 @@ impl Fake {
         Fake { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A host with KVM, one QEMU and default parameters, which is itself a guest whose haltpoll governor decides: nothing on
-    /// it is worth a remark. Its rights are those of root, and tracefs and debugfs are mounted.
+    /// A host with KVM, one QEMU and default parameters, which is itself a guest whose haltpoll governor
+    /// decides: nothing on it is worth a remark. Its rights are those of root, and tracefs and debugfs are
+    /// mounted.
     pub fn quiet(release: &str) -> Fake {
         let fake = Fake::new().on(Some(Hypervisor::kvm(1 << 12, 1))).with_kvm(KvmDevice::Open {
             halt_poll: true,

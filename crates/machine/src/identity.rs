@@ -3,8 +3,8 @@
 use crate::seam::Machine;
 use sha2::{Digest, Sha256};
 
-/// A number that is different on every machine and does not disclose `/etc/machine-id`: the first 16 bytes of a SHA-256 of
-/// it, as 32 hexadecimal digits. `None` where the machine has no id.
+/// A number that is different on every machine and does not disclose `/etc/machine-id`: the first 16 bytes of
+/// a SHA-256 of it, as 32 hexadecimal digits. `None` where the machine has no id.
 ///
 /// Clones of one disk image have the same id unless it was reset, as systemd's documentation asks for.
 pub fn machine_id(machine: &dyn Machine) -> Option<String> {

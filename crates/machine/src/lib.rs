@@ -1,10 +1,10 @@
 //! What a machine reports about how its CPUs, vCPUs and I/O threads idle.
 //!
 //! # Idea
-//! Everything that dwell reads from or writes to a machine outside of tracing goes through one seam, [`Machine`]. There is
-//! one real implementation, [`Sysroot`] (this machine, or a copy of another machine's files), and one fake,
-//! [`fake::Fake`], for tests of every crate above. [`Facts`] are read once and parsed once, here and nowhere else;
-//! [`parameter`] has the one reader, parser and printer of module parameters.
+//! Everything that dwell reads from or writes to a machine outside of tracing goes through one seam,
+//! [`Machine`]. There is one real implementation, [`Sysroot`] (this machine, or a copy of another machine's
+//! files), and one fake, [`fake::Fake`], for tests of every crate above. [`Facts`] are read once and parsed
+//! once, here and nowhere else; [`parameter`] has the one reader, parser and printer of module parameters.
 //!
 //! Reading and writing are two traits: what takes a `&dyn Machine` cannot change it; what takes a `&dyn Writable` can.
 //!
@@ -21,11 +21,11 @@
 //! ```
 //!
 //! # Limits
-//! * Opening perf events and mounting tracefs are not here: they need `unsafe` and return descriptors that only a recorder
-//!   can use. The crate `dwell-capture` extends [`Machine`] by those two calls.
+//! * Opening perf events and mounting tracefs are not here: they need `unsafe` and return descriptors that
+//!   only a recorder can use. The crate `dwell-capture` extends [`Machine`] by those two calls.
 //! * Files of other users' processes are hidden from anybody but root; [`Host`] counts the processes concerned.
-//! * A VM's own longest window (`KVM_CAP_HALT_POLL`), its disabled exits and its poll-control register cannot be read from
-//!   outside.
+//! * A VM's own longest window (`KVM_CAP_HALT_POLL`), its disabled exits and its poll-control register cannot
+//!   be read from outside.
 
 #![forbid(unsafe_code)]
 

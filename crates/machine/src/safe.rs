@@ -7,7 +7,8 @@
 //! | a file that is created | new (`O_EXCL`), so that neither a file nor a link that is there is followed |
 //! | a directory that holds such files | it and every directory above it is owned by root or this user; no other user can write to it |
 //!
-//! A directory above may be writable by all if it is sticky, as `/tmp` is: others cannot rename or remove what is in it.
+//! A directory above may be writable by all if it is sticky, as `/tmp` is: others cannot rename or remove
+//! what is in it.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -17,8 +18,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The most that is read of one file \[bytes\]; no file that a machine describes itself with, no configuration file and no
-/// journal of dwell is longer.
+/// The most that is read of one file \[bytes\]; no file that a machine describes itself with, no
+/// configuration file and no journal of dwell is longer.
 pub const LONGEST: u64 = 1 << 20;
 
 fn refused(why: impl Into<String>) -> io::Error {

@@ -39,12 +39,12 @@ pub trait Machine: Send + Sync {
     /// The state and capabilities of `/dev/kvm`.
     fn kvm_device(&self) -> KvmDevice;
 
-    /// The least wakeup latency that any process asks for, of all CPUs together (`/dev/cpu_dma_latency`) \[us\]; `None` if
-    /// it may not be read.
+    /// The least wakeup latency that any process asks for, of all CPUs together (`/dev/cpu_dma_latency`)
+    /// \[us\]; `None` if it may not be read.
     fn latency_request_us(&self) -> Option<i32>;
 
-    /// The text of a file without the white space around it; bytes that are not UTF-8 are replaced. `None` if it cannot be
-    /// read.
+    /// The text of a file without the white space around it; bytes that are not UTF-8 are replaced. `None` if
+    /// it cannot be read.
     fn text(&self, path: &str) -> Option<String> {
         Some(String::from_utf8_lossy(&self.read(path).ok()?).trim().to_owned())
     }
@@ -60,7 +60,8 @@ pub trait Machine: Send + Sync {
         Some(self.number(path)? != 0)
     }
 
-    /// The numbers among the names in a directory, in order: processes, threads, descriptors. Empty if it cannot be listed.
+    /// The numbers among the names in a directory, in order: processes, threads, descriptors. Empty if it
+    /// cannot be listed.
     fn numbers(&self, path: &str) -> Vec<u32> {
         let names = self.names(path).unwrap_or_default();
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -80,8 +81,8 @@ pub trait Writable: Machine {
     /// As [`Machine::read`]; `InvalidInput` if another user owns the file or can write to it.
     fn read_own(&self, path: &str) -> io::Result<Vec<u8>>;
 
-    /// Checks that no user but root and this one can change what is in a directory, nor put another one in its place. Of a
-    /// path that is not there, what is there of it is checked.
+    /// Checks that no user but root and this one can change what is in a directory, nor put another one in
+    /// its place. Of a path that is not there, what is there of it is checked.
     ///
     /// # Errors
     /// `InvalidInput` with the directory and the reason.

@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 
 /// A machine whose files are below a directory.
 ///
-/// With the directory `/` it is the machine that this process runs on, and instructions and devices are asked, too. With
-/// any other it is a copy of a machine's files: [`Machine::hypervisor`] is `None`, [`Machine::kvm_device`] is
-/// [`KvmDevice::NotAsked`].
+/// With the directory `/` it is the machine that this process runs on, and instructions and devices are
+/// asked, too. With any other it is a copy of a machine's files: [`Machine::hypervisor`] is `None`,
+/// [`Machine::kvm_device`] is [`KvmDevice::NotAsked`].
 #[derive(Clone, Debug)]
 pub struct Sysroot {
     root: PathBuf,
@@ -104,9 +104,9 @@ impl Writable for Sysroot {
         if fstatfs(&file)?.f_type == SYSFS {
             return write_at_once(&mut file, bytes);
         }
-        // Copies of parameters are ordinary files, which keep the end of a longer value. Empty lines overwrite it in the
-        // same call, so that these files, too, hold the value before or the one after, whenever this process is killed;
-        // then they are cut.
+        // Copies of parameters are ordinary files, which keep the end of a longer value. Empty lines
+        // overwrite it in the same call, so that these files, too, hold the value before or the one after,
+        // whenever this process is killed; then they are cut.
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let mut padded = [bytes, b"\n"].concat();
         padded.resize(length.max(padded.len()), b'\n');

@@ -1,10 +1,11 @@
 //! What does it cost to decide and to learn?
 //!
-//! Question: how long do `window()` and `observe()` take together, for one episode, under each policy? A kernel or a VMM does
-//! this at every halt, which takes some microseconds: 60 ns are one in a hundred. Baseline in the same run: a fixed window,
-//! which decides nothing and learns nothing, so it tells what the loop and its memory take. It would be surprising if
-//! `savings`, a few sums and comparisons, took longer than KVM's rule, which divides, and if `leader`, which compares eight
-//! sums and updates sixteen, took longer than 60 ns.
+//! Question: how long do `window()` and `observe()` take together, for one episode, under each policy? A
+//! kernel or a VMM does this at every halt, which takes some microseconds: 60 ns are one in a hundred.
+//! Baseline in the same run: a fixed window, which decides nothing and learns nothing, so it tells what the
+//! loop and its memory take. It would be surprising if `savings`, a few sums and comparisons, took longer
+//! than KVM's rule, which divides, and if `leader`, which compares eight sums and updates sixteen, took
+//! longer than 60 ns.
 //!
 //! `.ci/instructions` counts the instructions of the same with callgrind.
 

@@ -1,11 +1,11 @@
 //! What a policy that learns may still lose, so that it is never much worse than the ski-rental rule.
 //!
 //! # The idea
-//! A learner is good on loads that go on as they did and bad on others. The ski-rental rule (poll for *K*, the halt cost,
-//! then halt) learns nothing and pays at most twice what the optimum pays, whatever the episodes.
-//! So a learner gets an *account*: it holds what the learner has saved against twice the optimum's cost, and each
-//! window may risk at most half of the balance. A full account does not restrict it; an empty one makes it the
-//! ski-rental rule.
+//! A learner is good on loads that go on as they did and bad on others. The ski-rental rule (poll for *K*,
+//! the halt cost, then halt) learns nothing and pays at most twice what the optimum pays, whatever the
+//! episodes. So a learner gets an *account*: it holds what the learner has saved against twice the optimum's
+//! cost, and each window may risk at most half of the balance. A full account does not restrict it; an empty
+//! one makes it the ski-rental rule.
 //!
 //! # The steps
 //! *B* is the balance, from 0 to [`LIMIT`] · *K*; it begins there. With *r* = ⌊*B*/2⌋,
@@ -31,13 +31,14 @@
 //! min(*w*, *K*) would do, and that is twice as much or more.
 //!
 //! # Limits
-//! The bound is on the cost of the episodes by the lengths that the policy gets. A wakeup latency in them has to be taken
-//! out first ([`Late`](crate::late::Late)). An adversary that sees the account can keep it near empty; the policy is then
-//! the ski-rental rule, no worse; any episode shorter than *K* fills it again.
+//! The bound is on the cost of the episodes by the lengths that the policy gets. A wakeup latency in them has
+//! to be taken out first ([`Late`](crate::late::Late)). An adversary that sees the account can keep it near
+//! empty; the policy is then the ski-rental rule, no worse; any episode shorter than *K* fills it again.
 
 use crate::Nanos;
 
-/// The most that the account holds, in halts. Four are needed to allow every window from 0 to 2*K* after one loss; 8 and 64 gave the same costs to four digits on the recordings that come with dwell.
+/// The most that the account holds, in halts. Four are needed to allow every window from 0 to 2*K* after one
+/// loss; 8 and 64 gave the same costs to four digits on the recordings that come with dwell.
 pub const LIMIT: u64 = 4;
 
 /// The longest halt cost that is counted with \[ns\], 4.3 s; a higher one is taken as this.

@@ -1,8 +1,9 @@
 //! The policies of the idle driver dwell_idle, with its parameters.
 //!
-//! The driver (`kernel/dwell_idle`) polls for the window that its policy gives, but never for longer than `max_window_ns`. What
-//! its policies learn from is the length without the wakeup latency, see [`late`](crate::late). The module is compared
-//! with this crate, window by window, by `make -C kernel/dwell_idle test`.
+//! The driver (`kernel/dwell_idle`) polls for the window that its policy gives, but never for longer than
+//! `max_window_ns`. What its policies learn from is the length without the wakeup latency, see
+//! [`late`](crate::late). The module is compared with this crate, window by window, by `make -C
+//! kernel/dwell_idle test`.
 
 use crate::late::Late;
 use crate::leader::Leader;

@@ -201,8 +201,8 @@ impl Knobs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCap;
 
-/// The override that `KVM_CAP_HALT_POLL` sets with these arguments \[ns\]. It can be replaced, never cleared; 0 switches
-/// polling off.
+/// The override that `KVM_CAP_HALT_POLL` sets with these arguments \[ns\]. It can be replaced, never cleared;
+/// 0 switches polling off.
 ///
 /// # Errors
 /// [`InvalidCap`] if any flag is set or the value needs more than 32 bits.
@@ -252,7 +252,8 @@ impl Vcpu {
         self.halt_poll_ns
     }
 
-    /// The start of a halt: cuts the value where the revision does so, and returns the window to poll \[ns\]; 0 is none.
+    /// The start of a halt: cuts the value where the revision does so, and returns the window to poll \[ns\];
+    /// 0 is none.
     #[inline]
     pub fn enter(&mut self, knobs: &Knobs) -> u32 {
         if self.revision.clamps_at_entry() {
@@ -372,8 +373,8 @@ pub trait Environment {
     fn wake_condition(&mut self) -> bool;
     /// A pause instruction.
     fn relax(&mut self);
-    /// Whether no other task is runnable on this core: one task on the run queue, and, if `need_resched` counts in this revision, no
-    /// reschedule pending.
+    /// Whether no other task is runnable on this core: one task on the run queue, and, if `need_resched`
+    /// counts in this revision, no reschedule pending.
     fn alone(&mut self, need_resched_counts: bool) -> bool;
     /// Sleeps until [`Environment::wake_condition`] holds; returns whether it slept at all.
     fn block(&mut self) -> bool;
@@ -470,8 +471,8 @@ impl Stats {
     }
 }
 
-/// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wakeup, no other task
-/// is runnable on the core, and the settings stay as they are.
+/// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wakeup,
+/// no other task is runnable on the core, and the settings stay as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct HaltPoll {
     vcpu: Vcpu,

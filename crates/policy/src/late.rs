@@ -1,12 +1,13 @@
 //! Lengths that include the wakeup latency, corrected before a policy learns from them.
 //!
 //! A kernel or a VMM measures the end of an episode when the idler runs again. Where it halted, that is later than the
-//! wakeup event by the wakeup latency *L*, so the measured length is *d* + *L*; where the poll saw the event, it is *d*.
-//! A policy that learns from these lengths takes short episodes for long ones once it halts in them, and if *L* is near
-//! the halt cost, it never polls again.
+//! wakeup event by the wakeup latency *L*, so the measured length is *d* + *L*; where the poll saw the event,
+//! it is *d*. A policy that learns from these lengths takes short episodes for long ones once it halts in
+//! them, and if *L* is near the halt cost, it never polls again.
 //!
-//! [`Late`] takes a calibrated *L* (`dwell lab calibrate`) out of the lengths of episodes that outlasted their window. An
-//! error of a quarter of the halt cost does little harm. Where the event itself has a time stamp, *L* is 0.
+//! [`Late`] takes a calibrated *L* (`dwell lab calibrate`) out of the lengths of episodes that outlasted
+//! their window. An error of a quarter of the halt cost does little harm. Where the event itself has a time
+//! stamp, *L* is 0.
 
 use crate::{Nanos, Outcome, Policy};
 

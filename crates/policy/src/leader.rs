@@ -2,47 +2,49 @@
 //!
 //! # The idea
 //! With *K* for the halt cost, an episode of length *d* costs *d* under a window *w* ≥ *d*, else *w* + *K*. Once *d*
-//! is known, so is the cost of *every* window, also of those that were not taken: learning needs no experiment and costs
-//! nothing. So keep, for a few windows from none to 2*K*, what each would have cost lately, and take the least: that follows
-//! the best fixed window of the load as it changes.
+//! is known, so is the cost of *every* window, also of those that were not taken: learning needs no
+//! experiment and costs nothing. So keep, for a few windows from none to 2*K*, what each would have cost
+//! lately, and take the least: that follows the best fixed window of the load as it changes.
 //!
 //! Idle times come in patterns, and a fixed window is blind to them. The same sums are therefore kept apart for each
-//! *class* of moments: how long the idler was busy before it idled (a request that took long is followed by other idle times
-//! than an interrupt), how long the last episode was, and whether the one before it was long. Each class has a row of sums
-//! of its own; a row for all times helps the classes that are rare or new.
+//! *class* of moments: how long the idler was busy before it idled (a request that took long is followed by
+//! other idle times than an interrupt), how long the last episode was, and whether the one before it was
+//! long. Each class has a row of sums of its own; a row for all times helps the classes that are rare or new.
 //!
 //! # The steps
-//! 1. [`Leader::window_after`](Policy::window_after): the row of the class; of its sums, each with 1/16 of the common row's,
-//!    the least; the window that goes with it, within what the [account](crate::account) allows. Of equals the shortest.
-//! 2. [`Leader::observe`](Policy::observe): in that row and the common one, every sum loses 1/128 and gains what its window
-//!    costs in this episode.
+//! 1. [`Leader::window_after`](Policy::window_after): the row of the class; of its sums, each with 1/16 of
+//!    the common row's, the least; the window that goes with it, within what the [account](crate::account)
+//!    allows. Of equals the shortest.
+//! 2. [`Leader::observe`](Policy::observe): in that row and the common one, every sum loses 1/128 and gains
+//!    what its window costs in this episode.
 //!
-//! Windows are 0, 1 ns (one look at the event before halting: for wakeups that are already there), and *K* times 3, 6, 10, 16,
-//! 24 and 32 sixteenths. Costs are counted in units of *K*/128, rounded down, in 16 bits: a step x − x/128 + c with c ≤ 384
-//! (a failed poll of 2*K* and a halt) keeps x ≤ 128 · 384 + 127 < 2^16. Lengths are brought to that unit with one multiplication; the
-//! one division is in [`Leader::new`].
+//! Windows are 0, 1 ns (one look at the event before halting: for wakeups that are already there), and *K*
+//! times 3, 6, 10, 16, 24 and 32 sixteenths. Costs are counted in units of *K*/128, rounded down, in 16 bits:
+//! a step x − x/128 + c with c ≤ 384 (a failed poll of 2*K* and a halt) keeps x ≤ 128 · 384 + 127 < 2^16.
+//! Lengths are brought to that unit with one multiplication; the one division is in [`Leader::new`].
 //!
 //! # The worst case
-//! The account makes it what [its page](crate::account) proves: over any consecutive episodes the cost is at most twice the
-//! optimum's plus 4*K*, and no policy without a coin can promise less than twice. `tests/regret.rs` searches for streams
-//! that break it, with the policy's state in view.
+//! The account makes it what [its page](crate::account) proves: over any consecutive episodes the cost is at
+//! most twice the optimum's plus 4*K*, and no policy without a coin can promise less than twice.
+//! `tests/regret.rs` searches for streams that break it, with the policy's state in view.
 //!
 //! # What it needs
-//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out), and the busy
-//! time since the last wakeup; without the latter ([`window`](Policy::window)) every moment counts as after no work. At most
-//! 1 KB for each idler.
+//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out),
+//! and the busy time since the last wakeup; without the latter ([`window`](Policy::window)) every moment
+//! counts as after no work. At most 1 KB for each idler.
 //!
 //! # Where the numbers come from
-//! Windows, classes and memory were searched for on every other recording of `recordings/` in the order of their names, from
-//! the first, at halts of 5, 20 and 50 us together; the others had no part in it. `dwell study recordings` prints both halves.
-//! The result lies on a plateau: a memory of 64 or 256 episodes, a share of the common row of 1/8 or 1/32, or a threshold
-//! moved to its neighbour each change the mean by less than 0.006. What mattered: the busy time (0.03 at 20 us), the two
-//! last lengths (0.02 at 50 us), and the look before halting (0.003 at 5 us).
+//! Windows, classes and memory were searched for on every other recording of `recordings/` in the order of
+//! their names, from the first, at halts of 5, 20 and 50 us together; the others had no part in it. `dwell
+//! study recordings` prints both halves. The result lies on a plateau: a memory of 64 or 256 episodes, a
+//! share of the common row of 1/8 or 1/32, or a threshold moved to its neighbour each change the mean by less
+//! than 0.006. What mattered: the busy time (0.03 at 20 us), the two last lengths (0.02 at 50 us), and the
+//! look before halting (0.003 at 5 us).
 //!
 //! # Limits
-//! It assumes that similar moments are followed by similar episodes. On Poisson-like loads there is nothing to learn beyond
-//! the best fixed window, and it converges to that. Where a peer waits for this idler, polling changes what follows; that is
-//! not modelled.
+//! It assumes that similar moments are followed by similar episodes. On Poisson-like loads there is nothing
+//! to learn beyond the best fixed window, and it converges to that. Where a peer waits for this idler,
+//! polling changes what follows; that is not modelled.
 
 use crate::account::Account;
 use crate::{Nanos, Outcome, Policy};
@@ -190,7 +192,8 @@ fn costs(units: u16, seen_by_look: bool) -> Row {
     costs
 }
 
-/// Every sum loses a part and gains what its window costs; it stays below 2^16, since no window costs more than 3 * 128.
+/// Every sum loses a part and gains what its window costs; it stays below 2^16, since no window costs more
+/// than 3 * 128.
 #[inline]
 fn add(row: &mut Row, costs: &Row) {
     for (sum, cost) in row.iter_mut().zip(costs) {
@@ -276,7 +279,8 @@ mod tests {
 
     #[test]
     fn busy_time_predicts_the_length() {
-        // Short episodes after short work, long ones after long work: half of each, in an order that does not follow from lengths.
+        // Short episodes after short work, long ones after long work: half of each, in an order that does not
+        // follow from lengths.
         let mut state = 1u64;
         let mut coin = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

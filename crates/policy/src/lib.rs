@@ -1,9 +1,9 @@
 //! How long should an idle CPU, vCPU or event loop poll before it halts?
 //!
-//! This crate has the rules of Linux and QEMU, exact to the arithmetic and by version, two policies of its own that learn
-//! from every episode, and the reference policies that all of them are compared with. It has no dependencies, no files, no
-//! clock, no floating point, and by default no allocation. What is replayed, what an event loop runs and what a controller
-//! uses is this code.
+//! This crate has the rules of Linux and QEMU, exact to the arithmetic and by version, two policies of its
+//! own that learn from every episode, and the reference policies that all of them are compared with. It has
+//! no dependencies, no files, no clock, no floating point, and by default no allocation. What is replayed,
+//! what an event loop runs and what a controller uses is this code.
 //!
 //! | layer | policy | module | feature |
 //! |---|---|---|---|
@@ -18,21 +18,22 @@
 //! | | table of every parameter; settings and times from text | `param` | `params` |
 //! | | every policy by its name; `Any`, a policy chosen at run time (allocates) | `catalogue` | `catalogue` |
 //!
-//! Savings, leader and their trials never cost more than twice the optimum plus four halts, whatever the episodes ([`account`] has the
-//! proof). They need lengths without the wakeup latency ([`late`] takes it out).
+//! Savings, leader and their trials never cost more than twice the optimum plus four halts, whatever the
+//! episodes ([`account`] has the proof). They need lengths without the wakeup latency ([`late`] takes it
+//! out).
 //!
 //! # Terms
-//! An *idler* (a CPU, vCPU or event-loop thread that idles) idles in *episodes*, each from "nothing to do" to the wakeup
-//! event. It polls for a *window*, then halts. A *revision* of a rule is the range of releases that share one exact
-//! behaviour.
+//! An *idler* (a CPU, vCPU or event-loop thread that idles) idles in *episodes*, each from "nothing to do" to
+//! the wakeup event. It polls for a *window*, then halts. A *revision* of a rule is the range of releases
+//! that share one exact behaviour.
 //!
 //! # Provenance
 //! Linux and QEMU are licensed under the GPL; this crate is not derived from their code. Each model was written from a
-//! description of the behaviour in plain words and formulas: what is compared with what, which integer widths, what wraps,
-//! in which order, since which release. No code or comment was copied. The descriptions were checked by test vectors, the
-//! inputs and outputs of the compiled functions of the releases named in each module; the conformance test replays every
-//! vector through the public API. Names of parameters, tracepoints and constants are those of the kernel and of QEMU, so
-//! that a reader can find them there.
+//! description of the behaviour in plain words and formulas: what is compared with what, which integer
+//! widths, what wraps, in which order, since which release. No code or comment was copied. The descriptions
+//! were checked by test vectors, the inputs and outputs of the compiled functions of the releases named in
+//! each module; the conformance test replays every vector through the public API. Names of parameters,
+//! tracepoints and constants are those of the kernel and of QEMU, so that a reader can find them there.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -72,8 +73,8 @@ pub enum Layer {
     Host,
     /// KVM's local APIC timer.
     Timer,
-    /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest; this is the layer of
-    /// its parameters.
+    /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest; this is
+    /// the layer of its parameters.
     Driver,
     /// An event loop: QEMU's adaptive polling, or any thread that waits for file descriptors.
     Iothread,
@@ -134,8 +135,8 @@ impl Outcome<'_> {
 pub trait Policy {
     /// How long to poll before halting in the episode that begins now. Zero: halt at once.
     fn window(&mut self) -> Nanos;
-    /// As [`window`](Policy::window), for an idler that was busy for `busy` since its last wakeup. The two are the same for
-    /// policies that do not use it.
+    /// As [`window`](Policy::window), for an idler that was busy for `busy` since its last wakeup. The two
+    /// are the same for policies that do not use it.
     #[inline]
     fn window_after(&mut self, busy: Nanos) -> Nanos {
         let _ = busy;

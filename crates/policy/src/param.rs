@@ -132,9 +132,8 @@ impl fmt::Display for ParseValueError {
 impl core::error::Error for ParseValueError {}
 
 impl Param {
-    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and their opposites, and
-    /// a name where there are names.
-    /// Whether it is in the range is for [`Setting::set`].
+    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and
+    /// their opposites, and a name where there are names. Whether it is in the range is for [`Setting::set`].
     ///
     /// # Errors
     /// [`ParseValueError`].

@@ -1,12 +1,13 @@
 //! Policies to compare the others with.
 //!
-//! With the halt cost *K* (CPU time of one halt and wakeup \[ns\]), an episode of length *d* under a window *w* costs *d* if
-//! the wakeup came within the window, else *w* + *K*. Then
+//! With the halt cost *K* (CPU time of one halt and wakeup \[ns\]), an episode of length *d* under a window
+//! *w* costs *d* if the wakeup came within the window, else *w* + *K*. Then
 //!
 //! * [`Never`] polls nothing and always pays *K*; [`Always`] never halts and always pays *d*;
 //! * [`Fixed`] has the same window in every episode;
-//! * [`SkiRental`] is the window *K*: it pays at most twice what the optimum pays, whatever the episodes (buy the skis when
-//!   the rent has reached their price), and no deterministic policy that has only the past can guarantee less;
+//! * [`SkiRental`] is the window *K*: it pays at most twice what the optimum pays, whatever the episodes (buy
+//!   the skis when the rent has reached their price), and no deterministic policy that has only the past can
+//!   guarantee less;
 //! * [`Optimum`], the offline optimum, has *d* beforehand and pays the smaller of *d* and *K*: no policy can do better.
 
 use crate::{Nanos, Outcome, Policy};

@@ -1,9 +1,9 @@
 //! One integer: what polling has saved.
 //!
 //! # The idea
-//! With *K* for the halt cost, there are two simple ways: halt at once, or poll for up to *K*. At the end of an episode of
-//! length *d*, the cost of both is known, whichever was taken: *K* against *d* if *d* ≤ *K*, else *K* against 2*K*. So no
-//! experiment is needed. The *savings* are the sum of what polling would have
+//! With *K* for the halt cost, there are two simple ways: halt at once, or poll for up to *K*. At the end of
+//! an episode of length *d*, the cost of both is known, whichever was taken: *K* against *d* if *d* ≤ *K*,
+//! else *K* against 2*K*. So no experiment is needed. The *savings* are the sum of what polling would have
 //! saved, old episodes counting less and less; poll if they are positive.
 //!
 //! # The steps
@@ -17,19 +17,20 @@
 //! times the optimum's cost.
 //!
 //! # What it needs
-//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out). Not the busy
-//! time. 24 bytes: the savings, and two integers that guard them.
+//! The length up to the wakeup event, without the wakeup latency ([`Late`](crate::late::Late) takes it out).
+//! Not the busy time. 24 bytes: the savings, and two integers that guard them.
 //!
 //! # Limits
-//! It follows one load at a time: where short and long episodes alternate in a pattern, [`leader`](crate::leader) uses the
-//! pattern. The savings are within ±(16*K* + 16): where a sixteenth of them is more than *K*, no step leads further out.
+//! It follows one load at a time: where short and long episodes alternate in a pattern,
+//! [`leader`](crate::leader) uses the pattern. The savings are within ±(16*K* + 16): where a sixteenth of
+//! them is more than *K*, no step leads further out.
 
 use crate::account::Account;
 use crate::{Nanos, Outcome, Policy};
 
-/// Each episode an old one counts 1/16 less. On the study half of the bundled recordings (see [`leader`](crate::leader))
-/// this did best of the powers of two from 8 to 512 at halts of 5 and 20 us; at 50 us the mean of 8 was 0.01 lower and that
-/// of 64 0.02 higher.
+/// Each episode an old one counts 1/16 less. On the study half of the bundled recordings (see
+/// [`leader`](crate::leader)) this did best of the powers of two from 8 to 512 at halts of 5 and 20 us; at 50
+/// us the mean of 8 was 0.01 lower and that of 64 0.02 higher.
 const MEMORY: u32 = 4;
 
 /// Polls for the halt cost as long as that has saved CPU time.

@@ -1,39 +1,42 @@
 //! Trial bursts: a learner that never polls is made to poll now and then, so that it cannot lock itself in.
 //!
 //! # The idea
-//! [`leader`](crate::leader) and [`savings`](crate::savings) learn what every window would have cost in an episode from its
-//! length alone, as if the length did not depend on what the idler does. Where a peer waits for this idler it does:
-//! the idler halts and answers late, so the peer sleeps too and wakes late, so the episode is long, so it does not pay to
-//! poll. Polling would make the episodes short, but a policy that does not poll never sees them.
+//! [`leader`](crate::leader) and [`savings`](crate::savings) learn what every window would have cost in an
+//! episode from its length alone, as if the length did not depend on what the idler does. Where a peer waits
+//! for this idler it does: the idler halts and answers late, so the peer sleeps too and wakes late, so the
+//! episode is long, so it does not pay to poll. Polling would make the episodes short, but a policy that does
+//! not poll never sees them.
 //!
-//! [`Trial`] gives the choice to the learner as long as that polls. After a number of halts it polls a *burst* of episodes
-//! whatever the learner wants. If they cost clearly less than halts would have, it goes on polling for a *lesson*, which is
-//! long enough for the learner to see what polling is like; if not, the next burst comes after twice as many halts.
+//! [`Trial`] gives the choice to the learner as long as that polls. After a number of halts it polls a
+//! *burst* of episodes whatever the learner wants. If they cost clearly less than halts would have, it goes
+//! on polling for a *lesson*, which is long enough for the learner to see what polling is like; if not, the
+//! next burst comes after twice as many halts.
 //!
 //! # The steps
-//! 1. [`Trial::window_after`](Policy::window_after): the learner's window; in a burst and in a lesson 2*K*, where that is
-//!    longer. Either way within what the [account](crate::account) of the trial allows.
+//! 1. [`Trial::window_after`](Policy::window_after): the learner's window; in a burst and in a lesson 2*K*,
+//!    where that is longer. Either way within what the [account](crate::account) of the trial allows.
 //! 2. [`Trial::observe`](Policy::observe): the account settles the window that was taken; the learner learns, always.
-//!    A halt counts towards the next burst, which comes after [`FIRST_PAUSE`] of them at first. A burst ends when it has cost
-//!    [`LOSS`] halts more than halting would have, or after [`BURST`] episodes. It has succeeded if these cost
-//!    less than 9/10 of as many halts. Then a lesson of [`LESSON`] episodes follows, stopped by the same two tests after each [`BURST`] of them,
-//!    and the next pause is a quarter of the last, but not less than [`LEAST_PAUSE`]. After a failure the pause doubles, up to [`LONGEST_PAUSE`].
+//!    A halt counts towards the next burst, which comes after [`FIRST_PAUSE`] of them at first. A burst ends
+//!    when it has cost [`LOSS`] halts more than halting would have, or after [`BURST`] episodes. It has
+//!    succeeded if these cost less than 9/10 of as many halts. Then a lesson of [`LESSON`] episodes follows,
+//!    stopped by the same two tests after each [`BURST`] of them, and the next pause is a quarter of the
+//!    last, but not less than [`LEAST_PAUSE`]. After a failure the pause doubles, up to [`LONGEST_PAUSE`].
 //!
 //! # The worst case
 //! **Over any consecutive episodes the cost is at most twice the optimum's plus 4*K*,** as without bursts: the
 //! [account's proof](crate::account) asks only that each window was [allowed](crate::account::Account::allow) and is
-//! [settled](crate::account::Account::settle). It does not ask who wanted the window. A trial has an account of its own, and
-//! bursts are charged to it: a failed poll of 2*K* takes *K* from the balance, so that a burst that goes on
-//! failing soon polls for no more than *K*. What the learner's own account holds (it settles the windows that the learner
-//! wanted) restricts the learner further and has no part in the proof. `tests/regret.rs` searches for streams that break
-//! the bound.
+//! [settled](crate::account::Account::settle). It does not ask who wanted the window. A trial has an account
+//! of its own, and bursts are charged to it: a failed poll of 2*K* takes *K* from the balance, so that a
+//! burst that goes on failing soon polls for no more than *K*. What the learner's own account holds (it
+//! settles the windows that the learner wanted) restricts the learner further and has no part in the proof.
+//! `tests/regret.rs` searches for streams that break the bound.
 //!
-//! Where halting is right for good, a burst costs at most [`LOSS`] + 2 halts, so the cost of all bursts is below 2 % of the
-//! first [`FIRST_PAUSE`] halts and below 0.1 % once the pause is at its longest.
+//! Where halting is right for good, a burst costs at most [`LOSS`] + 2 halts, so the cost of all bursts is
+//! below 2 % of the first [`FIRST_PAUSE`] halts and below 0.1 % once the pause is at its longest.
 //!
 //! # Limits
-//! A burst finds what polling does to this idler's own episodes. Two idlers that wait for each other and both halt are found
-//! by either's burst if one burst suffices to make the other's episodes short.
+//! A burst finds what polling does to this idler's own episodes. Two idlers that wait for each other and both
+//! halt are found by either's burst if one burst suffices to make the other's episodes short.
 
 use crate::account::Account;
 use crate::leader::Leader;

@@ -1,6 +1,6 @@
-//! Nobody makes the learning policies exceed their stated bound: over any consecutive episodes the cost is at most twice
-//! the optimum's plus [`LIMIT`] halts. Random streams, streams by a searcher that climbs, and adversaries that see the
-//! policy's state try; the worst that each found is printed beside the bound.
+//! Nobody makes the learning policies exceed their stated bound: over any consecutive episodes the cost is at
+//! most twice the optimum's plus [`LIMIT`] halts. Random streams, streams by a searcher that climbs, and
+//! adversaries that see the policy's state try; the worst that each found is printed beside the bound.
 
 use dwell_policy::account::LIMIT;
 use dwell_policy::leader::Leader;

@@ -11,7 +11,8 @@
 //! | not known | *w* | if `idle_ns` > min(*w*, `alone_ns`) | min(`idle_ns`, *w*, `alone_ns`) |
 //! | not known | not known | not known | not known |
 //!
-//! An `alone_ns` that is not known cuts nothing short. What is not known is counted as such, and never as a halt or a poll.
+//! An `alone_ns` that is not known cuts nothing short. What is not known is counted as such, and never as a
+//! halt or a poll.
 
 use crate::chunk::Chunk;
 use crate::columns::Columns;
@@ -125,8 +126,8 @@ impl AddAssign for Account {
     }
 }
 
-/// The key of [`Metadata::other`] under which a recorder of vCPUs puts KVM's counters: an object with `start` and `end`, each
-/// with `at_ns` and, by VM, `vms`; the counters have KVM's names.
+/// The key of [`Metadata::other`] under which a recorder of vCPUs puts KVM's counters: an object with `start`
+/// and `end`, each with `at_ns` and, by VM, `vms`; the counters have KVM's names.
 pub const KVM_COUNTERS: &str = "dwell.kvm_counters";
 
 /// What KVM itself counted while a recording of vCPUs ran, over all VMs.

@@ -76,8 +76,8 @@ const fn column(set: Columns, name: &'static str, kind: Kind, required: bool) ->
 }
 
 /// All columns, in the order in which they are written; a new one goes to the end. A writer always writes all of them
-/// (an all-null column costs a few bytes per row group), so that `SELECT … FROM 'recordings/*.parquet'` finds one schema in
-/// all files of one version.
+/// (an all-null column costs a few bytes per row group), so that `SELECT … FROM 'recordings/*.parquet'` finds
+/// one schema in all files of one version.
 pub const COLUMNS: [Column; 9] = [
     column(Columns::IDLER, "idler", Kind::Text, true),
     column(Columns::START_NS, "start_ns", Kind::Unsigned, true),

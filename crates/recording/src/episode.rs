@@ -22,9 +22,9 @@ pub struct Episode<'a> {
     /// Handlers of an event loop that became ready. `Some(&[])`: known to be none. The names are not empty and
     /// hold no comma.
     pub ready: Option<&'a [&'a str]>,
-    /// How long after `start_ns` no other task was runnable on the idler's CPU \[ns\]: KVM ends a poll when there is one.
-    /// 0: there was one from the start. `idle_ns` or more: none until the end of the episode, and then a recorder of dwell's
-    /// writes `idle_ns`. `None`: not known.
+    /// How long after `start_ns` no other task was runnable on the idler's CPU \[ns\]: KVM ends a poll when
+    /// there is one. 0: there was one from the start. `idle_ns` or more: none until the end of the episode,
+    /// and then a recorder of dwell's writes `idle_ns`. `None`: not known.
     pub alone_ns: Option<u64>,
 }
 

@@ -1,12 +1,13 @@
 //! The footer of a Parquet file, checked before the Parquet library reads it.
 //!
-//! The library passes over fields that it does not know or need. Of a list, a set or a map of booleans it passes over no byte
-//! for each element, and a list may claim 2^31 of them in six bytes: a file of a few kilobytes keeps it busy for minutes. So
-//! the footer is read here first, a `FileMetaData` in Thrift's compact protocol.
+//! The library passes over fields that it does not know or need. Of a list, a set or a map of booleans it
+//! passes over no byte for each element, and a list may claim 2^31 of them in six bytes: a file of a few
+//! kilobytes keeps it busy for minutes. So the footer is read here first, a `FileMetaData` in Thrift's
+//! compact protocol.
 //!
-//! It must be read as the library reads it, or what is checked is not what is used. The library goes by a field's number and
-//! not by its type. So a known field of another type is refused, and so are lists, sets and maps in unknown fields; the format
-//! has none there.
+//! It must be read as the library reads it, or what is checked is not what is used. The library goes by a
+//! field's number and not by its type. So a known field of another type is refused, and so are lists, sets
+//! and maps in unknown fields; the format has none there.
 
 use crate::storage::Storage;
 use crate::thrift::{BINARY, LIST, STRUCT, Thrift};
@@ -133,7 +134,8 @@ const STATISTICS: Kind = Struct(&[
 /// Length of the footer and the last mark of the file.
 const TAIL: u64 = 8;
 
-/// Refuses a file whose footer the library may not be given. What is no Parquet file is left to the library, which says so.
+/// Refuses a file whose footer the library may not be given. What is no Parquet file is left to the library,
+/// which says so.
 pub(crate) fn check(storage: &Storage) -> Result<()> {
     let Some(tail_at) = storage.len().checked_sub(TAIL) else { return Ok(()) };
     let tail = storage.get_bytes(tail_at, 8)?;

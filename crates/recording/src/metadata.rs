@@ -86,8 +86,9 @@ impl Metadata {
     }
 }
 
-/// From when to when the recorder watched \[ns, the recording's clock\]: idlers without an episode in it were busy, or idle
-/// throughout. An importer takes the first and the last event of its text, which may be less than that.
+/// From when to when the recorder watched \[ns, the recording's clock\]: idlers without an episode in it were
+/// busy, or idle throughout. An importer takes the first and the last event of its text, which may be less
+/// than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeRecorded {
     /// When the recorder began to watch.

@@ -1,9 +1,10 @@
 //! A file that appears under its name only when it is complete, and that no other user can read.
 //!
-//! It is written under a random name beside its destination, with mode 0600, and renamed. A file that it replaces hands on
-//! its mode. A symbolic link is neither followed nor replaced: either could surprise, so the caller is asked for the file
-//! that is meant. What a process that was killed left behind is removed when the next file is begun in the same directory;
-//! whether its writer is alive is known from a lock (flock(2)), which ends with the process.
+//! It is written under a random name beside its destination, with mode 0600, and renamed. A file that it
+//! replaces hands on its mode. A symbolic link is neither followed nor replaced: either could surprise, so
+//! the caller is asked for the file that is meant. What a process that was killed left behind is removed when
+//! the next file is begun in the same directory; whether its writer is alive is known from a lock (flock(2)),
+//! which ends with the process.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -138,7 +139,8 @@ fn begin(dir: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Removes the temporary files of this user whose writers are gone. That some cannot be removed keeps nothing from working.
+/// Removes the temporary files of this user whose writers are gone. That some cannot be removed keeps nothing
+/// from working.
 fn remove_leftovers(dir: &Path, own: &NamedTempFile) {
     let Ok(user) = own.as_file().metadata().map(|metadata| metadata.uid()) else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

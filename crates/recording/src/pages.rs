@@ -1,8 +1,9 @@
 //! The headers of the pages of a column, checked before the Parquet library reads the pages.
 //!
-//! The library takes memory for as much as a header claims: 2 GiB for a page that is said to have so many bytes, 64 GiB for a
-//! dictionary that is said to have 2^31 names. Memory that cannot be had ends the program. So every header of a column chunk
-//! is read here first; it is a `PageHeader` in Thrift's compact protocol, of which a few numbers are of use.
+//! The library takes memory for as much as a header claims: 2 GiB for a page that is said to have so many
+//! bytes, 64 GiB for a dictionary that is said to have 2^31 names. Memory that cannot be had ends the
+//! program. So every header of a column chunk is read here first; it is a `PageHeader` in Thrift's compact
+//! protocol, of which a few numbers are of use.
 
 use crate::storage::Storage;
 use crate::thrift::{I32, STRUCT, Thrift};
@@ -81,8 +82,8 @@ impl PageHeader {
 
     /// `None` if the bytes do not begin with a whole header.
     ///
-    /// It must be read as the library reads it, or what is checked is not what is used. So what the format does not have is
-    /// refused, not passed over: a known field of another type, and lists.
+    /// It must be read as the library reads it, or what is checked is not what is used. So what the format
+    /// does not have is refused, not passed over: a known field of another type, and lists.
     fn parse(bytes: &[u8]) -> Option<PageHeader> {
         let mut thrift = Thrift::new(bytes);
         let mut header = PageHeader::default();
@@ -105,8 +106,8 @@ impl PageHeader {
         Some(header)
     }
 
-    /// Of one kind of page: the first `count` fields are numbers, the first of them the number of values, and the one of this
-    /// place the encoding.
+    /// Of one kind of page: the first `count` fields are numbers, the first of them the number of values, and
+    /// the one of this place the encoding.
     fn numbers(&mut self, count: i16, encoding: i16, thrift: &mut Thrift<'_>) -> Option<()> {
         let mut last = 0;
         while let Some((kind, field)) = thrift.field(last)? {

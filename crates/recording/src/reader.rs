@@ -130,8 +130,8 @@ impl Reader {
         })
     }
 
-    /// Over what time rates and shares are \[ns\]: the time recorded, else from the first start of an episode to the last
-    /// end.
+    /// Over what time rates and shares are \[ns\]: the time recorded, else from the first start of an episode
+    /// to the last end.
     pub fn span_ns(&self) -> u64 {
         self.time_recorded().map_or(self.contents.span_ns(), TimeRecorded::ns)
     }

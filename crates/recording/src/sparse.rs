@@ -11,8 +11,8 @@ const MOST_IN_LIST: usize = 1 << 10;
 
 /// Counts by value, right within 0.1 %: the buckets of an HdrHistogram of three digits.
 ///
-/// A list takes 16 bytes for each bucket that has a count, so that 100,000 idlers of a few episodes take megabytes, where
-/// as many arrays take gigabytes.
+/// A list takes 16 bytes for each bucket that has a count, so that 100,000 idlers of a few episodes take
+/// megabytes, where as many arrays take gigabytes.
 #[derive(Debug)]
 pub(crate) enum Quantiles {
     /// Few buckets: their least values and counts in order, and values that are not sorted in yet.
@@ -78,7 +78,8 @@ impl Quantiles {
         }
     }
 
-    /// The values at these quantiles, each from 0 to 1 and not 0: the greatest of their bucket. `None` if there is no value.
+    /// The values at these quantiles, each from 0 to 1 and not 0: the greatest of their bucket. `None` if
+    /// there is no value.
     pub(crate) fn at<const N: usize>(mut self, quantiles: [f64; N]) -> Option<[u64; N]> {
         self.sort_in();
         match self {

@@ -23,8 +23,9 @@ pub struct Summary {
     pub idlers: Vec<IdlerSummary>,
     /// Episodes that start before the one before them of the same idler. A recording of dwell's has none.
     pub out_of_order: u64,
-    /// Episodes that start before the one before them of the same idler has ended, by more than the times resolve. An idler
-    /// idles once at a time, so a recording that has any was damaged, or is of something else than it claims.
+    /// Episodes that start before the one before them of the same idler has ended, by more than the times
+    /// resolve. An idler idles once at a time, so a recording that has any was damaged, or is of something
+    /// else than it claims.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overlapping: u64,
     /// Where what the file says of its contents is not what its rows are.

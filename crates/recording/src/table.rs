@@ -116,8 +116,8 @@ impl<W: Write + Send> TableWriter<W> {
         Ok(TableWriter { file: SerializedFileWriter::new(out, schema(name, fields())?, properties)? })
     }
 
-    /// Appends a row group: for each column, in their order, its values, and for one that is not required which rows have
-    /// one. A column is taken after the one before it is written.
+    /// Appends a row group: for each column, in their order, its values, and for one that is not required
+    /// which rows have one. A column is taken after the one before it is written.
     ///
     /// # Errors
     /// Where a column is of another kind or has another number of rows than the first, and what writing fails with.
@@ -240,8 +240,8 @@ pub(crate) fn write_column<W: Write + Send, T: DataType>(
     column.close()
 }
 
-/// Writes the next column of a row group, of lists: those there are, and of a column that is not required which rows have
-/// one. An error for an empty list, and where the schema has no further column.
+/// Writes the next column of a row group, of lists: those there are, and of a column that is not required
+/// which rows have one. An error for an empty list, and where the schema has no further column.
 fn write_lists<W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     lists: &[&[i64]],

@@ -244,8 +244,8 @@ fn dictionary_page(values: i32, body: &[u8]) -> Vec<u8> {
     [field(2), field(size), field(size), vec![0x4c], own, vec![0], body.to_vec()].concat()
 }
 
-/// A list may claim 2^31 booleans in six bytes, of which the Parquet library reads none, one by one. 500 such lists kept it
-/// busy for minutes; libFuzzer found that.
+/// A list may claim 2^31 booleans in six bytes, of which the Parquet library reads none, one by one. 500 such
+/// lists kept it busy for minutes; libFuzzer found that.
 #[test]
 fn a_footer_that_claims_more_than_it_holds_is_refused() {
     let bytes = good();

@@ -3,8 +3,9 @@
 //! Every method replays the same streams: the naive one takes one setting after the other through its policy, the
 //! others are the engine with plain loops (the compiler's vectors), with AVX2 and with AVX-512, on one core and on all.
 //! `grid` is the grid of `dwell tune`; `apart` has a maximum of its own for each setting: the general path; `spread`
-//! is that at its worst, and `straight` the general kernel alone. Event loops have no engine: their settings are shared among the cores. The unit is
-//! interval-configurations: episodes times settings. The slow methods take a sample of the settings, evenly drawn.
+//! is that at its worst, and `straight` the general kernel alone. Event loops have no engine: their settings
+//! are shared among the cores. The unit is interval-configurations: episodes times settings. The slow methods
+//! take a sample of the settings, evenly drawn.
 //!
 //! Surprising would be an engine below ten times the naive replay, or a portable one far above what it was compiled
 //! for. Times of one core are CPU times of its thread, those of all cores are by the clock. After criterion's own

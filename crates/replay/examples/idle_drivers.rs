@@ -3,12 +3,13 @@
 //! `cargo run -p dwell-replay --example idle_drivers -- HALT_COST_NS FOLDER...`
 //!
 //! A folder has files `ARM-PATTERN-ROUND.txt` with `power:cpu_idle` of one CPU and, for the arms of dwell_idle,
-//! `dwell_idle:dwell_idle_episode`; the chapter on the idle driver has the script that makes them. The cost of an arm in a
-//! round is the time polled plus the halt cost for each halt; the optimum of its episodes is the sum of min(length, halt
-//! cost), and `best fixed` what the best fixed window in hindsight would have cost in them, as a multiple of the optimum.
-//! Where gaps are independent of each other and of the work before, no policy that does not know the next one costs less in the
-//! mean than the best window that knows their distribution; `best fixed` knows even the gaps themselves, so that it is
-//! below that. `cost / best fixed` is how far an arm is from it, round by round. Intervals are of the mean over the rounds, at 95 %.
+//! `dwell_idle:dwell_idle_episode`; the chapter on the idle driver has the script that makes them. The cost
+//! of an arm in a round is the time polled plus the halt cost for each halt; the optimum of its episodes is
+//! the sum of min(length, halt cost), and `best fixed` what the best fixed window in hindsight would have
+//! cost in them, as a multiple of the optimum. Where gaps are independent of each other and of the work
+//! before, no policy that does not know the next one costs less in the mean than the best window that knows
+//! their distribution; `best fixed` knows even the gaps themselves, so that it is below that. `cost / best
+//! fixed` is how far an arm is from it, round by round. Intervals are of the mean over the rounds, at 95 %.
 
 use dwell_stats::bootstrap::Bootstrap;
 use std::collections::BTreeMap;
@@ -94,7 +95,8 @@ fn of_dwell_idle(trace: &str) -> Option<Round> {
     Some(round)
 }
 
-/// haltpoll polls in state 0 and halts in state 1. A poll that was left without a task to run belongs to the halt after it.
+/// haltpoll polls in state 0 and halts in state 1. A poll that was left without a task to run belongs to the
+/// halt after it.
 fn of_haltpoll(trace: &str) -> Option<Round> {
     const LEFT: u64 = u32::MAX as u64;
     let mut round = Round::default();

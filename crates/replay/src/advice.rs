@@ -1,8 +1,8 @@
 //! What is advised, and the figures that it rests on: the result of [`tune`](crate::tune::tune).
 //!
-//! An [`Advice`] is a value: it serialises, and [`Advice::words`] is the sentence that every form of it shows. "Recommended"
-//! is a setting that dwell recommends. Where the verdict is to leave the present setting, no row has that role; the
-//! candidate that was not good enough is shown as [`Role::Rejected`].
+//! An [`Advice`] is a value: it serialises, and [`Advice::words`] is the sentence that every form of it
+//! shows. "Recommended" is a setting that dwell recommends. Where the verdict is to leave the present
+//! setting, no row has that role; the candidate that was not good enough is shown as [`Role::Rejected`].
 
 use crate::counts::Counts;
 use crate::number::{duration, percent, ratio};
@@ -190,8 +190,8 @@ pub struct UpperBound {
     pub gain_ns_per_s: f64,
 }
 
-/// The halt costs between which the advice holds, by the figures of the second half: beyond them the other setting would
-/// cost less. Without a limit it holds for every halt cost on that side.
+/// The halt costs between which the advice holds, by the figures of the second half: beyond them the other
+/// setting would cost less. Without a limit it holds for every halt cost on that side.
 ///
 /// Of a change it is where the recommended setting costs less than the present one; of an advice to leave it, where no
 /// setting that was tried gains enough to be worth a change.
@@ -331,8 +331,8 @@ pub struct Advice {
     /// The setting in force.
     #[serde(skip)]
     pub present: Setting,
-    /// The setting that was chosen on the first half, whether it is recommended or rejected; the present one where that is
-    /// best. Nothing where no setting meets the goal's limit.
+    /// The setting that was chosen on the first half, whether it is recommended or rejected; the present one
+    /// where that is best. Nothing where no setting meets the goal's limit.
     #[serde(skip)]
     pub chosen: Option<Setting>,
 }

@@ -1,12 +1,13 @@
 //! A guest's clock beside its host's, from when both saw the same vCPU halt.
 //!
-//! What the host records of a vCPU is part of what its guest records: the guest halts, which the host sees a little later, and
-//! the host lets it run again before it notices. So each episode of the host lies within a halt of the guest. A shift
-//! of the guest's clock says which ones do; the shift for which most do is the one between the clocks, and how far it may be
-//! moved without losing one is how exactly it is known.
+//! What the host records of a vCPU is part of what its guest records: the guest halts, which the host sees a
+//! little later, and the host lets it run again before it notices. So each episode of the host lies within a
+//! halt of the guest. A shift of the guest's clock says which ones do; the shift for which most do is the one
+//! between the clocks, and how far it may be moved without losing one is how exactly it is known.
 //!
-//! The time of day of both says about where to look. Where idle times repeat themselves, another shift does as well, and there is no
-//! answer. The clocks are taken to be equally fast for as long as the recordings last.
+//! The time of day of both says about where to look. Where idle times repeat themselves, another shift does
+//! as well, and there is no answer. The clocks are taken to be equally fast for as long as the recordings
+//! last.
 
 use dwell_recording::accounting::Outcome;
 use dwell_recording::{Chunk, Columns, ReadError, Reader};
@@ -64,8 +65,8 @@ const MOST: usize = 1 << 20;
 /// vCPUs of the host that may be those of the guest's busiest CPU, busiest first.
 const CANDIDATES: usize = 16;
 
-/// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much. The time of day says
-/// that it is `by_time_of_day_ns`.
+/// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much. The
+/// time of day says that it is `by_time_of_day_ns`.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -138,8 +139,8 @@ struct Shift {
     within: u64,
 }
 
-/// The shift of the guest's halts for which most of the host's episodes lie within them; `None` where another one, far from it,
-/// is nearly as good.
+/// The shift of the guest's halts for which most of the host's episodes lie within them; `None` where another
+/// one, far from it, is nearly as good.
 fn shift(guest: &[Halt], host: &[Halt], about: i64) -> Option<Shift> {
     let mut longest = host.to_vec();
     longest.sort_by_key(|halt| std::cmp::Reverse(halt.length()));

@@ -4,8 +4,8 @@ use crate::rule::{Player, Rule, RuleError};
 use crate::source::Batch;
 use rayon::prelude::*;
 
-/// Fewer episodes, times rules, than these are played by the calling thread alone: others would use more CPU time to wake up than
-/// they would save.
+/// Fewer episodes, times rules, than these are played by the calling thread alone: others would use more CPU
+/// time to wake up than they would save.
 const WORTH_THREADS: usize = 1 << 20;
 
 /// Many rules, each with a policy of its own for every idler, fed with the same episodes on all cores.

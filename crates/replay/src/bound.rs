@@ -5,8 +5,8 @@ use crate::source::{Batch, Run};
 use dwell_policy::Nanos;
 use dwell_policy::reference::Optimum;
 
-/// What the optimum does: polls through every episode that is shorter than the halt cost and that no other task on the core would
-/// cut short, halts at once in the others.
+/// What the optimum does: polls through every episode that is shorter than the halt cost and that no other
+/// task on the core would cut short, halts at once in the others.
 #[derive(Clone, Copy, Debug)]
 pub struct OptimumBound {
     policy: Optimum,

@@ -1,8 +1,8 @@
 //! Policies as text: `leader@20us,late=12us`, `kvm@6.18,halt_poll_ns=50us`.
 //!
 //! The policies and how each is written come from [`dwell_policy::catalogue`], which has one line for each. A
-//! [`Catalogue`] reads a [`Rule`] from text by them; [`Catalogue::with`] adds a policy of your own, which then has all that
-//! the others have here.
+//! [`Catalogue`] reads a [`Rule`] from text by them; [`Catalogue::with`] adds a policy of your own, which
+//! then has all that the others have here.
 
 use crate::rule::Rule;
 use crate::versions::Versions;

@@ -1,15 +1,16 @@
 //! The self-check: a recording is compared with itself before it is believed.
 //!
-//! Where a recording has what happened (whether the idler halted, its windows, KVM's own counters), the setting that was in
-//! force is replayed over it, and polls, successful polls, halts and polled time are compared with what was recorded. If
-//! they differ, a prediction of another setting from the same recording is wrong as well.
+//! Where a recording has what happened (whether the idler halted, its windows, KVM's own counters), the
+//! setting that was in force is replayed over it, and polls, successful polls, halts and polled time are
+//! compared with what was recorded. If they differ, a prediction of another setting from the same recording
+//! is wrong as well.
 //!
 //! # The figures
-//! Halts are compared with the recorded column. Polls, successful polls and polled time are compared with KVM's counters
-//! where the metadata has them, else with the [`accounting`] of the episodes, if it is known of
-//! nearly all of them whether they were polled. A difference is
-//! relative to the larger of the two numbers, but to no less than a twentieth of the episodes (counts), or a two-hundredth
-//! of the time recorded (polled time): below that no advice depends on it.
+//! Halts are compared with the recorded column. Polls, successful polls and polled time are compared with
+//! KVM's counters where the metadata has them, else with the [`accounting`] of the episodes, if it is known
+//! of nearly all of them whether they were polled. A difference is relative to the larger of the two numbers,
+//! but to no less than a twentieth of the episodes (counts), or a two-hundredth of the time recorded (polled
+//! time): below that no advice depends on it.
 //!
 //! # One pass of KVM's loop
 //! KVM looks for other tasks at the end of a pass of its polling loop, so that a poll takes at least one pass (about
@@ -17,8 +18,8 @@
 //! recording follows how long a pass takes ([`SelfCheck::poll_pass`]); it is at most [`LONGEST_PASS`].
 //!
 //! # Limits
-//! A replay begins with a window of zero, the idler may be in the middle of its life. Of a setting that changed while it was
-//! recorded, the first is replayed.
+//! A replay begins with a window of zero, the idler may be in the middle of its life. Of a setting that
+//! changed while it was recorded, the first is replayed.
 
 use crate::rule::{Player, Rule};
 use crate::source::{RecordingSource, Run, Source};
@@ -191,7 +192,8 @@ impl SelfCheck {
         }
     }
 
-    /// One pass of KVM's polling loop, for [`RecordingSource::with_poll_pass`]; zero where the recording does not show it.
+    /// One pass of KVM's polling loop, for [`RecordingSource::with_poll_pass`]; zero where the recording does
+    /// not show it.
     pub fn poll_pass(&self) -> Nanos {
         Nanos(self.checked().map_or(0, |checked| checked.poll_pass_ns))
     }
@@ -241,8 +243,8 @@ impl fmt::Display for Checked {
     }
 }
 
-/// The setting of a layer after these changes, over the defaults of the release; `None` if there is none of the layer. Values
-/// that the release does not have are passed over.
+/// The setting of a layer after these changes, over the defaults of the release; `None` if there is none of
+/// the layer. Values that the release does not have are passed over.
 pub fn setting_of<'a>(
     layer: Layer,
     version: Version,

@@ -4,9 +4,10 @@ use std::ops::AddAssign;
 
 /// What a policy did over a number of episodes.
 ///
-/// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler halts. Where
-/// another task is runnable on the core after *a* ([`Run::alone_ns`](crate::Run::alone_ns)), min(*w*, *a*) takes the place of *w*; a
-/// window above zero is still a poll. Sums of time have 128 bits, since one recording may hold any number of 64-bit lengths.
+/// An episode of length *d* under a window *w* polls min(*d*, *w*); it succeeds if *d* ≤ *w*, else the idler
+/// halts. Where another task is runnable on the core after *a* ([`Run::alone_ns`](crate::Run::alone_ns)),
+/// min(*w*, *a*) takes the place of *w*; a window above zero is still a poll. Sums of time have 128 bits,
+/// since one recording may hold any number of 64-bit lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of episodes.

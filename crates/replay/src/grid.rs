@@ -1,9 +1,10 @@
 //! The settings that a search tries.
 //!
 //! Times follow the preferred numbers of ISO 3, ten to a decade, from 1 us to 10 ms: more than 20 000 settings of the
-//! host's rule, and as many of the guest's. Factors are few, since a window moves between its limits in a handful of steps whatever they
-//! are. Settings that are the same rule by another name (a first window above the maximum, a divisor that is never
-//! used) are left out. A fleet is searched on a [`coarse`] grid of several hundred of them.
+//! host's rule, and as many of the guest's. Factors are few, since a window moves between its limits in a
+//! handful of steps whatever they are. Settings that are the same rule by another name (a first window above
+//! the maximum, a divisor that is never used) are left out. A fleet is searched on a [`coarse`] grid of
+//! several hundred of them.
 
 use dwell_policy::param::{DRIVER, Setting, index_of};
 use dwell_policy::version::Version;
@@ -41,9 +42,9 @@ pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
     grid
 }
 
-/// The settings of the idle driver dwell_idle that are searched, from the present one, at this halt cost: its policies that
-/// learn, and those that do not with the windows that can be best. A fixed window above the halt cost is never better than
-/// that window.
+/// The settings of the idle driver dwell_idle that are searched, from the present one, at this halt cost: its
+/// policies that learn, and those that do not with the windows that can be best. A fixed window above the
+/// halt cost is never better than that window.
 pub fn driver(present: &Setting, halt_cost: Nanos) -> Vec<Setting> {
     debug_assert!(present.layer() == Layer::Driver);
     let cost = i64::try_from(halt_cost.get()).unwrap_or(i64::MAX);
@@ -60,9 +61,9 @@ pub fn driver(present: &Setting, halt_cost: Nanos) -> Vec<Setting> {
     all.filter_map(setting).collect()
 }
 
-/// A part of [`settings`] of several hundred, for many recordings: five maxima and first windows to a decade, windows that
-/// double, and that keep their length, fall to zero or halve. The first is "do not poll", and the second the default of the
-/// version.
+/// A part of [`settings`] of several hundred, for many recordings: five maxima and first windows to a decade,
+/// windows that double, and that keep their length, fall to zero or halve. The first is "do not poll", and
+/// the second the default of the version.
 pub fn coarse(layer: Layer, version: Version) -> Vec<Setting> {
     let is_time = |value: i64| value == 0 || times(2).any(|time| time == value);
     let is_coarse = |setting: &Setting| {

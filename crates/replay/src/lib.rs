@@ -9,7 +9,8 @@
 //!
 //! The flow of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
 //! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
-//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) compares policies over many recordings.
+//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) compares policies over
+//! many recordings.
 
 pub mod advice;
 pub mod alignment;

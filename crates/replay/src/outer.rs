@@ -1,27 +1,29 @@
-//! An outer controller, simulated: what can be had by only re-setting the parameters of KVM's rule, with no other kernel.
+//! An outer controller, simulated: what can be had by only re-setting the parameters of KVM's rule, with no
+//! other kernel.
 //!
 //! # The idea
 //! KVM's rule can be set to do three things well. With `halt_poll_ns` = `halt_poll_ns_grow_start` = *W* and
-//! `halt_poll_ns_shrink` = 1 it polls for *W*, always. With `halt_poll_ns_shrink` = 0 it polls for *W* after an episode that
-//! *W* covered, and not at all after a longer one. With `halt_poll_ns` = 0 it never polls. What each of these would have
-//! cost can be read off a histogram of the last seconds, if that has for each length also the length before; the
-//! controller takes the cheapest, every [`Terms::period`].
+//! `halt_poll_ns_shrink` = 1 it polls for *W*, always. With `halt_poll_ns_shrink` = 0 it polls for *W* after
+//! an episode that *W* covered, and not at all after a longer one. With `halt_poll_ns` = 0 it never polls.
+//! What each of these would have cost can be read off a histogram of the last seconds, if that has for each
+//! length also the length before; the controller takes the cheapest, every [`Terms::period`].
 //!
 //! # The steps
-//! 1. Each episode is counted in a bin, and in the row of the bin of the episode before: 13 by 13 numbers and sums of time,
-//!    2.7 KB in a kernel's map. Bins end at the windows that are tried, so that the cost of each is exact.
-//! 2. At the end of each period: the cost of *never*, of *always W* and of *W after short* for twelve windows *W* from an
-//!    eighth of the halt cost to twice. If the least of them is lower than that of the present by a sixteenth of the latter
-//!    (hysteresis), its parameters are written.
+//! 1. Each episode is counted in a bin, and in the row of the bin of the episode before: 13 by 13 numbers and
+//!    sums of time, 2.7 KB in a kernel's map. Bins end at the windows that are tried, so that the cost of
+//!    each is exact.
+//! 2. At the end of each period: the cost of *never*, of *always W* and of *W after short* for twelve windows
+//!    *W* from an eighth of the halt cost to twice. If the least of them is lower than that of the present by
+//!    a sixteenth of the latter (hysteresis), its parameters are written.
 //! 3. All numbers are halved: a period counts twice as much as the one before it.
 //!
-//! While fewer than [`FEWEST`] episodes are known, nothing is decided and nothing halved; until the first decision the rule
-//! has the parameters that it began with.
+//! While fewer than [`FEWEST`] episodes are known, nothing is decided and nothing halved; until the first
+//! decision the rule has the parameters that it began with.
 //!
 //! # Limits
 //! Each idler has a controller and parameters of its own here. On a machine `halt_poll_ns` can be set for a VM
-//! (`KVM_CAP_HALT_POLL`), the other parameters for the host only; several vCPUs share what is set. Reading and writing cost
-//! nothing here and take no time.
+//! (`KVM_CAP_HALT_POLL`), the other parameters for the host only; several vCPUs share what is set. Reading
+//! and writing cost nothing here and take no time.
 
 use dwell_policy::host::{Knobs, Params, Revision, Vcpu};
 use dwell_policy::{Nanos, account};

@@ -1,7 +1,8 @@
 //! A policy with its figures: the row of every table, object and plan.
 //!
-//! [`Counts`] are what a policy did; [`Pricing`] turns them into a [`Priced`] row: rates over the time recorded, cost at a
-//! halt cost, latency added by halts. [`Values`] is a setting by the names of its parameters, and its one serialisation.
+//! [`Counts`] are what a policy did; [`Pricing`] turns them into a [`Priced`] row: rates over the time
+//! recorded, cost at a halt cost, latency added by halts. [`Values`] is a setting by the names of its
+//! parameters, and its one serialisation.
 
 use crate::counts::Counts;
 use crate::rule::Rule;
@@ -168,8 +169,8 @@ impl Figure {
     }
 }
 
-/// What one policy does over a stretch of a recording, and what that costs. Rates are over the time recorded, of all idlers
-/// together.
+/// What one policy does over a stretch of a recording, and what that costs. Rates are over the time recorded,
+/// of all idlers together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Priced {

@@ -98,8 +98,8 @@ impl Rule {
         }
     }
 
-    /// The parameters and their values: the window of the reference policies that have one, the halt cost and the wakeup
-    /// latency of those that learn.
+    /// The parameters and their values: the window of the reference policies that have one, the halt cost and
+    /// the wakeup latency of those that learn.
     pub fn values(&self) -> Vec<(&'static str, i64)> {
         match self {
             Rule::Never | Rule::Always => vec![],
@@ -127,7 +127,8 @@ impl Rule {
         }
     }
 
-    /// The policy at the first episode of an idler, for a replay ([`Player::play`]); an event loop has `handlers` handlers.
+    /// The policy at the first episode of an idler, for a replay ([`Player::play`]); an event loop has
+    /// `handlers` handlers.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
@@ -239,9 +240,9 @@ enum State {
 }
 
 impl Player {
-    /// Gives the rule of a layer other parameters, as a write on a machine does: a window of KVM or haltpoll stays as it is, the
-    /// polling state of an event loop is reset, and dwell_idle learns anew. Other policies, and rules of another layer, are left
-    /// as they are.
+    /// Gives the rule of a layer other parameters, as a write on a machine does: a window of KVM or haltpoll
+    /// stays as it is, the polling state of an event loop is reset, and dwell_idle learns anew. Other
+    /// policies, and rules of another layer, are left as they are.
     pub fn set(&mut self, setting: &Setting) {
         match (&mut self.state, setting.layer()) {
             (State::One(Any::Kvm(policy)), Layer::Host) => policy.set_params(host::Params::from(setting)),
@@ -306,8 +307,8 @@ impl Player {
         counts
     }
 
-    /// As [`Player::play_late_alone`] of one episode after the other: of each how long the idler was busy before it, its length, and how
-    /// long a poll may last \[ns\].
+    /// As [`Player::play_late_alone`] of one episode after the other: of each how long the idler was busy
+    /// before it, its length, and how long a poll may last \[ns\].
     pub fn play_all_late(
         &mut self,
         episodes: impl Iterator<Item = (u64, u64, u64)>,
@@ -327,8 +328,8 @@ impl Player {
         self.follow(run, |_| ())
     }
 
-    /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a guest and the host
-    /// below it, both together.
+    /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a
+    /// guest and the host below it, both together.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
         match &mut self.state {
             State::One(policy) => {
@@ -432,8 +433,8 @@ fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(
     counts
 }
 
-/// The guest polls first; the host gets the rest of the episode, and of the time alone: a guest's poll goes on while another
-/// task has the core.
+/// The guest polls first; the host gets the rest of the episode, and of the time alone: a guest's poll goes
+/// on while another task has the core.
 fn drive_stacked(
     guest: &mut Haltpoll,
     mut host: Option<&mut HaltPoll>,
@@ -515,8 +516,8 @@ mod tests {
         }
     }
 
-    /// Polls in the second half of many episodes of 12 us, under a policy that gets lengths with `wake_latency` in them where
-    /// it halts.
+    /// Polls in the second half of many episodes of 12 us, under a policy that gets lengths with
+    /// `wake_latency` in them where it halts.
     fn polls_when_late(rule: Rule, wake_latency: Nanos) -> u64 {
         let mut player = rule.start_late(1).unwrap();
         let mut polls = || (0..500).map(|_| player.play_late(Nanos(12_000), wake_latency).polls).sum();
@@ -552,8 +553,8 @@ mod tests {
 
     #[test]
     fn leader_gets_the_busy_time_of_each_idler() {
-        // Two idlers in turn: while one idles, the other is busy. The second idles as long as it was busy, which follows only
-        // from its busy time; for the first there is nothing to learn.
+        // Two idlers in turn: while one idles, the other is busy. The second idles as long as it was busy,
+        // which follows only from its busy time; for the first there is nothing to learn.
         let mut random = dwell_stats::SplitMix64::new(1);
         let mut length = || if random.below(5) < 2 { 200_000 } else { 8_000 };
         let episodes: Vec<(usize, u64)> =

@@ -1,8 +1,8 @@
 //! What QEMU's weighted rule takes a handler's block time for, by weight.
 //!
 //! The weighted rule polls for as long as the smoothed block time of its busiest handler. A small weight follows
-//! every block time; a large one hardly moves. Here the rule runs over a recording once for each weight, and the smoothed
-//! times of the handlers that became ready are averaged over all episodes.
+//! every block time; a large one hardly moves. Here the rule runs over a recording once for each weight, and
+//! the smoothed times of the handlers that became ready are averaged over all episodes.
 
 use crate::rule::{RuleError, unknown};
 use crate::source::{Source, SourceError};

@@ -31,9 +31,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// For each episode the time \[ns\] after which another task is runnable on the idler's core: the kernel ends a poll of KVM's then.
-    /// As long as the episode or longer where none comes, and where that is not known. `None` if that is so of all
-    /// episodes: then the column need not be looked at.
+    /// For each episode the time \[ns\] after which another task is runnable on the idler's core: the kernel
+    /// ends a poll of KVM's then. As long as the episode or longer where none comes, and where that is not
+    /// known. `None` if that is so of all episodes: then the column need not be looked at.
     #[inline]
     pub fn alone_ns(&self) -> Option<&[u64]> {
         (!self.alone_ns.is_empty()).then_some(self.alone_ns.as_slice())
@@ -94,7 +94,8 @@ impl Batch {
         }
     }
 
-    /// Appends an episode of an idler that was never busy, and where known the time after which another task wanted the core \[ns\].
+    /// Appends an episode of an idler that was never busy, and where known the time after which another task
+    /// wanted the core \[ns\].
     pub fn push(&mut self, idler: usize, idle_ns: u64, alone_ns: Option<u64>) {
         let run = self.run(idler);
         let last = run.start_ns.last().zip(run.idle_ns.last());
@@ -160,8 +161,8 @@ pub struct Overlapping {
 }
 
 impl Overlapping {
-    /// Refuses what is more than twice as long as is possible. Less may be the inaccuracy of a trace, which is counted where
-    /// it is imported.
+    /// Refuses what is more than twice as long as is possible. Less may be the inaccuracy of a trace, which
+    /// is counted where it is imported.
     pub(crate) fn check(idlers: usize, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
         if idle_ns <= 2 * idlers as u128 * u128::from(span.ns()) {
             return Ok(());
@@ -176,8 +177,8 @@ impl Overlapping {
 pub struct Halves {
     /// The first row of the second half.
     pub second: u64,
-    /// The halves of the time recorded. `None`: it is not known; then the halves have equally many episodes, and each is as
-    /// long as its episodes took.
+    /// The halves of the time recorded. `None`: it is not known; then the halves have equally many episodes,
+    /// and each is as long as its episodes took.
     pub spans: Option<[Span; 2]>,
 }
 
@@ -253,17 +254,18 @@ impl RecordingSource {
         self
     }
 
-    /// The same, for a host one pass of whose polling loop takes `pass`: KVM looks for other tasks at the end of a pass, so
-    /// that a poll takes at least one. Of use where [`Run::alone_ns`] is known and short; zero is the ideal loop.
+    /// The same, for a host one pass of whose polling loop takes `pass`: KVM looks for other tasks at the end
+    /// of a pass, so that a poll takes at least one. Of use where [`Run::alone_ns`] is known and short; zero
+    /// is the ideal loop.
     #[must_use]
     pub fn with_poll_pass(mut self, pass: Nanos) -> RecordingSource {
         self.poll_pass = pass;
         self
     }
 
-    /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it polls. haltpoll in
-    /// a guest cannot see those of the host, which take the vCPU's core while it polls on by the clock; an event loop does not
-    /// look for any.
+    /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it
+    /// polls. haltpoll in a guest cannot see those of the host, which take the vCPU's core while it polls on
+    /// by the clock; an event loop does not look for any.
     fn with_alone(&self) -> bool {
         self.reader.metadata().layer == Layer::Host
     }
@@ -470,8 +472,9 @@ impl Memory {
         self
     }
 
-    /// The idlers of all of these, at the same time for `span_ns`: each source begins at 0, is repeated from its start where it is
-    /// shorter, and cut where it is longer. Idlers are numbered in the order of the sources.
+    /// The idlers of all of these, at the same time for `span_ns`: each source begins at 0, is repeated from
+    /// its start where it is shorter, and cut where it is longer. Idlers are numbered in the order of the
+    /// sources.
     ///
     /// # Errors
     /// [`SourceError`] if one cannot be read.

@@ -1,12 +1,14 @@
 //! Policies compared over many recordings: what they cost over the optimum.
 //!
-//! Every policy gets the same episodes, open loop, and its cost is [`Counts::cost_ns`]. Two are chosen for each recording in
-//! hindsight: the best fixed window and the best setting of KVM's rule. Over several recordings, costs are summed up as the
-//! geometric mean of cost over optimum, in which every recording has the same weight, and as the worst.
+//! Every policy gets the same episodes, open loop, and its cost is [`Counts::cost_ns`]. Two are chosen for
+//! each recording in hindsight: the best fixed window and the best setting of KVM's rule. Over several
+//! recordings, costs are summed up as the geometric mean of cost over optimum, in which every recording has
+//! the same weight, and as the worst.
 //!
 //! # What was fitted
-//! The parameters of [`Leader`](dwell_policy::leader::Leader) were chosen on the recordings in [`FITTED`]: every second of
-//! the bundled recordings in the order of their names, from the first. Means are given for these and for the others apart.
+//! The parameters of [`Leader`](dwell_policy::leader::Leader) were chosen on the recordings in [`FITTED`]:
+//! every second of the bundled recordings in the order of their names, from the first. Means are given for
+//! these and for the others apart.
 
 use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
@@ -144,16 +146,16 @@ impl Priced {
     }
 }
 
-/// The share of the leader's gain over KVM's defaults that another policy keeps: 1 where it costs as much as the leader, 0
-/// where it costs as much as the defaults. `None` where the leader gains nothing. Gains are logarithms of ratios, so that
-/// means over recordings are geometric.
+/// The share of the leader's gain over KVM's defaults that another policy keeps: 1 where it costs as much as
+/// the leader, 0 where it costs as much as the defaults. `None` where the leader gains nothing. Gains are
+/// logarithms of ratios, so that means over recordings are geometric.
 pub fn kept(kvm: f64, leader: f64, other: f64) -> Option<f64> {
     let gain = (kvm / leader).ln();
     (gain > 1e-3).then(|| (kvm / other).ln() / gain)
 }
 
-/// Replays policies over a recording once, at several halt costs; `version` is that of the kernel whose rules and defaults
-/// are taken. `progress` gets the number of episodes replayed since its last call.
+/// Replays policies over a recording once, at several halt costs; `version` is that of the kernel whose rules
+/// and defaults are taken. `progress` gets the number of episodes replayed since its last call.
 ///
 /// # Errors
 /// [`ReplayError`].

@@ -1,8 +1,8 @@
 //! From a recording to advice.
 //!
 //! The first half of the recording is for choosing, the second for judging: a setting is recommended for what it did
-//! on the first half, and every figure shown of it is from the second, which had no part in the choice. The halves are of
-//! the time recorded; where that is not known, they have equally many episodes. Policies are
+//! on the first half, and every figure shown of it is from the second, which had no part in the choice. The
+//! halves are of the time recorded; where that is not known, they have equally many episodes. Policies are
 //! not started anew between the halves, as they would not be on a machine.
 //!
 //! Advice is given only if the gain is beyond doubt: the second half is cut into blocks, the blocks are drawn again

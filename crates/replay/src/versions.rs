@@ -5,7 +5,8 @@ use dwell_policy::param::known_version;
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
 use dwell_recording::Metadata;
 
-/// The releases whose rules are replayed: of Linux for the layers guest, host, timer and driver, of QEMU for I/O threads.
+/// The releases whose rules are replayed: of Linux for the layers guest, host, timer and driver, of QEMU for
+/// I/O threads.
 ///
 /// The one place that decides the default: the recording's release, else the newest known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -148,7 +148,8 @@ fn more_idlers_than_fit_into_memory_are_refused() {
 
 #[test]
 fn a_certain_gain_of_a_sliver_of_a_cpu_is_not_worth_a_change() {
-    // Two long episodes a second, each polled for 200 us first: nine tenths of the cost and 0.04 % of a CPU can be gained.
+    // Two long episodes a second, each polled for 200 us first: nine tenths of the cost and 0.04 % of a CPU
+    // can be gained.
     let mut idle = vec![50_000; 10];
     idle.extend([500_000_000; 400]);
     let mut present = Setting::defaults(Layer::Host, Version::new(6, 18));

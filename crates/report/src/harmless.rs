@@ -1,8 +1,8 @@
 //! Text that other people wrote, made harmless for terminals and spreadsheets.
 //!
-//! Names of processes and idlers, texts out of recordings, plans, traces, QEMU and libvirt may hold anything. A terminal obeys
-//! control characters, and shows text with directional marks in another order than it has; a spreadsheet computes a cell
-//! that begins as a formula.
+//! Names of processes and idlers, texts out of recordings, plans, traces, QEMU and libvirt may hold anything.
+//! A terminal obeys control characters, and shows text with directional marks in another order than it has; a
+//! spreadsheet computes a cell that begins as a formula.
 
 use serde::Serialize;
 use serde_json::Serializer;

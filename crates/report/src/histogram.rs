@@ -1,8 +1,9 @@
 use dwell_replay::number;
 
 /// A logarithmic histogram as text: one line for each bucket from the first to the last that holds anything, with its
-/// lower end, number, share, share of it and all before it, and a bar. After zeros, of which there may be one by chance, the
-/// next line is the next that holds anything. `buckets[0]` counts zeros, `buckets[k]` lengths from 2^(k-1) to 2^k - 1 ns.
+/// lower end, number, share, share of it and all before it, and a bar. After zeros, of which there may be one
+/// by chance, the next line is the next that holds anything. `buckets[0]` counts zeros, `buckets[k]` lengths
+/// from 2^(k-1) to 2^k - 1 ns.
 pub fn histogram(buckets: &[u64]) -> String {
     const WIDTH: f64 = 36.0;
     let held = |b: &u64| *b > 0;

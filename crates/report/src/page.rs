@@ -1,8 +1,10 @@
 //! One self-contained page: markup, style, script, chart library and data in one file that loads nothing else.
 //!
-//! The page shows recordings, or, where the data has a `fleet`, choices for many VMs, or with `timers` a recording of timers. The data of a report goes in as the JSON text that `dwell report --format json` prints, byte for byte, so that what the page offers
-//! as a download is the same. The script builds all text through the DOM and never as markup; names out of a hostile
-//! recording stay text. A content security policy forbids every request, and every script but the two that are here.
+//! The page shows recordings, or, where the data has a `fleet`, choices for many VMs, or with `timers` a
+//! recording of timers. The data of a report goes in as the JSON text that `dwell report --format json`
+//! prints, byte for byte, so that what the page offers as a download is the same. The script builds all text
+//! through the DOM and never as markup; names out of a hostile recording stay text. A content security policy
+//! forbids every request, and every script but the two that are here.
 //!
 //! The charts are drawn by Apache ECharts; `vendor/echarts` has the official minified build, its licence and origin.
 
@@ -39,8 +41,8 @@ const LIBRARY: &str = include_str!("../vendor/echarts/echarts.common.min.js");
 /// The size of the chart library, which is part of every page \[bytes\].
 pub const LIBRARY_BYTES: usize = LIBRARY.len();
 
-/// JSON for a page: the one character that could end its element, and those that steer a terminal or an editor, are written
-/// as escapes, which mean the same to every reader of JSON.
+/// JSON for a page: the one character that could end its element, and those that steer a terminal or an
+/// editor, are written as escapes, which mean the same to every reader of JSON.
 pub fn embeddable(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {

@@ -31,8 +31,8 @@ impl Column {
         Column { rank, ..self }
     }
 
-    /// Where a table is wider than the terminal, the words of this column are below their row, on lines of their own without
-    /// a heading, so that more of the other columns fit. For the last column.
+    /// Where a table is wider than the terminal, the words of this column are below their row, on lines of
+    /// their own without a heading, so that more of the other columns fit. For the last column.
     #[must_use]
     pub fn below(self) -> Column {
         Column { below: true, ..self }
@@ -167,9 +167,9 @@ impl Table {
         self.draw(&all, None)
     }
 
-    /// As [`to_text`](Table::to_text), in lines of at most so many characters: columns of least interest are left out, which
-    /// a last line names; then words are wrapped, but no number is. A column that may be [below](Column::below) its row is
-    /// put there first.
+    /// As [`to_text`](Table::to_text), in lines of at most so many characters: columns of least interest are
+    /// left out, which a last line names; then words are wrapped, but no number is. A column that may be
+    /// [below](Column::below) its row is put there first.
     pub fn to_text_within(&self, width: usize) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let below = self.columns.iter().position(|column| column.below);

@@ -1,7 +1,7 @@
 //! Whether the second column of numbers differs from the first, with 95 % intervals.
 //!
-//! Reads one round a line, two numbers with a space between, from stdin. A round is what resembles itself: both numbers were
-//! measured one shortly after the other, so they are compared within it.
+//! Reads one round a line, two numbers with a space between, from stdin. A round is what resembles itself:
+//! both numbers were measured one shortly after the other, so they are compared within it.
 //!
 //! `seq 20 | awk '{ print 100 + $1 % 3, 90 + $1 % 4 }' | cargo run -p dwell-stats --example compare`
 

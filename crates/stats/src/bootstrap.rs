@@ -2,18 +2,19 @@
 //!
 //! # Method
 //! The data are cut into *units*: rounds of a campaign, or blocks of a recording. A *resample* draws as many units as
-//! there are, with replacement; the statistic of all resamples shows how far the estimate spreads (Efron and Tibshirani,
-//! *An Introduction to the Bootstrap*, 1993, chapters 13 and 14). The interval is between two percentiles of the
-//! resamples.
+//! there are, with replacement; the statistic of all resamples shows how far the estimate spreads (Efron and
+//! Tibshirani, *An Introduction to the Bootstrap*, 1993, chapters 13 and 14). The interval is between two
+//! percentiles of the resamples.
 //!
-//! * [`blocks`](Bootstrap::blocks) and [`two_samples`](Bootstrap::two_samples) take plain percentiles, for some dozens of
-//!   units.
+//! * [`blocks`](Bootstrap::blocks) and [`two_samples`](Bootstrap::two_samples) take plain percentiles, for
+//!   some dozens of units.
 //! * [`percentile`](Bootstrap::percentile), [`bca`](Bootstrap::bca), [`mean`](Bootstrap::mean) and
-//!   [`median`](Bootstrap::median) are for few units. Plain percentiles of few units are too narrow: for a mean they lack
-//!   the factor √(n/(n-1)) and the longer tails of Student's distribution. Therefore the percentiles are taken further
-//!   out, at Φ(√(n/(n-1))·t), as Hesterberg proposes (*What Teachers Should Know About the Bootstrap*, 2015, section 4.3:
-//!   the expanded percentile interval). Below [`MIN_ROUNDS`] no percentile is far enough out, because no resample leaves
-//!   the range of the units. BCa also corrects for bias and skew.
+//!   [`median`](Bootstrap::median) are for few units. Plain percentiles of few units are too narrow: for a
+//!   mean they lack the factor √(n/(n-1)) and the longer tails of Student's distribution. Therefore the
+//!   percentiles are taken further out, at Φ(√(n/(n-1))·t), as Hesterberg proposes (*What Teachers Should
+//!   Know About the Bootstrap*, 2015, section 4.3: the expanded percentile interval). Below [`MIN_ROUNDS`] no
+//!   percentile is far enough out, because no resample leaves the range of the units. BCa also corrects for
+//!   bias and skew.
 //!
 //! A seed fixes all draws, so that the same measurements always give the same interval.
 
@@ -82,8 +83,8 @@ impl Bootstrap {
     /// For recordings that are cut into [`BLOCKS`] blocks: 95 %, 2,000 resamples, a fixed seed.
     pub const RECORDING: Bootstrap = Bootstrap { confidence: 0.95, resamples: 2_000, seed: 0x6477_656c_6c21 };
 
-    /// The interval of a statistic of `units` units between plain percentiles. `None` where the statistic of all units is
-    /// `None`.
+    /// The interval of a statistic of `units` units between plain percentiles. `None` where the statistic of
+    /// all units is `None`.
     pub fn blocks(&self, units: usize, statistic: impl Fn(&Draw) -> Option<f64>) -> Option<Interval> {
         self.plain([units], |[draw]| statistic(draw))
     }
@@ -135,8 +136,8 @@ impl Bootstrap {
         self.expanded(units, statistic, false)
     }
 
-    /// As [`percentile`](Bootstrap::percentile), bias-corrected and accelerated. The acceleration is computed by leaving
-    /// out each unit once, which suits smooth statistics such as means, not quantiles.
+    /// As [`percentile`](Bootstrap::percentile), bias-corrected and accelerated. The acceleration is computed
+    /// by leaving out each unit once, which suits smooth statistics such as means, not quantiles.
     pub fn bca(&self, units: usize, statistic: impl Fn(&Draw) -> Option<f64>) -> Option<Interval> {
         self.expanded(units, statistic, true)
     }
@@ -173,8 +174,8 @@ impl Bootstrap {
         Some((n / (n - 1.0)).sqrt() * student.inverse_cdf(self.tail()))
     }
 
-    /// The statistic of all resamples for which it is not `None`, in ascending order. One generator draws all samples of
-    /// a resample, one after the other.
+    /// The statistic of all resamples for which it is not `None`, in ascending order. One generator draws all
+    /// samples of a resample, one after the other.
     fn resample<const SAMPLES: usize>(
         &self,
         units: [usize; SAMPLES],

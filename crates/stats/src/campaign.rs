@@ -10,8 +10,8 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a campaign reads from the machine: a clock and the foreign load. [`FakeEnvironment`](crate::fake::FakeEnvironment)
-/// is for tests.
+/// What a campaign reads from the machine: a clock and the foreign load.
+/// [`FakeEnvironment`](crate::fake::FakeEnvironment) is for tests.
 pub trait Environment {
     /// The time of a monotonic clock; its zero does not matter.
     fn now(&mut self) -> Duration;
@@ -19,8 +19,8 @@ pub trait Environment {
     fn begin(&mut self);
     /// Called at the end of a block. Returns the foreign load since its start; `None`: not known.
     fn end(&mut self) -> Option<ForeignLoad>;
-    /// Waits until foreign load is at most `limit`, as a share of one CPU, but no longer than `longest`. Returns whether
-    /// it is.
+    /// Waits until foreign load is at most `limit`, as a share of one CPU, but no longer than `longest`.
+    /// Returns whether it is.
     fn wait_quiet(&mut self, limit: f64, longest: Duration) -> bool;
     /// How foreign load is measured, for people.
     fn source(&self) -> String;
@@ -70,8 +70,9 @@ pub struct Progress<'a> {
     pub budget: Duration,
     /// Blocks repeated for foreign load so far.
     pub gating: &'a Gating,
-    /// Of the figures with a required precision, the one farthest from it: its name, half the width of the interval of its
-    /// ratio (0.05: ±5 %), and the half width required. `None` before the least number of rounds.
+    /// Of the figures with a required precision, the one farthest from it: its name, half the width of the
+    /// interval of its ratio (0.05: ±5 %), and the half width required. `None` before the least number of
+    /// rounds.
     pub widest: Option<(&'a str, f64, f64)>,
 }
 
@@ -166,8 +167,8 @@ impl<S> Campaign<S> {
         Ok(Campaign { name: name.to_owned(), arms, figures, options })
     }
 
-    /// Runs the campaign. `measure` measures one block; `progress` is called before each; setting `stop` ends the campaign
-    /// early, with the rounds completed so far.
+    /// Runs the campaign. `measure` measures one block; `progress` is called before each; setting `stop` ends
+    /// the campaign early, with the rounds completed so far.
     ///
     /// # Errors
     /// The first error of `measure`, with what was measured before it.

@@ -63,8 +63,8 @@ impl Figure {
         Figure { name: "mean".into(), unit: Unit::Nanos, source: FigureSource::Mean, within: None }
     }
 
-    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are too few samples
-    /// for p99.9.
+    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are
+    /// too few samples for p99.9.
     pub fn worst_percent() -> Figure {
         Figure {
             name: "worst 1 %".into(),
@@ -86,8 +86,8 @@ impl Figure {
         Figure { name: name.into(), ..self }
     }
 
-    /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most this half width in
-    /// every arm. 0.02 is ±2 %.
+    /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most
+    /// this half width in every arm. 0.02 is ±2 %.
     #[must_use]
     pub fn within(self, half_width: f64) -> Figure {
         Figure { within: Some(half_width), ..self }

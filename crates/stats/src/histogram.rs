@@ -21,8 +21,8 @@ pub enum Resolution {
     Eighth,
     /// 1024 buckets per octave, and one for each length below 2048: a bucket is less than 0.1 % wide.
     Thousandth,
-    /// Twenty buckets per decade, as R20 of the preferred numbers (ISO 3): neighbours are 12 % apart, all equally wide on a
-    /// logarithmic scale, and powers of ten are bounds. For figures.
+    /// Twenty buckets per decade, as R20 of the preferred numbers (ISO 3): neighbours are 12 % apart, all
+    /// equally wide on a logarithmic scale, and powers of ten are bounds. For figures.
     #[default]
     Decade,
 }
@@ -62,8 +62,8 @@ impl Resolution {
     }
 }
 
-/// Lower ends of the buckets of [`Resolution::Decade`] \[ns\]: 0, then 1 and each next twentieth of a decade, rounded; the
-/// last bucket has no upper end.
+/// Lower ends of the buckets of [`Resolution::Decade`] \[ns\]: 0, then 1 and each next twentieth of a decade,
+/// rounded; the last bucket has no upper end.
 fn decade_bounds() -> &'static [u64] {
     const PER_DECADE: i32 = 20;
     static BOUNDS: OnceLock<Vec<u64>> = OnceLock::new();
@@ -167,7 +167,8 @@ impl LogHistogram {
     }
 
     /// Counts by bit length of the lengths: 0, 1, 2-3, 4-7 and so on up to 64 bits. KVM's own histograms have the first
-    /// 32, the last of which counts all the rest. A bucket of [`Resolution::Decade`] that spans two counts for the lower.
+    /// 32, the last of which counts all the rest. A bucket of [`Resolution::Decade`] that spans two counts
+    /// for the lower.
     pub fn octaves(&self) -> [u64; OCTAVES] {
         let mut octaves = [0; OCTAVES];
         for bucket in self.buckets() {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// An estimate between two limits. A limit that is not known is infinite (`null` in JSON). Journals of earlier versions have
-/// the limits under the names `low_95` and `high_95`.
+/// An estimate between two limits. A limit that is not known is infinite (`null` in JSON). Journals of
+/// earlier versions have the limits under the names `low_95` and `high_95`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower limit.

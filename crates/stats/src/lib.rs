@@ -7,20 +7,20 @@
 //! * [`random`]: random numbers that are the same in every run.
 //!
 //! # Campaigns
-//! * **arm**: one setting that is measured. The first arm is the *baseline*. The *control* is the baseline once more under
-//!   another name: any difference that it shows is the error of the method.
-//! * **block**: one measurement of one arm, half a second at most. **pass**: one block of each arm. **round**: two passes,
-//!   the second in reverse order (A B B A), which cancels linear drift.
-//! * **figure**: a number that is reported for each arm: computed by each block, such as CPU time per wakeup, or from all
-//!   samples, such as a quantile.
+//! * **arm**: one setting that is measured. The first arm is the *baseline*. The *control* is the baseline
+//!   once more under another name: any difference that it shows is the error of the method.
+//! * **block**: one measurement of one arm, half a second at most. **pass**: one block of each arm.
+//!   **round**: two passes, the second in reverse order (A B B A), which cancels linear drift.
+//! * **figure**: a number that is reported for each arm: computed by each block, such as CPU time per wakeup,
+//!   or from all samples, such as a quantile.
 //!
 //! All arms of a pass get the same stimulus. Blocks during which other programs used CPU time (*foreign load*) are
 //! repeated. Rounds are added until the intervals are as narrow as required. What reads the machine, its clock and its
 //! load, is behind the trait [`Environment`].
 //!
 //! # Intervals
-//! The unit of resampling is the round: blocks of one round share their stimulus and the state of the machine, and samples
-//! of one block even more so. Arms are compared within rounds.
+//! The unit of resampling is the round: blocks of one round share their stimulus and the state of the
+//! machine, and samples of one block even more so. Arms are compared within rounds.
 //!
 //! ```
 //! use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Ungated, Unit};

@@ -7,8 +7,9 @@ use std::time::Duration;
 pub struct CampaignOptions {
     /// Seed of everything random: stimulus and resamples.
     pub seed: u64,
-    /// Rounds before the campaign may end for being precise, at least [`MIN_ROUNDS`](crate::MIN_ROUNDS). Stopping as soon as
-    /// an interval happens to be narrow makes intervals slightly too narrow; more rounds reduce this.
+    /// Rounds before the campaign may end for being precise, at least [`MIN_ROUNDS`](crate::MIN_ROUNDS).
+    /// Stopping as soon as an interval happens to be narrow makes intervals slightly too narrow; more rounds
+    /// reduce this.
     pub min_rounds: u32,
     /// The most rounds.
     pub max_rounds: u32,

@@ -1,7 +1,8 @@
 //! Samples of many rounds and their quantiles, for any weights of the rounds.
 //!
-//! A bootstrap computes the same quantiles some thousand times, each time with other weights. The samples are sorted once;
-//! for every 256th, the number of samples of each round before it is kept, so that a quantile is found by bisection.
+//! A bootstrap computes the same quantiles some thousand times, each time with other weights. The samples are
+//! sorted once; for every 256th, the number of samples of each round before it is kept, so that a quantile is
+//! found by bisection.
 
 use crate::histogram::nearest_rank as rank;
 use std::iter;
@@ -63,8 +64,8 @@ impl Pool {
         count - rank(q, count)
     }
 
-    /// The smallest sample that is not below the share `q` of them, 0 to 1 (the nearest rank). `None` where no sample has
-    /// any weight.
+    /// The smallest sample that is not below the share `q` of them, 0 to 1 (the nearest rank). `None` where
+    /// no sample has any weight.
     pub fn quantile(&self, weights: &[u32], q: f64) -> Option<u64> {
         let count = self.up_to(self.marks() - 1, weights).count;
         Some(self.first(weights, rank(q, count))?.0)

@@ -28,8 +28,8 @@ impl SplitMix64 {
         scaled
     }
 
-    /// Exponentially distributed with this mean, rounded down: the time between independent arrivals. At most 37 times the
-    /// mean.
+    /// Exponentially distributed with this mean, rounded down: the time between independent arrivals. At most
+    /// 37 times the mean.
     pub fn exponential(&mut self, mean: f64) -> u64 {
         // Above 0, at most 1.
         let share = ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;

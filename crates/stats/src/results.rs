@@ -72,8 +72,8 @@ impl Measurements {
         analysis.ratio(figure, place(arm)?)
     }
 
-    /// Of the figures with a required precision, the one farthest from it: its index, the half width of its interval, and
-    /// the half width required.
+    /// Of the figures with a required precision, the one farthest from it: its index, the half width of its
+    /// interval, and the half width required.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
         let analysis = Analysis::new(self, RESAMPLES_BETWEEN);
         let wanted = self

@@ -70,9 +70,9 @@ impl<S> Arms<S> {
 
 /// The order of the arms, round by round.
 ///
-/// A round is a palindrome: each arm is measured twice, and the mean of its two times is the same for all arms, so that a
-/// linear drift changes no comparison. The order is rotated by one from round to round, so that no arm is always first,
-/// last, or in the middle where it follows itself.
+/// A round is a palindrome: each arm is measured twice, and the mean of its two times is the same for all
+/// arms, so that a linear drift changes no comparison. The order is rotated by one from round to round, so
+/// that no arm is always first, last, or in the middle where it follows itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     arms: usize,

@@ -3,8 +3,9 @@
 use crate::interval::Interval;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// The weighted mean of values whose variances are in inverse proportion to their weights, with its interval at this confidence.
-/// Of one value the limits are infinite. `None` without values, or without a positive weight.
+/// The weighted mean of values whose variances are in inverse proportion to their weights, with its interval
+/// at this confidence. Of one value the limits are infinite. `None` without values, or without a positive
+/// weight.
 pub fn student_mean(values: &[f64], weights: &[f64], confidence: f64) -> Option<Interval> {
     let weighted = || values.iter().zip(weights);
     let all: f64 = weighted().map(|(_, weight)| weight).sum();

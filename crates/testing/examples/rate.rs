@@ -1,12 +1,14 @@
 //! One replay of one family of settings over one stream, for a look at the engine with other tools:
 //!
-//! `cargo run --release -p dwell-testing --features engine --example rate -- --isa AVX2 --family 'host, apart' --stream exponential`
+//! `cargo run --release -p dwell-testing --features engine --example rate -- --isa AVX2 --family 'host,
+//! apart' --stream exponential`
 //!
 //! Families and streams are those of the benchmark `engine` whose names contain what is asked for; all by default. It
 //! prints episodes times settings, and the rate. To learn how many instructions each of them takes, divide what
 //! callgrind says was "Collected" by what is printed:
 //!
-//! `valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*Stream*replay*' target/release/examples/rate …`
+//! `valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*Stream*replay*'
+//! target/release/examples/rate …`
 
 use dwell_policy::Layer;
 use dwell_replay::engine::Isa;

@@ -92,9 +92,9 @@ pub struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Measures one cell, whose column is `column`: an equal part of what is left of the time, of so many cells with this one.
-    /// `measure` takes the place of a server in `servers` and the number of the block; the first server is what the others are
-    /// compared with.
+    /// Measures one cell, whose column is `column`: an equal part of what is left of the time, of so many
+    /// cells with this one. `measure` takes the place of a server in `servers` and the number of the block;
+    /// the first server is what the others are compared with.
     ///
     /// # Errors
     /// A block cannot be measured.
@@ -136,7 +136,8 @@ impl Contest<'_> {
         Ok(())
     }
 
-    /// Prints what there is to print when all cells are measured: the tables of the book, if these are asked for, and the rows that lose.
+    /// Prints what there is to print when all cells are measured: the tables of the book, if these are asked
+    /// for, and the rows that lose.
     pub fn print_end(&self) {
         if self.format == Format::Markdown {
             print_tables(&self.measured, self.compared);
@@ -197,7 +198,8 @@ fn ratio(results: &Results, arm: &str, figure: &str) -> Option<Interval> {
     results.row(arm, figure)?.ratio()
 }
 
-/// The rows of which `ours` holds that have more CPU time per request, or fewer requests, than the first one, beyond the intervals.
+/// The rows of which `ours` holds that have more CPU time per request, or fewer requests, than the first one,
+/// beyond the intervals.
 fn losing(
     cell: &str,
     results: &Results,

@@ -1,7 +1,7 @@
 //! A statistics file of KVM, for tests of what reads one.
 
-/// A statistics file as a kernel writes it: `struct kvm_stats_header`, descriptors with names of 24 bytes, and the data.
-/// Each statistic is its name, flags, exponent and values.
+/// A statistics file as a kernel writes it: `struct kvm_stats_header`, descriptors with names of 24 bytes,
+/// and the data. Each statistic is its name, flags, exponent and values.
 ///
 /// # Panics
 /// With more statistics or values than a file can hold.

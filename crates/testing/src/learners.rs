@@ -27,7 +27,8 @@ impl Stream {
         Stream((0..episodes).map(|_| episode()).collect())
     }
 
-    /// Lets a policy live through all episodes; returns the time that it would have polled, so that nothing is left out.
+    /// Lets a policy live through all episodes; returns the time that it would have polled, so that nothing
+    /// is left out.
     #[inline(never)]
     pub fn live(&self, policy: &mut impl Policy) -> u64 {
         let mut polled = 0u64;

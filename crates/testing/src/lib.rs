@@ -1,5 +1,5 @@
-//! What tests, benchmarks and their programs share. Without features it depends on nothing, so that tests of every crate can
-//! use it.
+//! What tests, benchmarks and their programs share. Without features it depends on nothing, so that tests of
+//! every crate can use it.
 //!
 //! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
 

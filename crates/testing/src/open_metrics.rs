@@ -1,4 +1,5 @@
-//! Whether a text is OpenMetrics, as far as a controller's figures need it, and whether Prometheus's own checker agrees.
+//! Whether a text is OpenMetrics, as far as a controller's figures need it, and whether Prometheus's own
+//! checker agrees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -65,7 +66,8 @@ fn labels(series: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// In the older text format, which `promtool check metrics` reads: there counters have their suffix in HELP and TYPE too.
+/// In the older text format, which `promtool check metrics` reads: there counters have their suffix in HELP
+/// and TYPE too.
 fn older(text: &str) -> String {
     let counters: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

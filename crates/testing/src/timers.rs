@@ -5,17 +5,17 @@ use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRecording
 use dwell_recording::{Layer, SettingValue, SettingsChange, TimeRecorded};
 use std::collections::BTreeMap;
 
-/// `EXTERNAL_INTERRUPT` exits in the table of the patch of 2019, "KVM: LAPIC: Inject timer interrupt via posted interrupt",
-/// before it and after it.
+/// `EXTERNAL_INTERRUPT` exits in the table of the patch of 2019, "KVM: LAPIC: Inject timer interrupt via
+/// posted interrupt", before it and after it.
 pub const PATCH_OF_2019: (u64, u64) = (42_916, 6_871);
 
 /// The CPU of the vCPU, and the housekeeping CPU.
 const OWN: u32 = 4;
 const HOUSEKEEPING: u32 = 0;
 
-/// One second of a vCPU with `before` exits by interrupts, of which `after` cannot be saved by posting: half of those are no
-/// timer's, and the other half are of timers that fired on the vCPU's own CPU. hrtimers carry the timers; each exit takes
-/// 700 ns. Only the two numbers are from a table; all else is made up.
+/// One second of a vCPU with `before` exits by interrupts, of which `after` cannot be saved by posting: half
+/// of those are no timer's, and the other half are of timers that fired on the vCPU's own CPU. hrtimers carry
+/// the timers; each exit takes 700 ns. Only the two numbers are from a table; all else is made up.
 pub fn exits_by_interrupts(before: u64, after: u64) -> TimerRecording {
     let reasons = ["EXTERNAL_INTERRUPT", "MSR_WRITE"].map(str::to_owned).to_vec();
     let mut recording =

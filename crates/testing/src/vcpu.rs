@@ -96,14 +96,14 @@ impl HaltingVcpu {
         Ok(HaltingVcpu { vm: Arc::new(vm), stats, go, thread, cpu_ns: 0, memory, wake })
     }
 
-    /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen; then stops it.
-    /// Returns its own statistics.
+    /// Lets it halt and wakes it after each of the gaps \[ns\], counted from when the wake before was seen;
+    /// then stops it. Returns its own statistics.
     pub fn run(mut self, gaps_ns: &[u64]) -> Stats {
         self.run_on(gaps_ns)
     }
 
-    /// As [`HaltingVcpu::run`]. With `DWELL_WAKER_SLEEPS=1` whoever wakes it sleeps in the meantime: emulated CPUs take turns
-    /// in one thread, and one that spins keeps the others waiting.
+    /// As [`HaltingVcpu::run`]. With `DWELL_WAKER_SLEEPS=1` whoever wakes it sleeps in the meantime: emulated
+    /// CPUs take turns in one thread, and one that spins keeps the others waiting.
     ///
     /// The VM is there until `self` is dropped.
     pub fn run_on(&mut self, gaps_ns: &[u64]) -> Stats {
@@ -117,8 +117,8 @@ impl HaltingVcpu {
         self.wake_after(gaps.chain([gap_ns]), true)
     }
 
-    /// As [`HaltingVcpu::run_until`], after one gap after another, and with `maximum_ns` as its own maximum of halt polling,
-    /// whenever that changes.
+    /// As [`HaltingVcpu::run_until`], after one gap after another, and with `maximum_ns` as its own maximum
+    /// of halt polling, whenever that changes.
     pub fn run_with_maximum(&mut self, gaps_ns: impl Iterator<Item = u64>, maximum_ns: &AtomicU32) -> Stats {
         let vm = self.vm.clone();
         let mut applied = None;
@@ -181,8 +181,8 @@ fn set_maximum(vm: &VmFd, maximum_ns: u32) -> Result<(), kvm_ioctls::Error> {
     vm.enable_cap(&enable)
 }
 
-/// The vCPU's thread: it exists from the beginning, so that a recorder can find it, and runs the guest when told to. Returns
-/// its CPU time \[ns\].
+/// The vCPU's thread: it exists from the beginning, so that a recorder can find it, and runs the guest when
+/// told to. Returns its CPU time \[ns\].
 fn run(mut vcpu: VcpuFd, go: &Receiver<()>) -> u64 {
     if go.recv().is_err() {
         return 0;
@@ -209,7 +209,8 @@ impl Drop for HaltingVcpu {
             return;
         }
         let none = kvm_userspace_memory_region::default();
-        // SAFETY: length zero takes the region away; the vCPU's thread has ended, so nothing uses the memory after this.
+        // SAFETY: length zero takes the region away; the vCPU's thread has ended, so nothing uses the memory
+        // after this.
         let removed = unsafe { self.vm.set_user_memory_region(none) };
         if removed.is_ok() {
             // SAFETY: made by Box::into_raw, freed once, and the VM has let go of it.

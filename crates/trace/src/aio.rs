@@ -1,8 +1,9 @@
 //! QEMU's contexts (`AioContext`): the polling attempts of event loops, and the sleeps of their threads, into episodes.
 //!
 //! QEMU traces when a context polls and how its window changes, but not that its thread sleeps; the kernel traces the
-//! sleeps, but not that a thread polls. A [`ThreadPairing`](crate::thread::ThreadPairing) with [`Contexts`] takes both: it
-//! makes waits of the system calls as it always does, and they end up here, as parts of the episodes of the contexts.
+//! sleeps, but not that a thread polls. A [`ThreadPairing`](crate::thread::ThreadPairing) with [`Contexts`]
+//! takes both: it makes waits of the system calls as it always does, and they end up here, as parts of the
+//! episodes of the contexts.
 //!
 //! | events | an episode is |
 //! |---|---|
@@ -104,8 +105,8 @@ struct Context {
 
 impl Contexts {
     /// The contexts of a QEMU with this rule and these parameters; without them no decision is judged. The times of its
-    /// events resolve `resolution_ns`; `None`: they have no times, then lengths are the least that they can have been and
-    /// starts are 0.
+    /// events resolve `resolution_ns`; `None`: they have no times, then lengths are the least that they can
+    /// have been and starts are 0.
     pub fn new(rule: Option<(Revision, Params)>, resolution_ns: Option<u64>) -> Contexts {
         Contexts {
             rule,
@@ -388,7 +389,8 @@ impl Context {
         if let Some((revision, params)) = &now.rule {
             tally.decisions.get_or_insert_default().count(judge(*revision, params, change, bounds));
         }
-        // In the per-handler revision another decision of the same aio_poll may follow, or of one without another event.
+        // In the per-handler revision another decision of the same aio_poll may follow, or of one without
+        // another event.
         self.turn = if per_handler { Turn { least_ns: 0, ..self.turn } } else { Turn::default() };
     }
 

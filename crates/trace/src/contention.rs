@@ -2,22 +2,22 @@
 //!
 //! KVM polls while its thread is the only runnable task of the CPU (`single_task_running()`). How many there are is not
 //! traced, but every change is: a task becomes runnable on a CPU with `sched_wakeup` or `sched_wakeup_new`, moves with
-//! `sched_migrate_task`, and ceases to be runnable with the `sched_switch` that takes it off a CPU in any state but R. A
-//! task that a switch shows in state R, or puts on a CPU, is runnable there.
+//! `sched_migrate_task`, and ceases to be runnable with the `sched_switch` that takes it off a CPU in any
+//! state but R. A task that a switch shows in state R, or puts on a CPU, is runnable there.
 //!
 //! # From when on it is known
-//! A task that is seen is runnable. That there is no other is known once a CPU was idle, or [`SETTLED_NS`] after the first
-//! event: a task that waits gets its turn within that time. Lost events begin all anew.
+//! A task that is seen is runnable. That there is no other is known once a CPU was idle, or [`SETTLED_NS`]
+//! after the first event: a task that waits gets its turn within that time. Lost events begin all anew.
 //!
 //! # One halt
-//! Its start is known only at its end, from its length. So for each vCPU the changes between "no other task" and "another
-//! task" are kept for a while. The CPU is that on which the vCPU's thread ran last: while it sleeps, tasks that become
-//! runnable there are those that would have ended its poll.
+//! Its start is known only at its end, from its length. So for each vCPU the changes between "no other task"
+//! and "another task" are kept for a while. The CPU is that on which the vCPU's thread ran last: while it
+//! sleeps, tasks that become runnable there are those that would have ended its poll.
 //!
 //! # Limits
-//! * Since 6.12 the scheduler keeps a task that goes to sleep on the queue until its lag is made up (delayed dequeue), and
-//!   counts it in `nr_running`; no event shows it. A poll that begins in that time is ended at once though no other task is
-//!   runnable.
+//! * Since 6.12 the scheduler keeps a task that goes to sleep on the queue until its lag is made up (delayed
+//!   dequeue), and counts it in `nr_running`; no event shows it. A poll that begins in that time is ended at
+//!   once though no other task is runnable.
 //! * Whether the scheduler would have put a woken task on a CPU on which a vCPU polls is not known for one that slept.
 //! * Throttled, frozen and offline CPUs are not modelled.
 
@@ -28,8 +28,8 @@ use std::collections::{BTreeSet, VecDeque};
 /// How long after the first event every runnable task is taken to have been seen \[ns\].
 pub const SETTLED_NS: u64 = 1_000_000_000;
 
-/// Changes that are kept for one vCPU. A poll lasts a millisecond at most in practice; what is forgotten makes a time alone
-/// unknown, never wrong.
+/// Changes that are kept for one vCPU. A poll lasts a millisecond at most in practice; what is forgotten
+/// makes a time alone unknown, never wrong.
 const KEPT: usize = 256;
 
 /// Whether a vCPU's CPU has other runnable tasks.
@@ -167,8 +167,8 @@ impl Contention {
         }
     }
 
-    /// How long after the start of a halt of `tid`, which ended now after `idle_ns`, its CPU had no other runnable task;
-    /// `idle_ns` if to the end. A halt that never slept was not cut short. `None`: not known.
+    /// How long after the start of a halt of `tid`, which ended now after `idle_ns`, its CPU had no other
+    /// runnable task; `idle_ns` if to the end. A halt that never slept was not cut short. `None`: not known.
     pub fn alone_ns(&mut self, event: &Event, idle_ns: u64, slept: bool) -> Option<u64> {
         let start_ns = event.time_ns.saturating_sub(idle_ns);
         let Some(vcpu) = self.vcpus.get_mut(&event.tid) else {

@@ -1,15 +1,17 @@
-//! Whether the haltpoll governor of a traced machine decides as the policy of this workspace does, decision by decision.
+//! Whether the haltpoll governor of a traced machine decides as the policy of this workspace does, decision
+//! by decision.
 //!
 //! # What is compared
-//! A CPU that has nothing to run makes a decision each time it enters an idle state: poll or halt. An interrupt that wakes
-//! no task ends a halt, and another decision follows; a poll that ran out is followed by a halt at once. Both, and every
-//! change of the window after a halt, are compared with [`guest::Cpu`].
+//! A CPU that has nothing to run makes a decision each time it enters an idle state: poll or halt. An
+//! interrupt that wakes no task ends a halt, and another decision follows; a poll that ran out is followed by
+//! a halt at once. Both, and every change of the window after a halt, are compared with [`guest::Cpu`].
 //!
 //! # How long a state lasted
-//! Where the governor itself can be seen ([`EventKind::Reflect`]), its own figure is taken, and nothing has to be allowed for.
-//! Otherwise it is the time between the two events of `power:cpu_idle`. The governor reads its clock after the first and
-//! before the second of them, so that its time is shorter, by less than [`MARGIN_NS`] unless a hypervisor took the CPU away
-//! in between. Where the outcome changes within this margin either outcome is taken.
+//! Where the governor itself can be seen ([`EventKind::Reflect`]), its own figure is taken, and nothing has
+//! to be allowed for. Otherwise it is the time between the two events of `power:cpu_idle`. The governor reads
+//! its clock after the first and before the second of them, so that its time is shorter, by less than
+//! [`MARGIN_NS`] unless a hypervisor took the CPU away in between. Where the outcome changes within this
+//! margin either outcome is taken.
 //!
 //! # What is explained and counted
 //! See [`Explained`].
@@ -19,15 +21,15 @@ use crate::pairing::ByNumber;
 use dwell_policy::guest::{self, Params, Revision, State};
 use serde::Serialize;
 
-/// By how much the time between two events of `power:cpu_idle` may exceed the governor's \[ns\]: two programs or samples of
-/// a microsecond or two.
+/// By how much the time between two events of `power:cpu_idle` may exceed the governor's \[ns\]: two programs
+/// or samples of a microsecond or two.
 pub const MARGIN_NS: u64 = 5_000;
 
 /// Decisions that the policy alone does not have, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// A poll that lasted longer than its window, and after which the CPU polled again: its wakeup came before the governor
-    /// looked at the clock, which it does once in 201 pauses.
+    /// A poll that lasted longer than its window, and after which the CPU polled again: its wakeup came
+    /// before the governor looked at the clock, which it does once in 201 pauses.
     pub woken_past_the_window: u64,
     /// The outcome is that of a time shorter by less than [`MARGIN_NS`]; 0 where the governor's own figure is known.
     pub near_a_threshold: u64,
@@ -57,8 +59,8 @@ pub struct Counts {
     pub deviations: u64,
     /// Times that a CPU had to be followed anew, after lost events.
     pub resumed: u64,
-    /// Halts whose time by `power:cpu_idle` leads to another outcome than the governor's own figure; 0 where that is not
-    /// known.
+    /// Halts whose time by `power:cpu_idle` leads to another outcome than the governor's own figure; 0 where
+    /// that is not known.
     pub clock_differs: u64,
     /// The first deviations.
     pub first: Vec<String>,
@@ -261,8 +263,8 @@ mod tests {
         Params { guest_halt_poll_ns: max, ..Params::default() }
     }
 
-    /// The trace of a CPU that idles for these times, made by the policy: with the governor's figures if `exact`, and each
-    /// state as much longer by its events as `late_ns` says.
+    /// The trace of a CPU that idles for these times, made by the policy: with the governor's figures if
+    /// `exact`, and each state as much longer by its events as `late_ns` says.
     fn trace(idle: &[u64], max: u32, exact: bool, late_ns: u64) -> Vec<Event> {
         let mut events = vec![];
         let mut now = 1_000;

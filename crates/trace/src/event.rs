@@ -18,8 +18,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// The number of a process or thread that the source does not have: perf's own for a task outside of the reader's PID
-    /// namespace, and that of a text without this column.
+    /// The number of a process or thread that the source does not have: perf's own for a task outside of the
+    /// reader's PID namespace, and that of a text without this column.
     pub const UNKNOWN_ID: i32 = -1;
 }
 
@@ -58,8 +58,8 @@ pub enum EventKind {
         /// Number of the vCPU in its VM.
         vcpu: Option<u32>,
     },
-    /// `kvm:kvm_msr`: the guest of this thread has written a register of its timer, `IA32_TSC_DEADLINE`. What that started
-    /// comes before.
+    /// `kvm:kvm_msr`: the guest of this thread has written a register of its timer, `IA32_TSC_DEADLINE`. What
+    /// that started comes before.
     DeadlineWritten {
         /// What was written \[guest TSC\]; 0: no timer.
         value: u64,
@@ -121,8 +121,8 @@ pub enum EventKind {
         /// Whether the CPU halted.
         halted: bool,
     },
-    /// The haltpoll governor takes in how long an idle state lasted (its function `haltpoll_reflect`, which a BPF program
-    /// can see). A [`EventKind::GuestHaltPoll`] that it causes follows.
+    /// The haltpoll governor takes in how long an idle state lasted (its function `haltpoll_reflect`, which a
+    /// BPF program can see). A [`EventKind::GuestHaltPoll`] that it causes follows.
     Reflect {
         /// The state that was left.
         state: u32,
@@ -188,8 +188,8 @@ pub enum EventKind {
     },
     /// From here on the system calls of this thread are not in the trace, though other events may be.
     Untraced,
-    /// From here on events of a CPU may be missing, on no other: its buffer was full. The [`EventKind::Lost`] that counts
-    /// them comes later, with the next event that found room.
+    /// From here on events of a CPU may be missing, on no other: its buffer was full. The [`EventKind::Lost`]
+    /// that counts them comes later, with the next event that found room.
     Gap {
         /// Of which CPU.
         cpu: u32,

@@ -216,8 +216,8 @@ impl ExitTable {
         out
     }
 
-    /// All that `perf kvm stat report` prints of a trace of the whole machine, byte for byte: the table between its title and
-    /// its blank lines. `width`: as for [`render`](ExitTable::render).
+    /// All that `perf kvm stat report` prints of a trace of the whole machine, byte for byte: the table
+    /// between its title and its blank lines. `width`: as for [`render`](ExitTable::render).
     pub fn report(&self, width: usize) -> String {
         format!("\n\nAnalyze events for all VMs, all VCPUs:\n\n{}\n", self.render(width))
     }

@@ -1,8 +1,8 @@
 //! Events as the text of `perf script`, for other tools and for [`import::perf`](crate::import::perf).
 //!
-//! Everything that an event has is written, so that the text gives the same recording as the events. What an event does not
-//! have (priorities, states of tasks, addresses) is written as zero or as the usual value. perf has no words for the events
-//! of QEMU's own trace, nor for the beginning of a gap; they are left out.
+//! Everything that an event has is written, so that the text gives the same recording as the events. What an
+//! event does not have (priorities, states of tasks, addresses) is written as zero or as the usual value.
+//! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
 use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::import::perf::LEAVE;

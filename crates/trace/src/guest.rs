@@ -1,37 +1,40 @@
 //! The CPUs of a machine: when they idle, until which event, and what that event was.
 //!
 //! # Two sources
-//! `power:cpu_idle` reports when a CPU enters an idle state and when it leaves it. On some kernels perf gets nothing from
-//! the idle task of some CPUs, neither this nor `sched:sched_switch`. There perf's own record of context switches shows
-//! when the idle task gets the CPU and when another task does. [`GuestSource::Auto`] is `cpu_idle` if every CPU emits it.
-//! With switches, an interrupt of a CPU whose idle task emits nothing is not seen either: an episode that it ends includes
-//! the wakeup latency. A trace may have both; then the events of the other source begin and end no episode.
+//! `power:cpu_idle` reports when a CPU enters an idle state and when it leaves it. On some kernels perf gets
+//! nothing from the idle task of some CPUs, neither this nor `sched:sched_switch`. There perf's own record of
+//! context switches shows when the idle task gets the CPU and when another task does. [`GuestSource::Auto`]
+//! is `cpu_idle` if every CPU emits it. With switches, an interrupt of a CPU whose idle task emits nothing is
+//! not seen either: an episode that it ends includes the wakeup latency. A trace may have both; then the
+//! events of the other source begin and end no episode.
 //!
 //! # The end of an episode
 //! An episode ends at the event, not when the CPU runs again. The event is, whichever is first: a `sched:sched_waking`
-//! for this CPU (with `cpu_idle`) or of the task that runs next (with switches); an interrupt that this CPU handles no more
-//! than [`SAME_WAKE_NS`] before it leaves idle. From there to the end of idling is the wakeup latency. Where neither was
-//! seen the episode ends when idling does, and has no wakeup latency.
+//! for this CPU (with `cpu_idle`) or of the task that runs next (with switches); an interrupt that this CPU
+//! handles no more than [`SAME_WAKE_NS`] before it leaves idle. From there to the end of idling is the wakeup
+//! latency. Where neither was seen the episode ends when idling does, and has no wakeup latency.
 //!
 //! Of several wakings of one task the last counts. The kernel emits no other while one is under way, so that an earlier
 //! one belongs to an earlier run of the task, on a CPU whose switches are not in the trace.
 //!
 //! # The wake cause
-//! An interrupt of this CPU decides it: its timer, another CPU, a device. A waking on another CPU without one is another
-//! CPU's too (a polling CPU is woken without an interrupt). A waking on this CPU without a traced interrupt is a task's.
+//! An interrupt of this CPU decides it: its timer, another CPU, a device. A waking on another CPU without one
+//! is another CPU's too (a polling CPU is woken without an interrupt). A waking on this CPU without a traced
+//! interrupt is a task's.
 //!
 //! # Polling
-//! State 0 of x86 is the polling state. If it is left without an event, and another state follows within [`CONTINUES_NS`],
-//! both are one episode: the window ran out and the CPU halted.
+//! State 0 of x86 is the polling state. If it is left without an event, and another state follows within
+//! [`CONTINUES_NS`], both are one episode: the window ran out and the CPU halted.
 //!
 //! # The window
 //! The haltpoll governor reports every change of its window (`power:guest_halt_poll_ns`), right after the episode that
-//! caused it: `old` was the window of that episode, `new` is that of those that follow. An episode that did not begin with
-//! the polling state had no window in force, whatever the governor's was, unless that was 0. Where the governor has
-//! reported nothing, a poll that ran out has shown the window by its length.
+//! caused it: `old` was the window of that episode, `new` is that of those that follow. An episode that did
+//! not begin with the polling state had no window in force, whatever the governor's was, unless that was 0.
+//! Where the governor has reported nothing, a poll that ran out has shown the window by its length.
 //!
-//! The driver dwell_idle polls and halts in one state, number 1. It reports the window of an episode and whether the CPU
-//! halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is left.
+//! The driver dwell_idle polls and halts in one state, number 1. It reports the window of an episode and
+//! whether the CPU halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is
+//! left.
 
 use crate::event::{Event, EventKind, Interrupt};
 use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
@@ -73,9 +76,10 @@ impl GuestSource {
 /// except on a host that has taken the CPU away, less than a tick.
 pub const SAME_WAKE_NS: u64 = 1_000_000;
 
-/// A state entered so soon after polling continues the same episode \[ns\]. The idle loop takes about a microsecond from
-/// one to the other, several on a slow machine under tracing. That no task ran in between shows in the events where wakings
-/// are traced, so that this need not be tighter; in a trace of `cpu_idle` alone a task of a few microseconds is missed.
+/// A state entered so soon after polling continues the same episode \[ns\]. The idle loop takes about a
+/// microsecond from one to the other, several on a slow machine under tracing. That no task ran in between
+/// shows in the events where wakings are traced, so that this need not be tighter; in a trace of `cpu_idle`
+/// alone a task of a few microseconds is missed.
 pub const CONTINUES_NS: u64 = 10_000;
 
 /// Makes episodes of CPUs.
@@ -217,7 +221,8 @@ impl GuestPairing {
         self.incomplete += u64::from(unfinished);
     }
 
-    /// The end of idling at `time_ns`, by `waking` where one is known. It is held back until the next event of this CPU.
+    /// The end of idling at `time_ns`, by `waking` where one is known. It is held back until the next event
+    /// of this CPU.
     fn end(&mut self, number: u32, time_ns: u64, waking: Option<Waking>, found: &mut Vec<PairedEpisode>) {
         let cpu = self.cpu(number);
         found.extend(cpu.held.take().map(|held| held.episode));
@@ -252,8 +257,8 @@ impl GuestPairing {
         cpu.held = Some(Held { idle, end_ns: time_ns, episode });
     }
 
-    /// An interrupt belongs to the period of idling that goes on, or, where it could be taken only after it (the idle state
-    /// was left with interrupts off), shows what ended the one before.
+    /// An interrupt belongs to the period of idling that goes on, or, where it could be taken only after it
+    /// (the idle state was left with interrupts off), shows what ended the one before.
     fn interrupt(&mut self, event: &Event, interrupt: Interrupt) {
         self.wakes_seen = true;
         let cpu = self.cpu(event.cpu);
@@ -320,8 +325,8 @@ impl GuestPairing {
         }
     }
 
-    /// The governor changed the window, at the end of a period of idling: with `cpu_idle` that is over, with switches the
-    /// idle task still runs.
+    /// The governor changed the window, at the end of a period of idling: with `cpu_idle` that is over, with
+    /// switches the idle task still runs.
     fn window(&mut self, number: u32, new: u32, old: u32) {
         let cpu = self.cpu(number);
         if let Some(idle) = &mut cpu.idle {

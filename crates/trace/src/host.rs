@@ -1,28 +1,30 @@
 //! vCPUs seen from their host: `kvm:kvm_vcpu_wakeup` and `kvm:kvm_halt_poll_ns` into episodes.
 //!
-//! KVM reports how long a halt took when it is over, so that every `kvm_vcpu_wakeup` is an episode by itself, whatever was
-//! lost before it. `kvm_halt_poll_ns` comes first, out of the same halt, with the window that was polled (`old`) and the
-//! next one (`new`, to be cut to a maximum that is not traced).
+//! KVM reports how long a halt took when it is over, so that every `kvm_vcpu_wakeup` is an episode by itself,
+//! whatever was lost before it. `kvm_halt_poll_ns` comes first, out of the same halt, with the window that
+//! was polled (`old`) and the next one (`new`, to be cut to a maximum that is not traced).
 //!
 //! # Idlers
-//! A vCPU is a thread. Its number is in `kvm_halt_poll_ns` and `kvm_exit`; before one of them has come it is taken from the
-//! thread's name, where the VMM uses one of the usual names. An idler is named `comm/pid/vcpuN` after its VM's process, or
-//! `comm/pid/tidN` where the number of the vCPU is not known when its first episode ends. The notes of the recording have
-//! what became known until the end. Only what a trace contains is used (events, names of tasks), so that a trace read
-//! later gives the same names; where it lacks processes, the thread's own name is used, as `comm/tidN`.
+//! A vCPU is a thread. Its number is in `kvm_halt_poll_ns` and `kvm_exit`; before one of them has come it is
+//! taken from the thread's name, where the VMM uses one of the usual names. An idler is named
+//! `comm/pid/vcpuN` after its VM's process, or `comm/pid/tidN` where the number of the vCPU is not known when
+//! its first episode ends. The notes of the recording have what became known until the end. Only what a trace
+//! contains is used (events, names of tasks), so that a trace read later gives the same names; where it lacks
+//! processes, the thread's own name is used, as `comm/tidN`.
 //!
 //! A thread that shows another process or another vCPU than before is a new vCPU: the kernel reuses numbers of threads.
 //!
 //! # The window
-//! It is known where an event has reported it: in a halt with a `kvm_halt_poll_ns` event, `old`; after that, `new` cut to
-//! the VM's maximum, if that has shown itself (a window that came out smaller than what it had grown to). Kernels before
-//! 6.1 do not cut at the beginning of a halt, so that `new` is the next window. It is known when the episode ends, without
-//! waiting for a later event, so that a live view has it too; the price is that the first few episodes after a growth
-//! beyond everything seen so far have no window.
+//! It is known where an event has reported it: in a halt with a `kvm_halt_poll_ns` event, `old`; after that,
+//! `new` cut to the VM's maximum, if that has shown itself (a window that came out smaller than what it had
+//! grown to). Kernels before 6.1 do not cut at the beginning of a halt, so that `new` is the next window. It
+//! is known when the episode ends, without waiting for a later event, so that a live view has it too; the
+//! price is that the first few episodes after a growth beyond everything seen so far have no window.
 //!
-//! A guest may switch polling off (`MSR_KVM_POLL_CONTROL`, which its haltpoll driver writes). No event reports that; KVM then
-//! neither polls nor changes the window. It shows in a halt that lasted longer than the window and left it as it was: of
-//! that halt and those after it the window is 0, until a poll or a change is seen.
+//! A guest may switch polling off (`MSR_KVM_POLL_CONTROL`, which its haltpoll driver writes). No event
+//! reports that; KVM then neither polls nor changes the window. It shows in a halt that lasted longer than
+//! the window and left it as it was: of that halt and those after it the window is 0, until a poll or a
+//! change is seen.
 //!
 //! # The time alone
 //! With [`HostPairing::with_contention`], from the scheduler's events; see [`contention`](crate::contention).
@@ -118,8 +120,8 @@ impl Window {
 }
 
 impl HostPairing {
-    /// For a kernel of `revision` (`None`: not known, then a window is known only where an event reports it), for the VM
-    /// of process `only_pid` or for all.
+    /// For a kernel of `revision` (`None`: not known, then a window is known only where an event reports it),
+    /// for the VM of process `only_pid` or for all.
     pub fn new(revision: Option<Revision>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
         HostPairing {
             names,
@@ -189,8 +191,8 @@ impl HostPairing {
     }
 }
 
-/// Names the vCPU that this thread runs, `comm/pid/vcpuN`, and returns its number among the idlers, and the number that the
-/// thread's name has.
+/// Names the vCPU that this thread runs, `comm/pid/vcpuN`, and returns its number among the idlers, and the
+/// number that the thread's name has.
 pub(crate) fn name_vcpu(
     idlers: &mut Idlers,
     names: &mut dyn Names,
@@ -216,8 +218,8 @@ fn new_vcpu(vcpus: &mut Vec<Vcpu>, event: &Event) -> usize {
     vcpus.len() - 1
 }
 
-/// The number of the vCPU that a thread of this name runs, by what VMMs call their threads: `CPU 3/KVM` (QEMU), `fc_vcpu 3`
-/// (Firecracker), `vcpu3` (Cloud Hypervisor), `crosvm_vcpu3`, `kvm-vcpu-3` (kvmtool).
+/// The number of the vCPU that a thread of this name runs, by what VMMs call their threads: `CPU 3/KVM`
+/// (QEMU), `fc_vcpu 3` (Firecracker), `vcpu3` (Cloud Hypervisor), `crosvm_vcpu3`, `kvm-vcpu-3` (kvmtool).
 pub fn vcpu_of_name(thread: &str) -> Option<u32> {
     let prefixes = ["CPU ", "fc_vcpu ", "vcpu", "crosvm_vcpu", "kvm-vcpu-"];
     let rest = prefixes.iter().find_map(|prefix| thread.strip_prefix(prefix))?;
@@ -471,8 +473,8 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the kernel's rule itself: every window that is reported is the one that was in force, and every halt
-        /// comes out as it went in.
+        /// The oracle is the kernel's rule itself: every window that is reported is the one that was in
+        /// force, and every halt comes out as it went in.
         #[test]
         fn windows_reported_are_windows_in_force(
             halts in prop::collection::vec(0u64..600_000, 1..300),

@@ -1,8 +1,9 @@
 //! Events of all CPUs in order of time.
 //!
-//! Each CPU's events come nearly in order (an interrupt may put its event before one whose time was taken earlier); those
-//! of different CPUs come in pieces. They are kept back for a bounded time, then sorted and released. An event that comes
-//! later than that is not put in at the wrong place: it is refused, and the caller counts it as lost.
+//! Each CPU's events come nearly in order (an interrupt may put its event before one whose time was taken
+//! earlier); those of different CPUs come in pieces. They are kept back for a bounded time, then sorted and
+//! released. An event that comes later than that is not put in at the wrong place: it is refused, and the
+//! caller counts it as lost.
 
 use crate::event::{Event, EventKind};
 use std::collections::VecDeque;
@@ -38,8 +39,8 @@ impl Merge {
         in_time
     }
 
-    /// Takes a loss in place of an event that was refused: what is released next need not belong to what was released before.
-    /// Its time is that of the last release, the earliest that is still in order.
+    /// Takes a loss in place of an event that was refused: what is released next need not belong to what was
+    /// released before. Its time is that of the last release, the earliest that is still in order.
     pub fn push_loss(&mut self, refused: &Event) {
         let lost = |count| EventKind::Lost { cpu: Some(refused.cpu), count };
         let kind = match refused.kind {
@@ -52,8 +53,8 @@ impl Merge {
         debug_assert!(in_time, "no earlier than what was released");
     }
 
-    /// Releases everything up to `until_ns` \[ns, CLOCK_MONOTONIC\], in order of time; of equal times, what was pushed first
-    /// comes first.
+    /// Releases everything up to `until_ns` \[ns, CLOCK_MONOTONIC\], in order of time; of equal times, what
+    /// was pushed first comes first.
     pub fn release(&mut self, until_ns: u64, mut each: impl FnMut(&Event)) {
         if self.unordered {
             // The runs of which this consists are found by the standard library's stable sort, which then merges them.

@@ -1,8 +1,8 @@
 //! Events into episodes: what the pairings of the three layers share.
 //!
 //! There is one pairing for each layer, for every source of events: [`HostPairing`](crate::host::HostPairing),
-//! [`GuestPairing`](crate::guest::GuestPairing), [`ThreadPairing`](crate::thread::ThreadPairing). A pairing reads no file
-//! and no clock, so that the same events give the same episodes.
+//! [`GuestPairing`](crate::guest::GuestPairing), [`ThreadPairing`](crate::thread::ThreadPairing). A pairing
+//! reads no file and no clock, so that the same events give the same episodes.
 
 use crate::event::Event;
 use dwell_recording::{IdleIncludes, WakeCause};
@@ -96,8 +96,8 @@ impl Idlers {
     }
 }
 
-/// By the number of a thread or CPU. These are looked up at every event; the standard hash, made for keys that an attacker
-/// may choose, took a tenth of the recorder's time.
+/// By the number of a thread or CPU. These are looked up at every event; the standard hash, made for keys
+/// that an attacker may choose, took a tenth of the recorder's time.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Multiplies by 2^64 divided by the golden ratio.

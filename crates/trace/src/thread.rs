@@ -1,21 +1,22 @@
 //! Threads that wait for file descriptors: the system calls of event loops into episodes.
 //!
 //! An episode is one call that may wait, from its beginning to its end, of one thread; a call with a timeout of zero is
-//! none. Its result decides the wake cause: something ready, or the timeout. Its length includes the wakeup latency, and
-//! where something was ready at once it is the length of the call itself, about a microsecond.
+//! none. Its result decides the wake cause: something ready, or the timeout. Its length includes the wakeup
+//! latency, and where something was ready at once it is the length of the call itself, about a microsecond.
 //!
 //! How many were ready and the timeouts of the calls are summed for each thread in the notes of the recording, since an
 //! episode has no column for it. A thread id that shows another process than before is a new thread: the kernel reuses
 //! numbers.
 //!
-//! Of the event loops of a QEMU whose own trace is there too ([`Contexts`]), the episodes are those of its contexts, and the
-//! waits are parts of them.
+//! Of the event loops of a QEMU whose own trace is there too ([`Contexts`]), the episodes are those of its
+//! contexts, and the waits are parts of them.
 //!
-//! A loss ends every wait that is open, of every thread, and such waits are counted: the thread may have left the call and
-//! entered another one meanwhile, on the CPU of the loss. The kernel reports a loss when there is room again, so that a
-//! thread that was on that CPU for a moment could have left one call and entered another one unseen, between two events of
-//! other CPUs. A recorder sees that a buffer was full and sends [`EventKind::Gap`]; no wait that touches a gap is an
-//! episode. The text of `perf script` has no gaps: there such a wait can be joined from two.
+//! A loss ends every wait that is open, of every thread, and such waits are counted: the thread may have left
+//! the call and entered another one meanwhile, on the CPU of the loss. The kernel reports a loss when there
+//! is room again, so that a thread that was on that CPU for a moment could have left one call and entered
+//! another one unseen, between two events of other CPUs. A recorder sees that a buffer was full and sends
+//! [`EventKind::Gap`]; no wait that touches a gap is an episode. The text of `perf script` has no gaps: there
+//! such a wait can be joined from two.
 
 use crate::aio::Contexts;
 use crate::event::{Aio, Event, EventKind, SystemCall, Timeout};

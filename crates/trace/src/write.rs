@@ -8,9 +8,9 @@ use std::io::Write;
 /// The key of a recording's metadata under which its [`Overlaps`] are.
 pub const OVERLAPS: &str = "dwell.overlaps";
 
-/// Episodes that begin before the one before them of the same idler has ended. Two traces in one text, idlers that share a
-/// name, or a clock that was set make them. They are in the recording, but its idler did not idle for as long as their
-/// lengths add up to.
+/// Episodes that begin before the one before them of the same idler has ended. Two traces in one text, idlers
+/// that share a name, or a clock that was set make them. They are in the recording, but its idler did not
+/// idle for as long as their lengths add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlaps {
     /// How many.
@@ -33,8 +33,8 @@ pub(crate) struct OverlapCheck {
 }
 
 impl OverlapCheck {
-    /// Takes the next episode of an idler. It may begin before the end of the one before by up to `tolerance_ns`, which is
-    /// what the times of the source resolve.
+    /// Takes the next episode of an idler. It may begin before the end of the one before by up to
+    /// `tolerance_ns`, which is what the times of the source resolve.
     pub(crate) fn check(
         &mut self,
         (idler, name): (IdlerId, &str),
@@ -66,7 +66,8 @@ impl OverlapCheck {
 pub struct EpisodeWriter {
     /// What the times of the source resolve \[ns\].
     resolution_ns: u64,
-    /// By number of the pairing's idler: its number in the recording, once it has an episode, and its last start \[ns\].
+    /// By number of the pairing's idler: its number in the recording, once it has an episode, and its last
+    /// start \[ns\].
     idlers: Vec<Option<(IdlerId, u64)>>,
     overlaps: OverlapCheck,
 }
@@ -84,8 +85,9 @@ impl EpisodeWriter {
 
     /// Appends an episode of the idler called `name`, which becomes part of the recording with its first one.
     ///
-    /// The starts of one idler do not go back in a recording. They can in a source, because a start may be an end less a
-    /// length: by less than the times resolve, or where episodes overlap. The start is then moved to the one before.
+    /// The starts of one idler do not go back in a recording. They can in a source, because a start may be an
+    /// end less a length: by less than the times resolve, or where episodes overlap. The start is then moved
+    /// to the one before.
     ///
     /// # Errors
     /// The writer's.

@@ -1,5 +1,5 @@
-//! One trace gives one recording: events that are paired at once, as live capture does, and the same events written as the
-//! text of `perf script` and imported.
+//! One trace gives one recording: events that are paired at once, as live capture does, and the same events
+//! written as the text of `perf script` and imported.
 
 use dwell_policy::host::Revision;
 use dwell_policy::version::Version;

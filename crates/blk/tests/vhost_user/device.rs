@@ -1,4 +1,5 @@
-//! The device as a good guest sees it: what is written is read back, by every request that it has, under polling and sleeping.
+//! The device as a good guest sees it: what is written is read back, by every request that it has, under
+//! polling and sleeping.
 
 use crate::rig::{
     DISCARD, Device, FLUSH, GET_ID, IN, OUT, PATIENCE, WRITE_ZEROES, ended, file, policies, read, request,

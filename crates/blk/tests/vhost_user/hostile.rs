@@ -1,5 +1,5 @@
-//! The device under a hostile guest and a hostile frontend: no panic, no stall, no access outside of the guest's memory, and
-//! the next frontend can connect.
+//! The device under a hostile guest and a hostile frontend: no panic, no stall, no access outside of the
+//! guest's memory, and the next frontend can connect.
 
 use crate::rig::{Device, IN, PATIENCE, ended, file, policies, read, request};
 use dwell_blk::Disk;
@@ -144,7 +144,8 @@ fn broken_rings_are_stopped_and_reported_until_they_are_started_anew() {
     }
 }
 
-/// Random descriptors, indirect tables, indexes and memory, for a second or two. What the chains ask for goes to a disk of its own.
+/// Random descriptors, indirect tables, indexes and memory, for a second or two. What the chains ask for goes
+/// to a disk of its own.
 #[test]
 fn random_chains_neither_panic_nor_stall() {
     let seconds = std::env::var("DWELL_FUZZ_SECONDS").map_or(1.0, |text| text.parse::<f64>().unwrap());

@@ -1,7 +1,8 @@
 //! BTF: the kernel's description of its own types, `/sys/kernel/btf/vmlinux`.
 //!
-//! It is read for two things: the number of a function or of a tracepoint's type, to which a program is attached, and where
-//! a field is in a structure. The format is that of the kernel's documentation, `bpf/btf.rst`.
+//! It is read for two things: the number of a function or of a tracepoint's type, to which a program is
+//! attached, and where a field is in a structure. The format is that of the kernel's documentation,
+//! `bpf/btf.rst`.
 
 /// Where the running kernel's is.
 pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";

@@ -12,7 +12,8 @@ pub enum Attach {
     RawTracepoint(String),
     /// The tracepoint of this type in BTF: the program gets its arguments, and may read what they point to.
     TypedTracepoint(u32),
-    /// The function of this number in BTF, before it runs: the program gets its arguments, and may read what they point to.
+    /// The function of this number in BTF, before it runs: the program gets its arguments, and may read what
+    /// they point to.
     Function(u32),
 }
 
@@ -59,8 +60,8 @@ const PROGRAM_TRACING: u32 = 26;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
 const ATTACH_FUNCTION_ENTRY: u32 = 24;
 
-/// `union bpf_attr`, of which no command here uses more than the first 112 bytes. A kernel that knows less takes it as long
-/// as the rest is zero.
+/// `union bpf_attr`, of which no command here uses more than the first 112 bytes. A kernel that knows less
+/// takes it as long as the rest is zero.
 type Attributes = [u64; 16];
 
 /// Two fields of 32 bits, one after the other in memory.
@@ -114,8 +115,8 @@ fn create_map(words: [u64; 3]) -> io::Result<OwnedFd> {
     unsafe { descriptor(MAP_CREATE, &mut attributes) }
 }
 
-/// The licence decides which of the kernel's functions a program may call: those that tell time want one that is compatible
-/// with the GPL.
+/// The licence decides which of the kernel's functions a program may call: those that tell time want one that
+/// is compatible with the GPL.
 const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 
 fn load(attach: &Attach, instructions: &[Instruction], log: Option<&mut [u8]>) -> io::Result<OwnedFd> {
@@ -137,8 +138,8 @@ fn load(attach: &Attach, instructions: &[Instruction], log: Option<&mut [u8]>) -
     // `prog_ifindex` and `expected_attach_type`; `line_info_cnt` and `attach_btf_id`.
     attributes[8] = pair(0, expected);
     attributes[13] = pair(0, of_type);
-    // SAFETY: the kernel reads `instructions.len()` instructions of eight bytes and the licence with its NUL, and writes at
-    // most the length of the log into it, which is borrowed exclusively; all outlive the call.
+    // SAFETY: the kernel reads `instructions.len()` instructions of eight bytes and the licence with its NUL,
+    // and writes at most the length of the log into it, which is borrowed exclusively; all outlive the call.
     unsafe { descriptor(PROGRAM_LOAD, &mut attributes) }
 }
 
@@ -154,7 +155,8 @@ fn explain(attach: &Attach, instructions: &[Instruction], error: io::Error) -> i
     })
 }
 
-/// How often a program did not run because it was running on that CPU already (`recursion_misses`, Linux 5.12 and later).
+/// How often a program did not run because it was running on that CPU already (`recursion_misses`, Linux 5.12
+/// and later).
 pub(super) fn missed(program: BorrowedFd<'_>) -> io::Result<u64> {
     info(program, 208)
 }
@@ -173,8 +175,8 @@ pub(super) fn count_runs() -> io::Result<OwnedFd> {
     unsafe { descriptor(ENABLE_STATISTICS, &mut [0; 16]) }
 }
 
-/// The eight bytes at `offset` of what the kernel says of a program (`struct bpf_prog_info`); 0 of an older kernel that has
-/// less to say.
+/// The eight bytes at `offset` of what the kernel says of a program (`struct bpf_prog_info`); 0 of an older
+/// kernel that has less to say.
 fn info(program: BorrowedFd<'_>, offset: usize) -> io::Result<u64> {
     let mut info = [0u8; 232];
     let mut attributes: Attributes = [0; 16];
@@ -199,8 +201,8 @@ unsafe fn descriptor(command: i32, attributes: &mut Attributes) -> io::Result<Ow
 /// # Safety
 /// The pointers in `attributes` must lead to what the command takes there.
 unsafe fn call(command: i32, attributes: &mut Attributes) -> io::Result<i32> {
-    // SAFETY: `attributes` outlives the call and has as many bytes as the kernel is given; it reads them, and writes only
-    // into them. What the pointers in them lead to is the caller's matter.
+    // SAFETY: `attributes` outlives the call and has as many bytes as the kernel is given; it reads them, and
+    // writes only into them. What the pointers in them lead to is the caller's matter.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of::<Attributes>()) };
     match i32::try_from(result) {

@@ -1,7 +1,8 @@
 //! BPF as a source of events: small programs on raw tracepoints, which write into one ring buffer.
 //!
-//! perf's rings miss the idle task of some CPUs on some kernels; a BPF program on the same tracepoint sees every CPU, and
-//! costs the traced CPU less. The programs are assembled here, at run time: no compiler, no object file, no library.
+//! perf's rings miss the idle task of some CPUs on some kernels; a BPF program on the same tracepoint sees
+//! every CPU, and costs the traced CPU less. The programs are assembled here, at run time: no compiler, no
+//! object file, no library.
 //!
 //! | module | holds |
 //! |---|---|
@@ -17,13 +18,13 @@
 //! `CONFIG_DEBUG_INFO_BTF` (the offsets of fields).
 //!
 //! # Losses
-//! A program that gets no room in the ring buffer counts that for its CPU. Every record has the count of its CPU, so that a
-//! reader knows between which two records something is missing, and the count itself is read at the end. What a program
-//! missed because it was interrupted by itself is counted by the kernel.
+//! A program that gets no room in the ring buffer counts that for its CPU. Every record has the count of its
+//! CPU, so that a reader knows between which two records something is missing, and the count itself is read
+//! at the end. What a program missed because it was interrupted by itself is counted by the kernel.
 //!
 //! # Limits
-//! There is one ring buffer for all CPUs. A program that is interrupted (by a hypervisor) while it writes a record keeps the
-//! reader from those that follow until it goes on.
+//! There is one ring buffer for all CPUs. A program that is interrupted (by a hypervisor) while it writes a
+//! record keeps the reader from those that follow until it goes on.
 //!
 //! This module has `unsafe`: there is no way to bpf(2) and to memory shared with the kernel without it.
 #![allow(unsafe_code)]

@@ -48,8 +48,8 @@ pub(super) struct Maps<'a> {
     pub(super) ring: BorrowedFd<'a>,
     /// By CPU, the records that found no room.
     pub(super) losses: BorrowedFd<'a>,
-    /// One number: while it is 0 nothing is written. Programs are attached and detached one after the other, some of them
-    /// slowly; without this the first and the last events would be those of some programs only.
+    /// One number: while it is 0 nothing is written. Programs are attached and detached one after the other,
+    /// some of them slowly; without this the first and the last events would be those of some programs only.
     pub(super) gate: BorrowedFd<'a>,
 }
 

@@ -1,8 +1,8 @@
 //! The ring buffer that the programs fill and we empty, and the counts that they keep.
 //!
-//! The kernel advances the producer's position when a program asks for room, and marks the record busy until the program is
-//! done with it; we advance the consumer's position. Records between the two that are not busy are ours. The kernel maps the
-//! data twice, one after the other, so that no record wraps.
+//! The kernel advances the producer's position when a program asks for room, and marks the record busy until
+//! the program is done with it; we advance the consumer's position. Records between the two that are not busy
+//! are ours. The kernel maps the data twice, one after the other, so that no record wraps.
 
 use crate::mapping::Mapping;
 use std::io;
@@ -31,12 +31,13 @@ const DISCARDED: u32 = 1 << 30;
 impl View {
     /// Up to where programs have asked for room.
     fn produced(&self) -> u64 {
-        // SAFETY: `producer` is alive and aligned (it is at the beginning of a page). The kernel stores to it at any time, as
-        // one word, so that it is read as an atomic and never through a reference.
+        // SAFETY: `producer` is alive and aligned (it is at the beginning of a page). The kernel stores to it
+        // at any time, as one word, so that it is read as an atomic and never through a reference.
         unsafe { AtomicU64::from_ptr(self.producer.as_ptr()) }.load(Ordering::Acquire)
     }
 
-    /// Gives everything before `position` back to the kernel. Release: our reading is over before the kernel may overwrite.
+    /// Gives everything before `position` back to the kernel. Release: our reading is over before the kernel
+    /// may overwrite.
     fn give_back(&self, position: u64) {
         // SAFETY: as for `produced`; only we store to this word.
         unsafe { AtomicU64::from_ptr(self.consumer.as_ptr()) }.store(position, Ordering::Release);
@@ -46,11 +47,12 @@ impl View {
         usize::try_from(position & (self.size - 1) as u64).unwrap_or(0)
     }
 
-    /// The length and flags of the record at `position`. What a program wrote into a record that is not busy is visible once
-    /// this is known (Acquire pairs with the kernel's exchange of this word).
+    /// The length and flags of the record at `position`. What a program wrote into a record that is not busy
+    /// is visible once this is known (Acquire pairs with the kernel's exchange of this word).
     fn header(&self, position: u64) -> u32 {
-        // SAFETY: the place is within the data, which is alive; positions are multiples of eight and the data begins on a
-        // page, so that it is aligned. The kernel exchanges the word at any time, so that it is read as an atomic.
+        // SAFETY: the place is within the data, which is alive; positions are multiples of eight and the data
+        // begins on a page, so that it is aligned. The kernel exchanges the word at any time, so that it is
+        // read as an atomic.
         let header = unsafe { self.data.as_ptr().add(self.place(position)).cast::<u32>() };
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(header) }.load(Ordering::Acquire)
@@ -59,12 +61,13 @@ impl View {
     /// The `count` bytes of the record at `position`.
     ///
     /// # Safety
-    /// The record must lie between the consumer's position and the producer's, `count` must be its length and at most `size`,
-    /// it must not be busy, and no position behind it may be given back while the result is in use.
+    /// The record must lie between the consumer's position and the producer's, `count` must be its length and
+    /// at most `size`, it must not be busy, and no position behind it may be given back while the result is
+    /// in use.
     unsafe fn record(&self, position: u64, count: usize) -> &[u8] {
-        // SAFETY: the place is less than `size` and the data is there twice, so that the slice, at most `size` long behind a
-        // header, lies within it. It is initialised (the kernel hands out zeroed pages), and the kernel does not write to a
-        // record that is not busy before it is given back.
+        // SAFETY: the place is less than `size` and the data is there twice, so that the slice, at most
+        // `size` long behind a header, lies within it. It is initialised (the kernel hands out zeroed pages),
+        // and the kernel does not write to a record that is not busy before it is given back.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().add(self.place(position) + HEADER), count) }
     }
 }
@@ -90,8 +93,8 @@ impl Ring {
         Ok(Ring { view, position: 0, _mappings: Some([consumer, rest]) })
     }
 
-    /// Shows `each` every record that is complete, up to the first that is not, and gives the room back. Returns how many
-    /// bytes there were; `None` if they made no sense, in which case everything is skipped.
+    /// Shows `each` every record that is complete, up to the first that is not, and gives the room back.
+    /// Returns how many bytes there were; `None` if they made no sense, in which case everything is skipped.
     pub(super) fn take(&mut self, mut each: impl FnMut(&[u8])) -> Option<u64> {
         let (begin, end) = (self.position, self.view.produced());
         let mut sane = end.wrapping_sub(begin) <= self.view.size as u64;
@@ -104,8 +107,9 @@ impl Ring {
             let taken = (count + HEADER).next_multiple_of(8) as u64;
             sane = taken <= end.wrapping_sub(self.position);
             if sane && header & DISCARDED == 0 {
-                // SAFETY: the record lies between our position and the producer's, as was just checked, which also bounds its
-                // length; it is not busy; it is given back below, when `each` is over, which cannot keep it.
+                // SAFETY: the record lies between our position and the producer's, as was just checked, which
+                // also bounds its length; it is not busy; it is given back below, when `each` is over, which
+                // cannot keep it.
                 each(unsafe { self.view.record(self.position, count) });
             }
             self.position = self.position.wrapping_add(taken);
@@ -135,8 +139,8 @@ impl Numbers {
     /// Sets the first of them.
     pub(super) fn set_first(&self, number: u64) {
         let first = self.mapping.base().cast::<u64>();
-        // SAFETY: the mapping is writable and alive, has at least one number and is aligned to a page. Programs read it at any
-        // time, so that it is stored as an atomic.
+        // SAFETY: the mapping is writable and alive, has at least one number and is aligned to a page.
+        // Programs read it at any time, so that it is stored as an atomic.
         unsafe { AtomicU64::from_ptr(first.as_ptr()) }.store(number, Ordering::Release);
     }
 
@@ -144,8 +148,8 @@ impl Numbers {
     pub(super) fn read(&self) -> impl Iterator<Item = u64> + '_ {
         let base = self.mapping.base().cast::<u64>();
         (0..self.count).map(move |index| {
-            // SAFETY: the mapping has at least `count` numbers and is alive and aligned to a page. Programs add to them at any
-            // time, so that they are read as atomics.
+            // SAFETY: the mapping has at least `count` numbers and is alive and aligned to a page. Programs
+            // add to them at any time, so that they are read as atomics.
             unsafe { AtomicU64::from_ptr(base.as_ptr().add(index)) }.load(Ordering::Relaxed)
         })
     }
@@ -209,8 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written and whenever it is read, it comes out once, whole and in order, also across the end of the
-        /// buffer and of the 64-bit position; what is discarded does not.
+        /// Whatever is written and whenever it is read, it comes out once, whole and in order, also across
+        /// the end of the buffer and of the 64-bit position; what is discarded does not.
         #[test]
         fn what_goes_in_comes_out(
             writes in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>(), prop::bool::weighted(0.2)), 0..100),

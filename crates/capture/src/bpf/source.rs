@@ -137,15 +137,15 @@ pub struct BpfSource {
 /// A tracepoint that is wanted, and whether nothing can be recorded without it.
 pub(crate) type Wanted = (TracepointKind, bool);
 
-/// The ring buffer has so many bytes for each CPU, and at least and at most so many: at 200,000 events/s of 56 bytes 16 MiB
-/// hold a second and a half.
+/// The ring buffer has so many bytes for each CPU, and at least and at most so many: at 200,000 events/s of
+/// 56 bytes 16 MiB hold a second and a half.
 const FOR_EACH_CPU: usize = 4 << 20;
 const LEAST: usize = 16 << 20;
 const MOST: usize = 128 << 20;
 
 impl BpfSource {
-    /// Loads a program for each of `wanted` that can be had, attached to nothing yet. Returns them, and for each of `wanted`
-    /// how its records are laid out.
+    /// Loads a program for each of `wanted` that can be had, attached to nothing yet. Returns them, and for
+    /// each of `wanted` how its records are laid out.
     ///
     /// # Errors
     /// Why there are no programs, or not one that is required.
@@ -205,8 +205,8 @@ impl BpfSource {
         Ok((source, formats))
     }
 
-    /// Loads a program for each of `wanted`, attaches none and unloads them again; returns what is left out of those that can
-    /// be done without, with the reason.
+    /// Loads a program for each of `wanted`, attaches none and unloads them again; returns what is left out
+    /// of those that can be done without, with the reason.
     ///
     /// # Errors
     /// Why there are no programs, or not one that is required.

@@ -1,9 +1,10 @@
 //! What can be recorded on a machine, and what hinders it.
 //!
 //! # Idea
-//! [`Facilities`] are the ways into the kernel, and whether they are open. Each [`Recorder`] lists what hinders it here: an
-//! [`Obstacle`] with its remedy. Nothing is written anywhere. The facts of the machine are those of
-//! [`dwell_machine`]; what is worth knowing about its settings is in the crate `dwell-knobs`, module `finding`.
+//! [`Facilities`] are the ways into the kernel, and whether they are open. Each [`Recorder`] lists what
+//! hinders it here: an [`Obstacle`] with its remedy. Nothing is written anywhere. The facts of the machine
+//! are those of [`dwell_machine`]; what is worth knowing about its settings is in the crate `dwell-knobs`,
+//! module `finding`.
 
 mod facilities;
 mod recorder;

@@ -7,8 +7,8 @@
 //! * **cost now** = time polled + *K* · sleeps. Both are counted: `halt_poll_success_ns` + `halt_poll_fail_ns`, and the
 //!   number of sleeps is the sum of `halt_wait_hist`. Without that histogram the sleeps are at most `halt_exits` -
 //!   `halt_successful_poll`, since every sleep follows an HLT exit of its own that did not end in a successful poll.
-//! * **any policy** pays at least min(*d*, *K*) in each episode: if its window is *d* or more it polls *d*; else it pays
-//!   *w* + *K* ≥ *K*. This holds for every policy; the offline optimum costs exactly that.
+//! * **any policy** pays at least min(*d*, *K*) in each episode: if its window is *d* or more it polls *d*;
+//!   else it pays *w* + *K* ≥ *K*. This holds for every policy; the offline optimum costs exactly that.
 //! * so the **gain** of any setting is at most cost now - Σ min(*d*, *K*), and at most cost now - *L* for any *L* below
 //!   that sum. The rest of this page finds an *L* from what is counted.
 //!
@@ -18,11 +18,11 @@
 //! ends lies in the buckets of the flattest chords: slope 0 above *K*, then the one bucket that *K* cuts, then slope 1.
 //! Filling them up in this order gives `least`, the exact minimum of the chords, and so a lower bound.
 //!
-//! *Sleeps.* An episode with a failed poll of *f* that then slept *t* had *d* ≥ *f* + *t*; one that did not poll has *f* = 0.
-//! Three bounds hold and the largest is taken: `least` of the sleeps alone, `least` of the failed polls alone, and
-//! both together by their lower ends: which poll belongs to which sleep is not counted, but min(*f* + *t*, *K*) is a
-//! concave function of the sum, so the total is least when the longest polls precede the longest sleeps (the sums are
-//! then spread most), and that pairing is what is added up.
+//! *Sleeps.* An episode with a failed poll of *f* that then slept *t* had *d* ≥ *f* + *t*; one that did not
+//! poll has *f* = 0. Three bounds hold and the largest is taken: `least` of the sleeps alone, `least` of the
+//! failed polls alone, and both together by their lower ends: which poll belongs to which sleep is not
+//! counted, but min(*f* + *t*, *K*) is a concave function of the sum, so the total is least when the longest
+//! polls precede the longest sleeps (the sums are then spread most), and that pairing is what is added up.
 //!
 //! Without histograms there is one bucket from 0 to the sum.
 //!
@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn poll_and_sleep_of_one_episode_add_up() {
-        // A failed poll of 12 us, then a sleep of 12 us: no policy costs less than 20 us, though neither part alone implies it.
+        // A failed poll of 12 us, then a sleep of 12 us: no policy costs less than 20 us, though neither part
+        // alone implies it.
         let counters = counted(&mut Fixed(Nanos(12_000)), &[24_000; 10]);
         let bound = Bound::of(&counters, Nanos(20_000)).unwrap();
         assert!(bound.least_cost_ns >= 10 * 2 * 8_192, "{bound:?}");

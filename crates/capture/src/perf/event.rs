@@ -12,8 +12,8 @@ pub enum Source {
     /// The tracepoint of this number, [`Format::id`](crate::format::Format::id): every hit becomes a sample of time
     /// (CLOCK_MONOTONIC), process, thread and raw data.
     Tracepoint(u16),
-    /// Context switches to and from idling, as records of their own: they come from both threads of a switch, so that they
-    /// come even where perf gets nothing from the idle task of a CPU (seen on a 6.18 kernel).
+    /// Context switches to and from idling, as records of their own: they come from both threads of a switch,
+    /// so that they come even where perf gets nothing from the idle task of a CPU (seen on a 6.18 kernel).
     Switches,
 }
 
@@ -71,8 +71,8 @@ pub(super) const SAMPLE_TYPE: u64 =
 
 /// The records of an event that did not fit into its ring buffer so far; the event must count them.
 ///
-/// The kernel writes `PERF_RECORD_LOST` only when there is room again and another record follows, so what is lost after the
-/// last record is in no ring buffer. This count has everything.
+/// The kernel writes `PERF_RECORD_LOST` only when there is room again and another record follows, so what is
+/// lost after the last record is in no ring buffer. This count has everything.
 pub(super) fn lost(event: BorrowedFd<'_>) -> io::Result<u64> {
     // `u64 value; u64 lost;`, which is what PERF_FORMAT_LOST alone asks for.
     let mut counts = [0; 16];

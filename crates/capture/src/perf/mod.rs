@@ -7,8 +7,8 @@
 //! | `record` | what it holds, cut into records; safe code |
 //! | `sampler` | all of these for every CPU |
 //!
-//! This module and [`bpf`](crate::bpf) are the only ones of the crate with `unsafe`: there is no way to `perf_event_open` and
-//! to memory shared with the kernel without it.
+//! This module and [`bpf`](crate::bpf) are the only ones of the crate with `unsafe`: there is no way to
+//! `perf_event_open` and to memory shared with the kernel without it.
 #![allow(unsafe_code)]
 
 mod event;

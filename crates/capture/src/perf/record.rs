@@ -32,8 +32,8 @@ pub enum Record<'a> {
         /// How many records did not fit.
         count: u64,
     },
-    /// The buffer was so full that something may have been lost since the record before, up to now. Not the kernel's: its
-    /// own record of losses comes later, if there were any.
+    /// The buffer was so full that something may have been lost since the record before, up to now. Not the
+    /// kernel's: its own record of losses comes later, if there were any.
     Full,
     /// Bytes that are no record; what follows them cannot be read either.
     Malformed,
@@ -102,9 +102,9 @@ fn sample(body: &[u8]) -> Option<Record<'_>> {
 
 /// `u32 other_pid, other_tid;` and, as every record but samples, `u32 pid, tid; u64 time`.
 ///
-/// Each switch comes twice, from the thread that leaves and from the one that gets the CPU. The idle task of a CPU may be
-/// silent, so that its coming is taken from the thread before it and its going from the thread after it. Switches between
-/// two other threads are passed over.
+/// Each switch comes twice, from the thread that leaves and from the one that gets the CPU. The idle task of
+/// a CPU may be silent, so that its coming is taken from the thread before it and its going from the thread
+/// after it. Switches between two other threads are passed over.
 fn switch(misc: u16, body: &[u8]) -> Option<Option<Record<'_>>> {
     let other = word(body, 4)?.cast_signed();
     let own = word(body, 12)?.cast_signed();

@@ -1,8 +1,8 @@
 //! The ring buffer that the kernel fills and we empty.
 //!
 //! The kernel advances `data_head`, we advance `data_tail`; it never writes between the two (and counts what it could
-//! not write), so these bytes are ours until we publish a new tail. They are looked at where they lie, or, where they wrap
-//! around the end of the buffer, in a copy that joins the two pieces.
+//! not write), so these bytes are ours until we publish a new tail. They are looked at where they lie, or,
+//! where they wrap around the end of the buffer, in a copy that joins the two pieces.
 
 use crate::mapping::Mapping;
 use perf_event_open_sys::bindings::perf_event_mmap_page as Page;
@@ -30,8 +30,9 @@ impl View {
     /// Up to where the kernel has written. What lies before is visible once this is known (Acquire pairs with the
     /// kernel's barrier before it stores the head).
     fn head(&self) -> u64 {
-        // SAFETY: `page` is alive, and the field is aligned in it (it is a u64 in a C struct on a page). The kernel stores
-        // to it at any time, as one word, so that it is read as an atomic and never through a reference.
+        // SAFETY: `page` is alive, and the field is aligned in it (it is a u64 in a C struct on a page). The
+        // kernel stores to it at any time, as one word, so that it is read as an atomic and never through a
+        // reference.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.page.as_ptr()).data_head) }.load(Ordering::Acquire)
     }
 
@@ -42,12 +43,13 @@ impl View {
             .store(tail, Ordering::Release);
     }
 
-    /// The frequency of the time-stamp counter by which the kernel computes its own time \[kHz\]; `None` where it shows none,
-    /// as under a hypervisor's clock. It is that of the host: ns = (cycles × `time_mult`) >> `time_shift`.
+    /// The frequency of the time-stamp counter by which the kernel computes its own time \[kHz\]; `None`
+    /// where it shows none, as under a hypervisor's clock. It is that of the host: ns = (cycles ×
+    /// `time_mult`) >> `time_shift`.
     fn tsc_khz(&self) -> Option<u32> {
         let page = self.page.as_ptr();
-        // SAFETY: `page` is alive and the fields are aligned in it. The kernel may store to them at any time, so that each is
-        // read once, as a whole, and no reference is made.
+        // SAFETY: `page` is alive and the fields are aligned in it. The kernel may store to them at any time,
+        // so that each is read once, as a whole, and no reference is made.
         let (capabilities, mult, shift) = unsafe {
             let capabilities = &raw const (*page).__bindgen_anon_1.capabilities;
             (
@@ -80,9 +82,10 @@ impl View {
         let first = count.min(self.size - begin);
         for (begin, count) in [(begin, first), (0, count - first)] {
             out.reserve(count);
-            // SAFETY: begin + count <= size, so the source lies within the data, which is alive and which the kernel does
-            // not write to between tail and head; `reserve` made room for `count` bytes behind the length; the two do not
-            // overlap, as `out` is memory of our own. After the copy these bytes are initialised.
+            // SAFETY: begin + count <= size, so the source lies within the data, which is alive and which the
+            // kernel does not write to between tail and head; `reserve` made room for `count` bytes behind
+            // the length; the two do not overlap, as `out` is memory of our own. After the copy these bytes
+            // are initialised.
             unsafe {
                 let from = self.data.as_ptr().add(begin);
                 std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(out.len()), count);
@@ -103,8 +106,8 @@ pub(super) enum Taken {
     Senseless,
 }
 
-/// More than the largest record of a tracepoint that is used here, with a record of losses before it \[bytes\]; of small
-/// buffers it is an eighth.
+/// More than the largest record of a tracepoint that is used here, with a record of losses before it
+/// \[bytes\]; of small buffers it is an eighth.
 const LARGEST: usize = 4096;
 
 /// A ring buffer of one CPU.
@@ -134,14 +137,15 @@ impl Ring {
         self.view.tsc_khz()
     }
 
-    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. `spare` is room for what wraps.
+    /// Shows `each` everything that is in the buffer, as one piece, and gives the room back. `spare` is room
+    /// for what wraps.
     pub(super) fn take(&mut self, spare: &mut Vec<u8>, each: impl FnOnce(&[u8])) -> Taken {
         let head = self.view.head();
         let count = head.wrapping_sub(self.tail);
         let sane = usize::try_from(count).ok().filter(|&count| count <= self.view.size);
         if let Some(count) = sane {
-            // SAFETY: the bytes lie between our tail and the kernel's head; the new tail is published below, when `each`
-            // is over, and cannot keep the slice.
+            // SAFETY: the bytes lie between our tail and the kernel's head; the new tail is published below,
+            // when `each` is over, and cannot keep the slice.
             match unsafe { self.view.bytes(self.tail, count) } {
                 Some(bytes) => each(bytes),
                 None => {
@@ -216,8 +220,8 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Whatever is written and whenever it is read, it comes out once, whole and in order, also across the end of the
-        /// buffer and of the 64-bit position.
+        /// Whatever is written and whenever it is read, it comes out once, whole and in order, also across
+        /// the end of the buffer and of the 64-bit position.
         #[test]
         fn what_goes_in_comes_out(
             writes in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..200),

@@ -212,7 +212,8 @@ impl Sampler {
         self.bytes
     }
 
-    /// The frequency of this machine's time-stamp counter \[kHz\]; `None` where the kernel does not compute its time from it.
+    /// The frequency of this machine's time-stamp counter \[kHz\]; `None` where the kernel does not compute
+    /// its time from it.
     pub fn tsc_khz(&self) -> Option<u32> {
         self.buffers.first().and_then(|buffer| buffer.ring.tsc_khz())
     }
@@ -233,8 +234,9 @@ impl Sampler {
         self.all().try_for_each(|fd| event::disable(fd.as_fd()))
     }
 
-    /// Whether [`Sampler::lost`] counts every record that did not fit. Otherwise (before Linux 6.0) only those are known
-    /// that a [`Record::Lost`] reports, and what is lost after the last record of a CPU is not.
+    /// Whether [`Sampler::lost`] counts every record that did not fit. Otherwise (before Linux 6.0) only
+    /// those are known that a [`Record::Lost`] reports, and what is lost after the last record of a CPU is
+    /// not.
     pub fn counts_lost(&self) -> bool {
         self.counts_lost
     }
@@ -258,9 +260,9 @@ impl Sampler {
         self.buffers.iter().flat_map(|buffer| &buffer.events)
     }
 
-    /// Lets more through: each of `more` is a known tracepoint again with another filter, into the same ring buffers and at
-    /// once. The kernel never replaces the filter of an event, so that what is to be watched in addition takes events of its
-    /// own; a hit that passes two filters comes twice.
+    /// Lets more through: each of `more` is a known tracepoint again with another filter, into the same ring
+    /// buffers and at once. The kernel never replaces the filter of an event, so that what is to be watched
+    /// in addition takes events of its own; a hit that passes two filters comes twice.
     ///
     /// # Errors
     /// As for [`Sampler::open`]; on some CPUs it may then be done already.

@@ -100,7 +100,8 @@ pub(crate) struct How {
     pub(crate) dry_run: bool,
 }
 
-/// Checks a plan and, unless nothing is to be written, carries it out. Returns the number of the change, if one was made.
+/// Checks a plan and, unless nothing is to be written, carries it out. Returns the number of the change, if
+/// one was made.
 pub(crate) fn carry_out(
     machine: &dyn Writable,
     plan: &Plan,

@@ -21,14 +21,15 @@ use std::path::{Path, PathBuf};
 
 /// Compare QEMU's generations of polling, or the rules for posting timers
 ///
-/// With --layer timer no recording is needed: for a VM, prints under which rule its timers may be posted (the one of 2019,
-/// two proposals of 2021 and the one of 2022), what carries them, the exits of each timer, what is missing, and with
-/// --upgrade what another kernel on the host changes. All of it is decided by the models of the rules.
+/// With --layer timer no recording is needed: for a VM, prints under which rule its timers may be posted (the
+/// one of 2019, two proposals of 2021 and the one of 2022), what carries them, the exits of each timer, what
+/// is missing, and with --upgrade what another kernel on the host changes. All of it is decided by the models
+/// of the rules.
 ///
-/// With a recording: replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0 (one per handler) and 11.1
-/// (block times smoothed by poll-weight), each with its defaults and with the setting in force or given by --set. For
-/// 11.1, also prints the smoothed block time for each poll-weight. Polling CPU is the time polled; a halt is a system
-/// call that sleeps.
+/// With a recording: replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0
+/// (one per handler) and 11.1 (block times smoothed by poll-weight), each with its defaults and with the
+/// setting in force or given by --set. For 11.1, also prints the smoothed block time for each poll-weight.
+/// Polling CPU is the time polled; a halt is a system call that sleeps.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
                         dwell compare iothread.parquet --set poll-max-ns=300us --best\n  \
@@ -67,7 +68,8 @@ pub(crate) struct Args {
     halt_cost: Nanos,
     /// Latency that one halt adds to its wakeup, such as 8us
     ///
-    /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else the halt cost]
+    /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else
+    /// the halt cost]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     wakeup_latency: Option<Nanos>,
     /// Also find the best setting of each generation

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
-/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, plain or gzip, with kvm:kvm_exit and
-/// kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of HLT includes the poll or sleep
-/// of the vCPU.
+/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, plain or gzip,
+/// with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of
+/// HLT includes the poll or sleep of the vCPU.
 ///
 /// Of a recording, the exits that timers caused are counted too: those in which a guest arms its timer, and those that
 /// its firing takes.
@@ -31,7 +31,8 @@ pub(crate) struct Args {
     width: u16,
     /// Print byte for byte what `perf kvm stat report` prints
     ///
-    /// The same table, with perf's title and blank lines before and after it. perf prints it to stderr, dwell to stdout.
+    /// The same table, with perf's title and blank lines before and after it. perf prints it to stderr, dwell
+    /// to stdout.
     #[arg(long, conflicts_with = "format")]
     as_perf: bool,
     #[command(flatten)]

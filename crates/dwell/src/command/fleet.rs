@@ -20,11 +20,12 @@ use std::path::{Path, PathBuf};
 
 /// Choose the few settings that cost least over the recordings of many VMs
 ///
-/// Replays every recording in a folder, and in the folders below it, through several hundred settings, on all cores. Then
-/// chooses one setting for all VMs, two settings of which each VM gets the better one, and so on, and one setting for
-/// each class. Prints what each choice costs the VMs that had no part in it, beside the settings in force (`today`), the
-/// best setting of each VM in hindsight (`own best`) and the offline optimum. The regret of a VM is its cost above that of
-/// its own best setting. Costs are sums over all recordings: a VM that was recorded for longer weighs more.
+/// Replays every recording in a folder, and in the folders below it, through several hundred settings, on all
+/// cores. Then chooses one setting for all VMs, two settings of which each VM gets the better one, and so on,
+/// and one setting for each class. Prints what each choice costs the VMs that had no part in it, beside the
+/// settings in force (`today`), the best setting of each VM in hindsight (`own best`) and the offline
+/// optimum. The regret of a VM is its cost above that of its own best setting. Costs are sums over all
+/// recordings: a VM that was recorded for longer weighs more.
 ///
 /// A VM is named after its file, without folders and extension: files of one name in several folders are recordings of
 /// one VM. Recordings that are damaged, empty or absurd, or that contradict themselves, are listed and do not count.
@@ -62,15 +63,15 @@ pub(crate) struct Args {
     grid: Fineness,
     /// Classes of VMs: a label of the recordings' metadata, or a table in a file
     ///
-    /// A label is kernel, qemu, cpu_model, machine, or a key that was added to the metadata. A name that ends in .csv is a
-    /// file whose first line is `vm,class` and that has a VM and its class in each other line. All VMs of a class get
-    /// one setting; VMs without a class get one for themselves.
+    /// A label is kernel, qemu, cpu_model, machine, or a key that was added to the metadata. A name that ends
+    /// in .csv is a file whose first line is `vm,class` and that has a VM and its class in each other line.
+    /// All VMs of a class get one setting; VMs without a class get one for themselves.
     #[arg(long, value_name = "LABEL|FILE.csv")]
     class: Option<String>,
     /// VMs to leave out of the choice and to report on: a share of all, such as 50%, or a folder
     ///
-    /// A share, from 0 to 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the path, such as the
-    /// day of the recordings. With 0, settings are chosen and reported on all recordings.
+    /// A share, from 0 to 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the
+    /// path, such as the day of the recordings. With 0, settings are chosen and reported on all recordings.
     #[arg(long, value_name = "SHARE|FOLDER", default_value = "50%", value_parser = HeldOut::parse)]
     held_out: HeldOut,
     /// Write the cost of every recording and setting to this Parquet file

@@ -56,8 +56,8 @@ enum From {
     /// Timers and VM exits of vCPUs (only with --layer timer): kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr, kvm:kvm_apic,
     /// kvm:kvm_hv_timer_state, kvm:kvm_apic_accept_irq, kvm:kvm_wait_lapic_expire, kvm:kvm_vcpu_wakeup,
     /// timer:hrtimer_start, timer:hrtimer_expire_entry, and where they are there sched:sched_migrate_task and the
-    /// interrupts of a guest. The text must be made with `perf script --guest-code` (perf 6.0 or later): without it perf
-    /// leaves out what interrupts a running guest, and those timers seem not to have fired.
+    /// interrupts of a guest. The text must be made with `perf script --guest-code` (perf 6.0 or later):
+    /// without it perf leaves out what interrupts a running guest, and those timers seem not to have fired.
     ///
     /// Other events are counted and ignored. With `perf script --ns --header --show-task-events -F +pid`, times are
     /// exact, windows follow the kernel's rule, and vCPUs are named after their process.

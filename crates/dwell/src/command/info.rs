@@ -159,7 +159,8 @@ fn facts(metadata: &Metadata, idle_times: Option<&str>) -> String {
     text
 }
 
-/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain, and what cannot be.
+/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain,
+/// and what cannot be.
 pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     if summary.all.episodes == 0 {
         let what = "the recording has no episodes: nothing idled, or nothing that was recorded";

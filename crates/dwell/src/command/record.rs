@@ -73,8 +73,9 @@ struct Common {
 struct Sketched {
     /// Write a sketch in place of the episodes
     ///
-    /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell sketch --help`. While
-    /// it is recorded, the episodes are in a file beside it, which is removed at the end.
+    /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell
+    /// sketch --help`. While it is recorded, the episodes are in a file beside it, which is removed at the
+    /// end.
     #[arg(long)]
     sketch: bool,
 }

@@ -73,7 +73,8 @@ pub(crate) struct Args {
     timers: RecordedArgs,
     /// Output format
     ///
-    /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one figure per row.
+    /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one
+    /// figure per row.
     #[arg(long, value_enum, default_value_t = Form::Html)]
     format: Form,
     /// File to write [default: stdout; required for a page if stdout is a terminal]

@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 
 /// Make a sketch of recordings: what every setting of a grid costs, in kilobytes
 ///
-/// A sketch has, for each of several hundred settings and for the setting in force, the halts and the polling CPU that the
-/// exact replay of the recording gives. `dwell fleet` and the Python package read it like the recording, at any halt cost: the
-/// costs are the same to the last digit. It also has the idle times in bins, alone and by the idle time before, the time recorded, losses,
-/// and the metadata that classes come from. It has no episodes: other commands need the recording.
+/// A sketch has, for each of several hundred settings and for the setting in force, the halts and the polling
+/// CPU that the exact replay of the recording gives. `dwell fleet` and the Python package read it like the
+/// recording, at any halt cost: the costs are the same to the last digit. It also has the idle times in bins,
+/// alone and by the idle time before, the time recorded, losses, and the metadata that classes come from. It
+/// has no episodes: other commands need the recording.
 ///
-/// Several files, recordings or sketches of one layer, are merged into one sketch: sums of the files, each replayed by itself.
+/// Several files, recordings or sketches of one layer, are merged into one sketch: sums of the files, each
+/// replayed by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell sketch dwell-host.parquet -o vm7.parquet\n  \
                         dwell sketch hour*.parquet -o day.parquet\n  dwell sketch --check recordings/*.parquet")]
@@ -35,8 +37,8 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     /// Compare the sketch of each recording with its exact replay
     ///
-    /// Prints the largest error of any setting at several halt costs, and that of the offline optimum with its bound. With
-    /// --exit-code the exit code is 1 if a bound does not hold.
+    /// Prints the largest error of any setting at several halt costs, and that of the offline optimum with
+    /// its bound. With --exit-code the exit code is 1 if a bound does not hold.
     #[arg(long, conflicts_with = "output")]
     check: bool,
     /// Exit with 1 if a bound does not hold
@@ -198,7 +200,8 @@ struct Checked {
     bytes: usize,
     episodes: u64,
     settings: usize,
-    /// The largest difference of the cost of a setting to its exact replay, as a share, at any of the halt costs; the bound is 0.
+    /// The largest difference of the cost of a setting to its exact replay, as a share, at any of the halt
+    /// costs; the bound is 0.
     largest_error: f64,
     /// The same of the optimum; the bound is 0 at preferred numbers.
     optimum_error: f64,

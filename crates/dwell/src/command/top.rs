@@ -1,8 +1,9 @@
 //! `dwell top`: its parts.
 //!
 //! A [`feed`](mod@feed) gives episodes as they end; [`state`](mod@state) keeps the last seconds of each idler and what
-//! the user looks at; [`action`](mod@action) is the one table of keys; [`draw`](mod@draw) turns the state into a screen,
-//! in the colours of [`theme`]; [`terminal`] is left as it was found. [`once`] is the screen as text.
+//! the user looks at; [`action`](mod@action) is the one table of keys; [`draw`](mod@draw) turns the state
+//! into a screen, in the colours of [`theme`]; [`terminal`] is left as it was found. [`once`] is the screen
+//! as text.
 
 mod action;
 mod draw;

@@ -388,7 +388,8 @@ impl Timers {
         table
     }
 
-    /// The plan that turns posting on, if that is all that is missing, and that sets a better advance where that can be written.
+    /// The plan that turns posting on, if that is all that is missing, and that sets a better advance where
+    /// that can be written.
     pub(crate) fn plan(&self) -> Option<Plan> {
         let mut wanted = self.setting;
         if let Verdict::Change { row } = self.advice.verdict

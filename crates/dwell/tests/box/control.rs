@@ -1,4 +1,5 @@
-//! The live controller on a whole machine: its changes, what they save by the kernel's own count, and the originals afterwards.
+//! The live controller on a whole machine: its changes, what they save by the kernel's own count, and the
+//! originals afterwards.
 
 use crate::VIRTUAL_TIME;
 use crate::counted::Counted;
@@ -35,7 +36,8 @@ fn cost(ran: &Ran, phase: &str) -> f64 {
     (by("state0/time") + K * by("state1/usage")) / 1e6
 }
 
-/// Two loads one after the other, under the defaults and under control, which may use more of the slow emulated CPU than it does by default.
+/// Two loads one after the other, under the defaults and under control, which may use more of the slow
+/// emulated CPU than it does by default.
 pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     let script = format!(
         "{PHASE}
@@ -94,8 +96,9 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// KVM, of which two VMs keep their statistics files open; each has a vCPU on a CPU of its own, is woken from another one, and has its
-/// load in a file. The controller has the last CPU, so that no other task ends a poll.
+/// KVM, of which two VMs keep their statistics files open; each has a vCPU on a CPU of its own, is woken from
+/// another one, and has its load in a file. The controller has the last CPU, so that no other task ends a
+/// poll.
 const HOST: &str = "
     insmod /mod/later/kvm_amd.ko nested=0
     maximum=/sys/module/kvm/parameters/halt_poll_ns
@@ -191,7 +194,8 @@ pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
     let both = ["a", "b"].map(|vm| cost("both", vm));
     let own = ran.json("status.json")["layers"][0]["cpu_share"].as_f64().unwrap_or(f64::NAN);
     say!("{test}: dwell itself took {:.1} % of a CPU; {:.0} s", 100.0 * own, begun.elapsed().as_secs_f64());
-    // Long gaps, then short ones, which cost the originals next to the least that is possible; then both under one setting.
+    // Long gaps, then short ones, which cost the originals next to the least that is possible; then both
+    // under one setting.
     assert!(sparse[1] < 0.6 * sparse[0], "{sparse:?}");
     assert!(short[1] < 1.2 * short[0], "{short:?}");
     let [default, controlled] = [0, 1].map(|arm| both[0][arm] + both[1][arm]);

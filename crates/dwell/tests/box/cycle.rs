@@ -1,5 +1,5 @@
-//! A layer from its recording to the reverted change: what dwell predicts, sets, measures and puts back, beside what the
-//! kernel itself counts.
+//! A layer from its recording to the reverted change: what dwell predicts, sets, measures and puts back,
+//! beside what the kernel itself counts.
 
 use crate::counted::Counted;
 use crate::machine::{Job, Ran};

@@ -102,8 +102,8 @@ fn agrees_with_the_kernel(test: &str, kernel: Kernel, signature: Signature, ran:
     Ok(())
 }
 
-/// A guest is recorded and tuned, the plan is applied and verified and reverted; and the kernel's own count of polls shows
-/// the effect.
+/// A guest is recorded and tuned, the plan is applied and verified and reverted; and the kernel's own count
+/// of polls shows the effect.
 pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let limit = Duration::from_secs(600);
     let job = Job { options: &VIRTUAL_TIME, append: FORCED, cpus: 1, limit, ..Job::default() };
@@ -122,8 +122,8 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
 /// Decisions to compare: the short form, and the long one with `DWELL_BOX_LONG=1`.
 const DECISIONS: [u64; 2] = [20_000, 104_000];
 
-/// The test `haltpoll` of the crate dwell-capture in a guest: BPF sees each decision of the kernel's governor, and the model
-/// gives the same.
+/// The test `haltpoll` of the crate dwell-capture in a guest: BPF sees each decision of the kernel's
+/// governor, and the model gives the same.
 pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(), String> {
     let long = crate::is_long();
     let wanted = DECISIONS[usize::from(long)];

@@ -26,8 +26,9 @@ fn job() -> Job<'static> {
     }
 }
 
-/// A host is recorded and tuned, the plan is applied, verified and reverted; KVM's own counters show the effect. Two rounds
-/// of `verify` are not enough for a verdict, and `bound` reads KVM's counters from both of their sources.
+/// A host is recorded and tuned, the plan is applied, verified and reverted; KVM's own counters show the
+/// effect. Two rounds of `verify` are not enough for a verdict, and `bound` reads KVM's counters from both of
+/// their sources.
 pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let load = format!(
         "{KVM}
@@ -121,8 +122,8 @@ impl Windows {
     }
 }
 
-/// On this host the test `vcpu` of the crate dwell-capture, in which every decision that the kernel traced is the model's,
-/// its test `kvm_stats`, which reads KVM's counters in both ways, and an experiment of the lab.
+/// On this host the test `vcpu` of the crate dwell-capture, in which every decision that the kernel traced is
+/// the model's, its test `kvm_stats`, which reads KVM's counters in both ways, and an experiment of the lab.
 pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), String> {
     let long = crate::is_long();
     let wakes = if long { 3_000 } else { 300 };

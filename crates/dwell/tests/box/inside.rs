@@ -1,6 +1,6 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US COUNT SHAPE SEED`, `inside vm
-//! CPU FILE TIMES`.
+//! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
+//! COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::guest::{self, Sleeper, sleeper};
@@ -145,8 +145,8 @@ fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A VM whose only vCPU halts and is interrupted, again and again; with its statistics file open, as QEMU 8.1 and later have
-/// it, or not.
+/// A VM whose only vCPU halts and is interrupted, again and again; with its statistics file open, as QEMU 8.1
+/// and later have it, or not.
 fn halt(mean_us: u64, count: u64, shape: &str, opens_statistics: bool) -> Result<(), VmError> {
     let machine = Machine::new(Options::default(), 1)?;
     let shared = machine.place::<Sleeper>()?;
@@ -175,8 +175,9 @@ const LONGEST_GAP: Nanos = Nanos(50_000_000);
 /// How many it draws.
 const GAPS: usize = 100;
 
-/// A VM with its statistics file open, as QEMU 8.1 and later have it. Its vCPU is on one CPU and is woken from the next, at the gaps that a
-/// file has, such as `exponential:1ms`, so many times as long. The file is read again and again.
+/// A VM with its statistics file open, as QEMU 8.1 and later have it. Its vCPU is on one CPU and is woken
+/// from the next, at the gaps that a file has, such as `exponential:1ms`, so many times as long. The file is
+/// read again and again.
 fn vm(cpu: u64, file: &str, times: u64) -> Result<(), VmError> {
     let machine = Machine::new(Options::default(), 1)?;
     let shared = machine.place::<Sleeper>()?;
@@ -260,11 +261,11 @@ extern "sysv64" fn deadlines(shared: &Deadlines) -> ! {
     }
 }
 
-/// A VM whose only vCPU sets timers; its thread moves from CPU to CPU now and then. Prints how often the guest had to be
-/// interrupted because nothing else did.
+/// A VM whose only vCPU sets timers; its thread moves from CPU to CPU now and then. Prints how often the
+/// guest had to be interrupted because nothing else did.
 ///
-/// QEMU's emulator forgets the shadow of STI when an interrupt of the host ends the guest between STI and HLT. What is pending for
-/// the guest then comes before its HLT, which nothing ends.
+/// QEMU's emulator forgets the shadow of STI when an interrupt of the host ends the guest between STI and
+/// HLT. What is pending for the guest then comes before its HLT, which nothing ends.
 fn timers(count: u64, cycles: u64) -> Result<(), VmError> {
     let machine = Machine::new(Options::default(), 1)?;
     let shared = machine.place::<Deadlines>()?;

@@ -123,8 +123,8 @@ const CPU: &str = "max,cx16=off";
 pub(crate) enum Root {
     /// Its initramfs.
     Initramfs,
-    /// Debian with systemd on a disk, whose image is not changed. The machine may reboot, the script is one for Debian's shell, and
-    /// `files` are below `/run/box`.
+    /// Debian with systemd on a disk, whose image is not changed. The machine may reboot, the script is one
+    /// for Debian's shell, and `files` are below `/run/box`.
     Copy(PathBuf),
     /// The same, and what it writes stays in the image.
     Disk(PathBuf),

@@ -9,16 +9,18 @@
 //! What cannot run prints `SKIP cause: name`. Every QEMU is killed when its job takes too long, and when the test ends.
 //!
 //! # A job
-//! A machine ([`machine::Job`]) boots one of Debian's kernels under QEMU's emulator, with an initramfs of busybox, kernel
-//! modules, `dwell` and this program as `inside`, which is the load ([`inside`]). It runs a script for busybox's shell in
-//! which `keep NAME command…` runs a command and keeps what it prints, `counted NAME` keeps what the kernel counts
-//! ([`counted`]), and `at words…` prints words with the uptime. What the
-//! script leaves in `/out` comes back ([`machine::Ran`]). To add one, write a function that makes a `Job`, runs it and looks
-//! at what is left, and name it in [`JOBS`]. Files that it needs, such as a kernel module, go into `Job::files`.
+//! A machine ([`machine::Job`]) boots one of Debian's kernels under QEMU's emulator, with an initramfs of
+//! busybox, kernel modules, `dwell` and this program as `inside`, which is the load ([`inside`]). It runs a
+//! script for busybox's shell in which `keep NAME command…` runs a command and keeps what it prints, `counted
+//! NAME` keeps what the kernel counts ([`counted`]), and `at words…` prints words with the uptime. What the
+//! script leaves in `/out` comes back ([`machine::Ran`]). To add one, write a function that makes a `Job`,
+//! runs it and looks at what is left, and name it in [`JOBS`]. Files that it needs, such as a kernel module,
+//! go into `Job::files`.
 //!
 //! # Virtual time
-//! With `-icount` ([`VIRTUAL_TIME`]) the guest's clock counts its instructions. That the emulator is not run for a while
-//! then does not show in the guest, and what is measured there does not depend on the load of the machine outside.
+//! With `-icount` ([`VIRTUAL_TIME`]) the guest's clock counts its instructions. That the emulator is not run
+//! for a while then does not show in the guest, and what is measured there does not depend on the load of the
+//! machine outside.
 
 mod control;
 mod counted;

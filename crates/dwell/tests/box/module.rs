@@ -22,9 +22,9 @@ pub(crate) fn file(kernel: Kernel) -> Result<(PathBuf, String), String> {
     Ok((path, "dwell_idle.ko".to_owned()))
 }
 
-/// What every script of [`under_the_driver`] begins with: `counters NAME` keeps the driver's counters of CPU 0, by name, and
-/// `values NAME` the parameters that dwell sets. Right after the start of the machine naps on CPU 0 do not make it idle, with no idle
-/// driver either.
+/// What every script of [`under_the_driver`] begins with: `counters NAME` keeps the driver's counters of CPU
+/// 0, by name, and `values NAME` the parameters that dwell sets. Right after the start of the machine naps on
+/// CPU 0 do not make it idle, with no idle driver either.
 const BEGIN: &str = "
     parameters=/sys/module/dwell_idle/parameters
     counters() {
@@ -63,8 +63,8 @@ fn rise(ran: &Ran, from: &str, to: &str, name: &str) -> u64 {
     counter(ran, to, name) - counter(ran, from, name)
 }
 
-/// It polls through gaps that are shorter than a halt costs and not before longer ones, within its limits; dwell records
-/// and reports that; CPUs come and go; it can be removed.
+/// It polls through gaps that are shorter than a halt costs and not before longer ones, within its limits;
+/// dwell records and reports that; CPUs come and go; it can be removed.
 pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     let script = "
         cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver
@@ -145,8 +145,8 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where it never polled, through gaps that are shorter than a halt costs, the advice is to poll; the plan's values are in
-/// force and kept, and then those from before.
+/// Where it never polled, through gaps that are shorter than a halt costs, the advice is to poll; the plan's
+/// values are in force and kept, and then those from before.
 fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
     let [begun, applied, reverted] = ["begun", "applied", "reverted"].map(|file| ran.text(file));
     assert_eq!((begun.as_str(), &reverted), ("100000\n20000\n200000\nnever\n", &begun));
@@ -169,8 +169,9 @@ fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
     say!("{test}: {}; {option}", tune["advice"].as_str().unwrap_or_default());
 }
 
-/// Two loads one after the other under *never* and under control, which may use more of the slow emulated CPU than it does by default: what
-/// a second of each costs by the driver's own count, and what is in force afterwards. Then the life of a lease, see [`LEASES`].
+/// Two loads one after the other under *never* and under control, which may use more of the slow emulated CPU
+/// than it does by default: what a second of each costs by the driver's own count, and what is in force
+/// afterwards. Then the life of a lease, see [`LEASES`].
 pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     /// The halt cost \[us\].
     const K: f64 = 100.0;
@@ -235,9 +236,10 @@ const CONTROL: &str = "
     }
 ";
 
-/// One controller after the other, each of which ends in another way while another setting than the original one is in force: by
-/// SIGKILL and `restore`; by SIGTERM with `on_exit = \"keep\"`, so that the next one adopts the setting; by SIGKILL with `on_exit = \"keep\"`,
-/// after which the next one restores the originals; by the write of another program and, resumed, by SIGTERM.
+/// One controller after the other, each of which ends in another way while another setting than the original
+/// one is in force: by SIGKILL and `restore`; by SIGTERM with `on_exit = \"keep\"`, so that the next one
+/// adopts the setting; by SIGKILL with `on_exit = \"keep\"`, after which the next one restores the originals;
+/// by the write of another program and, resumed, by SIGTERM.
 const LEASES: &str = "
     load() { inside nap 0 30 1000000 constant >/dev/null & load=$!; }
     # Waits until a setting that polls is in force.
@@ -389,8 +391,8 @@ fn recorded(path: &Path) -> Windows {
     windows
 }
 
-/// It is loaded and removed again and again while both CPUs wake up and one of them comes and goes: 30 times, or as often
-/// as `DWELL_MODULE_CYCLES` says.
+/// It is loaded and removed again and again while both CPUs wake up and one of them comes and goes: 30 times,
+/// or as often as `DWELL_MODULE_CYCLES` says.
 pub(crate) fn the_idle_driver_is_loaded_and_removed(test: &str) -> Result<(), String> {
     let cycles: u64 = std::env::var("DWELL_MODULE_CYCLES").map_or(30, |text| text.parse().unwrap());
     let mut cause = None;
@@ -466,8 +468,8 @@ pub(crate) fn the_idle_driver_refuses_with_a_reason(test: &str) -> Result<(), St
     Ok(())
 }
 
-/// `kernel/dwell_idle/test/proof.sh` in two machines, one with haltpoll and one with dwell_idle: the traces of which the
-/// example `idle_drivers` makes the table of the book. `DWELL_BOX_KEEP` keeps them.
+/// `kernel/dwell_idle/test/proof.sh` in two machines, one with haltpoll and one with dwell_idle: the traces
+/// of which the example `idle_drivers` makes the table of the book. `DWELL_BOX_KEEP` keeps them.
 pub(crate) fn the_idle_driver_and_haltpoll_have_the_same_gaps(test: &str) -> Result<(), String> {
     if !crate::is_long() {
         return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
@@ -514,9 +516,10 @@ const WARM_UP: u32 = 100;
 /// In each round every rule of a machine has its turn, with the same gaps.
 const WAKE_ROUNDS: u32 = 8;
 
-/// How long a wakeup by another CPU takes, and how many interrupts it needs: haltpoll and dwell_idle on the same kernel. Prints
-/// for each load and rule the interrupts, the median and the 99 % \[us\], the 99 % less that of `never`, and the median less
-/// that of `leader`. `DWELL_MODULE_BEFORE` is another build of the module, whose `leader` then has its turn in each round.
+/// How long a wakeup by another CPU takes, and how many interrupts it needs: haltpoll and dwell_idle on the
+/// same kernel. Prints for each load and rule the interrupts, the median and the 99 % \[us\], the 99 % less
+/// that of `never`, and the median less that of `leader`. `DWELL_MODULE_BEFORE` is another build of the
+/// module, whose `leader` then has its turn in each round.
 pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), String> {
     if !crate::is_long() {
         return Err("not asked for with DWELL_BOX_LONG=1".to_owned());

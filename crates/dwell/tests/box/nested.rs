@@ -82,8 +82,9 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// The guest polls as haltpoll does, and KVM does not for it; then the guest stops and lets KVM poll, by the register that
-/// haltpoll writes (`MSR_KVM_POLL_CONTROL`); then as at first. Some seconds after its start it begins to idle.
+/// The guest polls as haltpoll does, and KVM does not for it; then the guest stops and lets KVM poll, by the
+/// register that haltpoll writes (`MSR_KVM_POLL_CONTROL`); then as at first. Some seconds after its start it
+/// begins to idle.
 const GUEST: &str = "
     insmod /mod/later/msr.ko
     poll_control() { inside msr 0x4b564d05 $1; }
@@ -130,7 +131,8 @@ const HOST: &str = "
     inside clock >/out/clock.last
 ";
 
-/// Both recorded at the same time, their recordings in one report: who polls when, on one axis, although their clocks differ.
+/// Both recorded at the same time, their recordings in one report: who polls when, on one axis, although
+/// their clocks differ.
 pub(crate) fn a_guest_and_its_host_on_one_timeline(test: &str) -> Result<(), String> {
     if !crate::is_long() {
         return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
@@ -172,7 +174,8 @@ pub(crate) fn a_guest_and_its_host_on_one_timeline(test: &str) -> Result<(), Str
     Ok(())
 }
 
-/// By how much the host's clock is ahead of the guest's \[ns\]: both have read the TSC, and KVM shows what it adds to the guest's.
+/// By how much the host's clock is ahead of the guest's \[ns\]: both have read the TSC, and KVM shows what it
+/// adds to the guest's.
 fn shift_by_tsc(ran: &Ran) -> f64 {
     let numbers = |file: &str| -> Vec<f64> {
         ran.text(file).split_whitespace().map(|word| word.parse().expect("a number")).collect()

@@ -144,8 +144,8 @@ fn is_right_after_a_reboot(ran: &Ran) {
     }
 }
 
-/// What is done at each start of a machine that is killed: changes are reverted, what is there is compared with the first
-/// start, and then changes are applied and reverted for ever.
+/// What is done at each start of a machine that is killed: changes are reverted, what is there is compared
+/// with the first start, and then changes are applied and reverted for ever.
 const TURNS: &str = "
     counted now
     if [ ! -e /out/first.etc ]; then

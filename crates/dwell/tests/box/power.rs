@@ -1,10 +1,11 @@
-//! Power cuts: every write of a run that applies and reverts changes is logged, states that a cut can leave are made of the
-//! log, and each is reverted.
+//! Power cuts: every write of a run that applies and reverts changes is logged, states that a cut can leave
+//! are made of the log, and each is reverted.
 //!
-//! QEMU's `blklogwrites` logs what the machine writes to a disk, with its flushes. A disk with a volatile cache keeps at
-//! least what was written before the last flush, and of the rest any part. So a state is: everything up to a flush, and some
-//! of what came after it until a moment. The file system is repaired as a boot does it, the values are set that a boot would
-//! set from what is kept in /etc, and `dwell revert --all` has to restore /etc and the values of the beginning.
+//! QEMU's `blklogwrites` logs what the machine writes to a disk, with its flushes. A disk with a volatile
+//! cache keeps at least what was written before the last flush, and of the rest any part. So a state is:
+//! everything up to a flush, and some of what came after it until a moment. The file system is repaired as a
+//! boot does it, the values are set that a boot would set from what is kept in /etc, and `dwell revert --all`
+//! has to restore /etc and the values of the beginning.
 
 use crate::machine::{Job, output};
 use dwell_policy::Layer;
@@ -339,8 +340,8 @@ fn run(test: &str, folder: &Path, turns: u32, preload: Option<&Path>) -> Result<
     Ok((new, log))
 }
 
-/// States of an ordinary run are all restored; where the journal of changes is lost, or was not synced to the disk, some
-/// are not: the check finds what it is for.
+/// States of an ordinary run are all restored; where the journal of changes is lost, or was not synced to the
+/// disk, some are not: the check finds what it is for.
 pub(crate) fn a_power_cut_is_survived_at_every_write(test: &str) -> Result<(), String> {
     let long = crate::is_long();
     let (turns, states) = if long { (12, 400) } else { (4, 60) };

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 /// In a short soak the controller is looked at so often, in so much time \[s\]; in a long one once a minute.
 const SHORT: (u64, u64) = (6, 5);
 
-/// A host with a VM whose vCPU idles for the lengths of one recording for 3 s, then for those of the next. They are 20 times as long as
-/// recorded, and so are the halt cost and the maximum: the emulator is that much slower. All else runs on another CPU. Where the
-/// controller no longer trusts the rule it is told to resume, which takes a new lease.
+/// A host with a VM whose vCPU idles for the lengths of one recording for 3 s, then for those of the next.
+/// They are 20 times as long as recorded, and so are the halt cost and the maximum: the emulator is that much
+/// slower. All else runs on another CPU. Where the controller no longer trusts the rule it is told to resume,
+/// which takes a new lease.
 const SCRIPT: &str = "
     taskset -p 4 $$ >/dev/null
     insmod /mod/later/kvm_amd.ko nested=0
@@ -90,8 +91,9 @@ fn looks(ran: &Ran) -> Vec<Look> {
     ran.said.lines().filter_map(of).collect()
 }
 
-/// Memory does not grow, no descriptor is lost, writes are few, and the originals are in force at the end. For less than a minute, or as
-/// many minutes as `DWELL_SOAK_MINUTES` has: a day of recordings at 20 times its pace is 72.
+/// Memory does not grow, no descriptor is lost, writes are few, and the originals are in force at the end.
+/// For less than a minute, or as many minutes as `DWELL_SOAK_MINUTES` has: a day of recordings at 20 times
+/// its pace is 72.
 pub(crate) fn control_is_soaked(test: &str) -> Result<(), String> {
     let minutes = std::env::var("DWELL_SOAK_MINUTES").ok().and_then(|number| number.parse::<u64>().ok());
     let (number, between_s) = minutes.map_or(SHORT, |minutes| (minutes, 60));

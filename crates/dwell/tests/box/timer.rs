@@ -17,8 +17,8 @@ const EVENTS: &str = "kvm:kvm_exit,kvm:kvm_entry,kvm:kvm_msr,kvm:kvm_apic,kvm:kv
     kvm:kvm_apic_accept_irq,kvm:kvm_wait_lapic_expire,kvm:kvm_vcpu_wakeup,timer:hrtimer_start,\
     timer:hrtimer_expire_entry,sched:sched_migrate_task,irq_vectors:local_timer_entry,irq_vectors:reschedule_entry";
 
-/// A guest sets timers, halts or spins until they fire, and moves between CPUs. Its timers' paths are the model's, and its
-/// exits are those that `perf kvm stat` counts in the same trace.
+/// A guest sets timers, halts or spins until they fire, and moves between CPUs. Its timers' paths are the
+/// model's, and its exits are those that `perf kvm stat` counts in the same trace.
 pub(crate) fn every_timer_of_a_vcpu_is_the_models(test: &str) -> Result<(), String> {
     timers_are_the_models(test, Kernel::V6_12)
 }
@@ -44,7 +44,8 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     }
     let timers = std::env::var("DWELL_BOX_TIMERS").ok().and_then(|number| number.parse().ok());
     let timers = timers.unwrap_or(if live { 1_500 } else { 12_000 });
-    // In real time an exit takes about 50 us in the emulator, and a timer that comes sooner never finds the guest running.
+    // In real time an exit takes about 50 us in the emulator, and a timer that comes sooner never finds the
+    // guest running.
     let cycles = if kernel == Kernel::V6_1 { 1_000_000 } else { 50_000 };
     let (begin, end) = if live {
         let begin = "dwell record timer -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
@@ -62,7 +63,8 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     );
     let job = Job {
         kernel,
-        // In real time the emulator of QEMU 7.2 stops this guest soon, see `inside`; that of 10.0 has no virtual time that works.
+        // In real time the emulator of QEMU 7.2 stops this guest soon, see `inside`; that of 10.0 has no
+        // virtual time that works.
         qemu: if kernel == Kernel::V6_1 { Release::Unpacked("10.0") } else { Release::Installed },
         options: crate::time_of(kernel),
         modules: &["kvm"],
@@ -110,8 +112,8 @@ fn live_is_as_good(live: &TimerRecording, of_perf: &TimerRecording, checked: &Ch
     let version = live.metadata.kernel.as_deref().and_then(Version::parse).expect("a kernel");
     let found = Checked::of(live, Revision::of(version).expect("a kernel that is known"));
     assert_eq!(found.deviations, Vec::<TimerRow>::new(), "{found:?}");
-    // perf and dwell begin and end at different times, but the guest begins after both and ends before. Each takes the time
-    // of an event by itself.
+    // perf and dwell begin and end at different times, but the guest begins after both and ends before. Each
+    // takes the time of an event by itself.
     assert_eq!((found.timers, &found.by_fire), (checked.timers, &checked.by_fire));
     let exits = |recording: &TimerRecording| {
         let mut exits: BTreeMap<String, u64> = BTreeMap::new();

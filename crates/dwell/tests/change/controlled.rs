@@ -1,7 +1,8 @@
-//! `dwell control`, killed at every system call and under whatever else a machine may do to it: the originals are in force
-//! afterwards, or what a person has set.
+//! `dwell control`, killed at every system call and under whatever else a machine may do to it: the originals
+//! are in force afterwards, or what a person has set.
 //!
-//! What is controlled is a host below a directory. What is observed is a vCPU of this machine, if it has KVM: then there are changes.
+//! What is controlled is a host below a directory. What is observed is a vCPU of this machine, if it has KVM:
+//! then there are changes.
 
 use crate::killed::{Calls, End, at_every, run, run_on};
 use crate::{FORKS, Scene, output, start, stderr};
@@ -37,8 +38,8 @@ pub(crate) const HOST: &str = "/sys/module/kvm/parameters";
 const GAP_NS: u64 = 100_000;
 const HALT_COST: &str = "1ms";
 
-/// A host whose VMs do not poll: the vCPU's maximum is 0, whatever else this machine does. A setting that polls is then thought to
-/// gain, and a few periods later is not trusted, as the vCPU still does not poll.
+/// A host whose VMs do not poll: the vCPU's maximum is 0, whatever else this machine does. A setting that
+/// polls is then thought to gain, and a few periods later is not trusted, as the vCPU still does not poll.
 fn host() -> Scene {
     let scene = Scene::new(Fixture::host(KERNEL), &host_plan("6.18"));
     scene.machine.write(&format!("{HOST}/halt_poll_ns"), "0\n");
@@ -74,7 +75,8 @@ fn control(scene: &Scene, more: &[&str]) -> Vec<String> {
     scene.words(&[&words[..], more].concat())
 }
 
-/// What is below the directory, without the line ends: a shorter value is padded with them where a file keeps its length.
+/// What is below the directory, without the line ends: a shorter value is padded with them where a file keeps
+/// its length.
 pub(crate) fn values(scene: &Scene) -> BTreeMap<PathBuf, String> {
     let all = scene.machine.snapshot();
     all.into_iter().map(|(path, text)| (path, text.trim().to_owned())).collect()
@@ -203,8 +205,8 @@ fn killed_at_any_system_call_of_any_thread_control_is_restored() {
     kill_and_restore("killed_at_any_system_call_of_any_thread_control_is_restored", Calls::All, step);
 }
 
-/// Killed at this stop while it adopts what another has left, and while it leaves it: the values that were left are in force all the
-/// time. `adoptable` counts the cases in which the next start would adopt them.
+/// Killed at this stop while it adopts what another has left, and while it leaves it: the values that were
+/// left are in force all the time. `adoptable` counts the cases in which the next start would adopt them.
 fn from_what_was_left(last: usize, calls: Calls, adoptable: &AtomicUsize) -> Result<bool, Errno> {
     let scene = Scene::guest();
     scene.machine.write("/keep.toml", "on_exit = \"keep\"\n");

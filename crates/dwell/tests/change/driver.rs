@@ -1,5 +1,5 @@
-//! A guest under the idle driver dwell_idle: its recording is tuned by the driver's parameters, and the plan is applied and
-//! reverted.
+//! A guest under the idle driver dwell_idle: its recording is tuned by the driver's parameters, and the plan
+//! is applied and reverted.
 
 use crate::{Scene, output, stderr};
 use dwell_knobs::plan::Plan;

@@ -84,7 +84,8 @@ fn killed_in_the_middle_of_a_set_revert_restores_everything() {
     }
 }
 
-/// A recording of a thread of this name, with idle times that a window of 100 us would poll through and one of 32 us does not.
+/// A recording of a thread of this name, with idle times that a window of 100 us would poll through and one
+/// of 32 us does not.
 fn recording(scene: &Scene, name: &str, thread: &str) -> String {
     let mut csv = "idler,start_ns,idle_ns\n".to_owned();
     let mut now = 1_000;

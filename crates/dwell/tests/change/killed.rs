@@ -1,8 +1,8 @@
 //! The program, killed with SIGKILL at every system call.
 //!
-//! It runs under ptrace, on a machine below a directory. At the n-th stop, which is the entry or the exit of a system call, it
-//! is killed; then another process reverts. This is done for every n until the program comes to its end. The calls of its
-//! start are among them.
+//! It runs under ptrace, on a machine below a directory. At the n-th stop, which is the entry or the exit of
+//! a system call, it is killed; then another process reverts. This is done for every n until the program
+//! comes to its end. The calls of its start are among them.
 
 use crate::{FORKS, Scene, start, stderr};
 use dwell_knobs::change::{self, Permission};
@@ -164,8 +164,8 @@ fn apply(machine: &Sysroot, keep: bool) {
     change::apply(&mut journal, &ready, &mut |_| ()).unwrap();
 }
 
-/// Runs a case for every stop, from the first to the one at which the program has ended; it returns whether there was such
-/// a stop. The number of cases; `None` if nothing may be traced here.
+/// Runs a case for every stop, from the first to the one at which the program has ended; it returns whether
+/// there was such a stop. The number of cases; `None` if nothing may be traced here.
 pub(crate) fn at_every_stop(case: impl Fn(usize) -> Result<bool, Errno> + Sync) -> Option<usize> {
     at_every(1, case)
 }

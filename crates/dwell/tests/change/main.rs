@@ -1,5 +1,5 @@
-//! Changing a machine and taking it back, as a user does it: on machines below a directory, killed at every system call, and
-//! on the haltpoll parameters of this machine.
+//! Changing a machine and taking it back, as a user does it: on machines below a directory, killed at every
+//! system call, and on the haltpoll parameters of this machine.
 
 mod controlled;
 mod driver;
@@ -73,8 +73,8 @@ impl Scene {
     }
 }
 
-/// Between fork and exec a child of this process holds its locks. Whoever takes a lock in here writes this, whoever starts a
-/// program reads it.
+/// Between fork and exec a child of this process holds its locks. Whoever takes a lock in here writes this,
+/// whoever starts a program reads it.
 pub(crate) static FORKS: RwLock<()> = RwLock::new(());
 
 pub(crate) fn start(command: &mut Command) -> Child {

@@ -150,8 +150,8 @@ fn haltpoll_is_asked() -> bool {
     is("current_driver") && is("current_governor")
 }
 
-/// Threads that sleep for times of up to half a millisecond: where every poll succeeds, no window ever shrinks, not even at
-/// a maximum of 0.
+/// Threads that sleep for times of up to half a millisecond: where every poll succeeds, no window ever
+/// shrinks, not even at a maximum of 0.
 fn with_sleepers<T>(count: u32, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,7 +1,8 @@
 //! `dwell control` for a long time, at the lengths of every recording: it does not grow.
 //!
-//! What is controlled is a host below a directory; what is observed is a vCPU of this machine, whose own maximum of halt polling is that
-//! of the directory within a wakeup. Where the controller does not trust the rule any more it is told to resume, which takes a new lease.
+//! What is controlled is a host below a directory; what is observed is a vCPU of this machine, whose own
+//! maximum of halt polling is that of the directory within a wakeup. Where the controller does not trust the
+//! rule any more it is told to resume, which takes a new lease.
 
 use crate::controlled::{HOST, decisions, running, signal, status, values};
 use crate::{Scene, stderr};

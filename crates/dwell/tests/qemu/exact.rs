@@ -70,9 +70,9 @@ struct Turn {
 
 /// Cuts the steps into turns: from the reading at the beginning of `aio_poll` to the next.
 ///
-/// Which readings these are is told by where they are made. `aio_poll` begins with one, and a polling attempt comes next;
-/// it reads the clock a last time when it has waited, once a turn. So the first site is the one before most attempts, and
-/// the second the one that comes exactly once between any two of the first.
+/// Which readings these are is told by where they are made. `aio_poll` begins with one, and a polling attempt
+/// comes next; it reads the clock a last time when it has waited, once a turn. So the first site is the one
+/// before most attempts, and the second the one that comes exactly once between any two of the first.
 fn turns(steps: &[Step]) -> Vec<Turn> {
     let mut before_begin: BTreeMap<Site, u64> = BTreeMap::new();
     let mut last = None;
@@ -160,8 +160,8 @@ impl Tally {
     }
 }
 
-/// 7.2: one polling time, and the rule at the end of every wait. Nothing is taken from the trace but what it is compared
-/// with.
+/// 7.2: one polling time, and the rule at the end of every wait. Nothing is taken from the trace but what it
+/// is compared with.
 fn replay_global(turns: &[Turn], params: &Params) -> Tally {
     let mut tally = Tally::default();
     let mut poll_ns = 0;
@@ -182,10 +182,11 @@ fn replay_global(turns: &[Turn], params: &Params) -> Tally {
 /// Handlers that go without a trace: firmware and kernel of the guest each register those of the disk anew.
 const MOST_GONE: usize = 4;
 
-/// 10.0: one polling time for each handler. Which handler a decision is about the trace does not tell, only what it had; so
-/// the handlers are kept as the values they have. A decision must be about one of these, and be what the rule makes of it
-/// and the block time; and every attempt must last as long as the greatest. A handler that is unregistered leaves no trace
-/// but that attempts become shorter than its value, which may be seen [`MOST_GONE`] times.
+/// 10.0: one polling time for each handler. Which handler a decision is about the trace does not tell, only
+/// what it had; so the handlers are kept as the values they have. A decision must be about one of these, and
+/// be what the rule makes of it and the block time; and every attempt must last as long as the greatest. A
+/// handler that is unregistered leaves no trace but that attempts become shorter than its value, which may be
+/// seen [`MOST_GONE`] times.
 fn replay_per_handler(turns: &[Turn], params: &Params) -> Tally {
     let mut tally = Tally::default();
     let mut handlers: Vec<i64> = vec![];
@@ -218,13 +219,14 @@ fn replay_per_handler(turns: &[Turn], params: &Params) -> Tally {
     tally
 }
 
-/// So many courses of events are followed at a time, the simplest of all: those with the fewest turns in which not exactly
-/// one handler was dispatched.
+/// So many courses of events are followed at a time, the simplest of all: those with the fewest turns in
+/// which not exactly one handler was dispatched.
 const COURSES: usize = 100;
 
-/// 11.1: one polling time, out of smoothed block times of the handlers that were dispatched. Which were dispatched neither
-/// trace nor clock tells. So courses of events are looked for in which the rule makes every decision that QEMU traced, and
-/// none where it traced none; the trace contradicts the rule where no course is left.
+/// 11.1: one polling time, out of smoothed block times of the handlers that were dispatched. Which were
+/// dispatched neither trace nor clock tells. So courses of events are looked for in which the rule makes
+/// every decision that QEMU traced, and none where it traced none; the trace contradicts the rule where no
+/// course is left.
 fn replay_weighted(turns: &[Turn], params: &Params) -> Tally {
     let mut tally = Tally::default();
     let mut poll_ns = 0;
@@ -310,7 +312,8 @@ fn reproduces(release: Release, test: &str) {
     };
     let defaults = Params::default_for(revision);
     let other = match revision {
-        // With a longer maximum smoothed times are kept for longer, and the courses of events are too many to be followed.
+        // With a longer maximum smoothed times are kept for longer, and the courses of events are too many to
+        // be followed.
         Revision::Weighted => Params { poll_max_ns: 40_000, poll_grow: 3, poll_shrink: 3, poll_weight: 2 },
         _ => Params { poll_max_ns: 1_000_000, poll_grow: 3, poll_shrink: 2, ..defaults },
     };
@@ -342,8 +345,9 @@ fn reproduces(release: Release, test: &str) {
             tally.attempts,
             tally.deviations
         );
-        // Nothing tells which handlers the weighted rule saw dispatched. A course of events that fits is looked for, and the
-        // search is limited: on a busy machine one in some thousand decisions may have none that it finds.
+        // Nothing tells which handlers the weighted rule saw dispatched. A course of events that fits is
+        // looked for, and the search is limited: on a busy machine one in some thousand decisions may have
+        // none that it finds.
         let allowed = if revision == Revision::Weighted { tally.decisions / 1_000 } else { 0 };
         assert!(tally.deviations <= allowed, "{:?}", tally.first);
         assert!(noticed > 10 * allowed, "a rule that is off deviates {noticed} times");

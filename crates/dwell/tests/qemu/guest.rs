@@ -1,7 +1,7 @@
 //! A QEMU with a Linux guest that reads its disk for ever, through an I/O thread called `io0`.
 //!
-//! The guest and the newer QEMUs come from `.ci/qemu`, in the folder DWELL_QEMU. Whatever a test does, the QEMU it started
-//! ends with it.
+//! The guest and the newer QEMUs come from `.ci/qemu`, in the folder DWELL_QEMU. Whatever a test does, the
+//! QEMU it started ends with it.
 
 use dwell_policy::iothread::{Release as Rules, Revision};
 use dwell_policy::version::Version;

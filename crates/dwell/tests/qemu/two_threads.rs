@@ -90,7 +90,8 @@ fn used(readings: &[[Reading; 2]], number: usize) -> (Used, [f64; 2]) {
     (whole, worst)
 }
 
-/// Seconds under the originals, under control, and under the originals again: as `DWELL_CONTROL_SECONDS` has it, or a few.
+/// Seconds under the originals, under control, and under the originals again: as `DWELL_CONTROL_SECONDS` has
+/// it, or a few.
 fn seconds() -> [u64; 3] {
     let asked = std::env::var("DWELL_CONTROL_SECONDS").ok().and_then(|number| number.parse().ok());
     asked.map_or([5, 20, 5], |seconds| [seconds; 3])

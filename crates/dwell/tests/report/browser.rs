@@ -166,8 +166,8 @@ impl Tab<'_> {
         }
     }
 
-    /// Everything that the browser found wrong with the page: exceptions, errors and warnings on the console, violations of
-    /// its policy.
+    /// Everything that the browser found wrong with the page: exceptions, errors and warnings on the console,
+    /// violations of its policy.
     pub(crate) fn complaints(&self) -> Vec<&Value> {
         let is_complaint = |event: &&Value| match event["method"].as_str() {
             Some("Runtime.exceptionThrown" | "Audits.issueAdded") => true,

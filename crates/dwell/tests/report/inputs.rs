@@ -53,8 +53,8 @@ impl Inputs {
         self.text(name)
     }
 
-    /// A recording of a host's vCPUs with windows, halts and latencies, as KVM with its defaults would have recorded it;
-    /// `stretch` makes its idle times longer.
+    /// A recording of a host's vCPUs with windows, halts and latencies, as KVM with its defaults would have
+    /// recorded it; `stretch` makes its idle times longer.
     pub(crate) fn host(&self, name: &str, idlers: &[&str], stretch: u64) -> String {
         let mut csv = "idler,start_ns,idle_ns,window_ns,halted,wake,wake_latency_ns\n".to_owned();
         let mut now = 1_000;
@@ -87,8 +87,8 @@ impl Inputs {
         recording
     }
 
-    /// A recording that tells the time of day: it begins `start_ns` after a moment that all of them share, and has a clock
-    /// of its own.
+    /// A recording that tells the time of day: it begins `start_ns` after a moment that all of them share,
+    /// and has a clock of its own.
     pub(crate) fn at(&self, name: &str, layer: Layer, start_ns: u64) -> String {
         let mut metadata = Metadata::new(layer);
         metadata.clock = Clock::Monotonic;

@@ -126,7 +126,8 @@ fn every_chart_draws_and_tells_its_values_offline_without_an_error() {
     let mut tab = browser.tab(DESKTOP, "light");
     tab.open(&page);
     let charts = drawn_charts(&mut tab);
-    // Ratios, idle times and polls of the pair; costs, front, idle times, polls, timeline, close-up; exits; measured; decisions.
+    // Ratios, idle times and polls of the pair; costs, front, idle times, polls, timeline, close-up; exits;
+    // measured; decisions.
     assert_eq!(charts, 12);
     assert_values_on_hover(&mut tab, charts);
     for number in 0..3 {
@@ -279,7 +280,8 @@ fn a_guest_and_its_host_share_one_axis_of_time() {
     assert_quiet(&tab);
 }
 
-/// Two recordings of the job `a_guest_and_its_host_on_one_timeline` of `cargo test --test box`, Linux 6.12.95 in Linux 6.12.95.
+/// Two recordings of the job `a_guest_and_its_host_on_one_timeline` of `cargo test --test box`, Linux 6.12.95
+/// in Linux 6.12.95.
 #[test]
 fn a_nested_guest_and_its_host_are_aligned_by_their_halts() {
     let inputs = Inputs::new();
@@ -488,8 +490,8 @@ fn picture(tab: &mut Tab<'_>) -> Vec<u8> {
     decoded(&tab.ask("Page.captureScreenshot", &json!({ "captureBeyondViewport": true, "clip": clip })))
 }
 
-/// The page of a long recording, which `.ci/run` makes out of ten million episodes: below 5 MB beside the chart library, and
-/// open within two seconds.
+/// The page of a long recording, which `.ci/run` makes out of ten million episodes: below 5 MB beside the
+/// chart library, and open within two seconds.
 #[test]
 fn the_page_of_a_long_recording_is_small_and_opens_at_once() {
     let Some(page) = std::env::var_os("DWELL_LONG_PAGE").map(PathBuf::from) else {

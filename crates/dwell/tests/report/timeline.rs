@@ -34,8 +34,8 @@ fn slices(report: &Value, layer: &str) -> Vec<Slice> {
     idler["slice"].as_array().expect("a list of slices").iter().enumerate().map(slice).collect()
 }
 
-/// The clocks are aligned by halts, the guest's poll control is seen to switch polling of the host off and on, and what both
-/// did is at the same places of the axis. What the report shows, in words.
+/// The clocks are aligned by halts, the guest's poll control is seen to switch polling of the host off and
+/// on, and what both did is at the same places of the axis. What the report shows, in words.
 pub(crate) fn shows_who_polls(report: &Value) -> String {
     assert_eq!(report["time_axis"], "common");
     let alignment = &report["alignment"];

@@ -1,5 +1,5 @@
-//! Every order in which a thread rings and a loop goes to sleep, by loom, of the very source of the doorbell: no ring is lost. And every order of two
-//! threads that ring with at most two preemptions.
+//! Every order in which a thread rings and a loop goes to sleep, by loom, of the very source of the doorbell:
+//! no ring is lost. And every order of two threads that ring with at most two preemptions.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};

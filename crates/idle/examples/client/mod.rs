@@ -1,4 +1,5 @@
-//! The other end of the examples: a client in a thread of its own that sends a request and sleeps until it has the answer.
+//! The other end of the examples: a client in a thread of its own that sends a request and sleeps until it
+//! has the answer.
 
 #[cfg(test)]
 use dwell_idle::{Nanos, Totals, policy::reference::Fixed};
@@ -46,8 +47,8 @@ pub(crate) fn think() -> std::result::Result<Duration, std::num::ParseIntError> 
     Ok(Duration::from_micros(std::env::args().nth(1).map_or(Ok(0), |us| us.parse())?))
 }
 
-/// The test of an example: without a window it polls in no wait, and with a long one it catches events. `halts` is whether
-/// it halts in every wait then, also where the event is already there.
+/// The test of an example: without a window it polls in no wait, and with a long one it catches events.
+/// `halts` is whether it halts in every wait then, also where the event is already there.
 #[cfg(test)]
 #[allow(dead_code)]
 pub(crate) fn every_wait_ends(halts: bool, run: impl Fn(Fixed) -> Result<Totals>) {

@@ -277,8 +277,8 @@ impl Checked<'_> {
         }
     }
 
-    /// The setting that is really there, as far as it can be read. Where it is the one that is wanted, it does not matter
-    /// that the plan leads from another.
+    /// The setting that is really there, as far as it can be read. Where it is the one that is wanted, it
+    /// does not matter that the plan leads from another.
     fn values(&mut self, present: &Setting, wanted: &Setting) -> Setting {
         let mut actual = *present;
         let mut other = vec![];

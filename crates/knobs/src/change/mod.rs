@@ -3,11 +3,12 @@
 //! # Steps
 //! 1. [`check`] compares the plan with the machine and reads only. Every reason to refuse it is an [`Obstacle`]; all of
 //!    them are reported at once, each with the option that overrides it.
-//! 2. [`apply`] writes the originals to the [journal](crate::journal), then writes one place after the other, reading each
-//!    before (another program may have changed it) and after (the kernel may have changed the value). If one fails, those
-//!    before it are restored.
-//! 3. [`revert`](revert()) restores the originals in reverse order, in any later process, however the one that applied ended.
-//!    A value that is neither the original nor one that dwell wrote was changed outside dwell, and is left alone.
+//! 2. [`apply`] writes the originals to the [journal](crate::journal), then writes one place after the other,
+//!    reading each before (another program may have changed it) and after (the kernel may have changed the
+//!    value). If one fails, those before it are restored.
+//! 3. [`revert`](revert()) restores the originals in reverse order, in any later process, however the one
+//!    that applied ended. A value that is neither the original nor one that dwell wrote was changed outside
+//!    dwell, and is left alone.
 
 mod apply;
 mod check;

@@ -113,8 +113,8 @@ pub fn revert(
     Ok(Reverted { id, places, complete })
 }
 
-/// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the values of its
-/// command line. What cannot be found out is no; reading the values then fails as well.
+/// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the
+/// values of its command line. What cannot be found out is no; reading the values then fails as well.
 fn restarted(machine: &dyn Writable, change: &Change) -> bool {
     let Some((process, target)) = change.process.zip(change.plan.iothread.as_ref()) else { return false };
     iothread::present(machine, target).is_ok_and(|(_, now)| now.is_some_and(|now| now != process))
@@ -143,8 +143,8 @@ fn put_back(
     Ok(if ours { Outcome::Restored } else { Outcome::Overwritten { found } })
 }
 
-/// If windows of haltpoll would stay above a maximum that is restored, they are made to shrink first. If a value is not as
-/// the change left it, or a write fails, the originals are restored all the same.
+/// If windows of haltpoll would stay above a maximum that is restored, they are made to shrink first. If a
+/// value is not as the change left it, or a write fails, the originals are restored all the same.
 fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn FnMut(Duration)) {
     let Some(last) = change.back.iter().position(|write| write.then_wait_ms > 0) else { return };
     let as_applied = |entry: &Entry| {
@@ -175,8 +175,8 @@ pub enum Side {
     After,
 }
 
-/// Sets the knobs of an applied change to one of its sides, for a comparison. Files that keep values are not touched, and
-/// values that are in force already are not written.
+/// Sets the knobs of an applied change to one of its sides, for a comparison. Files that keep values are not
+/// touched, and values that are in force already are not written.
 ///
 /// # Errors
 /// [`ValueError`], also if one of them was changed outside dwell.

@@ -63,8 +63,8 @@ pub struct Explained {
     pub notes: Vec<String>,
 }
 
-/// Explains the value that `setting` has for a parameter; `None` if its version has no such parameter. `machine` is asked
-/// what reads it there.
+/// Explains the value that `setting` has for a parameter; `None` if its version has no such parameter.
+/// `machine` is asked what reads it there.
 pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Machine>) -> Option<Explained> {
     let (knob, version) = (Knob { param }, setting.version());
     // Timers have no windows.
@@ -124,8 +124,8 @@ fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> 
     all
 }
 
-/// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule; `None` if windows
-/// depend on it, or its rule has none.
+/// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule;
+/// `None` if windows depend on it, or its rule has none.
 pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
     let value = setting.get(param.name)?;
     let mut others =

@@ -1,15 +1,17 @@
 //! Decides, by the models, whether two settings always give the same windows.
 //!
 //! # Idea
-//! A rule looks at the length of a halt only through comparisons: is it within the window, within the maximum? So of all
-//! lengths finitely many classes exist in each state, and one length of each class represents all. From the first state on
-//! every pair of states that the two settings can get into by the same halts is visited, breadth first. If a pair is found in
-//! which the windows differ, the halts that lead there are the shortest such example. If none is left to visit, the
-//! settings are the same for every sequence of halts, of any length.
+//! A rule looks at the length of a halt only through comparisons: is it within the window, within the
+//! maximum? So of all lengths finitely many classes exist in each state, and one length of each class
+//! represents all. From the first state on every pair of states that the two settings can get into by the
+//! same halts is visited, breadth first. If a pair is found in which the windows differ, the halts that lead
+//! there are the shortest such example. If none is left to visit, the settings are the same for every
+//! sequence of halts, of any length.
 //!
 //! # Limits
-//! Of QEMU 11.1 the state is a smoothed time, of which there are too many to visit: unless the settings are the same once
-//! stored, an example is searched for; if none is found, the question is undecided. Timers have no windows.
+//! Of QEMU 11.1 the state is a smoothed time, of which there are too many to visit: unless the settings are
+//! the same once stored, an example is searched for; if none is found, the question is undecided. Timers have
+//! no windows.
 
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, guest, host, iothread};
@@ -151,8 +153,8 @@ fn signed(ns: u64) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
-/// One length of each class: at every value that something is compared with, right beside it, and beside it in the whole
-/// microseconds in which 5.4 measures; and one beyond all.
+/// One length of each class: at every value that something is compared with, right beside it, and beside it
+/// in the whole microseconds in which 5.4 measures; and one beyond all.
 fn lengths(thresholds: &[u64]) -> Vec<u64> {
     let beside = |t: &u64| {
         let up = t.div_ceil(1_000).saturating_mul(1_000);

@@ -80,8 +80,8 @@ fn host_values_that_do_not_mean_what_they_seem_to() {
     );
 }
 
-/// What the rows state is what the models decide: for each value of each parameter alone, "never polls" is found exactly
-/// where the window stays 0, and "no effect" never for a value that a window depends on.
+/// What the rows state is what the models decide: for each value of each parameter alone, "never polls" is
+/// found exactly where the window stays 0, and "no effect" never for a value that a window depends on.
 #[test]
 fn findings_agree_with_the_models() {
     for (layer, folder, max) in

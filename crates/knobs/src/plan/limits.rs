@@ -18,8 +18,8 @@ pub(crate) fn shorten(text: &mut String, most: usize) {
 }
 
 impl Plan {
-    /// With texts and lists of bounded length: what is longer is cut, and of the idlers the first are listed and the rest
-    /// are counted in [`RecordingFacts::more_idlers`].
+    /// With texts and lists of bounded length: what is longer is cut, and of the idlers the first are listed
+    /// and the rest are counted in [`RecordingFacts::more_idlers`].
     #[must_use]
     pub fn bounded(mut self) -> Plan {
         let Plan { tool, version, advice, conditions, recording, writes, .. } = &mut self;

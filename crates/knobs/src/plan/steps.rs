@@ -8,12 +8,12 @@ use dwell_policy::param::Setting;
 /// How long limits that have grown get to come down \[ms\]: every CPU halts for longer than a microsecond within this.
 const COME_DOWN_MS: u64 = 1_000;
 
-/// The writes that lead from `present` to `wanted`, in order: each parameter that differs, and none that does not, for QEMU
-/// forgets what it has learnt with every write.
+/// The writes that lead from `present` to `wanted`, in order: each parameter that differs, and none that does
+/// not, for QEMU forgets what it has learnt with every write.
 ///
-/// Of haltpoll a limit that has grown never comes down while `guest_halt_poll_allow_shrink` is 0. If the maximum is to be
-/// lower and shrinking forbidden, the limits are first let down: shrinking drops to zero, is allowed, and so small a
-/// maximum that every halt is longer is in force for a second.
+/// Of haltpoll a limit that has grown never comes down while `guest_halt_poll_allow_shrink` is 0. If the
+/// maximum is to be lower and shrinking forbidden, the limits are first let down: shrinking drops to zero, is
+/// allowed, and so small a maximum that every halt is longer is in force for a second.
 ///
 /// A property of an I/O thread needs `iothread`; without it there are no writes.
 pub fn writes(present: &Setting, wanted: &Setting, iothread: Option<&IothreadTarget>) -> Vec<Write> {

@@ -1,12 +1,13 @@
 //! A client of QEMU's monitor (QMP) on a UNIX socket.
 //!
 //! QMP is JSON, one object a line from QEMU. It greets, the client negotiates capabilities, then each command has one
-//! response; events may come at any time between. A monitor serves one client at a time: a second one can connect but gets
-//! nothing until the first has disconnected.
+//! response; events may come at any time between. A monitor serves one client at a time: a second one can
+//! connect but gets nothing until the first has disconnected.
 //!
 //! A monitor is not trusted. Whatever it sends or does not send, a call ends within its [`Limits`]: lines are bounded
-//! in length, their nesting is bounded by the JSON parser (128 deep), responses are bounded in time, and events that pile up,
-//! in number or in bytes, are counted and dropped. After an error other than one that QEMU reported, the connection is not used again.
+//! in length, their nesting is bounded by the JSON parser (128 deep), responses are bounded in time, and
+//! events that pile up, in number or in bytes, are counted and dropped. After an error other than one that
+//! QEMU reported, the connection is not used again.
 //!
 //! ```no_run
 //! use dwell_knobs::qmp::{Limits, Monitor};
@@ -30,8 +31,8 @@ use std::time::Duration;
 /// What a monitor may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For the greeting, and for each response. QEMU responds within milliseconds, unless it is stopped or busy with another
-    /// client's command.
+    /// For the greeting, and for each response. QEMU responds within milliseconds, unless it is stopped or
+    /// busy with another client's command.
     pub answer_within: Duration,
     /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB. Parsed, a line takes at most
     /// about 32 times as much.

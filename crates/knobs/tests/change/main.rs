@@ -1,4 +1,5 @@
-//! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation failing once.
+//! Changes of a machine whose files are below a directory: carried out, taken back, and with every operation
+//! failing once.
 
 mod driver;
 mod leased;

@@ -126,8 +126,8 @@ fn file_of(body: &[u8]) -> Vec<u8> {
     [first.as_bytes(), body].concat()
 }
 
-/// Every value of a journal, replaced in turn by what an adversary would like there: it is refused with the remedy, or what
-/// is written are parameters within their ranges, and nothing else changes.
+/// Every value of a journal, replaced in turn by what an adversary would like there: it is refused with the
+/// remedy, or what is written are parameters within their ranges, and nothing else changes.
 #[test]
 fn whichever_value_is_replaced_only_parameters_and_own_files_are_written() {
     let hostile = [

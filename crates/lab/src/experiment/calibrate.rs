@@ -1,8 +1,8 @@
 //! `calibrate`: the cost of a halt and its wakeup on this host.
 //!
-//! The same vCPU is woken after the same gaps under two settings: one under which it always halts, and one under which its
-//! host polls until the wake. The difference is what a halt costs: in CPU time, once the polling itself is taken off, and in
-//! latency.
+//! The same vCPU is woken after the same gaps under two settings: one under which it always halts, and one
+//! under which its host polls until the wake. The difference is what a halt costs: in CPU time, once the
+//! polling itself is taken off, and in latency.
 
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, wake};

@@ -1,8 +1,8 @@
 //! `pingpong`: two CPUs that wait for each other, the way pipes, locks and network peers do.
 //!
 //! The server thinks, sends a message and waits for the answer; the other side answers at once. A round trip holds two
-//! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what two vCPUs can
-//! reach.
+//! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what
+//! two vCPUs can reach.
 
 use super::run::{self, BlockRun, rounds_of_a_block};
 use super::{KvmCounts, LabError, Rig, Usage};

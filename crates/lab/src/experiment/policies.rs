@@ -1,9 +1,10 @@
 //! `policies`: learning policies, run live, against the kernel's rules, all at one halt cost.
 //!
-//! A live policy is judged as in a replay: by the time polled, as measured, plus its halts, as counted, at one halt cost. CPU
-//! time and latency are measured as well, but are not part of the cost. A kernel's rule runs in the same place as the policy
-//! that it is compared with (in user space or in the guest), since a halt there has another cost and another latency than one
-//! in the kernel. The kernel's own halt polling is one more arm.
+//! A live policy is judged as in a replay: by the time polled, as measured, plus its halts, as counted, at
+//! one halt cost. CPU time and latency are measured as well, but are not part of the cost. A kernel's rule
+//! runs in the same place as the policy that it is compared with (in user space or in the guest), since a
+//! halt there has another cost and another latency than one in the kernel. The kernel's own halt polling is
+//! one more arm.
 
 use super::wake::{self, Polling};
 use super::waking::{RunningVm, WARM_UP, WakeupBlock, wake, wake_controlled};
@@ -65,8 +66,8 @@ impl Poller {
         others.fold(arms, |arms, idle| arms.arm(&idle.to_string(), idle))
     }
 
-    /// The wakeup latency of a halt in this place: by how much longer measured idle times are if it never polls than if it
-    /// always polls.
+    /// The wakeup latency of a halt in this place: by how much longer measured idle times are if it never
+    /// polls than if it always polls.
     ///
     /// # Errors
     /// [`LabError`].
@@ -83,8 +84,8 @@ impl Poller {
 /// Gaps between which a wakeup latency is measured.
 const LATE_GAPS: [Nanos; WARM_UP + 200] = [Nanos::from_micros(100); WARM_UP + 200];
 
-/// A latency that is measured as a difference of means: the median of five, as a vCPU that the host stops for 20 ms once makes a mean of
-/// 200 wakeups 100 us longer.
+/// A latency that is measured as a difference of means: the median of five, as a vCPU that the host stops for
+/// 20 ms once makes a mean of 200 wakeups 100 us longer.
 fn late(mut measure: impl FnMut() -> Result<Nanos, LabError>) -> Result<Nanos, LabError> {
     let mut all = [Nanos::ZERO; 5];
     for one in &mut all {
@@ -124,7 +125,8 @@ fn priced(rig: &Rig, idle: &Idle, waking: &WakeupBlock, halt_cost: Nanos) -> Blo
     block.figure(COST, cost)
 }
 
-/// By how much longer a halt of a vCPU in the kernel lasts by KVM's count than the idle time: what KVM's rule learns from.
+/// By how much longer a halt of a vCPU in the kernel lasts by KVM's count than the idle time: what KVM's rule
+/// learns from.
 ///
 /// # Errors
 /// [`LabError`].
@@ -137,8 +139,8 @@ pub fn late_in_kernel(rig: &Rig, stop: &AtomicBool) -> Result<Nanos, LabError> {
     late(|| Ok(idled(0)?.saturating_sub(idled(10_000_000)?)))
 }
 
-/// Measures one block of a vCPU that begins with KVM polling for up to `first_max` and that `beside` controls. `beside` gets the time
-/// since the vCPU came to rest.
+/// Measures one block of a vCPU that begins with KVM polling for up to `first_max` and that `beside`
+/// controls. `beside` gets the time since the vCPU came to rest.
 ///
 /// # Errors
 /// [`LabError`].
@@ -159,8 +161,9 @@ pub fn controlled_block(
     Ok(priced(rig, &idle, &waking, halt_cost))
 }
 
-/// Of KVM's rule with its defaults in a version, the maximum \[ns\] that costs least over these idle times in a replay, where a halt
-/// lasts `late` longer: 0, the default, or a multiple of a sixteenth of the halt cost, up to four halt costs.
+/// Of KVM's rule with its defaults in a version, the maximum \[ns\] that costs least over these idle times in
+/// a replay, where a halt lasts `late` longer: 0, the default, or a multiple of a sixteenth of the halt cost,
+/// up to four halt costs.
 ///
 /// # Errors
 /// A rule that cannot be replayed.

@@ -115,8 +115,8 @@ impl Rig {
         Ok(Placed { _pinned: Pinned::to(self.cores.stimulus)?, _realtime: Realtime::ask(PRIORITY) })
     }
 
-    /// Puts this thread, which watches over those of an experiment, on the stimulus's core and above them: one that spins
-    /// there could not be ended otherwise.
+    /// Puts this thread, which watches over those of an experiment, on the stimulus's core and above them:
+    /// one that spins there could not be ended otherwise.
     ///
     /// # Errors
     /// If the core may not be used any more.
@@ -161,8 +161,8 @@ impl Rig {
     }
 }
 
-/// Keeps experiments apart, of other processes too: their real-time threads would wait for each other's cores for ever. The
-/// lock is on `/dev/kvm` itself, which no other program locks, and ends with the process.
+/// Keeps experiments apart, of other processes too: their real-time threads would wait for each other's cores
+/// for ever. The lock is on `/dev/kvm` itself, which no other program locks, and ends with the process.
 fn alone() -> Result<File, LabError> {
     let kvm = File::open("/dev/kvm").map_err(VmError::NoKvm)?;
     match flock(&kvm, FlockOperation::NonBlockingLockExclusive) {

@@ -17,7 +17,8 @@ pub(super) struct Service<'b> {
 }
 
 impl Service<'_> {
-    /// Sleeps until the bell has been rung, or `other` can be read; says which of the two. Also returns when it is over.
+    /// Sleeps until the bell has been rung, or `other` can be read; says which of the two. Also returns when
+    /// it is over.
     pub(super) fn sleep(&self, other: Option<&OwnedFd>) -> Result<[bool; 2], LabError> {
         self.poll(other, None)
     }

@@ -6,10 +6,10 @@
 //! # The model
 //! * A recorded idle period that halted is too long by the wakeup latency ([`Calibration::idle_excess`]); one that
 //!   ended in the poll is exact. Without that excess it is the time of the wakeup event.
-//! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that is longer by
-//!   the same excess, as in the kernel.
-//! * Where other tasks are put on the core of the vCPU, a poll ends when the recording shows one to be runnable, and takes at
-//!   least one pass of KVM's loop, whose length follows from KVM's counters.
+//! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that
+//!   is longer by the same excess, as in the kernel.
+//! * Where other tasks are put on the core of the vCPU, a poll ends when the recording shows one to be
+//!   runnable, and takes at least one pass of KVM's loop, whose length follows from KVM's counters.
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
 use super::calibrate::Calibration;
@@ -65,9 +65,10 @@ pub struct Prediction {
     pub measured: f64,
     /// Predicted / measured - 1; see [`RARE`]. Of the sums over all blocks.
     pub error: Interval,
-    /// The same for the median pair of blocks: a recorded one, and one of the arm with the same gaps. One interrupt of 20 us
-    /// is a tenth of what 1,000 polls of one pass of KVM's loop take, so that a sum of short polls can be that of a few
-    /// interrupts. Of the pairs that no other program disturbed, if there are [`FEWEST_PAIRS`], else of all.
+    /// The same for the median pair of blocks: a recorded one, and one of the arm with the same gaps. One
+    /// interrupt of 20 us is a tenth of what 1,000 polls of one pass of KVM's loop take, so that a sum of
+    /// short polls can be that of a few interrupts. Of the pairs that no other program disturbed, if there
+    /// are [`FEWEST_PAIRS`], else of all.
     #[serde(default)]
     pub median_error: Option<f64>,
     /// Pairs of blocks that no other program disturbed.
@@ -429,8 +430,8 @@ mod tests {
         assert_eq!(error(20.0, 0.0, 10.0), f64::INFINITY);
     }
 
-    /// A campaign in which the first `disturbed` blocks of each arm were disturbed, and measured 1 where 2 was predicted;
-    /// all others measured 2.
+    /// A campaign in which the first `disturbed` blocks of each arm were disturbed, and measured 1 where 2
+    /// was predicted; all others measured 2.
     fn disturbed_at_first(disturbed: u32, rounds: u32) -> Prediction {
         let others = [("host:0".to_owned(), Idle::host(0))];
         let arms = Arms::new("recorded", Idle::host(200_000)).arm("host:0", Idle::host(0));

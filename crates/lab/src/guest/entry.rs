@@ -1,8 +1,9 @@
 //! The guest's code at CPL0: what a program at CPL3 cannot do itself.
 //!
-//! The program runs at CPL3 with interrupts off. It comes here through software interrupts, since under some flavours of KVM
-//! CPL0 is emulated instruction by instruction: the fewer there are, the better. `int3` halts with interrupts on until one
-//! has been handled; `int 4` writes an MSR. An exception ends at a port that the VMM knows.
+//! The program runs at CPL3 with interrupts off. It comes here through software interrupts, since under some
+//! flavours of KVM CPL0 is emulated instruction by instruction: the fewer there are, the better. `int3` halts
+//! with interrupts on until one has been handled; `int 4` writes an MSR. An exception ends at a port that the
+//! VMM knows.
 
 use std::arch::naked_asm;
 

@@ -8,12 +8,13 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Where a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it never polls.
+/// Where a vCPU idles: what it shows to those who wake it, its policy and its counters. Without a policy it
+/// never polls.
 ///
-/// The protocol that lets a waker save the interrupt: the idler says that it polls, looks for the event, and takes the flag
-/// back before it looks for the last time and halts. A waker posts the event first and then looks at the flag: if it is up,
-/// the idler will see the event by itself. Both sides have a full fence between their store and their load, so at least one
-/// of them sees the other's.
+/// The protocol that lets a waker save the interrupt: the idler says that it polls, looks for the event, and
+/// takes the flag back before it looks for the last time and halts. A waker posts the event first and then
+/// looks at the flag: if it is up, the idler will see the event by itself. Both sides have a full fence
+/// between their store and their load, so at least one of them sees the other's.
 #[repr(C, align(128))]
 pub struct IdleState {
     /// 1 while the idler polls memory.
@@ -32,8 +33,8 @@ const STORING: u32 = 1;
 const STORED: u32 = 2;
 const TAKEN: u32 = 3;
 
-// SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from made; all the
-// rest is atomic.
+// SAFETY: `policy` is written once, by who took the state from empty, and then belongs to who took it from
+// made; all the rest is atomic.
 unsafe impl Sync for IdleState {}
 // SAFETY: zero is valid everywhere (no policy is stored then), and a policy
 // that is kept by value, as `make` asserts, points nowhere.
@@ -126,7 +127,8 @@ impl IdleState {
         let taken = self.state.compare_exchange(EMPTY, STORING, Ordering::Relaxed, Ordering::Relaxed);
         assert_eq!(taken, Ok(EMPTY), "a bed is made once");
         self.cycles_per_mebi_ns.store(hz.ticks(Nanos(1 << 20)).0, Ordering::Relaxed);
-        // SAFETY: the exchange lets one caller come here, once, and no one reads it before the state says that it is made.
+        // SAFETY: the exchange lets one caller come here, once, and no one reads it before the state says
+        // that it is made.
         unsafe { (*self.policy.get()).write(policy) };
         self.state.store(STORED, Ordering::Release);
     }
@@ -160,7 +162,8 @@ impl<'b> Idler<'b> {
     pub fn new(idle_state: &'b IdleState) -> Idler<'b> {
         let taken = idle_state.state.compare_exchange(STORED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
         let policy = taken.is_ok().then(|| {
-            // SAFETY: it was written before the state said so; the exchange succeeds once, and no other caller comes here after.
+            // SAFETY: it was written before the state said so; the exchange succeeds once, and no other
+            // caller comes here after.
             unsafe { (*idle_state.policy.get()).assume_init_mut() }
         });
         let cycles_per_mebi_ns = idle_state.cycles_per_mebi_ns.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! What runs inside the lab's VM: functions of this program, at CPL3.
 //!
-//! A guest program is an `extern "sysv64" fn(&T) -> !` that never returns but reports its end ([`report`]) for ever. It may compute, use atomics of
-//! the memory that it shares with the host, read the TSC, halt, and send interrupts. It must not allocate, print, panic, or
-//! use anything that needs the operating system or thread-local storage: there is none. What goes wrong all the same ends
-//! as an exception, which the VMM reports with its address.
+//! A guest program is an `extern "sysv64" fn(&T) -> !` that never returns but reports its end ([`report`])
+//! for ever. It may compute, use atomics of the memory that it shares with the host, read the TSC, halt, and
+//! send interrupts. It must not allocate, print, panic, or use anything that needs the operating system or
+//! thread-local storage: there is none. What goes wrong all the same ends as an exception, which the VMM
+//! reports with its address.
 
 pub mod doorbell;
 pub(crate) mod entry;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The most rounds of a block.
 pub const MOST_ROUNDS: usize = 1 << 14;
 
-/// The rounds of a block. Each is given a length \[TSC cycles\], which the guest overwrites with the one that it measured.
+/// The rounds of a block. Each is given a length \[TSC cycles\], which the guest overwrites with the one that
+/// it measured.
 #[repr(C)]
 pub struct Rounds {
     warm_up: AtomicU64,
@@ -19,8 +20,8 @@ pub struct Rounds {
 unsafe impl Shared for Rounds {}
 
 impl Rounds {
-    /// Before it starts: what each round is given \[TSC cycles\], and how many of them, from the first, warm up. At most
-    /// [`MOST_ROUNDS`] are taken.
+    /// Before it starts: what each round is given \[TSC cycles\], and how many of them, from the first, warm
+    /// up. At most [`MOST_ROUNDS`] are taken.
     pub fn lay(&self, warm_up: usize, cycles: impl ExactSizeIterator<Item = u64>) {
         let count = cycles.len().min(MOST_ROUNDS);
         self.warm_up.store(warm_up.min(count) as u64, Ordering::Relaxed);
@@ -37,7 +38,8 @@ impl Rounds {
         self.cycles[range].iter().map(|cell| cell.load(Ordering::Relaxed))
     }
 
-    /// In the guest: calls `round` with the number of each, from 1. Reports after the warm-up and, for ever, at the end.
+    /// In the guest: calls `round` with the number of each, from 1. Reports after the warm-up and, for ever,
+    /// at the end.
     #[inline]
     pub(super) fn each(&self, mut round: impl FnMut(u64)) -> ! {
         let warm_up = self.warm_up.load(Ordering::Relaxed);

@@ -171,8 +171,8 @@ pub struct TscClock {
 }
 
 impl TscClock {
-    /// Measures the rate twice, each time for half of `span` (a tenth of a second is enough), and compares both with each
-    /// other and with the rate that KVM reports.
+    /// Measures the rate twice, each time for half of `span` (a tenth of a second is enough), and compares
+    /// both with each other and with the rate that KVM reports.
     ///
     /// # Errors
     /// If these differ by more than 0.5 %.
@@ -234,7 +234,8 @@ struct Mark {
 }
 
 impl Mark {
-    /// Of ten readings the one that took least: between the other clocks' readings the thread may have been interrupted.
+    /// Of ten readings the one that took least: between the other clocks' readings the thread may have been
+    /// interrupted.
     fn now() -> Mark {
         let read = || {
             let before = Tsc::now_in_order();

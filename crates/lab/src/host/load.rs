@@ -1,18 +1,19 @@
 //! CPU time of other programs while an experiment measures.
 //!
-//! *Others* are all but this process and those that belong to the experiment; kernel threads count as others, also where
-//! they work for it. The CPU time of all is taken from the best source that there is:
+//! *Others* are all but this process and those that belong to the experiment; kernel threads count as others,
+//! also where they work for it. The CPU time of all is taken from the best source that there is:
 //!
 //! 1. `cpuacct.usage` of the root of cgroup v1: exact to the ns;
-//! 2. `usage_usec` in `cpu.stat` of the root of cgroup v2: the kernel's own sum of what it samples at ticks, whatever the
-//!    unit says;
+//! 2. `usage_usec` in `cpu.stat` of the root of cgroup v2: the kernel's own sum of what it samples at ticks,
+//!    whatever the unit says;
 //! 3. `/proc/stat`: the same, in hundredths of a second.
 //!
-//! Of the last two a block of half a second is known to some per cent of a CPU. A root that is only a container's is not
-//! taken, for it does not see the others. CPU time that a hypervisor below gave to others, *steal*, is from `/proc/stat`.
+//! Of the last two a block of half a second is known to some per cent of a CPU. A root that is only a
+//! container's is not taken, for it does not see the others. CPU time that a hypervisor below gave to others,
+//! *steal*, is from `/proc/stat`.
 //!
-//! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`: on a host with
-//! many cores some process is always busy. Cgroup v2 has no such file.
+//! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`:
+//! on a host with many cores some process is always busy. Cgroup v2 has no such file.
 
 use super::thread::{Cores, Cpu, process_cpu_time};
 use dwell_policy::Nanos;
@@ -23,8 +24,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How much a source that samples at ticks may be off: one tick of the slowest clock that Linux is built with (100 Hz), on
-/// each of the two CPUs of an experiment.
+/// How much a source that samples at ticks may be off: one tick of the slowest clock that Linux is built with
+/// (100 Hz), on each of the two CPUs of an experiment.
 const TICKS_ERROR: Nanos = Nanos(20_000_000);
 /// How much steal may be off, counted in hundredths of a second.
 const STEAL_ERROR: Nanos = Nanos(10_000_000);
@@ -113,8 +114,8 @@ impl Load {
         Load::under(Path::new("/"), cpus)
     }
 
-    /// The same, where all processes that this one starts belong to the experiment too, and those that they start. Such that have ended
-    /// are known to some hundredths of a second.
+    /// The same, where all processes that this one starts belong to the experiment too, and those that they
+    /// start. Such that have ended are known to some hundredths of a second.
     #[must_use]
     pub fn with_descendants(self) -> Load {
         Load { with_descendants: true, ..self }
@@ -147,8 +148,8 @@ impl Load {
         }
     }
 
-    /// The process `pid` no longer belongs to the experiment, or has ended. Never between the beginning and the end of a
-    /// block.
+    /// The process `pid` no longer belongs to the experiment, or has ended. Never between the beginning and
+    /// the end of a block.
     pub fn remove_own(&mut self, pid: u32) {
         self.own.retain(|own| *own != pid);
     }
@@ -269,8 +270,9 @@ fn sum_of(text: &str, cpus: &[Cpu]) -> Option<Nanos> {
     (last < of_each.len()).then_some(Nanos(sum))
 }
 
-/// The roots of the cgroup hierarchies that count CPU time, v1 before v2; or those that count that of each CPU. `release_agent`
-/// exists in the true root of v1 only; `cgroup.events` everywhere but in the true root of v2.
+/// The roots of the cgroup hierarchies that count CPU time, v1 before v2; or those that count that of each
+/// CPU. `release_agent` exists in the true root of v1 only; `cgroup.events` everywhere but in the true root
+/// of v2.
 fn cgroup_roots(mounts: &str, root: &Path, of_each_cpu: bool) -> Vec<Source> {
     let usage = if of_each_cpu { "cpuacct.usage_percpu" } else { "cpuacct.usage" };
     let fields = mounts.lines().filter_map(|line| {
@@ -320,7 +322,8 @@ fn parse_stat(text: &str, cpus: &[Cpu], per_second: u64) -> Option<Stat> {
     })
 }
 
-/// One line: user, nice, system, idle, iowait, irq, softirq, steal, and times of guests, which are in user and nice already.
+/// One line: user, nice, system, idle, iowait, irq, softirq, steal, and times of guests, which are in user
+/// and nice already.
 fn stat_line(text: &str, begin: &str, per_second: u64) -> Option<Stat> {
     let line = text.lines().find_map(|line| line.strip_prefix(begin))?;
     let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -344,8 +347,8 @@ struct Process {
     of_ended: Nanos,
 }
 
-/// The name is in brackets and may have any; the state follows, then the parent. User and system time are fields 14 and 15, those of
-/// children that have ended 16 and 17.
+/// The name is in brackets and may have any; the state follows, then the parent. User and system time are
+/// fields 14 and 15, those of children that have ended 16 and 17.
 fn process(text: &str, per_second: u64) -> Option<Process> {
     let (pid, rest) = text.split_once(' ')?;
     let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -358,7 +361,8 @@ fn process(text: &str, per_second: u64) -> Option<Process> {
     Some(Process { pid: pid.parse().ok()?, parent, of_itself: time(14)?, of_ended: time(16)? })
 }
 
-/// CPU time of all that this process has started, and of those that they have started, also of such that have ended and were waited for.
+/// CPU time of all that this process has started, and of those that they have started, also of such that have
+/// ended and were waited for.
 fn descendants(proc: &Path, per_second: u64) -> Vec<Nanos> {
     let files = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path().join("stat"));
     let processes: Vec<Process> =

@@ -329,9 +329,9 @@ pub fn process_cpu_time(pid: u32) -> io::Result<Nanos> {
     }
 }
 
-/// The clock of a thread of this process. The kernel's ABI: the number inverted above three bits that say "of one thread,
-/// as the scheduler counts" (`CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`), as `pthread_getcpuclockid` makes it of a
-/// pthread, which there is none of where only the number is known.
+/// The clock of a thread of this process. The kernel's ABI: the number inverted above three bits that say "of
+/// one thread, as the scheduler counts" (`CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`), as
+/// `pthread_getcpuclockid` makes it of a pthread, which there is none of where only the number is known.
 fn thread_clock(tid: u32) -> io::Result<libc::clockid_t> {
     const PER_THREAD: libc::clockid_t = 4;
     const SCHED: libc::clockid_t = 2;

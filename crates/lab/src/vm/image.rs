@@ -1,7 +1,8 @@
 //! This program itself as the guest's program.
 //!
-//! The guest runs functions of this very program: its code and constants are shown to the guest read-only, at the addresses
-//! that they have here. So what polls in the guest *is* the code of `dwell-policy`, not a translation of it.
+//! The guest runs functions of this very program: its code and constants are shown to the guest read-only, at
+//! the addresses that they have here. So what polls in the guest *is* the code of `dwell-policy`, not a
+//! translation of it.
 
 use super::VmError;
 use std::fs;

@@ -1,5 +1,6 @@
 //! The KVM ioctls that the VMM issues itself, because `kvm-ioctls` has no wrapper for them, in one table: number, the
-//! capability that gates each, and the Linux version that has it. Numbers are those of `Documentation/virt/kvm/api.rst`.
+//! capability that gates each, and the Linux version that has it. Numbers are those of
+//! `Documentation/virt/kvm/api.rst`.
 
 use super::VmError;
 use kvm_bindings::{
@@ -66,8 +67,8 @@ requests! {
 #[allow(unsafe_code)]
 pub(super) fn interrupt(vcpu: &impl AsRawFd, vector: u8) -> Result<(), VmError> {
     let interrupt = kvm_interrupt { irq: vector.into() };
-    // SAFETY: KVM_INTERRUPT reads one `kvm_interrupt`, which outlives the call; its size is part of the number. The result
-    // is checked below.
+    // SAFETY: KVM_INTERRUPT reads one `kvm_interrupt`, which outlives the call; its size is part of the
+    // number. The result is checked below.
     let result = unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_INTERRUPT.number, &raw const interrupt) };
     if result == 0 { Ok(()) } else { Err(failed(KVM_INTERRUPT)) }
 }
@@ -100,8 +101,8 @@ pub(super) fn zero_tsc_offset(vcpu: &impl AsRawFd) -> Result<(), VmError> {
         addr: &raw const offset as u64,
         flags: 0,
     };
-    // SAFETY: KVM_SET_DEVICE_ATTR reads one `kvm_device_attr`, whose size is part of the number, and for this attribute the
-    // 64-bit word at `addr`; both outlive the call. The result is checked below.
+    // SAFETY: KVM_SET_DEVICE_ATTR reads one `kvm_device_attr`, whose size is part of the number, and for this
+    // attribute the 64-bit word at `addr`; both outlive the call. The result is checked below.
     let result = unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR.number, &raw const attribute) };
     if result == 0 { Ok(()) } else { Err(failed(KVM_SET_DEVICE_ATTR)) }
 }

@@ -15,8 +15,9 @@ pub(super) const SIZE: usize = 4 << 20;
 /// Data that host and guest may both use through shared references at the same time.
 ///
 /// # Safety
-/// All-zero bytes must be a valid value, and whatever changes must be atomic or otherwise be handed from one side to the
-/// other by an atomic. Nothing in it may point out of the region, except to code and constants of this program.
+/// All-zero bytes must be a valid value, and whatever changes must be atomic or otherwise be handed from one
+/// side to the other by an atomic. Nothing in it may point out of the region, except to code and constants of
+/// this program.
 pub unsafe trait Shared: Sync + 'static {}
 
 /// The region.
@@ -84,8 +85,8 @@ impl Memory {
     /// Places a zeroed value.
     pub(super) fn place<T: Shared>(&self) -> Result<&T, VmError> {
         let at = self.take(size_of::<T>(), align_of::<T>())?;
-        // SAFETY: fresh, aligned memory of its size, zeroed, which is a valid T (see Shared); nothing else refers to it,
-        // and it lives as long as the region.
+        // SAFETY: fresh, aligned memory of its size, zeroed, which is a valid T (see Shared); nothing else
+        // refers to it, and it lives as long as the region.
         Ok(unsafe { at.cast::<T>().as_ref() })
     }
 
@@ -115,8 +116,8 @@ impl Drop for Memory {
     }
 }
 
-// SAFETY: the region is plain memory that belongs to this value; pieces of it are handed out atomically, each once. Tables
-// are written while a machine is set up, before any vCPU runs.
+// SAFETY: the region is plain memory that belongs to this value; pieces of it are handed out atomically, each
+// once. Tables are written while a machine is set up, before any vCPU runs.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}

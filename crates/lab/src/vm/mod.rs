@@ -1,8 +1,8 @@
 //! A small VMM: a machine of a few vCPUs whose program is this program.
 //!
-//! The guest stays at CPL3 in long mode and comes to CPL0 only to halt, to handle an interrupt, or to write an MSR. Only
-//! what the architecture promises is used, so it runs under any KVM for x86-64; under flavours that emulate CPL0 it runs the
-//! same instructions, more slowly.
+//! The guest stays at CPL3 in long mode and comes to CPL0 only to halt, to handle an interrupt, or to write
+//! an MSR. Only what the architecture promises is used, so it runs under any KVM for x86-64; under flavours
+//! that emulate CPL0 it runs the same instructions, more slowly.
 
 mod image;
 mod ioctl;
@@ -77,8 +77,8 @@ fn kvm(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> VmError {
 pub struct Options {
     /// The VM's own maximum of halt polling (`KVM_CAP_HALT_POLL`) \[ns\]; `None` leaves the module's.
     pub halt_poll_ns: Option<u32>,
-    /// Whether HLT exits to this program instead of being handled in the kernel: then there is no interrupt controller in
-    /// the kernel, no irqfd, and no local APIC.
+    /// Whether HLT exits to this program instead of being handled in the kernel: then there is no interrupt
+    /// controller in the kernel, no irqfd, and no local APIC.
     pub halts_in_user_space: bool,
 }
 
@@ -255,7 +255,8 @@ fn show_memory(vm: &VmFd, memory: &Memory, tables: &PageTables) -> Result<(), Vm
         userspace_addr: memory.address(),
         flags: 0,
     };
-    // SAFETY: the region is mapped as long as said, and unmapped only after the VM is closed (order of Machine's fields).
+    // SAFETY: the region is mapped as long as said, and unmapped only after the VM is closed (order of
+    // Machine's fields).
     unsafe { vm.set_user_memory_region(region) }.map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
     tables.map(memory.address(), 0, memory::SIZE as u64, Access::ReadWrite)
 }

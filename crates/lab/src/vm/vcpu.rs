@@ -20,16 +20,17 @@ const DATA3: u16 = 0x2b;
 const CODE3: u16 = 0x33;
 const TSS: u16 = 0x40;
 
-/// The task state segment: 104 bytes, then where the I/O bitmap begins (all zero: every port is allowed), then the byte of
-/// ones that ends it. Intel SDM vol. 1, 19.5.2.
+/// The task state segment: 104 bytes, then where the I/O bitmap begins (all zero: every port is allowed),
+/// then the byte of ones that ends it. Intel SDM vol. 1, 19.5.2.
 const TSS_BYTES: u64 = 104;
 const IO_BITMAP_BYTES: u64 = 8192;
 /// Pages of stack at CPL3 and at CPL0.
 const STACK3_PAGES: usize = 16;
 const STACK0_PAGES: usize = 1;
 
-/// RFLAGS: the bit that is always set, and ports allowed at CPL3 (IOPL) without a look at the I/O bitmap: QEMU's emulator of
-/// SVM refuses every port where the bitmap's TSS is marked busy, which it is while it is in use.
+/// RFLAGS: the bit that is always set, and ports allowed at CPL3 (IOPL) without a look at the I/O bitmap:
+/// QEMU's emulator of SVM refuses every port where the bitmap's TSS is marked busy, which it is while it is
+/// in use.
 const RFLAGS: u64 = 1 << 1 | 3 << 12;
 /// CR4: physical address extension, SSE and its exceptions.
 const CR4: u64 = 1 << 5 | 1 << 9 | 1 << 10;
@@ -115,8 +116,8 @@ impl<'m> Vcpu<'m> {
         self.kicker.clone()
     }
 
-    /// Runs the program until it reports, or until it is kicked. Where halts come to user space, `idle` has to wait for the
-    /// event; then the vCPU is interrupted and goes on.
+    /// Runs the program until it reports, or until it is kicked. Where halts come to user space, `idle` has
+    /// to wait for the event; then the vCPU is interrupted and goes on.
     ///
     /// # Errors
     /// [`VmError::Fault`] if the program failed, or the error of KVM.
@@ -226,8 +227,8 @@ fn enable_apic(fd: &VcpuFd) -> Result<(), VmError> {
     fd.set_mp_state(running).map_err(kvm("KVM_SET_MP_STATE"))
 }
 
-/// Lets the guest read the host's time-stamp counter as it is. Where KVM cannot (before 5.16), times of the guest and of the
-/// host cannot be compared, which the experiments find out by themselves.
+/// Lets the guest read the host's time-stamp counter as it is. Where KVM cannot (before 5.16), times of the
+/// guest and of the host cannot be compared, which the experiments find out by themselves.
 fn same_tsc(fd: &VcpuFd) {
     let _ = ioctl::zero_tsc_offset(fd);
 }

@@ -35,8 +35,9 @@ pub(crate) enum Missed {
     Disturbed(String),
 }
 
-/// Measures up to three times until what was measured holds: a hypervisor below or another program may keep a core for a
-/// while. Only what depends on how long something takes is judged so. Prints why an attempt failed.
+/// Measures up to three times until what was measured holds: a hypervisor below or another program may keep a
+/// core for a while. Only what depends on how long something takes is judged so. Prints why an attempt
+/// failed.
 ///
 /// # Panics
 /// If every attempt is wrong. If none holds and one was disturbed, it prints `SKIP`.

@@ -116,8 +116,8 @@ fn policies_sleep_less_than_who_blocks() {
 
 #[test]
 fn a_suppressed_doorbell_is_never_missed() {
-    // Windows about as long as the gaps: the I/O thread goes to sleep just when the guest asks. A request whose doorbell
-    // was saved and that nobody sees would never be answered, and the block would fail.
+    // Windows about as long as the gaps: the I/O thread goes to sleep just when the guest asks. A request
+    // whose doorbell was saved and that nobody sees would never be answered, and the block would fail.
     let Some(Alone { rig, .. }) = &alone::rig(1, "a_suppressed_doorbell_is_never_missed") else { return };
     let arms = [
         "adaptive:fixed=49us+suppress+guest:fixed=10ms",

@@ -46,8 +46,8 @@ fn predictions_come_true_on_a_shared_core() {
             let Some(Validated { predictions, undisturbed, .. }) = validated(rig, test, tasks) else {
                 return Ok(());
             };
-            // KVM polls for one pass of its loop, whatever the window: nearly as many halt as without one. Where a halt takes
-            // long, the shortest gaps are over before the vCPU gets there.
+            // KVM polls for one pass of its loop, whatever the window: nearly as many halt as without one.
+            // Where a halt takes long, the shortest gaps are over before the vCPU gets there.
             let [long, none] = ["host:1ms", "host:0"].map(|arm| of(&predictions, arm, "halts").predicted);
             holds!(long > 0.95 * none && none > 0.5, "{long} and {none} halts");
             let judged = predictions.iter().filter(|v| ["polls", "polled_ns", "halts"].contains(&&*v.figure));
@@ -93,7 +93,8 @@ fn validated(rig: &Rig, test: &str, tasks: usize) -> Option<Validated> {
     // All threads of this process are on the cores of the experiment, so that the others' are told apart.
     let _aside = rig.aside().unwrap();
     let (stop, mut load) = (AtomicBool::new(false), Load::on(rig.cores()).unwrap());
-    // A poll on a shared core is one pass of KVM's loop, whose length depends on what else the machine does in that block.
+    // A poll on a shared core is one pass of KVM's loop, whose length depends on what else the machine does
+    // in that block.
     let rounds = if tasks > 0 { 8 } else { 2 };
     let plan = CampaignOptions {
         min_rounds: rounds,
@@ -166,7 +167,8 @@ fn validated(rig: &Rig, test: &str, tasks: usize) -> Option<Validated> {
     })
 }
 
-/// How long a poll took in each block, beside the wakeup latency of the block: where the core is slower both are longer.
+/// How long a poll took in each block, beside the wakeup latency of the block: where the core is slower both
+/// are longer.
 fn print_polls(record: &Measurements) {
     for (number, arm) in record.arms.iter().enumerate() {
         let of = |block: &Block| {

@@ -56,7 +56,8 @@ impl Handler {
         self.kind
     }
 
-    /// Its own polling time (per-handler revision) or smoothed block time (weighted revision) (ns); 0 in the global revision.
+    /// Its own polling time (per-handler revision) or smoothed block time (weighted revision) (ns); 0 in the
+    /// global revision.
     pub const fn ns(&self) -> i64 {
         self.ns
     }

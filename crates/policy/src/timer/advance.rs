@@ -110,8 +110,8 @@ impl Advance {
         Advance { ns, adaptive: false }
     }
 
-    /// The advance of a new vCPU. `None` where this revision's kernels do not have the parameter or not this value of it
-    /// (below −1).
+    /// The advance of a new vCPU. `None` where this revision's kernels do not have the parameter or not this
+    /// value of it (below −1).
     pub fn of(revision: Revision, parameter: AdvanceParameter) -> Option<Advance> {
         match parameter {
             AdvanceParameter::LapicTimerAdvanceNs(ns) if revision < Revision::V6_12 => match ns {

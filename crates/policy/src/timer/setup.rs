@@ -9,8 +9,8 @@ const EXPIRES: Nanos = Nanos(1_000_000);
 
 /// A host and a VM on it, as far as the delivery of the VM's timers depends on them.
 ///
-/// The timers are ordinary ones: in the future by more than the advance and within the hv timer's limit. What happens to
-/// the others is in [`LapicTimer`](super::LapicTimer).
+/// The timers are ordinary ones: in the future by more than the advance and within the hv timer's limit. What
+/// happens to the others is in [`LapicTimer`](super::LapicTimer).
 ///
 /// ```
 /// use dwell_policy::timer::*;
@@ -42,8 +42,8 @@ impl Setup {
         self.posting.can_post_timer_interrupt(&self.config)
     }
 
-    /// Where a vCPU is while its guest idles: in guest mode if HLT or MWAIT does not exit. A guest that may use MWAIT is
-    /// taken to use it.
+    /// Where a vCPU is while its guest idles: in guest mode if HLT or MWAIT does not exit. A guest that may
+    /// use MWAIT is taken to use it.
     pub const fn idling(&self) -> VcpuState {
         if self.config.hlt_in_guest || self.config.mwait_in_guest {
             VcpuState::InGuestMode
@@ -74,8 +74,8 @@ impl Setup {
         Exits { msr_write_slow: armed.msr_write_slow, msr_write_fast: armed.msr_write_fast, ..fired }
     }
 
-    /// Whether an hrtimer fires on another pCPU than the vCPU's: `busy`: another pCPU, a housekeeping one, runs and has its
-    /// next event before the timer. The vCPU's own pCPU runs the vCPU, so it is not idle.
+    /// Whether an hrtimer fires on another pCPU than the vCPU's: `busy`: another pCPU, a housekeeping one,
+    /// runs and has its next event before the timer. The vCPU's own pCPU runs the vCPU, so it is not idle.
     pub fn fires_elsewhere(&self, busy: bool) -> bool {
         let own = Cpu {
             online: true,

@@ -26,7 +26,8 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     Ok(steps)
 }
 
-/// `7.3` or `5.4..7.3`: every kernel named must have a revision; none of what is checked here differs between revisions.
+/// `7.3` or `5.4..7.3`: every kernel named must have a revision; none of what is checked here differs between
+/// revisions.
 fn check_kernels(kernels: &str) -> Result<(), String> {
     for kernel in kernels.split("..") {
         let version = Version::parse(kernel).ok_or_else(|| format!("kernel {kernel:?} is no version"))?;
@@ -57,8 +58,8 @@ fn check_advance(case: &mut Fields<'_>, params: &mut Fields<'_>) -> Result<usize
 /// Computes the result columns of a row from its input columns.
 type Row = fn(&GuestTsc, &mut Fields<'_>) -> Result<Value, String>;
 
-/// Checks every row of a case: `row` reads its input columns and returns an object of the result columns, whose values must
-/// be those in the row.
+/// Checks every row of a case: `row` reads its input columns and returns an object of the result columns,
+/// whose values must be those in the row.
 fn check_rows(case: &mut Fields<'_>, params: &mut Fields<'_>, row: Row) -> Result<usize, String> {
     let tsc = guest_tsc(params)?;
     let columns = case.array("columns")?;

@@ -1,4 +1,5 @@
-//! The loops in virtual time once more, through `dwell-eventloop`: its sources, timers and way to wait are those of the case.
+//! The loops in virtual time once more, through `dwell-eventloop`: its sources, timers and way to wait are
+//! those of the case.
 
 use crate::aio::{EPOCH, Loop, LoopState, Traced, World, expect, table};
 use dwell_eventloop::{Idler, Nanos, Seen, Source, SourceId, Wait};

@@ -4,7 +4,8 @@ use super::TIMERS_KEY;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Counts over all rows, and the names that rows refer to. Kept as JSON under the key `dwell.timers` of the Parquet file.
+/// Counts over all rows, and the names that rows refer to. Kept as JSON under the key `dwell.timers` of the
+/// Parquet file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerContents {
     /// Earliest `at_ns`; `None` if there is no row.

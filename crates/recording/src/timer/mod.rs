@@ -22,8 +22,8 @@
 //! | `reason` | string or null | | the kernel's name for it |
 //! | `cause` | string or null | | `arm` or `fire` for the exit of a timer |
 //!
-//! Null means not known, or that a row of this kind has no such value. Rows are in the order in which they became complete. The
-//! key `dwell.timers` has JSON of [`TimerContents`], in place of `dwell.contents`.
+//! Null means not known, or that a row of this kind has no such value. Rows are in the order in which they
+//! became complete. The key `dwell.timers` has JSON of [`TimerContents`], in place of `dwell.contents`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

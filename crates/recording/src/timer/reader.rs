@@ -73,8 +73,8 @@ impl TimerReader {
         &self.other_columns
     }
 
-    /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it, else from the
-    /// first row to the last time in a row.
+    /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it,
+    /// else from the first row to the last time in a row.
     pub fn span_ns(&self) -> u64 {
         span_ns(&self.metadata, self.contents.first_ns.zip(self.contents.last_ns))
     }

@@ -97,8 +97,8 @@ impl TimerRecording {
         Ok(recording)
     }
 
-    /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it, else from the
-    /// first row to the last time in a row.
+    /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it,
+    /// else from the first row to the last time in a row.
     pub fn span_ns(&self) -> u64 {
         let timers = self.timers.iter().map(|timer| (timer.armed_ns, timer.last_ns()));
         let exits = self.exits.iter().map(|exit| (exit.start_ns, exit.last_ns()));

@@ -15,8 +15,8 @@ pub(super) struct Avx2(__m256i);
 pub(super) struct Mask(__m256i);
 
 /// Hides from the compiler how a vector was made. It would turn an `and` with the result of a comparison, one
-/// operation, into a blend, which is three on recent CPUs; and a shift, which it does not trust to give zero for 32 bits
-/// and more, into a shift, a comparison and a blend.
+/// operation, into a blend, which is three on recent CPUs; and a shift, which it does not trust to give zero
+/// for 32 bits and more, into a shift, a comparison and a blend.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn hide(vector: __m256i) -> __m256i {

@@ -10,8 +10,8 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
-/// Hides from the compiler how a vector was made: it does not trust a shift to give zero for 32 bits and more, and would
-/// compare the number of bits once more.
+/// Hides from the compiler how a vector was made: it does not trust a shift to give zero for 32 bits and
+/// more, and would compare the number of bits once more.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn hide(vector: __m512i) -> __m512i {

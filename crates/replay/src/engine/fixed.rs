@@ -7,8 +7,8 @@ use std::ops::AddAssign;
 /// Fixed windows, and the counts of the episodes seen from which follows what each window did.
 ///
 /// An episode is counted once, in the bin of the shortest window that covers it: those of all shorter bins are covered
-/// as well. One that another task cut short is counted by its time alone, apart from the others: it always halts. Exact for
-/// windows and lengths of 64 bits.
+/// as well. One that another task cut short is counted by its time alone, apart from the others: it always
+/// halts. Exact for windows and lengths of 64 bits.
 #[derive(Default)]
 pub(super) struct Windows {
     /// In rising order, none twice \[ns\].

@@ -28,9 +28,10 @@
 //! * episodes without length are between segments, where the windows are in memory.
 //!
 //! # Contention
-//! KVM ends a poll when another task is runnable on the core. Its rule learns from the length of the episode all the same, so
-//! that the windows do not change; an episode that was cut short halts in all lanes, and polls min(window, time alone). A
-//! segment that has such an episode goes through a kernel of its own; all others never look at the column.
+//! KVM ends a poll when another task is runnable on the core. Its rule learns from the length of the episode
+//! all the same, so that the windows do not change; an episode that was cut short halts in all lanes, and
+//! polls min(window, time alone). A segment that has such an episode goes through a kernel of its own; all
+//! others never look at the column.
 //!
 //! # The bound
 //! What a vector of settings of KVM's rule costs, if all factors are powers of two:
@@ -92,12 +93,12 @@ use rayon::prelude::*;
 use segment::{BLOCK, SEGMENT, Segment, Segments};
 use std::collections::BTreeMap;
 
-/// Groups of lanes that one thread takes through a segment after one another, so that what is found out about the segment under their
-/// maximum is found out once for all of them.
+/// Groups of lanes that one thread takes through a segment after one another, so that what is found out about
+/// the segment under their maximum is found out once for all of them.
 const GROUPS_PER_TASK: usize = 8;
 
-/// Settings of one maximum, or that need the same kernel, are few if they fill less than this share of a group; those go
-/// with others.
+/// Settings of one maximum, or that need the same kernel, are few if they fill less than this share of a
+/// group; those go with others.
 const FEW: usize = 4;
 
 /// Lanes run apart where more than this share of a segment's episodes is neither small nor big for them together.

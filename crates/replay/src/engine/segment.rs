@@ -49,8 +49,8 @@ pub(super) struct Segment<'a> {
     pub(super) lengths: &'a [i32],
     pub(super) block_max: &'a [i32],
     pub(super) block_sum: &'a [u32],
-    /// For each length the time after which another task wanted the core \[ns\], or [`TO_THE_END`]; empty if none did in any
-    /// episode of the segment.
+    /// For each length the time after which another task wanted the core \[ns\], or [`TO_THE_END`]; empty if
+    /// none did in any episode of the segment.
     pub(super) alone: &'a [i32],
 }
 

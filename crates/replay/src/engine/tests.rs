@@ -66,8 +66,8 @@ fn same_as_scalar(rules: &[Rule], episodes: &Memory, cuts: &[u64]) {
     }
 }
 
-/// All settings of small parameters in all revisions, through all short streams of small lengths that a generator of all
-/// words of an alphabet gives.
+/// All settings of small parameters in all revisions, through all short streams of small lengths that a
+/// generator of all words of an alphabet gives.
 #[test]
 fn every_small_setting_agrees_on_every_short_stream() {
     let small = [0, 1, 2, 3, 5];

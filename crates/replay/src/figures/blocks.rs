@@ -1,5 +1,5 @@
-//! Two recordings side by side, with intervals: each is cut into stretches of time, and the stretches are drawn again and
-//! again with replacement.
+//! Two recordings side by side, with intervals: each is cut into stretches of time, and the stretches are
+//! drawn again and again with replacement.
 
 use super::timeline::slice_ns;
 use dwell_recording::accounting::Outcome;

@@ -1,9 +1,9 @@
 //! What the report draws of a recording, computed once: how long its idlers idle, where the polls of a policy end, and
 //! how the window moves over time above the idle times.
 //!
-//! One pass over the recording, row group by row group, with the policies in it; memory does not grow with the number of
-//! episodes. What grows with the number of idlers is given for the [`SHOWN`] busiest only. Figures are values that
-//! serialise; JSON, CSV, text and the page of a report are views of them.
+//! One pass over the recording, row group by row group, with the policies in it; memory does not grow with
+//! the number of episodes. What grows with the number of idlers is given for the [`SHOWN`] busiest only.
+//! Figures are values that serialise; JSON, CSV, text and the page of a report are views of them.
 
 mod blocks;
 mod closeup;

@@ -1,5 +1,5 @@
-//! Where polls end, and whether they were worth it: the two graphs, before and after, that `halt_poll_ns` has been chosen
-//! by since it exists.
+//! Where polls end, and whether they were worth it: the two graphs, before and after, that `halt_poll_ns` has
+//! been chosen by since it exists.
 
 use dwell_stats::{LogHistogram, Resolution};
 use serde::Serialize;

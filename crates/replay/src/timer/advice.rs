@@ -25,8 +25,9 @@ pub struct SetupRow {
     pub gain_ns_per_s: Option<f64>,
     /// The timer interrupts of one vCPU that other pCPUs take \[per s\].
     pub interrupts_per_vcpu_per_s: f64,
-    /// vCPUs for which one housekeeping CPU could take them, by the recorded duration of an interrupt's exit, which includes its
-    /// handling; `None` if none was recorded, or there are no such interrupts. The wait for a deadline is not in it.
+    /// vCPUs for which one housekeeping CPU could take them, by the recorded duration of an interrupt's exit,
+    /// which includes its handling; `None` if none was recorded, or there are no such interrupts. The wait
+    /// for a deadline is not in it.
     pub vcpus_per_cpu: Option<f64>,
 }
 

@@ -1,8 +1,9 @@
 //! How late timers are, and what an advance costs: fixed, off or adaptive.
 //!
-//! From how late each timer was under the recorded advance follows how late it is without one; a replay gives it another
-//! advance, by the model of its tuning. The recorded advance itself is replayed from the vCPU's beginning, as if the recording
-//! began with it: the first timers of a recording of a running VM are off by what it had learnt.
+//! From how late each timer was under the recorded advance follows how late it is without one; a replay gives
+//! it another advance, by the model of its tuning. The recorded advance itself is replayed from the vCPU's
+//! beginning, as if the recording began with it: the first timers of a recording of a running VM are off by
+//! what it had learnt.
 
 use dwell_policy::timer::{Advance, Delay, GuestTsc, Revision};
 use dwell_recording::Clock;
@@ -85,7 +86,8 @@ pub fn words(advance: Advance) -> String {
 /// A deadline that is far from both ends of 64 bits.
 const DEADLINE: u64 = 1 << 62;
 
-/// Replays each advance over the timers whose lateness was recorded; `None` if there are none. `khz`: of the guest's TSC.
+/// Replays each advance over the timers whose lateness was recorded; `None` if there are none. `khz`: of the
+/// guest's TSC.
 pub fn replay(
     recording: &TimerRecording,
     revision: Revision,

@@ -89,8 +89,8 @@ impl Precondition {
     }
 }
 
-/// The smallest sets of preconditions with which `reached` holds, by trying all; one empty set if it holds already, none if
-/// no set is enough.
+/// The smallest sets of preconditions with which `reached` holds, by trying all; one empty set if it holds
+/// already, none if no set is enough.
 pub fn missing(vm: &TimerVm, reached: impl Fn(&TimerVm) -> bool) -> Vec<Vec<Precondition>> {
     let lacked: Vec<Precondition> = Precondition::ALL.into_iter().filter(|one| !one.met(vm)).collect();
     let mut enough: Vec<Vec<Precondition>> = (0..1_u32 << lacked.len())
@@ -179,8 +179,8 @@ fn row(vm: &TimerVm, revision: Revision, rule: PostingPredicate) -> RuleRow {
 /// More patch levels than any series has had.
 const PATCHES: u16 = 500;
 
-/// The kernels that have a rule, in ranges: every series and patch level is asked for. The newest rule's last range ends
-/// with the newest kernel whose rules are known.
+/// The kernels that have a rule, in ranges: every series and patch level is asked for. The newest rule's last
+/// range ends with the newest kernel whose rules are known.
 pub fn kernels(rule: PostingPredicate) -> Vec<String> {
     let known = (5..=9).flat_map(|major| (0..=30).map(move |minor| Version::new(major, minor)));
     let mut ranges: Vec<(String, String, bool)> = vec![];

@@ -1,16 +1,17 @@
 //! What the timers of a recording would have cost on another host, or with another setting of it.
 //!
 //! # The steps
-//! 1. Each timer keeps when it was armed, whether it fired and where its vCPU was then. Under a set-up that disables the exits
-//!    of HLT or MWAIT, a vCPU that was blocked is in the guest instead.
-//! 2. [`Setup`] decides what carries it and how many exits arming and firing take. Where its hrtimer fires is taken from the
-//!    recording as long as the vCPUs are on the same kind of pCPU, else from the model.
-//! 3. An exit of a kind takes the mean recorded duration of that kind, fast path and slow path apart. Of a kind that was
-//!    not recorded the time is not known.
+//! 1. Each timer keeps when it was armed, whether it fired and where its vCPU was then. Under a set-up that
+//!    disables the exits of HLT or MWAIT, a vCPU that was blocked is in the guest instead.
+//! 2. [`Setup`] decides what carries it and how many exits arming and firing take. Where its hrtimer fires is
+//!    taken from the recording as long as the vCPUs are on the same kind of pCPU, else from the model.
+//! 3. An exit of a kind takes the mean recorded duration of that kind, fast path and slow path apart. Of a
+//!    kind that was not recorded the time is not known.
 //!
 //! # Limits
-//! Open loop: the guest does not arm more timers because it has more time. Exits that are not a timer's stay as they were. A
-//! set-up that lets HLT or MWAIT exit again cannot be replayed from a recording in which they did not.
+//! Open loop: the guest does not arm more timers because it has more time. Exits that are not a timer's stay
+//! as they were. A set-up that lets HLT or MWAIT exit again cannot be replayed from a recording in which they
+//! did not.
 
 use super::tally::{Class, Tally, TimerExit, is_halt};
 use super::{Pcpu, TimerVm};
@@ -412,7 +413,8 @@ mod tests {
         // Arming stays, and each exit that stays has the recorded mean.
         assert_eq!(after.reasons["MSR_WRITE"], predictor.recorded().reasons["MSR_WRITE"]);
         assert_eq!(after.reasons["EXTERNAL_INTERRUPT"].time_ns, Some(6_871.0 * 700.0));
-        // The rule of 2022 posts here too; without MWAIT in the guest, where nothing says when it halts, nothing is predicted.
+        // The rule of 2022 posts here too; without MWAIT in the guest, where nothing says when it halts,
+        // nothing is predicted.
         let newest = HostSetup { kernel: Version::new(7, 3), ..posting };
         assert_eq!(predictor.predict(&newest).unwrap().posted, after.posted);
         let plain = HostSetup { vm: TimerVm { mwait_in_guest: false, ..posting.vm }, ..newest };

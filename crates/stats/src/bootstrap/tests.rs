@@ -44,8 +44,8 @@ fn coverage(
     (0..1_000).map(|_| u32::from(interval(&draw(&mut random)).contains(truth))).sum()
 }
 
-/// 95 % of the intervals hold the truth: of 1000, 950 with a standard error of 7. The percentile interval of the median of
-/// few values can only be one between two of them, and is wider than it says.
+/// 95 % of the intervals hold the truth: of 1000, 950 with a standard error of 7. The percentile interval of
+/// the median of few values can only be one between two of them, and is wider than it says.
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
     let mean = |values: &[f64]| BOOTSTRAP.mean(values).unwrap();
@@ -94,8 +94,8 @@ fn the_interval_of_a_skewed_mean_reaches_farther_into_the_tail() {
     );
 }
 
-/// The intervals that `dwell tune` and `dwell report` print: a fixed seed, and the draws of one generator in order, so that
-/// the same recording gives the same digits with every release.
+/// The intervals that `dwell tune` and `dwell report` print: a fixed seed, and the draws of one generator in
+/// order, so that the same recording gives the same digits with every release.
 #[test]
 fn intervals_of_a_recording_are_the_same_for_ever() {
     let cost: Vec<(f64, f64)> =

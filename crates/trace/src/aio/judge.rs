@@ -59,8 +59,9 @@ pub(super) fn judge(revision: Revision, params: &Params, change: Change, bounds:
 }
 
 fn judge_classic(params: &Params, change: Change, Bounds { least, most }: Bounds) -> Possibility {
-    // The rule's outcomes are in order of the block time: nothing, growth, (at the maximum itself) nothing, shrinking. So
-    // the least block time that can have this outcome decides, and the two ends tell whether there is another outcome.
+    // The rule's outcomes are in order of the block time: nothing, growth, (at the maximum itself) nothing,
+    // shrinking. So the least block time that can have this outcome decides, and the two ends tell whether
+    // there is another outcome.
     let above = match change.kind {
         ChangeKind::Grow => change.old,
         ChangeKind::Shrink => change.old.max(params.poll_max_ns),

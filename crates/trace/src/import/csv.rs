@@ -1,12 +1,13 @@
 //! Tables of episodes, as a spreadsheet, pandas or a script writes them.
 //!
 //! The first line names the columns, in any order: `start_ns` and `idle_ns` must be there; `idler`, `window_ns`,
-//! `halted`, `wake`, `wake_latency_ns`, `ready` and `alone_ns` may be. They mean what they mean in a recording. An empty field is
-//! a value that is not known. Numbers are decimal digits; `halted` is `true`, `false`, `1` or `0`; `ready` lists
-//! handlers with commas between them, so it needs quotes if it has more than one. A quoted field may hold commas and,
-//! doubled, quotes, but no line break. Blank lines are skipped.
+//! `halted`, `wake`, `wake_latency_ns`, `ready` and `alone_ns` may be. They mean what they mean in a
+//! recording. An empty field is a value that is not known. Numbers are decimal digits; `halted` is `true`,
+//! `false`, `1` or `0`; `ready` lists handlers with commas between them, so it needs quotes if it has more
+//! than one. A quoted field may hold commas and, doubled, quotes, but no line break. Blank lines are skipped.
 //!
-//! A table shows episodes, not for how long was recorded before the first and after the last: the time recorded is not known.
+//! A table shows episodes, not for how long was recorded before the first and after the last: the time
+//! recorded is not known.
 //!
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 

@@ -1,20 +1,23 @@
-//! The timers of vCPUs and their exits: events of KVM and of hrtimers into the rows of a [recording of timers](dwell_recording::timer).
+//! The timers of vCPUs and their exits: events of KVM and of hrtimers into the rows of a [recording of
+//! timers](dwell_recording::timer).
 //!
 //! # Exits
-//! An exit is from `kvm_exit` to the next `kvm_entry` of the same thread, as [`exits`](crate::exits) and `perf kvm stat` count
-//! it; a thread counts from its first `kvm_entry` on.
+//! An exit is from `kvm_exit` to the next `kvm_entry` of the same thread, as [`exits`](crate::exits) and
+//! `perf kvm stat` count it; a thread counts from its first `kvm_entry` on.
 //!
 //! # Timers
-//! Everything that KVM does for a guest's timer happens between an exit and the next entry, but for the firing of an hrtimer.
-//! The events of a vCPU's timer between the two are kept and read together at the entry:
+//! Everything that KVM does for a guest's timer happens between an exit and the next entry, but for the
+//! firing of an hrtimer. The events of a vCPU's timer between the two are kept and read together at the
+//! entry:
 //!
-//! * `kvm_msr` of `IA32_TSC_DEADLINE` comes after what it started, `kvm_apic` of the initial count before it. What one of them
-//!   started is a timer that the guest armed; the exit is that of arming.
-//! * `kvm_hv_timer_state` tells which mechanism KVM has chosen. An `hrtimer_start` of the same thread just before it is that
-//!   of the vCPU's own hrtimer, which is known by its address and function from then on.
+//! * `kvm_msr` of `IA32_TSC_DEADLINE` comes after what it started, `kvm_apic` of the initial count before it.
+//!   What one of them started is a timer that the guest armed; the exit is that of arming.
+//! * `kvm_hv_timer_state` tells which mechanism KVM has chosen. An `hrtimer_start` of the same thread just
+//!   before it is that of the vCPU's own hrtimer, which is known by its address and function from then on.
 //! * A start without a register written continues the timer: the vCPU has moved, or blocks, or goes on. Where none is
 //!   armed, it begins a period.
-//! * A register written while neither mechanism is started is a timer whose time has come already, or that is switched off.
+//! * A register written while neither mechanism is started is a timer whose time has come already, or that is
+//!   switched off.
 //!
 //! # Firing
 //! An hrtimer fires in an interrupt, on the CPU and in the thread that it interrupts. Where the vCPU is at that moment:
@@ -29,9 +32,9 @@
 //! | entry | exit by an interrupt, fired on another CPU | in guest mode | reschedule IPI |
 //! | entry | exit by another reason | outside of guest mode | already outside |
 //!
-//! The last row is an exit that had begun when the timer fired, before its event was traced. Conversely the vCPU can be in
-//! guest mode shortly before `kvm_entry` is traced: what fires then on another CPU, and is not accepted before the entry,
-//! counts as fired after it.
+//! The last row is an exit that had begun when the timer fired, before its event was traced. Conversely the
+//! vCPU can be in guest mode shortly before `kvm_entry` is traced: what fires then on another CPU, and is not
+//! accepted before the entry, counts as fired after it.
 //!
 //! After lost events nothing is paired across the gap; what was open is counted as incomplete.
 
@@ -52,12 +55,12 @@ use reasons::Class;
 use std::collections::HashMap;
 use vcpu::Vcpu;
 
-/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has the frequency of its
-/// host's time-stamp counter \[kHz\], which is the guests' unless a VMM scales it.
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has the
+/// frequency of its host's time-stamp counter \[kHz\], which is the guests' unless a VMM scales it.
 pub const TSC_KHZ: &str = "tsc_khz";
 
-/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has what its host has for
-/// timers.
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has
+/// what its host has for timers.
 pub const HOST: &str = "timer_host";
 
 /// Makes timers and exits out of events that come in order of time.
@@ -202,8 +205,8 @@ impl TimerPairing {
         }
     }
 
-    /// No event follows: appends the timers that have fired and lack only what would have come later, and counts what is open
-    /// as incomplete.
+    /// No event follows: appends the timers that have fired and lack only what would have come later, and
+    /// counts what is open as incomplete.
     pub fn finish(&mut self, found: &mut TimerRows) {
         for vcpu in &mut self.vcpus {
             self.incomplete += vcpu.finish(found);

@@ -4,7 +4,8 @@ use super::reasons::Class;
 use crate::event::{Event, EventKind};
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerRows, VcpuState};
 
-/// Steps and timers that are kept at most; the oldest are read first. Only a vCPU that is not entered for long has as many.
+/// Steps and timers that are kept at most; the oldest are read first. Only a vCPU that is not entered for
+/// long has as many.
 const MOST_KEPT: usize = 64;
 
 /// What is known of one vCPU.
@@ -453,8 +454,8 @@ fn together(steps: &mut [Step]) {
     }
 }
 
-/// Which of the steps, all `State`, are arming by the guest, and what it wrote: the last one before a deadline was written,
-/// and the first one after a count was.
+/// Which of the steps, all `State`, are arming by the guest, and what it wrote: the last one before a
+/// deadline was written, and the first one after a count was.
 fn arms(steps: &[Step]) -> Vec<(usize, u64)> {
     let is_state = |at: &usize| matches!(steps[*at].kind, StepKind::State { .. });
     let mut arms: Vec<(usize, u64)> = vec![];

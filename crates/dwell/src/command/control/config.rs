@@ -186,8 +186,8 @@ const CPU_LIMIT: Nanos = Nanos(5_000_000);
 const VERIFY: Nanos = Nanos(3_600_000_000_000);
 
 impl Config {
-    /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones before, and the options over
-    /// all. Without a file, the defaults.
+    /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones
+    /// before, and the options over all. Without a file, the defaults.
     pub(super) fn read(file: Option<&Path>, options: Options) -> anyhow::Result<Config> {
         let Some(file) = file else { return File::default().settle(options) };
         let mut parts = vec![];

@@ -1,7 +1,9 @@
-//! Decisions over time, as JSON: what a running controller keeps in a file and a replay prints. `dwell report` draws them.
+//! Decisions over time, as JSON: what a running controller keeps in a file and a replay prints. `dwell
+//! report` draws them.
 //!
-//! One or several JSON objects. Each is a part of what was decided for one layer or I/O thread; one that has the originals begins a
-//! run of the controller, the ones after it go on with that. A replay is one object with everything.
+//! One or several JSON objects. Each is a part of what was decided for one layer or I/O thread; one that has
+//! the originals begins a run of the controller, the ones after it go on with that. A replay is one object
+//! with everything.
 
 use super::words;
 use anyhow::{Context, bail, ensure};

@@ -1,13 +1,14 @@
 //! The I/O threads of running QEMUs: finding them, and what is seen of one.
 //!
 //! # What can be seen
-//! A thread that does not poll sleeps through every episode, and the recorder of system calls sees how long each was. One that polls
-//! ends most episodes without a system call: from outside nothing shows how many there were. So it is made not to poll for the
-//! length of a burst (a *probe*: two writes of `poll-max-ns`), every [`EVERY`], and sooner where its CPU time or its sleeps change.
+//! A thread that does not poll sleeps through every episode, and the recorder of system calls sees how long
+//! each was. One that polls ends most episodes without a system call: from outside nothing shows how many
+//! there were. So it is made not to poll for the length of a burst (a *probe*: two writes of `poll-max-ns`),
+//! every [`EVERY`], and sooner where its CPU time or its sleeps change.
 //!
-//! What the setting in force did is counted between two probes: sleeps, CPU time and the requests that QEMU has served of the disks of
-//! this thread. For as many requests as in the probe, the CPU time on top of that in the probe is what polling used. It is too low by the CPU
-//! time of the sleeps that polling saved.
+//! What the setting in force did is counted between two probes: sleeps, CPU time and the requests that QEMU
+//! has served of the disks of this thread. For as many requests as in the probe, the CPU time on top of that
+//! in the probe is what polling used. It is too low by the CPU time of the sleeps that polling saved.
 
 use super::bursts::Bursts;
 use crate::command::iothread::{kernel_thread, usage};
@@ -364,8 +365,8 @@ impl Recorded {
         vec![Observed { share, elsewhere, ..Observed::new(0, counted, self.episodes) }]
     }
 
-    /// What a setting did between the readings `force`, for as much work as there was in the time of these episodes: a part of that
-    /// between the readings `probe`.
+    /// What a setting did between the readings `force`, for as much work as there was in the time of these
+    /// episodes: a part of that between the readings `probe`.
     fn counted(&self, force: [Reading; 2], probe: [Reading; 2]) -> Counts {
         let used = |[from, to]: [Reading; 2]| {
             let used = to.usage - from.usage;
@@ -409,7 +410,8 @@ mod tests {
     fn what_was_counted_between_probes_is_that_of_as_many_requests() {
         let begun = Instant::now();
         let of = |requests: fn(u64) -> Option<u64>| {
-            // 10,000 requests in 5 s, a quarter of which sleeps, twice; then 100 in 100 ms, two sleeps each and one elsewhere.
+            // 10,000 requests in 5 s, a quarter of which sleeps, twice; then 100 in 100 ms, two sleeps each
+            // and one elsewhere.
             let force = [
                 reading(0, 0, 0, requests(0), begun),
                 reading(5_000, 1_000_000, 5_000, requests(10_000), begun),

@@ -1,7 +1,7 @@
 //! What a controller does, as numbers: for `dwell control status`, and as OpenMetrics over HTTP.
 //!
-//! The controller publishes a [`Snapshot`] and waits for nobody. A thread of its own encodes the last one for whoever asks
-//! ([`serve`](super::serve)).
+//! The controller publishes a [`Snapshot`] and waits for nobody. A thread of its own encodes the last one for
+//! whoever asks ([`serve`](super::serve)).
 
 use super::cpu_time;
 use super::observe::Source;
@@ -84,8 +84,8 @@ impl Reason {
     }
 }
 
-/// What was seen of a VM, or of all CPUs of a guest, since the start. What is watched in bursts is scaled up to all of the
-/// time.
+/// What was seen of a VM, or of all CPUs of a guest, since the start. What is watched in bursts is scaled up
+/// to all of the time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     episodes: f64,

@@ -1,8 +1,10 @@
 //! `dwell control`: its parts.
 //!
-//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`] sees of CPUs and VMs and [`iothread`]
-//! of I/O threads, a [`socket`] to be asked through and the service manager to [`notify`]. [`metrics`] are its figures, which
-//! [`serve`] serves over HTTP. [`tenants`] has which VM counts how much. [`words`] has the line of a change, and [`decisions`] all of them over time, as JSON.
+//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`]
+//! sees of CPUs and VMs and [`iothread`] of I/O threads, a [`socket`] to be asked through and the service
+//! manager to [`notify`]. [`metrics`] are its figures, which [`serve`] serves over HTTP. [`tenants`] has
+//! which VM counts how much. [`words`] has the line of a change, and [`decisions`] all of them over time, as
+//! JSON.
 
 mod bursts;
 mod config;
@@ -39,19 +41,21 @@ use tenants::Vm;
 /// Decides every 100 ms at most. About 130 settings are replayed over a sample of the last episodes; the one that costs
 /// least is taken if it saves a sixteenth of the present cost, on each half of the sample. The setting in force is
 /// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, control
-/// ends. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their cost of the
-/// last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s and so on up to 64 s. There are
-/// at most 60 writes a minute. Unless `verify` in the configuration is 0, a setting that is
-/// taken is compared in turns with the one before, and where CPUs mostly halt, polling is tried now and then.
+/// ends. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their
+/// cost of the last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s and so on
+/// up to 64 s. There are at most 60 writes a minute. Unless `verify` in the configuration is 0, a setting
+/// that is taken is compared in turns with the one before, and where CPUs mostly halt, polling is tried now
+/// and then.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
 /// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C
-/// too, unless `on_exit = "keep"` leaves the setting, which the next start adopts; after SIGKILL by the next start and by `dwell revert`. A value that another program writes is left alone, and
-/// control of its layer ends until `dwell control resume`. SIGHUP rereads the configuration.
+/// too, unless `on_exit = "keep"` leaves the setting, which the next start adopts; after SIGKILL by the next
+/// start and by `dwell revert`. A value that another program writes is left alone, and control of its layer
+/// ends until `dwell control resume`. SIGHUP rereads the configuration.
 ///
-/// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each on its own. With
-/// --mode active, their polling is disabled for short times, since episodes that end while a thread polls cannot be
-/// recorded. If a QEMU is not running yet, the controller waits for it.
+/// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each on
+/// its own. With --mode active, their polling is disabled for short times, since episodes that end while a
+/// thread polls cannot be recorded. If a QEMU is not running yet, the controller waits for it.
 ///
 /// With --replay the same code runs over a recording, and prints each change with its reason and what it gained.
 #[derive(clap::Args)]
@@ -90,8 +94,8 @@ pub(crate) struct Args {
     ask: Option<Command>,
     /// Control the idlers of this recording, offline
     ///
-    /// Several recordings, with --layer host, are controlled as VMs that run on one host at the same time, under one setting. They
-    /// are repeated or cut to the median of their lengths, or to --duration.
+    /// Several recordings, with --layer host, are controlled as VMs that run on one host at the same time,
+    /// under one setting. They are repeated or cut to the median of their lengths, or to --duration.
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     replay: Vec<PathBuf>,
     /// What the controller sees of the recording; for --replay
@@ -113,14 +117,17 @@ pub(crate) struct Args {
     qmp: Vec<PathBuf>,
     /// What a VM of the host layer counts, and its limit: NAME,weight=2,most-loss=5%
     ///
-    /// NAME is QEMU's -name or -uuid, Firecracker's --id, or with --replay the name of a recording's file without its end. weight, from 0 to 1000,
-    /// is how much its cost counts in the choice; the default is 1. No setting is chosen that is predicted to cost the VM more than most-loss
-    /// above the originals, and none stays that has cost it more in the last 10 s. May be given several times; `[[vm]]` in the configuration is the same.
+    /// NAME is QEMU's -name or -uuid, Firecracker's --id, or with --replay the name of a recording's file
+    /// without its end. weight, from 0 to 1000, is how much its cost counts in the choice; the default is 1.
+    /// No setting is chosen that is predicted to cost the VM more than most-loss above the originals, and
+    /// none stays that has cost it more in the last 10 s. May be given several times; `[[vm]]` in the
+    /// configuration is the same.
     #[arg(long, value_name = "VM")]
     vm: Vec<Vm>,
     /// Keep decisions and costs in this file, for `dwell report --decisions`
     ///
-    /// JSON lines, appended: one for each change, one for the costs of each second. At 32 MiB the file is renamed FILE.old.
+    /// JSON lines, appended: one for each change, one for the costs of each second. At 32 MiB the file is
+    /// renamed FILE.old.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// End after this time; of several recordings, how much is replayed

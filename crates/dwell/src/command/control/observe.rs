@@ -126,8 +126,8 @@ impl Source {
         matches!(self, Source::Guest(_) | Source::Iothread(_))
     }
 
-    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the setting is changed for a
-    /// burst, if there is a lease.
+    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the
+    /// setting is changed for a burst, if there is a lease.
     pub(super) fn observe(
         &mut self,
         machine: &Sysroot,
@@ -504,8 +504,9 @@ impl Found {
         all.push((ended_ns, Episode { busy_ns, ..Episode::of(idle_ns) }));
     }
 
-    /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and after, while the counters of other
-    /// CPUs are read, this program keeps one CPU busy. A burst stands for a period.
+    /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and
+    /// after, while the counters of other CPUs are read, this program keeps one CPU busy. A burst stands for
+    /// a period.
     fn observed(mut self, burst: &BTreeMap<u32, Between>, period: &BTreeMap<u32, Between>) -> Vec<Observed> {
         let of = |(cpu, counted): (&u32, &Between)| {
             let share = counted.ns() / period.get(cpu)?.ns();
@@ -568,7 +569,8 @@ mod tests {
             let cpu = Cpuidle { polls: 0, polled_ns: 0, halts: 30 };
             Between { cpu, from_ns: 1_000 * from_us, to_ns: 1_000 * to_us }
         };
-        // The first CPU is read 50 us before the second. A third one has no episodes, and a fourth was not counted before.
+        // The first CPU is read 50 us before the second. A third one has no episodes, and a fourth was not
+        // counted before.
         let burst =
             [(0, counted(200, 500)), (1, counted(250, 550)), (2, counted(250, 550)), (3, counted(250, 550))];
         let period = [(0, counted(0, 500)), (1, counted(0, 550)), (2, counted(0, 550))];

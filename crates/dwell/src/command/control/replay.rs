@@ -54,8 +54,8 @@ struct Controlled {
     costs: Vec<Slice>,
     /// Costs; the last is the optimum.
     results: Vec<Row>,
-    /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell study` has it; null if there is
-    /// none.
+    /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell study`
+    /// has it; null if there is none.
     keeps_of_leader: Option<f64>,
     /// The same of the setting that is best in hindsight.
     keeps_of_best: Option<f64>,

@@ -1,9 +1,9 @@
 //! HTTP for metrics: one thread, which serves many clients at a time and waits for none.
 //!
-//! Clients may be slow, send too much, or come in numbers: each has [`PATIENCE`] for all of it and [`LONGEST`] bytes of request, at
-//! most [`MOST`] are served at a time, and a newer one takes the place of the oldest. The thread looks around at most
-//! 100 times a second and accepts one client each time, so that no number of clients takes CPU time from control, with
-//! which it shares the quota of the service.
+//! Clients may be slow, send too much, or come in numbers: each has [`PATIENCE`] for all of it and
+//! [`LONGEST`] bytes of request, at most [`MOST`] are served at a time, and a newer one takes the place of
+//! the oldest. The thread looks around at most 100 times a second and accepts one client each time, so that
+//! no number of clients takes CPU time from control, with which it shares the quota of the service.
 
 use super::cpu_time;
 use super::metrics::Published;

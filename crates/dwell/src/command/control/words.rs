@@ -67,7 +67,8 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
     }
 }
 
-/// A line for each layer of the answer to `status`: its state, the setting in force, what was saved, and the last change.
+/// A line for each layer of the answer to `status`: its state, the setting in force, what was saved, and the
+/// last change.
 pub(super) fn of_status(status: &Value) -> Vec<String> {
     let layers = status["layers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();

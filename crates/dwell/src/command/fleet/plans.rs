@@ -16,9 +16,10 @@ use std::path::PathBuf;
 pub(super) struct PlansArgs {
     /// Write plans for `dwell apply` to this folder, and `order.csv` with the wave, class and plan of each VM
     ///
-    /// The plans set the choice `1 a class` where there are classes, else the first of --settings. There is one for each
-    /// class, setting and setting in force. The waves are 1 %, 10 % and 100 % of the VMs of each class: apply the
-    /// plans of one, check them with `dwell verify --revert-if-worse`, and go on with the next.
+    /// The plans set the choice `1 a class` where there are classes, else the first of --settings. There is
+    /// one for each class, setting and setting in force. The waves are 1 %, 10 % and 100 % of the VMs of each
+    /// class: apply the plans of one, check them with `dwell verify --revert-if-worse`, and go on with the
+    /// next.
     #[arg(long, value_name = "FOLDER")]
     plan: Option<PathBuf>,
 }

@@ -87,8 +87,8 @@ struct Benched<'a> {
     thread_id: u32,
     arms: Vec<Arm>,
     findings: &'a Results,
-    /// For `dwell report --measured`. Only the sleeps can be compared: the prediction of CPU time is polling CPU, which is not
-    /// measured separately.
+    /// For `dwell report --measured`. Only the sleeps can be compared: the prediction of CPU time is polling
+    /// CPU, which is not measured separately.
     predicted_and_measured: Measured,
 }
 

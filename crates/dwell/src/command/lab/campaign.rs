@@ -78,8 +78,8 @@ impl CampaignArgs {
         }
     }
 
-    /// Writes the measurements to the file of --samples, if given; of several campaigns, the second to `FILE-2` and so on,
-    /// before the extension.
+    /// Writes the measurements to the file of --samples, if given; of several campaigns, the second to
+    /// `FILE-2` and so on, before the extension.
     pub(crate) fn keep(
         &self,
         measurements: &Measurements,
@@ -142,8 +142,8 @@ impl Session {
         })
     }
 
-    /// Of an experiment on all CPUs, whose programs this process starts, and that has to restore something at its end: Ctrl-C does not end
-    /// it at once.
+    /// Of an experiment on all CPUs, whose programs this process starts, and that has to restore something at
+    /// its end: Ctrl-C does not end it at once.
     ///
     /// # Errors
     /// The load of the machine cannot be read.

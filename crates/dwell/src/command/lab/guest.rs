@@ -34,12 +34,13 @@ use tempfile::TempDir;
 
 /// Measure real loads under fixed and controlled haltpoll parameters
 ///
-/// For a guest whose haltpoll governor is in use. redis, a pair of processes, fio and PostgreSQL run on the CPUs of this
-/// machine, each under Linux's defaults, the parameters as they were found, the best setting of `tune` on a recording made
-/// first, without polling, and under `dwell control`, from the defaults and from what was found. A load whose programs are
-/// not installed is left out. The cost is the time in cpuidle's polling state plus halts x halt cost, as the kernel counts
-/// them; requests and latency are those that the client of the load counts. Changes haltpoll's parameters and restores
-/// them; if it is killed, `dwell revert` does. Every row is printed.
+/// For a guest whose haltpoll governor is in use. redis, a pair of processes, fio and PostgreSQL run on the
+/// CPUs of this machine, each under Linux's defaults, the parameters as they were found, the best setting of
+/// `tune` on a recording made first, without polling, and under `dwell control`, from the defaults and from
+/// what was found. A load whose programs are not installed is left out. The cost is the time in cpuidle's
+/// polling state plus halts x halt cost, as the kernel counts them; requests and latency are those that the
+/// client of the load counts. Changes haltpoll's parameters and restores them; if it is killed, `dwell
+/// revert` does. Every row is printed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Needs root. Example:\n  dwell lab guest --load redis --load pipe --halt-cost 20us --budget 4min"
@@ -258,7 +259,8 @@ struct Leased<'m> {
 }
 
 impl<'m> Leased<'m> {
-    /// With every value that an arm may write, or a controller: if all of this is killed, `dwell revert` restores what was found.
+    /// With every value that an arm may write, or a controller: if all of this is killed, `dwell revert`
+    /// restores what was found.
     fn take(
         args: &GuestArgs,
         machine: &'m Sysroot,
@@ -300,8 +302,8 @@ impl Drop for Leased<'_> {
     }
 }
 
-/// The setting that `tune` recommends for a recording of the load without polling, or the default where it recommends none. `None`: the
-/// CPUs idled too little to choose one.
+/// The setting that `tune` recommends for a recording of the load without polling, or the default where it
+/// recommends none. `None`: the CPUs idled too little to choose one.
 fn best(
     args: &GuestArgs,
     leased: &mut Leased<'_>,

@@ -74,8 +74,8 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TimeAxis {
-    /// Recordings are aligned by the time of day, a guest and its host by their halts where that is possible; zero is the
-    /// start of the first.
+    /// Recordings are aligned by the time of day, a guest and its host by their halts where that is possible;
+    /// zero is the start of the first.
     Common,
     /// Each recording has its own.
     OwnStart,
@@ -265,8 +265,8 @@ fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> 
     Some((i128::from(contents.first_start_ns?) + offset, i128::from(contents.last_end_ns?) + offset))
 }
 
-/// Where the recordings are of a guest and its host: aligns their clocks by their halts, if these determine how, and shifts
-/// what the guest's says of the time of day.
+/// Where the recordings are of a guest and its host: aligns their clocks by their halts, if these determine
+/// how, and shifts what the guest's says of the time of day.
 fn align(files: &[(Role, &Path)], spans: &mut [Option<(i128, i128)>]) -> anyhow::Result<Option<Alignment>> {
     let &[(_, first), (_, second)] = files else { return Ok(None) };
     let readers = [model::open(first)?, model::open(second)?];

@@ -1,4 +1,5 @@
-//! The screen: a line about all, one for each layer under `dwell control`, the table, the histogram of the selected idler, a line about the keys.
+//! The screen: a line about all, one for each layer under `dwell control`, the table, the histogram of the
+//! selected idler, a line about the keys.
 
 use super::action::KEYS;
 use super::state::{Row, Sort, State};

@@ -96,8 +96,8 @@ impl PlanArgs {
         }
     }
 
-    /// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at `--qmp`: the I/O
-    /// thread, its present values and the version. Reads only.
+    /// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at
+    /// `--qmp`: the I/O thread, its present values and the version. Reads only.
     fn check(&self, plan: &Plan, metadata: &Metadata) -> anyhow::Result<()> {
         let machine = Sysroot::of_this_machine();
         if let Some(target) = &plan.iothread {

@@ -1,8 +1,9 @@
 //! `doorbell`: a guest's request to a thread of its VMM and back, as a virtual device serves it.
 //!
-//! The guest thinks, writes a request to memory, rings a doorbell (a port write that KVM turns into an eventfd) and waits.
-//! An I/O thread serves the request for a while, posts the answer and interrupts the guest by an irqfd, unless the guest
-//! watches. What is tried is the loop by which the I/O thread waits for the next request.
+//! The guest thinks, writes a request to memory, rings a doorbell (a port write that KVM turns into an
+//! eventfd) and waits. An I/O thread serves the request for a while, posts the answer and interrupts the
+//! guest by an irqfd, unless the guest watches. What is tried is the loop by which the I/O thread waits for
+//! the next request.
 
 mod server;
 

@@ -26,9 +26,9 @@ pub enum Loop {
 
 /// A way to serve a guest, and how the guest waits.
 ///
-/// Written as `blocking`, `busy` or `adaptive:POLICY`, then, with `+` between them, `suppress` (the guest saves the doorbell
-/// while the I/O thread watches) and how the guest idles, as [`Idle`] is written (`guest:POLICY`, `host:NS`,
-/// `no-poll-control`).
+/// Written as `blocking`, `busy` or `adaptive:POLICY`, then, with `+` between them, `suppress` (the guest
+/// saves the doorbell while the I/O thread watches) and how the guest idles, as [`Idle`] is written
+/// (`guest:POLICY`, `host:NS`, `no-poll-control`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoThreadSetting {
     /// The I/O thread's loop.
@@ -95,8 +95,8 @@ pub(super) struct Counted {
     pub(super) polls: u64,
     /// Of those, the ones that saw a request.
     pub(super) succeeded: u64,
-    /// Times that it slept, as the doorbell had not been rung. The kernel's count of switches leaves out sleeps that end before it has
-    /// switched to another task: on some hosts most.
+    /// Times that it slept, as the doorbell had not been rung. The kernel's count of switches leaves out
+    /// sleeps that end before it has switched to another task: on some hosts most.
     pub(super) sleeps: u64,
     /// Interrupts sent.
     pub(super) interrupts: u64,

@@ -1,8 +1,8 @@
 //! `timer`: what keeps a guest's timer, how late the guest runs, and what that costs on both sides.
 //!
-//! The guest sets a deadline, halts, and notes how late its next instruction is, again and again. Its timer is kept by the
-//! local APIC in the kernel, or by a *housekeeping thread* of the VMM on another core, to which the guest hands the
-//! deadline through memory and which injects an interrupt.
+//! The guest sets a deadline, halts, and notes how late its next instruction is, again and again. Its timer
+//! is kept by the local APIC in the kernel, or by a *housekeeping thread* of the VMM on another core, to
+//! which the guest hands the deadline through memory and which injects an interrupt.
 
 mod keeper;
 mod predicted;

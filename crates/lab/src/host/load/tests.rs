@@ -121,8 +121,9 @@ fn spinning() -> Process {
     Process(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
 }
 
-/// The load of a process that spins is seen while it is a stranger, and not once it belongs to the experiment. Others may
-/// be busy too, and keep the child from running: what is compared is what it used itself.
+/// The load of a process that spins is seen while it is a stranger, and not once it belongs to the
+/// experiment. Others may be busy too, and keep the child from running: what is compared is what it used
+/// itself.
 #[test]
 fn a_stranger_is_seen_and_a_friend_is_not() {
     let mut load = Load::open().unwrap();

@@ -8,8 +8,9 @@ use super::{Tallies, store, vectors};
 
 /// The lanes may have any maximum each: every episode takes every operation in every lane. `V` vectors at a time.
 ///
-/// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes, and polls no
-/// longer than the time alone; what a lane learns from it does not change, as the rule looks at the length of the episode.
+/// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes,
+/// and polls no longer than the time alone; what a lane learns from it does not change, as the rule looks at
+/// the length of the episode.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -32,8 +33,8 @@ pub(in super::super) unsafe fn apart<
     let mut at = 0;
     // What is beyond the last setting only fills vectors.
     while at < group.lanes() {
-        // SAFETY: the caller vouches for the CPU. There are as many times alone as lengths, as asserted. The settings are used
-        // up before the group is changed.
+        // SAFETY: the caller vouches for the CPU. There are as many times alone as lengths, as asserted. The
+        // settings are used up before the group is changed.
         unsafe {
             let mut q: [L; V] = vectors(group.windows(idler), at);
             let mut tallies = Tallies::new(&q);

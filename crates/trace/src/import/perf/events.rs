@@ -13,8 +13,8 @@ use dwell_recording::{Clock, Metadata};
 /// How much later than others an event may come in the text \[ns\], as in live capture.
 pub const SLACK_NS: u64 = 100_000_000;
 
-/// So many events wait to be put in order at most; beyond, the oldest are used. A trace of 10 million events a second would
-/// reach it.
+/// So many events wait to be put in order at most; beyond, the oldest are used. A trace of 10 million events
+/// a second would reach it.
 const MOST_WAITING: usize = 1 << 20;
 
 /// What rows are made of the events.

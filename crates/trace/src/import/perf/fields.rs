@@ -6,8 +6,8 @@ use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
 pub(crate) const LEAVE: u32 = u32::MAX;
 
-/// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an exit that is
-/// not by HLT, a system call that cannot wait).
+/// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
+/// exit that is not by HLT, a system call that cannot wait).
 pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
     let text = event.text;
     let kind = match tracepoint {
@@ -148,9 +148,9 @@ fn switch(text: &str) -> Option<EventKind> {
     Some(EventKind::Switch { prev: pid(prev)?, prev_runnable, next: pid(next)? })
 }
 
-/// `OUT preempt  next pid/tid: 12/34`, `IN           prev pid/tid: 12/34`. Each switch is recorded twice, by the thread that
-/// leaves and by the one that gets the CPU. The idle task of a CPU may record nothing, so that a switch to or from it is
-/// taken from the other thread.
+/// `OUT preempt next pid/tid: 12/34`, `IN prev pid/tid: 12/34`. Each switch is recorded twice, by the thread
+/// that leaves and by the one that gets the CPU. The idle task of a CPU may record nothing, so that a switch
+/// to or from it is taken from the other thread.
 fn context_switch(text: &str, own: i32) -> Option<Option<EventKind>> {
     let (direction, ids) = text.split_once("pid/tid:")?;
     let other: i32 = first_word(ids).split_once('/')?.1.parse().ok()?;

@@ -1,7 +1,7 @@
 //! Episodes out of the text of `perf script`.
 //!
-//! The events of the text become [`Event`](crate::event::Event)s and go through the same ordering and pairing as those of live capture, so that
-//! one trace gives one recording, whichever way it comes.
+//! The events of the text become [`Event`](crate::event::Event)s and go through the same ordering and pairing
+//! as those of live capture, so that one trace gives one recording, whichever way it comes.
 //!
 //! | events in the text | layer | an episode is |
 //! |---|---|---|
@@ -9,15 +9,15 @@
 //! | `power:cpu_idle`, or `sched:sched_switch` or switches as perf records them by itself; `sched:sched_waking`; interrupts; `power:guest_halt_poll_ns`; `dwell_idle:dwell_idle_episode` | guest | one period of idling of a CPU: [`GuestPairing`] |
 //! | `syscalls:sys_enter_*` and `sys_exit_*` of the calls that wait, or `raw_syscalls` | iothread | one call that may wait: [`ThreadPairing`] |
 //!
-//! Which of these it is, is decided by the first megabytes of the text. If the events of several layers are there (a trace
-//! of a host whose own idling was recorded too), the caller must choose one.
+//! Which of these it is, is decided by the first megabytes of the text. If the events of several layers are
+//! there (a trace of a host whose own idling was recorded too), the caller must choose one.
 //!
 //! Lines may come with or without CPU, with `tid` or `pid/tid`, with microseconds or (`perf script --ns`) nanoseconds,
 //! among comments, call chains and reports of lost events. After a loss, what was open on that CPU is dropped and
 //! counted: it may have ended unseen. Everything else that is not used is counted by kind.
 //!
-//! perf puts the events of all CPUs in order of time, as far as its buffers reach. Events that come up to [`SLACK_NS`] late
-//! are put in order; later ones are lost and counted in [`ImportSummary::out_of_order`].
+//! perf puts the events of all CPUs in order of time, as far as its buffers reach. Events that come up to
+//! [`SLACK_NS`] late are put in order; later ones are lost and counted in [`ImportSummary::out_of_order`].
 
 mod events;
 mod fields;
@@ -160,9 +160,9 @@ pub struct PerfOptions {
     pub skip_unparsable: bool,
 }
 
-/// Writes the episodes of the text. Sets layer, source, clock, losses, what `idle_ns` includes and the time recorded (from
-/// the first event of the text to the last, used or not) in the metadata,
-/// and kernel, CPU model and command line where the text has a header (`perf script --header`). The kernel release in the
+/// Writes the episodes of the text. Sets layer, source, clock, losses, what `idle_ns` includes and the time
+/// recorded (from the first event of the text to the last, used or not) in the metadata, and kernel, CPU
+/// model and command line where the text has a header (`perf script --header`). The kernel release in the
 /// metadata, or else in the header, decides which rule the windows of vCPUs follow.
 ///
 /// # Errors

@@ -11,8 +11,8 @@ use dwell_recording::Layer;
 use dwell_recording::timer::{TimerRows, TimerWriter};
 use std::io::Write;
 
-/// Writes the timers and exits in the text; [`TimerPairing`] says of which events they are made. Sets the same metadata as
-/// [`import`](super::import()).
+/// Writes the timers and exits in the text; [`TimerPairing`] says of which events they are made. Sets the
+/// same metadata as [`import`](super::import()).
 ///
 /// # Errors
 /// Where the text is not what it should be, with the line.

@@ -149,7 +149,8 @@ fn nanos(seconds: u64, micros: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1_000)
 }
 
-/// `2026-11-22T00:13:23.433299Z`, in ns since 1970. GLib leaves the fraction out where it is zero: one line in a million.
+/// `2026-11-22T00:13:23.433299Z`, in ns since 1970. GLib leaves the fraction out where it is zero: one line
+/// in a million.
 fn date(text: &str) -> Option<u64> {
     let (day, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = split(day, '-')?;

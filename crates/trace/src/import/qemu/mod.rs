@@ -10,23 +10,26 @@
 //!
 //! # What the trace has and what it lacks
 //!
-//! * *When*: only with `-msg timestamp=on`, to the microsecond. Without it lengths are **bounds**: `idle_ns` is the least
-//!   that the length can have been, 0 for an attempt that found work, starts are 0, and the metadata says so
-//!   ([`LEAST_LENGTHS`]).
-//! * *How long it slept*: not at all. The next line of the context is taken for the end of the sleep; from 10.0 on it may
-//!   come only after the handlers have run. A sleep without an attempt before it leaves no trace of its beginning: those
-//!   episodes are left out and counted in [`ImportSummary::incomplete_episodes`]. With the waits of the same threads, out of
-//!   `dwell record thread` ([`QemuOptions::sleeps`]), both are known, and none is left out.
-//! * *Which handlers became ready*: not at all. `ready` is null; the metadata lists the handlers that joined and left the
-//!   poll list, by node and file descriptor.
+//! * *When*: only with `-msg timestamp=on`, to the microsecond. Without it lengths are **bounds**: `idle_ns`
+//!   is the least that the length can have been, 0 for an attempt that found work, starts are 0, and the
+//!   metadata says so ([`LEAST_LENGTHS`]).
+//! * *How long it slept*: not at all. The next line of the context is taken for the end of the sleep; from
+//!   10.0 on it may come only after the handlers have run. A sleep without an attempt before it leaves no
+//!   trace of its beginning: those episodes are left out and counted in
+//!   [`ImportSummary::incomplete_episodes`]. With the waits of the same threads, out of `dwell record thread`
+//!   ([`QemuOptions::sleeps`]), both are known, and none is left out.
+//! * *Which handlers became ready*: not at all. `ready` is null; the metadata lists the handlers that joined
+//!   and left the poll list, by node and file descriptor.
 //! * *Why*: an attempt with progress found a handler (io); anything else is unknown, but for the sleeps of a recording.
-//! * *What was lost*: the log back end waits for the disk and drops nothing. What is missing shows in an attempt without an
-//!   end, and in a change from a polling time that was not there; each counts as one lost event.
+//! * *What was lost*: the log back end waits for the disk and drops nothing. What is missing shows in an
+//!   attempt without an end, and in a change from a polling time that was not there; each counts as one lost
+//!   event.
 //!
 //! # Decisions
 //!
-//! Where the version is known each `poll_grow` and `poll_shrink` is held against that version's rule: within what is known
-//! of the block time, the rule must do it (*determined*), can do it, or cannot (*contradicted*). See [`DecisionCounts`].
+//! Where the version is known each `poll_grow` and `poll_shrink` is held against that version's rule: within
+//! what is known of the block time, the rule must do it (*determined*), can do it, or cannot
+//! (*contradicted*). See [`DecisionCounts`].
 
 mod line;
 mod sleeps;
@@ -170,8 +173,8 @@ pub struct QemuOptions {
     pub skip_unparsable: bool,
 }
 
-/// Writes the episodes of a log. Sets layer, source, clock, losses, what `idle_ns` includes and the time recorded (from the
-/// first line with a time to the last, of any context) in the metadata.
+/// Writes the episodes of a log. Sets layer, source, clock, losses, what `idle_ns` includes and the time
+/// recorded (from the first line with a time to the last, of any context) in the metadata.
 ///
 /// # Errors
 /// Where the log is not what it should be, with the line.

@@ -1,4 +1,5 @@
-//! When the threads of a QEMU slept: a recording of `dwell record thread` that was made at the same time as QEMU's trace.
+//! When the threads of a QEMU slept: a recording of `dwell record thread` that was made at the same time as
+//! QEMU's trace.
 
 use super::QemuError;
 use super::line::RESOLUTION_NS;
@@ -11,8 +12,8 @@ use dwell_recording::Reader;
 use dwell_recording::WakeCause;
 use std::collections::BTreeMap;
 
-/// Under this key a recording keeps by how much CLOCK_REALTIME was ahead of CLOCK_MONOTONIC \[ns\] when it was made. Both
-/// run at the same rate; only setting the clock changes it.
+/// Under this key a recording keeps by how much CLOCK_REALTIME was ahead of CLOCK_MONOTONIC \[ns\] when it
+/// was made. Both run at the same rate; only setting the clock changes it.
 pub const REALTIME_OFFSET: &str = "realtime_less_monotonic_ns";
 
 /// One system call that waited.
@@ -53,7 +54,8 @@ impl Sleeps {
     /// Reads them all: 24 bytes a wait stay in memory.
     ///
     /// # Errors
-    /// If the recording is not one of threads, does not have the difference of its clock to the time of day, or cannot be read.
+    /// If the recording is not one of threads, does not have the difference of its clock to the time of day,
+    /// or cannot be read.
     pub fn read(name: &str, reader: &Reader) -> Result<Sleeps, QemuError> {
         let metadata = reader.metadata();
         if metadata.layer != Layer::Iothread {
@@ -106,9 +108,10 @@ impl Sleeps {
         realtime_ns.saturating_sub(self.offset_ns)
     }
 
-    /// The waits of a thread as the system calls that they were, as far as they come before a line that was written within
-    /// a microsecond from `at_ns` (CLOCK_MONOTONIC) and were not given out before. One that began in that microsecond comes
-    /// after the line. After the last one the calls of the thread are not traced any more.
+    /// The waits of a thread as the system calls that they were, as far as they come before a line that was
+    /// written within a microsecond from `at_ns` (CLOCK_MONOTONIC) and were not given out before. One that
+    /// began in that microsecond comes after the line. After the last one the calls of the thread are not
+    /// traced any more.
     pub(super) fn until(&mut self, tid: i32, at_ns: u64, mut each: impl FnMut(Event)) {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         let mut event = |time_ns, kind| each(Event { time_ns, cpu: 0, pid: thread.pid, tid, kind });

@@ -40,7 +40,8 @@ impl Control<'_> {
         }
     }
 
-    /// Restores the originals of a layer, except values written by another program, and does not control the layer any more.
+    /// Restores the originals of a layer, except values written by another program, and does not control the
+    /// layer any more.
     fn give_up(&mut self, at: usize, reason: Reason, why: &str) -> anyhow::Result<()> {
         let subject = self.layers[at].subject.clone();
         self.layers[at].tally.reason(reason);
@@ -58,8 +59,8 @@ impl Control<'_> {
         }
     }
 
-    /// Decides for the layers that are due. Where CPU time is short all of them become due at the same time and the first one uses
-    /// what there is, so that they take turns to be first.
+    /// Decides for the layers that are due. Where CPU time is short all of them become due at the same time
+    /// and the first one uses what there is, so that they take turns to be first.
     pub(super) fn decide(&mut self) -> anyhow::Result<()> {
         let (number, first) = (self.layers.len(), self.first);
         for at in (0..number).map(|step| (first + step) % number) {
@@ -84,14 +85,15 @@ impl Control<'_> {
         Ok(())
     }
 
-    /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make decisions rare.
+    /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make
+    /// decisions rare.
     pub(super) fn used(&self) -> Duration {
         let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
         cpu_time::of_process().saturating_sub(serving + self.answering)
     }
 
-    /// Whatever this process did since the last call is accounted for, no matter what for: all layers together are to use no more
-    /// than one may.
+    /// Whatever this process did since the last call is accounted for, no matter what for: all layers
+    /// together are to use no more than one may.
     fn account(&mut self, at: usize) {
         let (now_ns, used) = (self.now_ns(), self.used());
         let spent = used.saturating_sub(std::mem::replace(&mut self.accounted, used));

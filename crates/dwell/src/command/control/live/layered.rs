@@ -1,4 +1,5 @@
-//! Control of one layer, or of one I/O thread: how it begins, from the values that are there or from those that an earlier controller has left.
+//! Control of one layer, or of one I/O thread: how it begins, from the values that are there or from those
+//! that an earlier controller has left.
 
 use super::leases::told_of;
 use super::machine::{refuse_other_driver, setting};
@@ -116,8 +117,8 @@ impl Control<'_> {
         Ok(Controller::new(originals, terms)?)
     }
 
-    /// What an earlier controller has left, if it can be gone on with. Otherwise the originals are restored, or where nothing is to be
-    /// written it is said that they are not in force.
+    /// What an earlier controller has left, if it can be gone on with. Otherwise the originals are restored,
+    /// or where nothing is to be written it is said that they are not in force.
     fn adopted(&self, subject: &Subject) -> anyhow::Result<Option<(Controller, Lease)>> {
         let (machine, state) = (self.machine, self.state_directory);
         let changes = journal::read_all(machine, state)?;

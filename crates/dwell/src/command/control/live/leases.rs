@@ -10,7 +10,8 @@ use dwell_knobs::lease::{self, Lease, Subject};
 use dwell_knobs::value::shown;
 use dwell_machine::{Machine, Sysroot};
 
-/// Restores the originals after a controller was killed, and after one that has left its setting, too, unless that is to be kept.
+/// Restores the originals after a controller was killed, and after one that has left its setting, too, unless
+/// that is to be kept.
 pub(in crate::command::control) fn restore(
     machine: &Sysroot,
     state_directory: &str,

@@ -28,8 +28,8 @@ pub(super) fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<La
     Ok(layers)
 }
 
-/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle, and that one where it is not
-/// in force.
+/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle, and
+/// that one where it is not in force.
 pub(super) fn refuse_other_driver(machine: &dyn Machine, layer: Layer) -> anyhow::Result<()> {
     let driver = Cpuidle::read(machine).driver;
     let is_dwell_idle = driver.as_deref() == Some(Module::DwellIdle.name());

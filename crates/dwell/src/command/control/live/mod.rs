@@ -1,7 +1,8 @@
 //! The controller on a machine: its loop, from the start to the end.
 //!
-//! [`machine`] has what can be controlled, [`layered`] how control of a layer begins, [`qemus`] when that of I/O threads does, [`decide`] the
-//! decisions, [`answers`] what is answered to those who ask, and [`leases`] how originals are restored.
+//! [`machine`] has what can be controlled, [`layered`] how control of a layer begins, [`qemus`] when that of
+//! I/O threads does, [`decide`] the decisions, [`answers`] what is answered to those who ask, and [`leases`]
+//! how originals are restored.
 
 mod answers;
 mod decide;

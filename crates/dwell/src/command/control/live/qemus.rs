@@ -85,7 +85,8 @@ impl Control<'_> {
         Ok(layers)
     }
 
-    /// Ends the leases of a QEMU that does not answer. Where it runs nevertheless, they stay open, and are ended when it answers.
+    /// Ends the leases of a QEMU that does not answer. Where it runs nevertheless, they stay open, and are
+    /// ended when it answers.
     fn part_from(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let socket = self.qemus[at].socket.clone();
         say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
