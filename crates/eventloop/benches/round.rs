@@ -1,19 +1,20 @@
 //! What does a round of looks cost?
 //!
-//! Question: how long does the loop take to look at its sources once while it polls, for one source and for eight whose look is a load of
-//! a word that another thread would write? A round should take less than 10 ns and 10 ns for each source, besides the pause
-//! that every look of a guard has (its own baseline, here and in `guard` of `dwell-idle`). It would be surprising if eight sources
-//! took more than eight times as long as one.
+//! Question: how long does the loop take to look at its sources once while it polls, for one source and for
+//! eight whose look is a load of a word that another thread would write? A round should take less than 10 ns
+//! and 10 ns for each source, besides the pause that every look of a guard has (its own baseline, here and in
+//! `guard` of `dwell-idle`). It would be surprising if eight sources took more than eight times as long as
+//! one.
 //!
-//! Question: what does io_uring save as the way to wait? A look at a file descriptor that is not readable, and a byte through a pipe that
-//! the loop sees, reads and asks for again, by epoll and by io_uring. The look should cost nothing like a system call; for the byte
-//! io_uring has one more to make.
+//! Question: what does io_uring save as the way to wait? A look at a file descriptor that is not readable,
+//! and a byte through a pipe that the loop sees, reads and asks for again, by epoll and by io_uring. The look
+//! should cost nothing like a system call; for the byte io_uring has one more to make.
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use dwell_eventloop::{Epoll, Idler, Loop, SourceId, Uring, Watch};
 use dwell_idle::policy::reference::{Always, Never};
-use dwell_testing::waits::{Ends, Nothing, Word};
+use dwell_testing::waits::{Ends, Nothing, RealSteps, Word};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -29,7 +30,7 @@ fn round(criterion: &mut Criterion) {
         b.iter(|| (0..ROUNDS).for_each(|_| std::hint::spin_loop()));
     });
     for sources in [0, 1, 8] {
-        let mut looped = Loop::over(Idler::new(Always), Nothing);
+        let mut looped = Loop::over(Idler::with_clock(Always, RealSteps::of(100)), Nothing);
         looped.push(Ends::after(ROUNDS.into()));
         (0..sources).for_each(|_| {
             looped.push(Word::default());

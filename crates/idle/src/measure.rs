@@ -15,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-/// Lengths and how many sleeps of each: 150 to 250 ms together, and of each enough that a few disturbed ones do not move the median.
+/// Lengths and how many sleeps of each: 150 to 250 ms together, and of each enough that a few disturbed ones
+/// do not move the median.
 const PLAN: [(Nanos, usize); LENGTHS] = [
     (Nanos::from_micros(10), 401),
     (Nanos::from_micros(50), 301),
@@ -66,9 +67,11 @@ impl From<Errno> for MeasureHaltError {
 }
 
 impl Halt {
-    /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy machine makes them
-    /// higher, and fewer: after 4 s only five sleeps of each length are waited for. The threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that polls cannot
-    /// run anyway, and where the scheduler puts both on one, as it does on a busy machine, a sleep seems to cost a tenth.
+    /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy
+    /// machine makes them higher, and fewer: after 4 s only five sleeps of each length are waited for. The
+    /// threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that
+    /// polls cannot run anyway, and where the scheduler puts both on one, as it does on a busy machine, a
+    /// sleep seems to cost a tenth.
     ///
     /// # Errors
     /// [`MeasureHaltError`]; none of them is a reason not to run: [`Halt::constant`] takes a guess.
@@ -82,10 +85,10 @@ impl Halt {
     }
 
     fn measure_on([one, other]: [usize; 2], limit: Duration) -> Result<Halt, MeasureHaltError> {
-        let bed = Bed::new()?;
+        let pair = Pair::new()?;
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| on(one, || bed.sleeps(limit)));
-            let waker = scope.spawn(|| on(other, || bed.wakes()));
+            let sleeper = scope.spawn(|| on(one, || pair.sleeps(limit)));
+            let waker = scope.spawn(|| on(other, || pair.wakes()));
             let slept = sleeper.join().unwrap_or(Err(MeasureHaltError::NotWoken))?;
             let wakers = waker.join().map_err(|_| MeasureHaltError::NotWoken)?;
             let mut sleeps = [Sleep::default(); LENGTHS];
@@ -114,7 +117,7 @@ fn on<T>(cpu: usize, what: impl FnOnce() -> T) -> T {
 }
 
 /// What both threads share.
-struct Bed {
+struct Pair {
     bell: OwnedFd,
     epoll: OwnedFd,
     /// When the bell was rung; 0: the sleeper is about to sleep. [`GONE`]: it will not sleep any more.
@@ -131,12 +134,12 @@ struct Slept {
     latency: u64,
 }
 
-impl Bed {
-    fn new() -> Result<Bed, Errno> {
+impl Pair {
+    fn new() -> Result<Pair, Errno> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Bed { bell, epoll, rung: AtomicU64::new(1), place: AtomicUsize::new(0) })
+        Ok(Pair { bell, epoll, rung: AtomicU64::new(1), place: AtomicUsize::new(0) })
     }
 
     fn sleeps(&self, limit: Duration) -> Result<Vec<Vec<Slept>>, MeasureHaltError> {
@@ -242,10 +245,10 @@ mod tests {
 
     #[test]
     fn without_time_five_sleeps_of_each_length_are_enough() {
-        let bed = Bed::new().unwrap();
+        let pair = Pair::new().unwrap();
         let (slept, woken) = thread::scope(|scope| {
-            let waker = scope.spawn(|| bed.wakes());
-            (bed.sleeps(Duration::ZERO).unwrap(), waker.join().unwrap())
+            let waker = scope.spawn(|| pair.wakes());
+            (pair.sleeps(Duration::ZERO).unwrap(), waker.join().unwrap())
         });
         assert_eq!(slept.iter().map(Vec::len).collect::<Vec<_>>(), [FEWEST; LENGTHS]);
         assert_eq!(woken.map(|of| of.len()), [FEWEST; LENGTHS]);

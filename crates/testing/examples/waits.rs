@@ -2,36 +2,16 @@
 //!
 //! `cargo run --release -p dwell-testing --features waits --example waits -- leader 100000`
 //!
-//! `.ci/instructions` runs this under callgrind and prints the instructions of one wait that halts at once (reading the clock left out),
-//! and of one round of looks.
+//! `.ci/instructions` runs this under callgrind and prints the instructions of one wait that halts at once
+//! (reading the clock left out), and of one round of looks.
 
 use dwell_eventloop::{Idler, Loop};
 use dwell_idle::halt::Sleep;
 use dwell_idle::policy::reference::{Always, Never};
-use dwell_idle::{Clock, Halt, Nanos, Policy, Price};
-use dwell_testing::waits::{Ends, Nothing, Word};
-use std::cell::Cell;
+use dwell_idle::{Halt, Nanos, Policy, Price};
+use dwell_testing::waits::{Ends, Nothing, Steps, Word};
 use std::hint::black_box;
 use std::io;
-
-/// A clock of which each reading is so much later than the last one \[ns\].
-struct Steps {
-    now: Cell<u64>,
-    step: u64,
-}
-
-impl Steps {
-    const fn of(step: u64) -> Steps {
-        Steps { now: Cell::new(0), step }
-    }
-}
-
-impl Clock for Steps {
-    fn now(&self) -> Nanos {
-        self.now.set(self.now.get() + self.step);
-        Nanos(self.now.get())
-    }
-}
 
 #[inline(never)]
 fn measured_waits(policy: impl Policy, count: u64) {

@@ -1,6 +1,9 @@
-//! Sources with which the event loop is measured.
+//! Sources and clocks with which waits and the event loop are measured.
 
 use dwell_eventloop::{Source, SourceId, Wait};
+use dwell_idle::{Clock, Monotonic, Nanos};
+use std::cell::Cell;
+use std::hint::black_box;
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -50,5 +53,45 @@ pub struct Nothing;
 impl Wait for Nothing {
     fn wait(&mut self, _: Option<Duration>, _: impl FnMut(SourceId)) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A clock of which each reading is so much later than the last one \[ns\], so that no wait looks preempted.
+#[derive(Debug)]
+pub struct Steps {
+    now: Cell<u64>,
+    step: u64,
+}
+
+impl Steps {
+    /// So much later each time \[ns\].
+    pub const fn of(step: u64) -> Steps {
+        Steps { now: Cell::new(0), step }
+    }
+}
+
+impl Clock for Steps {
+    fn now(&self) -> Nanos {
+        self.now.set(self.now.get() + self.step);
+        Nanos(self.now.get())
+    }
+}
+
+/// The same at the cost of the real clock: without it, a benchmark that is interrupted would go on with waits
+/// that stand down, which are quicker.
+#[derive(Debug)]
+pub struct RealSteps(Steps);
+
+impl RealSteps {
+    /// So much later each time \[ns\].
+    pub const fn of(step: u64) -> RealSteps {
+        RealSteps(Steps::of(step))
+    }
+}
+
+impl Clock for RealSteps {
+    fn now(&self) -> Nanos {
+        black_box(Monotonic.now());
+        self.0.now()
     }
 }
