@@ -1,6 +1,7 @@
 //! The experiments: what is run on a real KVM, and what is measured.
 //!
-//! Each measures in *blocks* of at most half a second, which [`Campaign`](dwell_stats::Campaign) orders, repeats and compares.
+//! Each measures in *blocks*, mostly of at most half a second, which [`Campaign`](dwell_stats::Campaign)
+//! orders, repeats and compares.
 
 pub mod calibrate;
 pub mod doorbell;
@@ -125,10 +126,13 @@ impl From<OpenError> for LabError {
     }
 }
 
-/// How often a block repeats what takes `one` each time: so that it takes about as long as asked, and at most half a second,
-/// for a real-time thread that runs longer is stopped by the kernel (`sched_rt_runtime_us`); at least 20 times.
+/// For so long a real-time thread may run: the kernel stops it after 950 ms of a second, unless told
+/// otherwise (`sched_rt_runtime_us`).
+const LONGEST_RUN: Nanos = Nanos::from_micros(500_000);
+
+/// How often a block repeats what takes `one` each time, so that it takes about as long as asked; at least 20 times.
 fn repeats_of_a_block(one: Nanos, block: Nanos, most: usize) -> usize {
-    let repeats = block.get().min(500_000_000) / one.get().max(1_000);
+    let repeats = block.get() / one.get().max(1_000);
     usize::try_from(repeats).unwrap_or(most).clamp(20, most)
 }
 

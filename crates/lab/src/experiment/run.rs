@@ -1,6 +1,6 @@
 //! Runs vCPUs whose programs drive themselves: first the warm-up, then the measured part.
 
-use super::{KvmCounts, LabError, Placed, Usage, repeats_of_a_block};
+use super::{KvmCounts, LONGEST_RUN, LabError, Placed, Usage, repeats_of_a_block};
 use crate::guest::MOST_ROUNDS;
 use crate::host::{Thread, Tsc};
 use crate::vm::{Kicker, Vcpu};
@@ -12,9 +12,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// The number of rounds of a block of about this length, if a round takes `guess` in addition to its given length.
+/// The number of rounds of a block of about this length, half a second at most, if a round takes `guess` in
+/// addition to its given length.
 pub fn rounds_of_a_block(given: Nanos, guess: Nanos, block: Nanos, warm_up: usize) -> usize {
-    repeats_of_a_block(Nanos(given.get() + guess.get()), block, MOST_ROUNDS - warm_up)
+    repeats_of_a_block(Nanos(given.get() + guess.get()), block.min(LONGEST_RUN), MOST_ROUNDS - warm_up)
 }
 
 /// The measured part of one participant's block.
@@ -31,9 +32,9 @@ pub(super) struct BlockRun<T> {
     pub(super) read: [T; 2],
 }
 
-/// Runs a vCPU's program through its warm-up and its measured part, in the calling thread, which has been placed. `warmed`
-/// is called between the two, also after an error, so that participants can wait for each other; `read` once before the
-/// measured part and once after it.
+/// Runs a vCPU's program through its warm-up and its measured part, in the calling thread, which has been
+/// placed. `warmed` is called between the two, also after an error, so that participants can wait for each
+/// other; `read` once before the measured part and once after it.
 pub(super) fn run<T>(
     vcpu: &mut Vcpu<'_>,
     place: Result<Placed, LabError>,
@@ -56,8 +57,8 @@ pub(super) fn run<T>(
 /// Held by each participant while it runs.
 pub(super) type Running = Sender<Infallible>;
 
-/// Starts participants by `start`, each with a [`Running`] to hold, and waits until all of them have ended. Kicks the vCPUs
-/// if they take too long or the stop flag is set.
+/// Starts participants by `start`, each with a [`Running`] to hold, and waits until all of them have ended.
+/// Kicks the vCPUs if they take too long or the stop flag is set.
 ///
 /// # Errors
 /// Those of `start`, [`LabError::Stuck`] or [`LabError::Stopped`]; participants have to be joined all the same.

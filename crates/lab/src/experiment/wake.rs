@@ -51,12 +51,15 @@ impl CountersByArm {
     }
 }
 
-/// Most wakeups of a block.
+/// Most wakeups of a short block.
 const MOST_WAKES: usize = 20_000;
+/// A wakeup takes longer than this, however short the gap \[ns\].
+const SHORTEST: u64 = 10_000;
 
 /// How many wakes a block has that takes about so long.
 pub fn wakes_of_a_block(mean_gap: Nanos, block: Nanos) -> usize {
-    repeats_of_a_block(mean_gap, block, MOST_WAKES)
+    let most = usize::try_from(block.get() / SHORTEST).unwrap_or(MOST_WAKES);
+    repeats_of_a_block(mean_gap, block, most.max(MOST_WAKES))
 }
 
 /// Measures one block.

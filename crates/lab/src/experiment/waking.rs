@@ -1,9 +1,10 @@
 //! A vCPU that is woken again and again: the block that several experiments measure.
 //!
-//! The vCPU's thread runs on one core and the stimulus, this thread, on another. For each gap the stimulus waits until the
-//! guest has seen the event before, spins for the gap, posts the next event and wakes the guest as the guest's way to idle
-//! asks for. So each idle period is as long as its gap less the time in which the guest comes to rest, whatever the
-//! setting: a setting changes what a wake costs, not when it comes.
+//! The vCPU's thread runs on one core and the stimulus, this thread, on another. For each gap the stimulus
+//! waits until the guest has seen the event before, spins for the gap, posts the next event and wakes the
+//! guest as the guest's way to idle asks for. So each idle period is as long as its gap less the time in
+//! which the guest comes to rest, whatever the setting: a setting changes what a wake costs, not when it
+//! comes.
 
 use super::{LabError, Rig, Usage, os};
 use crate::guest::{IdleCounters, IdleCounts, Sleeper, sleeper, tsc};
@@ -21,6 +22,10 @@ use vmm_sys_util::eventfd::EventFd;
 
 /// Wakeups before the first that counts: the window of every rule has settled and every page has been touched.
 pub const WARM_UP: usize = 50;
+/// The stimulus and the vCPU rest after so long, for so long, within a gap: they are real-time threads, which
+/// the kernel stops when they run for 950 ms of a second (`sched_rt_runtime_us`).
+const STRETCH: Nanos = Nanos::from_micros(400_000);
+const REST: Duration = Duration::from_millis(60);
 /// A wake that has not been seen after so long is lost: longer than an overcommitted host keeps a vCPU waiting.
 const LOST: Nanos = Nanos::from_micros(5_000_000);
 
@@ -106,8 +111,8 @@ impl RunningVm<'_> {
 /// What is done to a VM while its vCPU is woken.
 pub type Beside<'b> = &'b mut dyn FnMut(RunningVm<'_>) -> Result<(), LabError>;
 
-/// As [`wake`], and calls `beside` at the beginning of every gap. The time that it takes is part of the gap, which becomes longer if
-/// that is not enough.
+/// As [`wake`], and calls `beside` at the beginning of every gap. The time that it takes is part of the gap,
+/// which becomes longer if that is not enough.
 ///
 /// # Errors
 /// As [`wake`], and those of `beside`.
@@ -121,7 +126,8 @@ pub fn wake_controlled(
     run(rig, idle, gaps, stop, Some(beside), |drive| drive())
 }
 
-/// As [`wake`], but hands the waking to `around` once the vCPU's thread is there and rests, which does it when it likes.
+/// As [`wake`], but hands the waking to `around` once the vCPU's thread is there and rests, which does it
+/// when it likes.
 ///
 /// # Errors
 /// As [`wake`], and those of `around`.
@@ -267,6 +273,7 @@ fn drive(
     let _place = rig.stimulus_thread()?;
     let mut waking = WakeupBlock::default();
     let mut before = None;
+    let mut rested = Tsc::now();
     let warm_up = WARM_UP.min(gaps.len().saturating_sub(1));
     for (number, gap) in gaps.iter().enumerate() {
         if driven.stop.load(Ordering::Relaxed) {
@@ -274,6 +281,10 @@ fn drive(
         }
         if number == warm_up {
             before = Some(driven.read()?);
+        }
+        if rig.since(rested) > STRETCH {
+            std::thread::sleep(REST);
+            rested = Tsc::now();
         }
         match beside {
             None => rig.spin(*gap),
@@ -353,8 +364,8 @@ impl<'r> UserIdle<'r> {
         }
     }
 
-    /// The guest has halted: polls for the window of the policy, then sleeps, until there is an event that the guest has
-    /// not seen.
+    /// The guest has halted: polls for the window of the policy, then sleeps, until there is an event that
+    /// the guest has not seen.
     fn idle(&self, shared: &Sleeper) -> ControlFlow<()> {
         // Only this thread takes the lock; it keeps the policy where the closure can change it.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -385,8 +396,8 @@ impl<'r> UserIdle<'r> {
         }
     }
 
-    /// Says that it sleeps before it looks for the last time; a waker posts before it looks whether it sleeps. Both orders
-    /// are total (`SeqCst`), so one of them sees the other.
+    /// Says that it sleeps before it looks for the last time; a waker posts before it looks whether it
+    /// sleeps. Both orders are total (`SeqCst`), so one of them sees the other.
     fn sleep(&self, event: impl Fn() -> bool) {
         loop {
             self.sleeping.store(1, Ordering::SeqCst);
@@ -395,8 +406,8 @@ impl<'r> UserIdle<'r> {
                 self.sleeping.store(0, Ordering::SeqCst);
                 return;
             }
-            // A wake between the look and the wait has changed the word, and the wait returns at once. Whatever the wait
-            // answers, the event is looked for again.
+            // A wake between the look and the wait has changed the word, and the wait returns at once.
+            // Whatever the wait answers, the event is looked for again.
             let _ = futex::wait(&self.sleeping, futex::Flags::PRIVATE, 1, None);
         }
     }

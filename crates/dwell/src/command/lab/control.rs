@@ -31,10 +31,11 @@ use std::sync::atomic::AtomicBool;
 /// Measure a controlled VM against fixed settings and the learner
 ///
 /// One vCPU halts in the kernel, under KVM's own rule. Its maximum (KVM_CAP_HALT_POLL) is the default, 0, the best of a
-/// replay of the same gaps, or controlled by its VMM from KVM's statistics as `dwell control` would; in one more arm the
-/// guest polls by `leader` above a kernel that does not poll. A block begins with a new VM and a new controller. The
-/// cost is the time polled plus halts x halt cost, as measured. "Kept" is the share of the gain over the default that
-/// control keeps, of the gain of leader and of the best maximum, by logarithms. Every row is printed.
+/// replay of the same gaps, or controlled by its VMM from KVM's statistics as `dwell control` would; in one
+/// more arm the guest polls by `leader` above a kernel that does not poll. A block begins with a new VM and a
+/// new controller. The cost is the time polled plus halts x halt cost, as measured. "Kept" is the share of
+/// the gain over the default that control keeps, of the gain of leader and of the best maximum, by
+/// logarithms. Every row is printed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  dwell lab control --halt-cost 20us --gaps recording:recordings/event-mix.parquet --budget 1min"
@@ -53,7 +54,8 @@ pub(crate) struct ControlArgs {
     gaps: Vec<GapSpec>,
     /// Length of a block, from 100ms to 1min
     ///
-    /// Control begins anew in each, and decides for the first time after 10 ms.
+    /// Control begins anew in each, and decides for the first time after 10 ms. One gap in every 400 ms is 60 ms
+    /// longer, because the kernel stops real-time threads that do not rest.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = block_length)]
     block: Nanos,
     #[command(flatten)]
