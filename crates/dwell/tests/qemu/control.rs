@@ -47,9 +47,11 @@ impl Place {
     }
 
     pub(crate) fn control(&self, mode: &str) -> Running {
-        // Bursts of two threads take a debug build more of a CPU than it may use by default, and settings would be chosen once in minutes.
+        // Bursts of two threads take a debug build more of a CPU than it may use by default, and settings
+        // would be chosen once in minutes.
+        let limit = std::env::var("DWELL_CONTROL_CPU_LIMIT").unwrap_or_else(|_| "5%".to_owned());
         let config = format!("{}.toml", self.monitor);
-        std::fs::write(&config, "cpu_limit = \"5%\"\n").expect("room for a configuration");
+        std::fs::write(&config, format!("cpu_limit = \"{limit}\"\n")).expect("room for a configuration");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command
             .args(["control", "--layer", "iothread", "--halt-cost", "20us", "--mode", mode])

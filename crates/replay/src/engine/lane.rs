@@ -5,10 +5,11 @@
 //! Nothing looks at the window in between, so that cutting at growth gives the same windows in both.
 //!
 //! # Divisions
-//! For a dividend *n* < 2^31 and a divisor 1 ≤ *S* < 2^31 let *l* = ceil(log2 *S*) and *m* = floor(2^(31+*l*) / *S*) + 1.
-//! Then *m* *S* = 2^(31+*l*) + *e* with 0 < *e* ≤ *S* ≤ 2^*l*, hence *n* *m* / 2^(31+*l*) = *n*/*S* + *n* *e* / (*S*
-//! 2^(31+*l*)), and the excess is below 1/*S*: the floor is that of *n*/*S*. As *S* > 2^(*l*-1), *m* fits 32 bits. A
-//! divisor that is a power of two is a shift, and one above the maximum gives zero, like the divisor 0 does.
+//! For a dividend *n* < 2^31 and a divisor 1 ≤ *S* < 2^31 let *l* = ceil(log2 *S*) and *m* = floor(2^(31+*l*)
+//! / *S*) + 1. Then *m* *S* = 2^(31+*l*) + *e* with 0 < *e* ≤ *S* ≤ 2^*l*, hence *n* *m* / 2^(31+*l*) =
+//! *n*/*S* + *n* *e* / (*S* 2^(31+*l*)), and the excess is below 1/*S*: the floor is that of *n*/*S*. Since
+//! 2^(*l*-1) < *S*, *m* fits 32 bits. A divisor that is a power of two is a shift, and one above the maximum
+//! gives zero, like the divisor 0 does.
 
 use crate::rule::Rule;
 use dwell_policy::param::Setting;
@@ -151,9 +152,10 @@ impl Lane {
             && u64::from(self.max) * u64::from(self.grow) < 1 << 30
     }
 
-    /// Of lanes that can run together: whether a growth from a window above zero never ends below `start`, so that only a window of zero has to be
-    /// lifted to it. With the floor, windows are zero or at least `start` (or the maximum, if that is less); without,
-    /// that is so for divisors that leave the window as it is or drop it to zero.
+    /// Of lanes that can run together: whether a growth from a window above zero never ends below `start`, so
+    /// that only a window of zero has to be lifted to it. With the floor, windows are zero or at least
+    /// `start` (or the maximum, if that is less); without, that is so for divisors that leave the window as
+    /// it is or drop it to zero.
     pub(super) fn grows_past_start(&self) -> bool {
         self.floor == self.start || self.shrink <= 1
     }
