@@ -16,6 +16,11 @@ use vm_memory::Bytes;
 /// Requests in flight, of all queues together. A guest that makes more available waits.
 const IN_FLIGHT: usize = 512;
 
+/// Operations that the kernel gets together, so that the disk begins with the first while others are decoded.
+/// On a virtual disk with 32 requests in flight this gave a fifth more requests than all at once, for as much
+/// CPU time each; 2 gave as many for more CPU time, 8 fewer.
+const SUBMITTED_TOGETHER: usize = 4;
+
 /// The requests in flight and the ring of io_uring.
 pub(crate) struct Requests {
     disk: Arc<Disk>,
@@ -121,9 +126,12 @@ impl Requests {
             let pushed = unsafe { self.uring.submission().push(&entry) };
             self.unsubmitted = true;
             match pushed {
-                Ok(()) => return,
+                Ok(()) => break,
                 Err(_) => self.submit(),
             }
+        }
+        if self.uring.submission().len().is_multiple_of(SUBMITTED_TOGETHER) {
+            self.submit();
         }
     }
 
