@@ -16,7 +16,9 @@ use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::thread::process_cpu_time;
 use dwell_lab::host::{Cpu, Load, Pinned};
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{Column, Contest, Format, Goal, Limit, Measured, load_average, print_goals};
+use dwell_testing::contest::{
+    Column, Contest, Format, Goal, Limit, Measured, chosen, load_average, print_goals,
+};
 use dwell_testing::process::Process;
 use dwell_testing::qemu::{Release, folder};
 use std::cell::RefCell;
@@ -30,7 +32,7 @@ struct Args {
     /// How long it may take in all [s]; a row needs about 30 s
     #[arg(long, default_value_t = 600)]
     budget: u64,
-    /// Only the cells whose name contains this, such as `file 8` or `sleeps`; given several times: all of these
+    /// Only the cells whose name contains this, such as `file 8` or `sleeps`; given several times: each of these
     #[arg(long)]
     only: Vec<String>,
     /// Folder of the disk's file, on a file system with direct I/O
@@ -363,8 +365,7 @@ fn goals(measured: &[Measured]) -> Vec<Goal> {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let ends = Instant::now() + Duration::from_secs(args.budget);
-    let wanted = |cell: &Cell| args.only.iter().all(|part| cell.name().contains(part));
-    let cells: Vec<Cell> = Cell::all().into_iter().filter(wanted).collect();
+    let cells = chosen(&Cell::all(), Cell::name, &args.only).map_err(anyhow::Error::msg)?;
     let dir = tempfile::tempdir().context("no temporary folder")?;
     let disk = tempfile::NamedTempFile::new_in(&args.folder).context("no file for the disk")?;
     // Blocks that were never written would be answered without the disk.

@@ -13,7 +13,7 @@ use dwell_idle::policy::reference::Fixed;
 use dwell_idle::{Halt, Idler, Nanos, Price, park};
 use dwell_lab::host::{Cpu, Load, Pinned, Thread};
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
-use dwell_testing::contest::{Column, Contest, Format, load_average};
+use dwell_testing::contest::{Column, Contest, Format, chosen, load_average};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -29,9 +29,10 @@ struct Args {
     /// How long it may take in all [s]; a row needs about 15 s
     #[arg(long, default_value_t = 300)]
     budget: u64,
-    /// Only the cells whose name contains this, such as `pipeline 16` or `sleeps`
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only the cells whose name contains this, such as `pipeline 16` or `sleeps`; given several times: each
+    /// of these
+    #[arg(long)]
+    only: Vec<String>,
     /// What is printed: `cells`, a table of each cell with intervals; `markdown`, the table of the book
     #[arg(long, default_value = "cells")]
     format: Format,
@@ -305,6 +306,7 @@ fn figures() -> Vec<Figure> {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    let cells = chosen(&Cell::all(), Cell::name, &args.only).map_err(anyhow::Error::msg)?;
     let halt = Halt::measure()?;
     println!(
         "a sleep costs {} at 0 %, {} at 100 %; load average {}",
@@ -326,7 +328,6 @@ fn main() -> anyhow::Result<()> {
         peers.push((name, RefCell::new(Peer::start(polling).context(name)?)));
     }
     let _pinned = Pinned::to(Cpu(0)).context("cannot run on CPU 0")?;
-    let cells: Vec<Cell> = Cell::all().into_iter().filter(|cell| cell.name().contains(&args.only)).collect();
     let mut contest = Contest {
         figures: figures(),
         columns: &COLUMNS,

@@ -68,6 +68,24 @@ pub struct Measured {
     pub results: Results,
 }
 
+/// The cells whose name contains every one of `parts`.
+///
+/// # Errors
+/// There is none; the names of all.
+pub fn chosen<C: Copy>(cells: &[C], name: impl Fn(C) -> String, parts: &[String]) -> Result<Vec<C>, String> {
+    let contains = |cell: &C| parts.iter().all(|part| name(*cell).contains(part));
+    let chosen: Vec<C> = cells.iter().copied().filter(contains).collect();
+    if chosen.is_empty() {
+        let names: Vec<String> = cells.iter().map(|cell| name(*cell)).collect();
+        return Err(format!(
+            "no cell's name contains {}; they are:\n{}",
+            parts.join(" and "),
+            names.join("\n")
+        ));
+    }
+    Ok(chosen)
+}
+
 /// Rounds that an interval needs.
 const MIN_ROUNDS: u32 = 6;
 
