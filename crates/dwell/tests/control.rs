@@ -574,14 +574,15 @@ fn all_cpu_time_of_the_process_is_accounted_for() {
     let accounted = |status: &Value| layer(status, "cpu_share") * status["for_s"].as_f64().unwrap();
     let process = || process_cpu_time(running.child.id()).unwrap().get() as f64 / 1e9;
     let first = wait_for(&sysroot, |status| layer(status, "decisions") > 0.0);
+    // Of another process the clock has no more than what was used until its last tick, up to 4 ms too little.
     let before = process();
-    (0..500).for_each(|_| running.signal("-HUP"));
+    (0..1_500).for_each(|_| running.signal("-HUP"));
     let used = process() - before;
     let last = wait_for(&sysroot, |_| true);
     let last = wait_for(&sysroot, |status| layer(status, "decisions") > layer(&last, "decisions"));
     let counted = accounted(&last) - accounted(&first);
     say!("all_cpu_time_of_the_process_is_accounted_for: {counted:.3} s of {used:.3} s");
-    assert!(used > 0.02 && counted > 0.9 * used, "{counted} of {used}");
+    assert!(used > 0.06 && counted > 0.9 * used, "{counted} of {used}");
     // Of a CPU no more than 0.45 % is used, 4.5 ms of it at once: until then nothing is decided again.
     let next = wait_for(&sysroot, |status| layer(status, "decisions") > layer(&last, "decisions"));
     let least = (used - 0.0045) / 0.0045;
