@@ -1,6 +1,5 @@
 //! dwell: how long should an idle CPU or I/O thread poll before it halts?
 
-mod calibration;
 mod check;
 mod command;
 mod failure;

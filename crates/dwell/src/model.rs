@@ -1,6 +1,5 @@
 //! The rule to replay over a recording, its version and the halt cost: options that `replay` and `tune` share.
 
-use crate::calibration;
 use crate::quantity;
 use crate::settings::{self, VersionArgs};
 use crate::suggest;
@@ -12,6 +11,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
+use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{Versions, WakeupLatency};
@@ -125,13 +125,15 @@ impl Model {
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
         let measured = match args.halt_cost {
             Some(_) => None,
-            None => calibration::of_machine(metadata)?,
+            None => Calibration::load_for(metadata)?,
         };
-        let cost = measured.as_ref().and_then(|calibration| calibration.halt_cpu());
-        let latency = measured.as_ref().and_then(|calibration| calibration.halt_latency());
-        let (halt_cost, halt_cost_origin) = match (args.halt_cost, cost) {
+        let of = |cost: fn(&HaltCosts) -> Option<Nanos>| {
+            let costs = measured.as_ref()?;
+            Some((cost(costs)?, Origin::from(costs.halt_of)))
+        };
+        let (halt_cost, halt_cost_origin) = match (args.halt_cost, of(HaltCosts::halt_cpu)) {
             (Some(given), _) => (given, Origin::Given),
-            (None, Some(measured)) => (measured, Origin::Measured),
+            (None, Some(measured)) => measured,
             (None, None) => match halt_cost_of_driver(metadata, version) {
                 Some(recorded) if whose == Whose::One(Layer::Driver) => (recorded, Origin::Recorded),
                 _ => (HALT_COST, Origin::Default),
@@ -142,12 +144,13 @@ impl Model {
             None => WakeupLatency::of_recording(reader)?,
         };
         let constant = WakeupLatency::constant;
-        let (wakeup_latency, wakeup_latency_origin) = match (args.wakeup_latency, recorded, latency) {
-            (Some(given), _, _) => (constant(given), Origin::Given),
-            (None, Some(recorded), _) => (recorded, Origin::Recorded),
-            (None, None, Some(measured)) => (constant(measured), Origin::Measured),
-            (None, None, None) => (constant(halt_cost), Origin::Default),
-        };
+        let (wakeup_latency, wakeup_latency_origin) =
+            match (args.wakeup_latency, recorded, of(HaltCosts::halt_latency)) {
+                (Some(given), _, _) => (constant(given), Origin::Given),
+                (None, Some(recorded), _) => (recorded, Origin::Recorded),
+                (None, None, Some((measured, origin))) => (constant(measured), origin),
+                (None, None, None) => (constant(halt_cost), Origin::Default),
+            };
         Ok(Model {
             whose,
             version,
@@ -195,7 +198,7 @@ impl Model {
                  --wakeup-latency gives another value"
                     .to_owned(),
             ),
-            Origin::Default | Origin::Given | Origin::Measured => {}
+            Origin::Default | Origin::Given | Origin::MeasuredOwnCpu | Origin::MeasuredVcpu => {}
         }
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
@@ -221,9 +224,12 @@ impl Model {
 /// The cost of a halt and where it comes from.
 pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
     let cost = dwell_report::duration(halt_cost_ns as f64);
+    let measured =
+        |halt_of: HaltOf| format!("{cost}, measured by `dwell lab calibrate`: {}", halt_of.words());
     match origin {
+        Origin::MeasuredOwnCpu => measured(HaltOf::OwnCpu),
+        Origin::MeasuredVcpu => measured(HaltOf::Vcpu),
         Origin::Given => cost,
-        Origin::Measured => format!("{cost}, measured on this machine by `dwell lab calibrate`"),
         Origin::Recorded => {
             format!("{cost}, halt_cost_ns of the driver dwell_idle; --halt-cost gives another")
         }

@@ -67,6 +67,9 @@ impl From<Errno> for MeasureHaltError {
 }
 
 impl Halt {
+    /// The lengths of the sleeps that [`measure`](Halt::measure) measures.
+    pub const LENGTHS: [Nanos; LENGTHS] = [PLAN[0].0, PLAN[1].0, PLAN[2].0, PLAN[3].0, PLAN[4].0];
+
     /// Measures what sleeps of 10 us to 10 ms cost here, with two threads, in about 0.2 s. Medians; a busy
     /// machine makes them higher, and fewer: after 4 s only five sleeps of each length are waited for. The
     /// threads run on two different CPUs, the first two of the caller's: a peer on the CPU of a thread that

@@ -4,6 +4,7 @@
 //! shows. "Recommended" is a setting that dwell recommends. Where the verdict is to leave the present
 //! setting, no row has that role; the candidate that was not good enough is shown as [`Role::Rejected`].
 
+use crate::calibration::HaltOf;
 use crate::counts::Counts;
 use crate::number::{duration, percent, ratio};
 use crate::priced::{Figure, Priced, Row, Values};
@@ -59,10 +60,21 @@ pub enum Origin {
     Given,
     /// The recording has it.
     Recorded,
-    /// It was measured on the machine of the recording, by `dwell lab calibrate`.
-    Measured,
+    /// `dwell lab calibrate` measured it by halts of the own CPUs of a system like the recorded one.
+    MeasuredOwnCpu,
+    /// `dwell lab calibrate` measured it by halts of a vCPU, on a machine like the recorded one.
+    MeasuredVcpu,
     /// A default, which was not measured.
     Default,
+}
+
+impl From<HaltOf> for Origin {
+    fn from(halt_of: HaltOf) -> Origin {
+        match halt_of {
+            HaltOf::OwnCpu => Origin::MeasuredOwnCpu,
+            HaltOf::Vcpu => Origin::MeasuredVcpu,
+        }
+    }
 }
 
 /// By how much a setting lowers a figure of the present one.

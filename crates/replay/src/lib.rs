@@ -15,6 +15,7 @@
 pub mod advice;
 pub mod alignment;
 pub mod bound;
+pub mod calibration;
 pub mod catalogue;
 pub mod check;
 pub mod engine;

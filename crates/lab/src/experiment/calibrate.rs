@@ -1,18 +1,24 @@
-//! `calibrate`: the cost of a halt and its wakeup on this host.
+//! `calibrate`: the cost of a halt and its wakeup.
 //!
-//! The same vCPU is woken after the same gaps under two settings: one under which it always halts, and one
+//! Of this system's own CPUs: a thread sleeps, and another one wakes it ([`Halt::measure`]). If the system is a guest,
+//! what its host spends on the exit cannot be seen from here and is not in it.
+//!
+//! Of a vCPU of this machine's KVM: the same vCPU is woken after the same gaps under two settings: one under which it always halts, and one
 //! under which its host polls until the wake. The difference is what a halt costs: in CPU time, once the
 //! polling itself is taken off, and in latency.
 
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, wake};
 use crate::idle::Idle;
+use dwell_idle::halt::Sleep;
+use dwell_idle::{Halt, Price};
+use dwell_machine::{DwellIdle, Facts, Machine};
 use dwell_policy::Nanos;
+use dwell_replay::calibration::HaltCost;
 use dwell_stats::{
     Arms, Block, Campaign, CampaignError, CampaignOptions, Environment, Figure, Interval, Measurements,
     Progress, Unit,
 };
-use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicBool;
 
 /// Longer than every gap, so that the host polls until the wake.
@@ -21,19 +27,6 @@ const ALWAYS: u32 = 20_000_000;
 pub const GAPS_US: [u64; 3] = [50, 150, 1_000];
 /// Time of a block.
 const BLOCK: Nanos = Nanos::from_micros(100_000);
-
-/// What a halt costs after an idle period of one length.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HaltCost {
-    /// Length of the gap \[ns\].
-    pub gap_ns: u64,
-    /// CPU time of a halt and wake, beyond that of an idle period that polls \[ns\], with the ends of its interval.
-    pub cpu_ns: Interval,
-    /// How much later the guest runs after a halt than after a poll \[ns\].
-    pub latency_ns: Interval,
-    /// How much longer KVM takes an idle period to be that halts: by so much a recorded `idle_ns` is too long \[ns\].
-    pub idle_excess_ns: Interval,
-}
 
 /// The two arms.
 const HALT: &str = "halt";
@@ -84,119 +77,106 @@ pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
         gap_ns: gap.get(),
         cpu_ns: difference("cpu_less_polling_ns_per_wakeup")?,
         latency_ns: difference("p50")?,
-        idle_excess_ns: difference("idle_ns_per_wakeup")?,
+        idle_excess_ns: Some(difference("idle_ns_per_wakeup")?),
     })
 }
 
-/// What halts cost on a host, measured for several lengths of gap.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Calibration {
-    /// Version of this form.
-    pub format: u32,
-    /// The CPU it holds for.
-    pub cpu_model: String,
-    /// The kernel it holds for.
-    pub kernel: String,
-    /// When it was measured, in seconds since 1970.
-    pub measured_at_unix_s: u64,
-    /// In order of the gap's length.
-    pub costs: Vec<HaltCost>,
+/// How often own halts are measured: the least and the highest of six are the ends of a 97 % interval of the median.
+pub const OWN_ROUNDS: usize = 6;
+
+/// Measures halts of this system's own CPUs, in a quarter of a second a round; on a busy machine in up to five seconds.
+/// Also returns in how many rounds other programs used more than `foreign_limit` of a CPU.
+///
+/// # Errors
+/// With one CPU only, or after an error of the system.
+pub fn measure_own(
+    surroundings: &mut dyn Environment,
+    foreign_limit: f64,
+    mut progress: impl FnMut(usize),
+) -> Result<([Halt; OWN_ROUNDS], usize), LabError> {
+    let mut disturbed = 0;
+    let mut rounds = vec![];
+    for round in 0..OWN_ROUNDS {
+        progress(round);
+        surroundings.begin();
+        rounds.push(Halt::measure().map_err(LabError::Halt)?);
+        disturbed += usize::from(surroundings.end().is_some_and(|load| load.exceeds(foreign_limit)));
+    }
+    Ok((std::array::from_fn(|round| rounds[round]), disturbed))
 }
 
-/// The version of [`Calibration`] that is written and read.
-pub const FORMAT: u32 = 1;
-
-impl Calibration {
-    /// CPU time of one halt and wake: the median over the lengths of gap.
-    pub fn halt_cpu(&self) -> Option<Nanos> {
-        self.median(|cost| cost.cpu_ns.value)
-    }
-
-    /// Latency of one halt: the median over the lengths of gap.
-    pub fn halt_latency(&self) -> Option<Nanos> {
-        self.median(|cost| cost.latency_ns.value)
-    }
-
-    fn median(&self, of: impl Fn(&HaltCost) -> f64) -> Option<Nanos> {
-        dwell_stats::median(self.costs.iter().map(of).collect()).map(nanos)
-    }
-
-    /// By how much a recorded idle period of this length that halted is too long: between measured lengths by linear
-    /// interpolation, beyond them as at the nearest.
-    pub fn idle_excess(&self, idle: Nanos) -> Nanos {
-        self.between(idle, |cost| cost.idle_excess_ns.value)
-    }
-
-    /// CPU time of one halt and wake after an idle period of this length.
-    pub fn halt_cpu_after(&self, idle: Nanos) -> Nanos {
-        self.between(idle, |cost| cost.cpu_ns.value)
-    }
-
-    fn between(&self, idle: Nanos, of: impl Fn(&HaltCost) -> f64) -> Nanos {
-        let at = idle.get();
-        let next = self.costs.iter().position(|cost| cost.gap_ns >= at).unwrap_or(self.costs.len());
-        let value =
-            match (next.checked_sub(1).and_then(|before| self.costs.get(before)), self.costs.get(next)) {
-                (None, None) => 0.0,
-                (Some(only), None) | (None, Some(only)) => of(only),
-                (Some(before), Some(after)) => {
-                    let share = (at - before.gap_ns) as f64 / (after.gap_ns - before.gap_ns).max(1) as f64;
-                    of(before) + share * (of(after) - of(before))
-                }
-            };
-        nanos(value)
-    }
+/// What own halts cost after the lengths that this system does not poll through.
+pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos) -> Vec<HaltCost> {
+    // A poll may still meet a length near its own limit.
+    let halted = |length: &(usize, Nanos)| length.1.get() > longest_poll.get().saturating_mul(2);
+    let cost = |(place, length): (usize, Nanos)| {
+        let interval = |of: fn(&Sleep) -> Nanos| {
+            let mut all = rounds.map(|round| of(&round.sleeps()[place]).get() as f64);
+            all.sort_by(f64::total_cmp);
+            let [low, .., high] = all;
+            Interval { low, value: dwell_stats::median(all.to_vec()).unwrap_or(low), high }
+        };
+        HaltCost {
+            gap_ns: length.get(),
+            cpu_ns: interval(|sleep| sleep.cost(Price::FREE)),
+            latency_ns: interval(|sleep| sleep.latency),
+            idle_excess_ns: None,
+        }
+    };
+    Halt::LENGTHS.into_iter().enumerate().filter(halted).map(cost).collect()
 }
 
-/// Rounded; what is below zero is noise around it.
-fn nanos(value: f64) -> Nanos {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "saturates, and is not negative"
-    )]
-    Nanos(value.round().max(0.0) as u64)
+/// How long the CPUs of this system poll at most before they halt, as its parameters have it; `None`: they never halt.
+pub fn longest_poll(machine: &dyn Machine) -> Option<Nanos> {
+    let Facts { guest, .. } = Facts::read(machine);
+    let ns = |ns: i64| Nanos(ns.max(0).unsigned_abs());
+    if guest.idle_override.as_deref() == Some("poll") {
+        return None;
+    }
+    let haltpoll = guest.parameters.iter().find(|parameter| parameter.param.name == "guest_halt_poll_ns");
+    let haltpoll = haltpoll.filter(|_| guest.cpuidle.haltpoll_decides()).and_then(|found| found.value);
+    let driver = guest.dwell_idle.filter(DwellIdle::polls).map(|driver| driver.max_window_ns);
+    Some(ns(haltpoll.unwrap_or(0)).max(ns(driver.unwrap_or(0))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_machine::fake::Fake;
+    use dwell_stats::Ungated;
+    use std::time::Instant;
 
-    fn spread(value: f64) -> Interval {
-        Interval { value, low: value - 1.0, high: value + 1.0 }
-    }
-
-    fn calibration(costs: &[(u64, f64)]) -> Calibration {
-        let cost = |&(gap_ns, value): &(u64, f64)| HaltCost {
-            gap_ns,
-            cpu_ns: spread(value),
-            latency_ns: spread(2.0 * value),
-            idle_excess_ns: spread(3.0 * value),
+    #[test]
+    fn own_halts_are_measured_without_kvm() {
+        let begun = Instant::now();
+        let rounds = match measure_own(&mut Ungated::new(|| begun.elapsed()), 0.0, |_| ()) {
+            Err(LabError::Halt(dwell_idle::MeasureHaltError::OneCpu)) => {
+                return dwell_testing::say!("SKIP one CPU: own_halts_are_measured_without_kvm");
+            }
+            measured => measured.unwrap().0,
         };
-        Calibration {
-            format: FORMAT,
-            cpu_model: "x".to_owned(),
-            kernel: "y".to_owned(),
-            measured_at_unix_s: 0,
-            costs: costs.iter().map(cost).collect(),
-        }
+        let lengths = |longest_poll| -> Vec<u64> {
+            let costs = own_costs(&rounds, Nanos(longest_poll));
+            assert!(costs.iter().all(|cost| cost.cpu_ns.low > 100.0 && cost.latency_ns.low > 100.0));
+            costs.iter().map(|cost| cost.gap_ns).collect()
+        };
+        assert_eq!(lengths(0), Halt::LENGTHS.map(Nanos::get));
+        // Under haltpoll's default a sleep of 200 us is a poll.
+        assert_eq!(lengths(200_000), [1_000_000, 10_000_000]);
     }
 
     #[test]
-    fn between_lengths_it_is_interpolated_and_beyond_them_constant() {
-        let calibration = calibration(&[(100, 10.0), (200, 20.0), (400, 0.0)]);
-        for (idle, cpu) in [(0, 10), (100, 10), (150, 15), (200, 20), (300, 10), (400, 0), (9_999, 0)] {
-            assert_eq!(calibration.halt_cpu_after(Nanos(idle)), Nanos(cpu), "{idle}");
-        }
-        assert_eq!(calibration.idle_excess(Nanos(150)), Nanos(45));
-        assert_eq!(calibration.halt_cpu(), Some(Nanos(10)));
-        assert_eq!(calibration.halt_latency(), Some(Nanos(20)));
-    }
-
-    #[test]
-    fn nothing_measured_costs_nothing_and_noise_below_zero_is_zero() {
-        let none = calibration(&[]);
-        assert_eq!((none.halt_cpu(), none.halt_cpu_after(Nanos(5))), (None, Nanos(0)));
-        assert_eq!(calibration(&[(100, -3.0)]).halt_cpu(), Some(Nanos(0)));
+    fn a_system_polls_as_long_as_its_governor_or_its_driver_may() {
+        const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
+        let haltpoll = |governor: &str| {
+            Fake::new()
+                .file("/proc/sys/kernel/osrelease", "6.18.44\n")
+                .file(&format!("{CPUIDLE}/current_driver"), "haltpoll\n")
+                .file(&format!("{CPUIDLE}/current_governor"), governor)
+                .file("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "200000\n")
+        };
+        assert_eq!(longest_poll(&haltpoll("haltpoll\n")), Some(Nanos(200_000)));
+        assert_eq!(longest_poll(&haltpoll("menu\n")), Some(Nanos::ZERO));
+        assert_eq!(longest_poll(&Fake::new().file("/proc/cmdline", "quiet idle=poll\n")), None);
     }
 }

@@ -60,6 +60,9 @@ pub enum LabError {
     /// What a thread has used cannot be read.
     #[error("cannot read the CPU time of a thread: {0}")]
     Usage(io::Error),
+    /// Own halts cannot be measured.
+    #[error(transparent)]
+    Halt(dwell_idle::MeasureHaltError),
     /// A wakeup that the guest has not seen.
     #[error("wakeup {event} was lost: the guest did not see it within five seconds")]
     Lost {

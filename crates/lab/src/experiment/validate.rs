@@ -4,7 +4,7 @@
 //! the cost of a halt on this host, dwell predicts other settings; then these are run with the same gaps.
 //!
 //! # The model
-//! * A recorded idle period that halted is too long by the wakeup latency ([`Calibration::idle_excess`]); one that
+//! * A recorded idle period that halted is too long by the wakeup latency ([`HaltCosts::idle_excess`]); one that
 //!   ended in the poll is exact. Without that excess it is the time of the wakeup event.
 //! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that
 //!   is longer by the same excess, as in the kernel.
@@ -12,7 +12,6 @@
 //!   runnable, and takes at least one pass of KVM's loop, whose length follows from KVM's counters.
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
-use super::calibrate::Calibration;
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig};
 use crate::gaps::Gaps;
@@ -22,6 +21,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, SettingValue};
+use dwell_replay::calibration::HaltCosts;
 use dwell_replay::check::self_check;
 use dwell_replay::{Counts, RecordingSource, Rule};
 use dwell_stats::Bootstrap;
@@ -177,7 +177,7 @@ pub struct Others<'a> {
     /// The other arms, by name.
     pub settings: &'a [(String, Idle)],
     /// The cost of a halt here.
-    pub calibration: &'a Calibration,
+    pub calibration: &'a HaltCosts,
     /// Whether other tasks want the vCPU's core: the scheduler's events are recorded then.
     pub contended: bool,
 }
@@ -256,7 +256,7 @@ struct Episode {
 
 impl Episode {
     /// From its beginning to the event that woke.
-    fn event(&self, calibration: &Calibration) -> Nanos {
+    fn event(&self, calibration: &HaltCosts) -> Nanos {
         if !self.halted {
             return self.idle;
         }
@@ -270,7 +270,7 @@ impl Episode {
 
 impl Recording {
     /// CPU time that is neither polling nor halting \[ns\], over all wakes that count.
-    fn base_cpu(&self, waking: &WakeupBlock, calibration: &Calibration) -> f64 {
+    fn base_cpu(&self, waking: &WakeupBlock, calibration: &HaltCosts) -> f64 {
         let halts = self.episodes.iter().filter(|episode| episode.counts && episode.halted);
         let halting: u64 =
             halts.map(|episode| calibration.halt_cpu_after(episode.event(calibration)).get()).sum();
@@ -291,7 +291,7 @@ impl Predicted {
     }
 }
 
-fn predict(recording: &Recording, other: &Idle, calibration: &Calibration) -> Result<Predicted, LabError> {
+fn predict(recording: &Recording, other: &Idle, calibration: &HaltCosts) -> Result<Predicted, LabError> {
     let Halts::InKernel(max) = &other.halts else { return Err(LabError::NeedsKernelHalts) };
     let mut setting = Setting::defaults(Layer::Host, recording.version);
     for (name, value) in &recording.parameters {

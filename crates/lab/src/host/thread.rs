@@ -118,6 +118,19 @@ impl Cores {
         let siblings = |cpu: Cpu| cpu::siblings(&machine, cpu.0).into_iter().map(Cpu).collect();
         pick(&allowed()?, siblings, vcpus)
     }
+
+    /// The first two that the process may use, as dwell-idle's measurement of a halt uses them.
+    ///
+    /// # Errors
+    /// If there is only one.
+    pub fn first_two() -> Result<Cores, CoresError> {
+        match allowed()?.as_slice() {
+            [one, other, ..] => {
+                Ok(Cores { vcpus: vec![*one], stimulus: *other, shared: false, siblings: false })
+            }
+            few => Err(CoresError::TooFew { wanted: 2, allowed: few.len() }),
+        }
+    }
 }
 
 fn pick(allowed: &[Cpu], siblings: impl Fn(Cpu) -> Vec<Cpu>, vcpus: usize) -> Result<Cores, CoresError> {

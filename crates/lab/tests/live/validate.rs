@@ -1,7 +1,7 @@
 //! A prediction from a live recording against the same gaps under other settings.
 
 use crate::alone::{self, Alone, Missed, holds, repeated};
-use dwell_lab::experiment::calibrate::{Calibration, cost, measure};
+use dwell_lab::experiment::calibrate::{cost, measure};
 use dwell_lab::experiment::validate::{
     FEWEST_PAIRS, FIGURES, Others, Prediction, block, figures, predictions,
 };
@@ -11,6 +11,7 @@ use dwell_lab::host::Load;
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
+use dwell_replay::calibration::{HaltCosts, HaltOf};
 use dwell_stats::{Arms, Block, Campaign, CampaignError, CampaignOptions, Measurements};
 use dwell_testing::say;
 use std::sync::atomic::AtomicBool;
@@ -110,13 +111,7 @@ fn validated(rig: &Rig, test: &str, tasks: usize) -> Option<Validated> {
         let record = measure(rig, gap, brief.clone(), &mut load, &stop, &mut |_| ()).unwrap();
         costs.extend(cost(gap, &record));
     }
-    let calibration = Calibration {
-        format: 1,
-        cpu_model: String::new(),
-        kernel: String::new(),
-        measured_at_unix_s: 0,
-        costs,
-    };
+    let calibration = HaltCosts { halt_of: HaltOf::Vcpu, costs };
     let others: Vec<(String, Idle)> =
         ["host:0", "host:100us", "host:1ms"].map(|text| (text.to_owned(), text.parse().unwrap())).into();
     let gaps = Gaps::open("exponential:80us".parse().unwrap(), Nanos(20_000_000)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::command::record::command_line;
 use crate::{progress, quantity, stop};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::{Load, Pinned};
 use dwell_lab::samples::{self, About};
@@ -67,8 +67,16 @@ fn budget(text: &str) -> Result<Duration, String> {
 }
 
 impl CampaignArgs {
+    /// Refuses fewer rounds than intervals need.
+    pub(crate) fn at_least(&self, rounds: usize) -> anyhow::Result<()> {
+        let asked = self.rounds.unwrap_or(u32::MAX);
+        ensure!(asked as usize >= rounds, "--rounds {asked}: at least {rounds} are needed for intervals");
+        Ok(())
+    }
+
     /// Options of one of `share` campaigns that share the budget.
-    pub(crate) fn options(&self, share: u32) -> CampaignOptions {
+    pub(crate) fn options(&self, share: usize) -> CampaignOptions {
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
         CampaignOptions {
             seed: self.seed,
             max_rounds: self.rounds.unwrap_or(u32::MAX),
@@ -101,6 +109,10 @@ impl CampaignArgs {
         Ok(())
     }
 
+    pub(crate) fn foreign_limit(&self) -> f64 {
+        self.foreign_limit
+    }
+
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
@@ -131,15 +143,11 @@ impl Session {
     /// # Errors
     /// The load of the cores cannot be read.
     pub(crate) fn open(rig: &Rig) -> anyhow::Result<Session> {
-        let stop = stop::on_ctrl_c()?;
-        let load = Load::on(rig.cores())?;
-        Ok(Session {
-            load,
-            stop,
-            line: progress::Live::new(),
-            what: String::new(),
-            _aside: Some(rig.aside()?),
-        })
+        Session::of(stop::on_ctrl_c()?, Load::on(rig.cores())?, Some(rig.aside()?))
+    }
+
+    fn of(stop: Arc<AtomicBool>, load: Load, aside: Option<Pinned>) -> anyhow::Result<Session> {
+        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: aside })
     }
 
     /// Of an experiment on all CPUs, whose programs this process starts, and that has to restore something at
@@ -149,8 +157,7 @@ impl Session {
     /// The load of the machine cannot be read.
     pub(crate) fn of_programs() -> anyhow::Result<Session> {
         let stop = stop::patiently()?;
-        let load = Load::open()?.with_descendants();
-        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: None })
+        Session::of(stop, Load::open()?.with_descendants(), None)
     }
 
     /// Names the next campaign, where there are several.

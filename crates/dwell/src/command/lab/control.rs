@@ -115,7 +115,7 @@ pub(crate) fn run(args: ControlArgs) -> Outcome {
     let guest_late = Poller::Guest.late(&rig, &session.stop)?;
     let leader = Poller::Guest.leader(LearnerTerms { halt_cost: args.halt_cost, wake_latency: guest_late });
     let (seed, notes) = (args.campaign.seed(), rig.notes());
-    let share = u32::try_from(gaps.len()).unwrap_or(1);
+    let share = gaps.len();
     let mut campaigns = vec![];
     for gaps in &gaps {
         if session.stopped() {

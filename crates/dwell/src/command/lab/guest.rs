@@ -175,7 +175,7 @@ fn measure(
     default: Setting,
 ) -> anyhow::Result<Compared> {
     let kinds = if args.load.is_empty() { LoadKind::ALL.to_vec() } else { args.load.clone() };
-    let share = u32::try_from(kinds.len()).unwrap_or(1);
+    let share = kinds.len();
     let (mut left_out, mut campaigns) = (vec![], vec![]);
     for kind in kinds {
         if session.stopped() {
@@ -209,7 +209,7 @@ fn measure(
 }
 
 /// A block begins with its own warm-up, and takes seconds: it is repeated once at most.
-fn options(args: &GuestArgs, share: u32) -> CampaignOptions {
+fn options(args: &GuestArgs, share: usize) -> CampaignOptions {
     CampaignOptions { warm_up: false, repeats: 1, ..args.campaign.options(share) }
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;
     let (seed, notes) = (args.campaign.seed(), rig.notes());
-    let share = u32::try_from(gaps.len() * Poller::ALL.len()).unwrap_or(1);
+    let share = gaps.len() * Poller::ALL.len();
     let (mut late_ns, mut campaigns) = (vec![], vec![]);
     for place in Poller::ALL {
         let late = match place.late(&rig, &session.stop) {

@@ -1,14 +1,12 @@
 //! `dwell lab validate`
 
-use super::calibrate::{Intervals, calibrate};
+use super::calibrate::{Intervals, vcpu};
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::wake::{LONGEST_GAP, mean};
-use crate::calibration;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use anyhow::{Context, bail, ensure};
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::calibrate::Calibration;
 use dwell_lab::experiment::validate::{
     FIGURES, Others, Prediction, RARE, block, figures, median_error, predictions, recorder,
 };
@@ -16,6 +14,10 @@ use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::{Halts, Idle};
+use dwell_machine::{Sysroot, cpu, kernel};
+use dwell_policy::Layer;
+use dwell_recording::Metadata;
+use dwell_replay::calibration::{Calibration, HaltCosts};
 use dwell_report::measured::{self, Measured};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Arms, Campaign, Warning};
@@ -68,7 +70,7 @@ struct Validated {
     recorded_under: String,
     contending_tasks: u8,
     seed: u64,
-    calibration: Calibration,
+    calibration: HaltCosts,
     notes: Vec<String>,
     distributions: Vec<GapsResult>,
     median_absolute_errors: Vec<MedianError>,
@@ -109,10 +111,10 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
     drop(recorder(args.contended > 0).context("cannot record the vCPU")?);
     let calibration = match (args.calibrate, stored()?) {
         (false, Some(calibration)) => calibration,
-        _ => calibrate(&rig, &mut session, &args.campaign, Intervals::Optional)?,
+        _ => vcpu(&rig, &mut session, &args.campaign, Intervals::Optional)?,
     };
     let others: Vec<(String, Idle)> = idles.into_iter().map(|idle| (idle.to_string(), idle)).collect();
-    let share = u32::try_from(gaps.len()).unwrap_or(1);
+    let share = gaps.len();
     let seed = args.campaign.seed();
     let notes = rig.notes();
     let mut distributions = vec![];
@@ -179,12 +181,15 @@ fn measured_rows(of: &GapsResult) -> impl Iterator<Item = measured::Row> {
     })
 }
 
-/// The calibration that is stored for this host.
-fn stored() -> anyhow::Result<Option<Calibration>> {
-    let path = calibration::path()?;
-    let (cpu_model, kernel) = calibration::this_host();
-    let here = |c: &Calibration| c.cpu_model == cpu_model && c.kernel == kernel;
-    Ok(calibration::load(&path).context("cannot use the stored calibration")?.filter(here))
+/// What was stored of vCPUs' halts on this host.
+fn stored() -> anyhow::Result<Option<HaltCosts>> {
+    let machine = Sysroot::of_this_machine();
+    let here = Metadata {
+        cpu_model: cpu::model(&machine),
+        kernel: kernel::release(&machine),
+        ..Metadata::new(Layer::Host)
+    };
+    Calibration::load_for(&here).context("cannot use the stored calibration")
 }
 
 fn print(validated: &Validated, format: Format) -> anyhow::Result<()> {

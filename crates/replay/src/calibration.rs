@@ -1,0 +1,326 @@
+//! What a halt costs, as `dwell lab calibrate` measured and stored it.
+//!
+//! Two kinds of halts are measured, for neither costs what the other does: those of the system's own CPUs, which count
+//! where a guest, an event loop or an I/O thread was recorded, and those of a vCPU of the machine's own KVM, which count
+//! where the vCPUs of a host were. In a guest the latter is a VM below a VM, if it has a KVM at all.
+
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::newfile::{self, NewFileError};
+use dwell_recording::{Metadata, regular};
+use dwell_stats::Interval;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Whose halts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HaltOf {
+    /// Of the system's own CPUs: a thread sleeps, and another one wakes it.
+    OwnCpu,
+    /// Of a vCPU of the machine's KVM.
+    Vcpu,
+}
+
+impl HaltOf {
+    /// The halts of the idlers of a layer.
+    pub const fn layer(layer: Layer) -> HaltOf {
+        match layer {
+            Layer::Host | Layer::Timer => HaltOf::Vcpu,
+            Layer::Guest | Layer::Driver | Layer::Iothread => HaltOf::OwnCpu,
+        }
+    }
+
+    /// Which halts, for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            HaltOf::OwnCpu => "halts of the system's own CPUs, between two threads",
+            HaltOf::Vcpu => "halts of a vCPU of the machine's KVM",
+        }
+    }
+}
+
+/// What a halt costs after an idle period of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HaltCost {
+    /// Length of the gap \[ns\].
+    pub gap_ns: u64,
+    /// CPU time of a halt and its wakeup \[ns\]. Of a vCPU: of its thread, beyond that of an idle period that polls.
+    /// Of own CPUs: of the thread that sleeps and of the one that wakes it.
+    pub cpu_ns: Interval,
+    /// How much later the idler runs: a vCPU than after a poll, a thread than the event \[ns\].
+    pub latency_ns: Interval,
+    /// How much longer KVM takes an idle period to be that halts: by so much a recorded `idle_ns` is too long \[ns\].
+    /// Of vCPUs only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_excess_ns: Option<Interval>,
+}
+
+/// What halts of one kind cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HaltCosts {
+    /// Whose.
+    pub halt_of: HaltOf,
+    /// In order of the gap's length.
+    pub costs: Vec<HaltCost>,
+}
+
+impl HaltCosts {
+    /// CPU time of one halt and wakeup: the median over the lengths of gap.
+    pub fn halt_cpu(&self) -> Option<Nanos> {
+        self.median(|cost| cost.cpu_ns.value)
+    }
+
+    /// Latency of one halt: the median over the lengths of gap.
+    pub fn halt_latency(&self) -> Option<Nanos> {
+        self.median(|cost| cost.latency_ns.value)
+    }
+
+    fn median(&self, of: impl Fn(&HaltCost) -> f64) -> Option<Nanos> {
+        dwell_stats::median(self.costs.iter().map(of).collect()).map(nanos)
+    }
+
+    /// By how much a recorded idle period of this length that halted is too long: between measured lengths by linear
+    /// interpolation, beyond them as at the nearest.
+    pub fn idle_excess(&self, idle: Nanos) -> Nanos {
+        self.between(idle, |cost| cost.idle_excess_ns.map_or(0.0, |excess| excess.value))
+    }
+
+    /// CPU time of one halt and wakeup after an idle period of this length.
+    pub fn halt_cpu_after(&self, idle: Nanos) -> Nanos {
+        self.between(idle, |cost| cost.cpu_ns.value)
+    }
+
+    fn between(&self, idle: Nanos, of: impl Fn(&HaltCost) -> f64) -> Nanos {
+        let at = idle.get();
+        let next = self.costs.iter().position(|cost| cost.gap_ns >= at).unwrap_or(self.costs.len());
+        let value =
+            match (next.checked_sub(1).and_then(|before| self.costs.get(before)), self.costs.get(next)) {
+                (None, None) => 0.0,
+                (Some(only), None) | (None, Some(only)) => of(only),
+                (Some(before), Some(after)) => {
+                    let share = (at - before.gap_ns) as f64 / (after.gap_ns - before.gap_ns).max(1) as f64;
+                    of(before) + share * (of(after) - of(before))
+                }
+            };
+        nanos(value)
+    }
+}
+
+/// Rounded; what is below zero is noise around it.
+fn nanos(value: f64) -> Nanos {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and is not negative"
+    )]
+    Nanos(value.round().max(0.0) as u64)
+}
+
+/// What halts cost on a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Version of this form.
+    pub format: u32,
+    /// The CPU it holds for.
+    pub cpu_model: String,
+    /// The kernel it holds for.
+    pub kernel: String,
+    /// When it was measured, in seconds since 1970.
+    pub measured_at_unix_s: u64,
+    /// Each kind that could be measured.
+    pub halts: Vec<HaltCosts>,
+}
+
+/// The version of [`Calibration`] that is written and read. Version 1 did not say that its halts were of vCPUs, and was
+/// used for all layers.
+pub const FORMAT: u32 = 2;
+
+/// The largest file that is read \[bytes\]; one has a few kilobytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Why there is no calibration where there is a file.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadCalibrationError {
+    /// It cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Where.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("cannot read {path}: not a calibration; measure again with `dwell lab calibrate`")]
+    Form {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// It is of another version.
+    #[error(
+        "cannot read {path}: format {format} is not supported, only {FORMAT}; measure again with `dwell lab calibrate`"
+    )]
+    Format {
+        /// Where.
+        path: PathBuf,
+        /// Its version.
+        format: u32,
+    },
+}
+
+impl Calibration {
+    /// Where it is: in `$XDG_STATE_HOME/dwell`, else `~/.local/state/dwell`. `None`: neither XDG_STATE_HOME nor HOME is
+    /// an absolute path.
+    pub fn path() -> Option<PathBuf> {
+        let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+        Some(state?.join("dwell/halt-cost.json"))
+    }
+
+    /// Reads it, if it is there.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read.
+    pub fn load(path: &Path) -> Result<Option<Calibration>, LoadCalibrationError> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let path = path.to_owned();
+        let text = match regular::read_text(&path, LONGEST) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(LoadCalibrationError::Read { path, source }),
+        };
+        match serde_json::from_str(&text) {
+            Ok(Format { format: FORMAT }) => match serde_json::from_str(&text) {
+                Ok(calibration) => Ok(Some(calibration)),
+                Err(source) => Err(LoadCalibrationError::Form { path, source }),
+            },
+            Ok(Format { format }) => Err(LoadCalibrationError::Format { path, format }),
+            Err(source) => Err(LoadCalibrationError::Form { path, source }),
+        }
+    }
+
+    /// What was stored of the halts of a recording, if anything was; see [`of_recording`](Calibration::of_recording).
+    ///
+    /// # Errors
+    /// If there is a file that cannot be read.
+    pub fn load_for(metadata: &Metadata) -> Result<Option<HaltCosts>, LoadCalibrationError> {
+        let Some(path) = Calibration::path() else { return Ok(None) };
+        Ok(Calibration::load(&path)?.and_then(|stored| stored.of_recording(metadata).cloned()))
+    }
+
+    /// Stores it, so that it is complete or absent.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn store(&self, path: &Path) -> Result<(), NewFileError> {
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        newfile::write(path, text.as_bytes())
+    }
+
+    /// What halts of this kind cost, if it was measured.
+    pub fn halt_of(&self, halt_of: HaltOf) -> Option<&HaltCosts> {
+        self.halts.iter().find(|costs| costs.halt_of == halt_of)
+    }
+
+    /// What the halts of a recording cost, if they were measured on a machine like that of the recording: of the same
+    /// CPU model and kernel release.
+    pub fn of_recording(&self, metadata: &Metadata) -> Option<&HaltCosts> {
+        let same = metadata.cpu_model.as_ref() == Some(&self.cpu_model)
+            && metadata.kernel.as_ref() == Some(&self.kernel);
+        self.halt_of(HaltOf::layer(metadata.layer)).filter(|_| same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(value: f64) -> Interval {
+        Interval { value, low: value - 1.0, high: value + 1.0 }
+    }
+
+    fn costs(halt_of: HaltOf, costs: &[(u64, f64)]) -> HaltCosts {
+        let cost = |&(gap_ns, value): &(u64, f64)| HaltCost {
+            gap_ns,
+            cpu_ns: spread(value),
+            latency_ns: spread(2.0 * value),
+            idle_excess_ns: (halt_of == HaltOf::Vcpu).then(|| spread(3.0 * value)),
+        };
+        HaltCosts { halt_of, costs: costs.iter().map(cost).collect() }
+    }
+
+    fn calibration() -> Calibration {
+        Calibration {
+            format: FORMAT,
+            cpu_model: "x".to_owned(),
+            kernel: "6.12".to_owned(),
+            measured_at_unix_s: 1,
+            halts: vec![costs(HaltOf::OwnCpu, &[(10, 5.0)]), costs(HaltOf::Vcpu, &[(50, 7.0)])],
+        }
+    }
+
+    #[test]
+    fn between_lengths_it_is_interpolated_and_beyond_them_constant() {
+        let costs = costs(HaltOf::Vcpu, &[(100, 10.0), (200, 20.0), (400, 0.0)]);
+        for (idle, cpu) in [(0, 10), (100, 10), (150, 15), (200, 20), (300, 10), (400, 0), (9_999, 0)] {
+            assert_eq!(costs.halt_cpu_after(Nanos(idle)), Nanos(cpu), "{idle}");
+        }
+        assert_eq!(costs.idle_excess(Nanos(150)), Nanos(45));
+        assert_eq!(costs.halt_cpu(), Some(Nanos(10)));
+        assert_eq!(costs.halt_latency(), Some(Nanos(20)));
+    }
+
+    #[test]
+    fn nothing_measured_costs_nothing_and_noise_below_zero_is_zero() {
+        let none = costs(HaltOf::Vcpu, &[]);
+        assert_eq!((none.halt_cpu(), none.halt_cpu_after(Nanos(5))), (None, Nanos(0)));
+        assert_eq!(costs(HaltOf::Vcpu, &[(100, -3.0)]).halt_cpu(), Some(Nanos(0)));
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("halt-cost.json");
+        assert_eq!(Calibration::load(&path).unwrap(), None);
+        calibration().store(&path).unwrap();
+        assert_eq!(Calibration::load(&path).unwrap(), Some(calibration()));
+        for (text, why) in [
+            (
+                r#"{"format":1,"cpu_model":"x","kernel":"y","measured_at_unix_s":0,"costs":[]}"#,
+                "format 1 is not",
+            ),
+            (r#"{"format":2}"#, "not a calibration"),
+            ("{", "not a calibration"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let refused = Calibration::load(&path).unwrap_err().to_string();
+            assert!(refused.contains(why) && refused.contains("measure again with"), "{refused}");
+        }
+    }
+
+    /// A vCPU of this guest's own KVM gave the halt cost of the guest's own CPUs, which exit to the host below.
+    #[test]
+    fn a_recording_gets_the_halts_of_its_own_layer_and_machine() {
+        let cpu = |layer, kernel: &str| {
+            let known = Metadata {
+                cpu_model: Some("x".to_owned()),
+                kernel: Some(kernel.to_owned()),
+                ..Metadata::new(layer)
+            };
+            calibration().of_recording(&known).and_then(HaltCosts::halt_cpu)
+        };
+        for layer in [Layer::Guest, Layer::Driver, Layer::Iothread] {
+            assert_eq!(cpu(layer, "6.12"), Some(Nanos(5)));
+        }
+        assert_eq!(cpu(Layer::Host, "6.12"), Some(Nanos(7)));
+        assert_eq!(cpu(Layer::Guest, "6.13"), None);
+        let guest = Calibration { halts: calibration().halts[..1].to_vec(), ..calibration() };
+        assert_eq!(guest.halt_of(HaltOf::Vcpu), None);
+    }
+}
