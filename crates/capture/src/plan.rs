@@ -60,7 +60,6 @@ pub(crate) fn plan(
             Plan::through_perf(probes, Box::new(pairing))
         }
         Target::Guest { source } => guest(&**system, tracefs, *source)?,
-        Target::Timer { .. } => return Err(RecordError::Timers),
         Target::Thread { pid, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
             Plan::through_perf(thread_probes(&**system, tracefs), Box::new(pairing))

@@ -10,7 +10,8 @@ use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{Machine, Sysroot, TimerHost, cpu, identity, kernel};
+use dwell_machine::{Machine, Sysroot, cpu, identity, kernel};
+use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer};
 use dwell_trace::event::{Event, EventKind};
@@ -18,9 +19,8 @@ use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{PairedEpisode, Pairing};
-use dwell_trace::timer::{HOST, TSC_KHZ};
 use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
@@ -85,22 +85,28 @@ pub struct Summary {
 
 /// Recording is prepared: everything that can be refused was granted.
 pub struct Recorder {
-    system: Arc<dyn System>,
     target: Target,
-    trace: Trace,
+    session: Session<Layer>,
+}
+
+/// What is opened to record: of idle times, or of timers.
+pub(crate) struct Session<O> {
+    pub(crate) system: Arc<dyn System>,
+    who: Who,
+    pub(crate) trace: Trace,
     pairing: Box<dyn Pairing>,
-    metadata: Metadata,
+    pub(crate) metadata: Metadata<O>,
     watch: Watch,
     meter: Meter,
     threads: Watched,
     counters: Option<KvmCounters>,
 }
 
-/// What a recording of timers says of its host.
-fn host_of_timers(system: &dyn System, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
-    let mut facts = vec![(HOST.to_owned(), json!(TimerHost::read(system)))];
-    facts.extend(tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.into())));
-    facts
+/// Whose events are recorded: everybody's, or those of a process and of threads of a name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Who {
+    pub(crate) pid: Option<i32>,
+    pub(crate) comm: Option<String>,
 }
 
 /// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by`
@@ -134,49 +140,18 @@ impl Recorder {
         target: Target,
         command: Option<String>,
     ) -> Result<Recorder, RecordError> {
-        threads_of(&*system, &target)?;
+        if let Target::Thread { pid: None, comm: None } = target {
+            return Err(RecordError::NoThreads);
+        }
+        threads_of(&*system, target.pid())?;
         let tracefs = Tracefs::open(&*system)?;
         let plan = plan(&system, &tracefs, &target)?;
-        Recorder::prepare(system, &tracefs, target, command, plan)
-    }
-
-    /// Opens what is planned.
-    pub(crate) fn prepare(
-        system: Arc<dyn System>,
-        tracefs: &Tracefs,
-        target: Target,
-        command: Option<String>,
-        plan: Plan,
-    ) -> Result<Recorder, RecordError> {
-        let threads = threads_of(&*system, &target)?;
-        let mut watched = Watched::new(&*system, &threads);
-        let filter = by_name(&target, watched.more(&threads));
-        let Plan { probes, pairing, source, trace, tracing } = plan;
-        let trace = match trace {
-            Some(trace) => trace,
-            None => Trace::open(&*system, tracefs, &probes, filter.as_deref())?,
-        };
-        let target = source.map_or(target, |source| Target::Guest { source });
-        let watch = Watch::start(&*system, target.layer());
-        let meter = Meter::open(&*system);
-        let mut metadata = Metadata::new(target.layer());
-        metadata.source.tool = "dwell record".to_owned();
-        metadata.source.events = trace.probes().iter().map(|probe| probe.kind.to_string()).collect();
-        metadata.source.command = command;
-        metadata.idle_includes = pairing.idle_includes();
-        metadata.clock = Clock::Monotonic;
-        metadata.kernel = kernel::release(&*system);
-        metadata.cpu_model = cpu::model(&*system);
-        metadata.machine = identity::machine_id(&*system);
-        metadata.lost.events = Some(0);
-        metadata.lost.at_least = !trace.counts_lost();
-        metadata.other.insert(TRACING.to_owned(), tracing);
-        metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
-        if let Target::Timer { .. } = target {
-            metadata.other.extend(host_of_timers(&*system, trace.tsc_khz()));
-        }
-        let counters = KvmCounters::of(&target);
-        Ok(Recorder { system, target, trace, pairing, metadata, watch, meter, threads: watched, counters })
+        let target = plan.source.map_or(target, |source| Target::Guest { source });
+        let comm = if let Target::Thread { comm, .. } = &target { comm.clone() } else { None };
+        let who = Who { pid: target.pid(), comm };
+        let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
+        session.counters = KvmCounters::of(&target);
+        Ok(Recorder { target, session })
     }
 
     /// What is recorded: of the CPUs of this machine, with the source that was chosen.
@@ -186,7 +161,7 @@ impl Recorder {
 
     /// What the recording will say of itself, as far as it is known.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.session.metadata
     }
 
     /// Records into the file `path`, which appears when it is complete.
@@ -228,21 +203,23 @@ impl Recorder {
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Summary, W), RecordError> {
-        let writer = Writer::new(out, self.metadata.clone(), Packing::default())?;
+        let session = &mut self.session;
+        let writer = Writer::new(out, session.metadata.clone(), Packing::default())?;
         std::thread::scope(|scope| {
             let (outlet, receiver, used) = outlet();
             let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
-            let recorded = self.record(&outlet, until, observer);
+            let recorded = session.record(&outlet, until, observer);
             drop(outlet);
             let (mut writer, overlaps) = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
-            self.complete_metadata();
+            session.complete_metadata();
+            let mut metadata = session.metadata.clone();
             if let Some(overlaps) = overlaps {
-                self.metadata.other.insert(OVERLAPS.to_owned(), serde_json::json!(overlaps));
+                metadata.other.insert(OVERLAPS.to_owned(), json!(overlaps));
             }
-            *writer.metadata_mut() = self.metadata.clone();
+            *writer.metadata_mut() = metadata.clone();
             let (contents, out) = writer.close()?;
-            Ok((Summary { status, contents, metadata: self.metadata }, out))
+            Ok((Summary { status, contents, metadata }, out))
         })
     }
 
@@ -253,7 +230,44 @@ impl Recorder {
     /// # Errors
     /// What went wrong.
     pub fn watch(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        run_without_episodes(self, until, observer)
+        run_without_episodes(&mut self.session, until, observer)
+    }
+}
+
+impl<O: Copy + Into<Owner>> Session<O> {
+    /// Opens what is planned; `recorded` is what the recording is of.
+    pub(crate) fn open(
+        system: Arc<dyn System>,
+        tracefs: &Tracefs,
+        recorded: O,
+        who: Who,
+        command: Option<String>,
+        plan: Plan,
+    ) -> Result<Session<O>, RecordError> {
+        let threads = threads_of(&*system, who.pid)?;
+        let mut watched = Watched::new(&*system, &threads);
+        let filter = by_name(&who, watched.more(&threads));
+        let Plan { probes, pairing, trace, tracing, .. } = plan;
+        let trace = match trace {
+            Some(trace) => trace,
+            None => Trace::open(&*system, tracefs, &probes, filter.as_deref())?,
+        };
+        let watch = Watch::start(&*system, recorded.into());
+        let meter = Meter::open(&*system);
+        let mut metadata = Metadata::new(recorded);
+        metadata.source.tool = "dwell record".to_owned();
+        metadata.source.events = trace.probes().iter().map(|probe| probe.kind.to_string()).collect();
+        metadata.source.command = command;
+        metadata.idle_includes = pairing.idle_includes();
+        metadata.clock = Clock::Monotonic;
+        metadata.kernel = kernel::release(&*system);
+        metadata.cpu_model = cpu::model(&*system);
+        metadata.machine = identity::machine_id(&*system);
+        metadata.lost.events = Some(0);
+        metadata.lost.at_least = !trace.counts_lost();
+        metadata.other.insert(TRACING.to_owned(), tracing);
+        metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
+        Ok(Session { system, who, trace, pairing, metadata, watch, meter, threads: watched, counters: None })
     }
 
     /// No event follows, whether or not all went well.
@@ -262,7 +276,7 @@ impl Recorder {
     }
 
     /// What the recording says of itself after its end.
-    pub(crate) fn complete(&mut self) -> &Metadata {
+    pub(crate) fn complete(&mut self) -> &Metadata<O> {
         self.complete_metadata();
         &self.metadata
     }
@@ -368,13 +382,12 @@ impl Recorder {
 
     /// Looks for threads that are new; returns `false` if the process has ended.
     fn follow_threads(&mut self) -> Result<bool, RecordError> {
-        let Some(pid) = self.target.pid() else { return Ok(true) };
+        let Some(pid) = self.who.pid else { return Ok(true) };
         let threads = names::threads(&*self.system, pid);
         if threads.is_empty() {
             return Ok(false);
         }
-        if let Some(filter) =
-            self.threads.more(&threads).and_then(|filter| by_name(&self.target, Some(filter)))
+        if let Some(filter) = self.threads.more(&threads).and_then(|filter| by_name(&self.who, Some(filter)))
         {
             self.trace.add_threads(&*self.system, &filter)?;
         }
@@ -400,14 +413,14 @@ impl Recorder {
         }
         let used = self.meter.used(&*self.system);
         if !used.is_empty() {
-            self.metadata.other.insert(ENERGY.to_owned(), serde_json::json!(used));
+            self.metadata.other.insert(ENERGY.to_owned(), json!(used));
         }
     }
 }
 
 /// Records, and leaves out the episodes.
-pub(crate) fn run_without_episodes(
-    recorder: &mut Recorder,
+pub(crate) fn run_without_episodes<O: Copy + Into<Owner>>(
+    session: &mut Session<O>,
     until: &Until<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Status, RecordError> {
@@ -416,16 +429,15 @@ pub(crate) fn run_without_episodes(
         scope.spawn(move || {
             receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
         });
-        recorder.record(&outlet, until, observer)
+        session.record(&outlet, until, observer)
     })
 }
 
 /// The threads of the process that is to be recorded, if one was chosen.
-fn threads_of(system: &dyn System, target: &Target) -> Result<Vec<i32>, RecordError> {
-    let threads = target.pid().map_or_else(Vec::new, |pid| names::threads(system, pid));
-    match (target, target.pid()) {
-        (_, Some(pid)) if threads.is_empty() => Err(RecordError::NoProcess(pid)),
-        (Target::Thread { comm: None, .. }, None) => Err(RecordError::NoThreads),
+fn threads_of(system: &dyn System, pid: Option<i32>) -> Result<Vec<i32>, RecordError> {
+    let threads = pid.map_or_else(Vec::new, |pid| names::threads(system, pid));
+    match pid {
+        Some(pid) if threads.is_empty() => Err(RecordError::NoProcess(pid)),
         _ => Ok(threads),
     }
 }
@@ -456,8 +468,7 @@ impl KvmCounters {
     /// ended in between, which takes its counters along.
     fn counted(&self) -> Option<serde_json::Value> {
         let (start, end) = (self.start.as_ref()?, self.end.as_ref()?);
-        (end.since(start).ended == 0 && !end.vms.is_empty())
-            .then(|| serde_json::json!({ "start": start, "end": end }))
+        (end.since(start).ended == 0 && !end.vms.is_empty()).then(|| json!({ "start": start, "end": end }))
     }
 }
 
@@ -588,9 +599,9 @@ impl Watched {
     }
 }
 
-/// The filter by name that `target` asks for, beside that by number.
-fn by_name(target: &Target, numbers: Option<String>) -> Option<String> {
-    let Target::Thread { comm: Some(comm), .. } = target else { return numbers };
+/// The filter by name, if there is one, beside that by number.
+fn by_name(who: &Who, numbers: Option<String>) -> Option<String> {
+    let Some(comm) = &who.comm else { return numbers };
     let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
     let name = format!("comm == \"{}\"", comm.get(..end).unwrap_or_default());
@@ -692,21 +703,6 @@ mod tests {
 
     const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
 
-    #[test]
-    fn a_recording_of_timers_has_what_its_host_has_for_them() {
-        let host = machine()
-            .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
-            .file("/sys/module/kvm_intel/parameters/preemption_timer", "N")
-            .file("/sys/devices/system/cpu/nohz_full", "2-3");
-        let facts: std::collections::BTreeMap<_, _> =
-            host_of_timers(&host, Some(2_000_000)).into_iter().collect();
-        let found = &facts[dwell_trace::timer::HOST];
-        assert_eq!((&found["apicv"], &found["preemption_timer"]), (&json!(true), &json!(false)));
-        assert_eq!((&found["nohz_full"], &found["timer_migration"]), (&json!(true), &json!(null)));
-        assert_eq!(facts[TSC_KHZ], 2_000_000);
-        assert!(host_of_timers(&host, None).iter().all(|(key, _)| key != TSC_KHZ));
-    }
-
     /// The message, as one line.
     fn refusal(fake: Fake, target: Target) -> String {
         let Err(error) = Recorder::open_on(Arc::new(fake), target, None) else { panic!("opened") };
@@ -790,11 +786,11 @@ mod tests {
 
     #[test]
     fn names_are_cut_as_the_kernel_cuts_them() {
-        let target = |comm: &str| Target::Thread { pid: None, comm: Some(comm.to_owned()) };
-        assert_eq!(by_name(&target("redis-server"), None).unwrap(), "comm == \"redis-server\"");
-        assert_eq!(by_name(&target("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
+        let who = |comm: &str| Who { pid: None, comm: Some(comm.to_owned()) };
+        assert_eq!(by_name(&who("redis-server"), None).unwrap(), "comm == \"redis-server\"");
+        assert_eq!(by_name(&who("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
         assert_eq!(
-            by_name(&target("x"), Some("common_pid == 5".to_owned())).unwrap(),
+            by_name(&who("x"), Some("common_pid == 5".to_owned())).unwrap(),
             "comm == \"x\" && (common_pid == 5)"
         );
     }

@@ -2,27 +2,27 @@
 
 use dwell_machine::parameter::Value as Held;
 use dwell_machine::{Cpuidle, Machine};
-use dwell_policy::Layer;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::{SettingValue, SettingsChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Where a layer's parameters are.
-const fn folder(layer: Layer) -> Option<&'static str> {
-    match layer {
-        Layer::Host | Layer::Timer => Some("/sys/module/kvm/parameters"),
-        Layer::Guest => Some("/sys/module/haltpoll/parameters"),
-        Layer::Driver => Some(DWELL_IDLE),
-        Layer::Iothread => None,
+/// Where the parameters are.
+const fn folder(owner: Owner) -> Option<&'static str> {
+    match owner {
+        Owner::Layer(Layer::Host) | Owner::Timer => Some("/sys/module/kvm/parameters"),
+        Owner::Layer(Layer::Guest) => Some("/sys/module/haltpoll/parameters"),
+        Owner::Layer(Layer::Driver) => Some(DWELL_IDLE),
+        Owner::Layer(Layer::Iothread) => None,
     }
 }
 
 /// The parameters that determine how a layer polls, or keeps timers, begin with these, of all that its module has.
-const fn prefixes(layer: Layer) -> &'static [&'static str] {
-    match layer {
-        Layer::Guest => &["guest_halt_poll_"],
-        Layer::Driver => &["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"],
-        Layer::Timer => &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"],
+const fn prefixes(owner: Owner) -> &'static [&'static str] {
+    match owner {
+        Owner::Layer(Layer::Guest) => &["guest_halt_poll_"],
+        Owner::Layer(Layer::Driver) => &["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"],
+        Owner::Timer => &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"],
         _ => &["halt_poll_ns"],
     }
 }
@@ -30,21 +30,21 @@ const fn prefixes(layer: Layer) -> &'static [&'static str] {
 /// The driver dwell_idle decides in place of haltpoll, whose parameters then have no effect.
 const DWELL_IDLE: &str = "/sys/module/dwell_idle/parameters";
 
-/// The layer whose parameters are in force where `layer` is recorded: a guest's may be those of the driver dwell_idle.
-pub fn in_force(machine: &dyn Machine, layer: Layer) -> Layer {
-    if layer == Layer::Guest && machine.exists(DWELL_IDLE) { Layer::Driver } else { layer }
+/// Whose parameters are in force where this is recorded: a guest's may be those of the driver dwell_idle.
+pub fn in_force(machine: &dyn Machine, owner: Owner) -> Owner {
+    if owner == Layer::Guest && machine.exists(DWELL_IDLE) { Layer::Driver.into() } else { owner }
 }
 
-/// The parameters of `layer` as they are now; empty where there are none, or where they have no effect under the driver
+/// The parameters as they are now; empty where there are none, or where they have no effect under the driver
 /// dwell_idle.
-pub fn read(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, SettingValue> {
-    let Some(folder) = folder(layer) else { return BTreeMap::new() };
-    if in_force(machine, layer) != layer {
+pub fn read(machine: &dyn Machine, owner: Owner) -> BTreeMap<String, SettingValue> {
+    let Some(folder) = folder(owner) else { return BTreeMap::new() };
+    if in_force(machine, owner) != owner {
         return BTreeMap::new();
     }
     let names = machine.names(folder).unwrap_or_default();
     let names =
-        names.into_iter().filter(|name| prefixes(layer).iter().any(|prefix| name.starts_with(prefix)));
+        names.into_iter().filter(|name| prefixes(owner).iter().any(|prefix| name.starts_with(prefix)));
     names
         .filter_map(|name| Some((name.clone(), value(&machine.text(&format!("{folder}/{name}"))?))))
         .collect()
@@ -63,29 +63,29 @@ fn value(text: &str) -> SettingValue {
 /// Looks at the settings from time to time and remembers each change.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    layer: Layer,
+    owner: Owner,
     now: BTreeMap<String, SettingValue>,
     changes: Vec<SettingsChange>,
     notes: BTreeMap<String, Value>,
 }
 
 impl Watch {
-    pub(crate) fn start(machine: &dyn Machine, recorded: Layer) -> Watch {
-        let layer = in_force(machine, recorded);
-        let now = read(machine, layer);
+    pub(crate) fn start(machine: &dyn Machine, recorded: Owner) -> Watch {
+        let owner = in_force(machine, recorded);
+        let now = read(machine, owner);
         let changes = match now.is_empty() {
             true => vec![],
-            false => vec![SettingsChange { at_ns: None, layer, values: now.clone() }],
+            false => vec![SettingsChange { at_ns: None, owner, values: now.clone() }],
         };
-        Watch { layer, now, changes, notes: notes(machine, recorded) }
+        Watch { owner, now, changes, notes: notes(machine, recorded) }
     }
 
     /// Looks again; `at_ns` is now \[ns, CLOCK_MONOTONIC\].
     pub(crate) fn look(&mut self, machine: &dyn Machine, at_ns: u64) {
-        let values = read(machine, self.layer);
+        let values = read(machine, self.owner);
         if values != self.now {
             let at_ns = Some(at_ns);
-            self.changes.push(SettingsChange { at_ns, layer: self.layer, values: values.clone() });
+            self.changes.push(SettingsChange { at_ns, owner: self.owner, values: values.clone() });
             self.now = values;
         }
     }
@@ -100,8 +100,8 @@ impl Watch {
 }
 
 /// What else determines how a guest's CPUs idle.
-fn notes(machine: &dyn Machine, layer: Layer) -> BTreeMap<String, Value> {
-    if layer != Layer::Guest {
+fn notes(machine: &dyn Machine, recorded: Owner) -> BTreeMap<String, Value> {
+    if recorded != Layer::Guest {
         return BTreeMap::new();
     }
     let cpuidle = Cpuidle::read(machine);
@@ -122,7 +122,7 @@ mod tests {
                 .file("/sys/module/kvm/parameters/halt_poll_ns_grow", "2\n")
                 .file("/sys/module/kvm/parameters/nx_huge_pages", "Y\n")
         };
-        let mut watch = Watch::start(&with("200000\n"), Layer::Host);
+        let mut watch = Watch::start(&with("200000\n"), Layer::Host.into());
         watch.look(&with("200000\n"), 5);
         watch.look(&with("0\n"), 7);
         let [first, second] = watch.changes() else { panic!("{:?}", watch.changes()) };
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn under_dwell_idle_no_setting_of_haltpoll_is_in_force() {
         let machine = Fake::new().file("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "200000\n");
-        assert_eq!(read(&machine, Layer::Guest).len(), 1);
+        assert_eq!(read(&machine, Layer::Guest.into()).len(), 1);
         let machine = machine.file("/sys/module/dwell_idle/parameters/policy", "leader\n");
-        assert!(read(&machine, Layer::Guest).is_empty());
-        let watch = Watch::start(&machine, Layer::Guest);
+        assert!(read(&machine, Layer::Guest.into()).is_empty());
+        let watch = Watch::start(&machine, Layer::Guest.into());
         let [first] = watch.changes() else { panic!("{:?}", watch.changes()) };
-        assert_eq!(first.layer, Layer::Driver);
+        assert_eq!(first.owner, Layer::Driver);
         assert_eq!(first.values["policy"], SettingValue::Text("leader".to_owned()));
         assert!(watch.notes().contains_key("dwell.cpuidle"));
     }
@@ -151,6 +151,6 @@ mod tests {
         assert_eq!(value("-1"), SettingValue::Negative(-1));
         assert_eq!(value("4294967295"), SettingValue::Number(4_294_967_295));
         assert_eq!(value("auto"), SettingValue::Text("auto".to_owned()));
-        assert!(read(&Fake::new(), Layer::Guest).is_empty());
+        assert!(read(&Fake::new(), Layer::Guest.into()).is_empty());
     }
 }

@@ -27,11 +27,6 @@ pub enum Target {
         /// The source of idle periods.
         source: GuestSource,
     },
-    /// The timers and VM exits of this host's vCPUs, by a [`TimerRecorder`](crate::TimerRecorder).
-    Timer {
-        /// Only those of the VM of this process.
-        pid: Option<i32>,
-    },
     /// Threads that wait in system calls.
     Thread {
         /// Those of this process, or this thread.
@@ -47,14 +42,13 @@ impl Target {
         match self {
             Target::Host { .. } => Layer::Host,
             Target::Guest { .. } => Layer::Guest,
-            Target::Timer { .. } => Layer::Timer,
             Target::Thread { .. } => Layer::Iothread,
         }
     }
 
     pub(crate) const fn pid(&self) -> Option<i32> {
         match self {
-            Target::Host { pid, .. } | Target::Timer { pid } | Target::Thread { pid, .. } => *pid,
+            Target::Host { pid, .. } | Target::Thread { pid, .. } => *pid,
             Target::Guest { .. } => None,
         }
     }
@@ -86,9 +80,6 @@ pub enum RecordError {
     /// The episodes could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Timers are to be recorded, and not by a recorder of timers.
-    #[error("a recorder of idle times cannot record timers")]
-    Timers,
     /// No VM exit was recorded.
     #[error("{}", no_exits(*.others))]
     NoExits {

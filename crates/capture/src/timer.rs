@@ -5,17 +5,18 @@ use crate::format;
 use crate::names::ProcNames;
 use crate::plan::Plan;
 use crate::probe::Probe;
-use crate::record::{Observer, Recorder, Status, Until, run_without_episodes};
+use crate::record::{Observer, Session, Status, Until, Who, run_without_episodes};
 use crate::system::System;
-use crate::target::{RecordError, Target};
+use crate::target::RecordError;
 use crate::tracefs::Tracefs;
-use dwell_machine::Sysroot;
+use dwell_machine::{Sysroot, TimerHost};
+use dwell_policy::Owner;
 use dwell_recording::timer::{TimerContents, TimerRows, TimerWriter};
 use dwell_recording::{IdleIncludes, Metadata, WriteError};
 use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::{PairedEpisode, Pairing};
-use dwell_trace::timer::{ReasonNames, TimerPairing, TimerRowWriter};
-use serde_json::Value;
+use dwell_trace::timer::{HOST, ReasonNames, TSC_KHZ, TimerPairing, TimerRowWriter};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -33,12 +34,12 @@ pub struct TimerSummary {
     /// What is in the recording.
     pub contents: TimerContents,
     /// The metadata of the recording.
-    pub metadata: Metadata,
+    pub metadata: Metadata<Owner>,
 }
 
 /// Recording of timers is prepared: everything that can be refused was granted.
 pub struct TimerRecorder {
-    recorder: Recorder,
+    session: Session<Owner>,
     rows: Receiver<Batch>,
 }
 
@@ -92,13 +93,15 @@ impl TimerRecorder {
         let (sender, rows) = channel();
         let sink = Sink { pairing, found: TimerRows::default(), named: [0, 0], sender: Some(sender) };
         let plan = Plan::through_perf(probes(), Box::new(sink));
-        let recorder = Recorder::prepare(system, &tracefs, Target::Timer { pid }, command, plan)?;
-        Ok(TimerRecorder { recorder, rows })
+        let who = Who { pid, comm: None };
+        let mut session = Session::open(system, &tracefs, Owner::Timer, who, command, plan)?;
+        session.metadata.other.extend(host(&*session.system, session.trace.tsc_khz()));
+        Ok(TimerRecorder { session, rows })
     }
 
     /// What the recording will say of itself, as far as it is known.
-    pub fn metadata(&self) -> &Metadata {
-        self.recorder.metadata()
+    pub fn metadata(&self) -> &Metadata<Owner> {
+        &self.session.metadata
     }
 
     /// Records into the file `path`, which appears when it is complete.
@@ -111,13 +114,13 @@ impl TimerRecorder {
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<TimerSummary, RecordError> {
-        let TimerRecorder { mut recorder, rows } = self;
-        let writer = TimerWriter::create(path, recorder.metadata().clone())?;
+        let TimerRecorder { mut session, rows } = self;
+        let writer = TimerWriter::create(path, session.metadata.clone())?;
         let (status, written) = std::thread::scope(|scope| {
             let writing = scope.spawn(move || write(writer, &rows));
-            let status = run_without_episodes(&mut recorder, until, observer);
+            let status = run_without_episodes(&mut session, until, observer);
             // Whatever happened, no row follows.
-            recorder.finish();
+            session.finish();
             let written = writing.join().map_err(|_| RecordError::WriterGone)?;
             Ok::<_, RecordError>((status, written))
         })?;
@@ -126,10 +129,17 @@ impl TimerRecorder {
         if writer.contents().exits() == 0 {
             return Err(RecordError::NoExits { others });
         }
-        let metadata = recorder.complete().clone();
+        let metadata = session.complete().clone();
         *writer.metadata_mut() = metadata.clone();
         Ok(TimerSummary { status, contents: writer.finish()?, metadata })
     }
+}
+
+/// What a recording says of the host.
+fn host(system: &dyn System, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
+    let mut facts = vec![(HOST.to_owned(), json!(TimerHost::read(system)))];
+    facts.extend(tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.into())));
+    facts
 }
 
 /// The names of the exit reasons of both instruction sets: the kernel prints those of VMX from the first list
@@ -246,13 +256,23 @@ mod tests {
     }
 
     #[test]
-    fn idle_times_and_timers_are_not_confused() {
-        let system = Arc::new(Fake::new());
-        let refused = Recorder::open_on(system, Target::Timer { pid: None }, None).err();
-        assert!(refused.is_some());
+    fn a_kernel_without_kvm_is_refused() {
         let events = "/sys/kernel/tracing/events";
         let no_kvm = Fake::new().file(&format!("{events}/sched/sched_switch/id"), "1\n");
         let why = TimerRecorder::open_on(Arc::new(no_kvm), None, None).err().unwrap().to_string();
         assert!(why.contains("has no tracepoints `kvm`"), "{why}");
+    }
+    #[test]
+    fn a_recording_of_timers_has_what_its_host_has_for_them() {
+        let machine = Fake::new()
+            .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y")
+            .file("/sys/module/kvm_intel/parameters/preemption_timer", "N")
+            .file("/sys/devices/system/cpu/nohz_full", "2-3");
+        let facts: BTreeMap<_, _> = host(&machine, Some(2_000_000)).into_iter().collect();
+        let found = &facts[HOST];
+        assert_eq!((&found["apicv"], &found["preemption_timer"]), (&json!(true), &json!(false)));
+        assert_eq!((&found["nohz_full"], &found["timer_migration"]), (&json!(true), &json!(null)));
+        assert_eq!(facts[TSC_KHZ], 2_000_000);
+        assert!(host(&machine, None).iter().all(|(key, _)| key != TSC_KHZ));
     }
 }

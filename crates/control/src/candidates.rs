@@ -103,7 +103,6 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
                 ]);
             }
         }
-        Layer::Timer => {}
     }
     let mut seen = HashSet::new();
     all.retain(|setting| seen.insert(*setting));

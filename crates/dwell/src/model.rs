@@ -23,9 +23,8 @@ pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
     /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest,
-    /// iothread QEMU's adaptive polling, timer KVM's timer of vCPUs (only for recordings of timers), and
-    /// guest+host a polling guest on a host that may poll as well. A recording of one layer can be replayed
-    /// through the rule of another.
+    /// iothread QEMU's adaptive polling, and guest+host a polling guest on a host that may poll as well. A recording
+    /// of one layer can be replayed through the rule of another.
     #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
@@ -63,8 +62,11 @@ impl Whose {
             "guest+host" => Ok(Whose::Stacked),
             _ => match Layer::from_name(text) {
                 Some(layer) => Ok(Whose::One(layer)),
-                None => Err("layers that can be replayed: host, guest, driver, iothread, timer, guest+host"
-                    .to_owned()),
+                None => Err(
+                    "layers that can be replayed: host, guest, driver, iothread, guest+host; for timers: \
+                             `dwell record timer`"
+                        .to_owned(),
+                ),
             },
         }
     }
@@ -111,16 +113,8 @@ impl Model {
     /// The model that the options select; the recording gives what they leave open.
     pub(crate) fn of(args: &ModelArgs, reader: &Reader) -> anyhow::Result<Model> {
         let metadata = reader.metadata();
-        let recorded = match layer_in_force(metadata) {
-            Layer::Timer => Layer::Host,
-            layer => layer,
-        };
-        let whose = args.layer.unwrap_or(Whose::One(recorded));
+        let whose = args.layer.unwrap_or_else(|| Whose::One(layer_in_force(metadata)));
         let layers = whose.layers();
-        anyhow::ensure!(
-            whose != Whose::One(Layer::Timer),
-            "--layer timer needs a recording of timers; `dwell record timer` makes one, and `dwell tune` and `dwell replay` use it"
-        );
         args.versions.check(layers)?;
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
         let measured = match args.halt_cost {
@@ -312,7 +306,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
 }
 
 /// What the kernel did not let a recorder have, though it could do without.
-pub(crate) fn left_out(metadata: &Metadata) -> Vec<String> {
+pub(crate) fn left_out<O>(metadata: &Metadata<O>) -> Vec<String> {
     // A recorder has a handful of probes; whatever else is there is no recorder's.
     const MOST: usize = 16;
     let reasons = metadata.other.get(TRACING).and_then(|tracing| tracing["left_out"].as_array());

@@ -2,9 +2,9 @@
 
 use crate::suggest;
 use anyhow::{Context, anyhow, ensure};
-use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::Metadata;
 use dwell_replay::{Catalogue, Rule, Versions};
 
@@ -13,8 +13,7 @@ use dwell_replay::{Catalogue, Rule, Versions};
 pub(crate) struct VersionArgs {
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     ///
-    /// [default: that of the recording, else 7.3, the newest known] For the layers guest, host, timer and
-    /// driver. `5.4` is the maintained stable series, `5.4.0` its first release.
+    /// [default: that of the recording, else 7.3, the newest known] For all but I/O threads. `5.4` is the maintained stable series, `5.4.0` its first release.
     #[arg(long, value_name = "VERSION", value_parser = suggest::kernels(kernel), hide_possible_values = true)]
     pub(crate) kernel: Option<Version>,
     /// QEMU release whose rule and defaults to use, 2.9 to 11.1
@@ -65,10 +64,10 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
     }
 }
 
-/// A layer by its name.
-pub(crate) fn layer(text: &str) -> Result<Layer, String> {
-    Layer::from_name(text)
-        .ok_or_else(|| format!("no such layer; known are {}", Layer::ALL.map(Layer::name).join(", ")))
+/// Whose parameters, by name.
+pub(crate) fn owner(text: &str) -> Result<Owner, String> {
+    Owner::from_name(text)
+        .ok_or_else(|| format!("no such layer; known are {}", Owner::ALL.map(Owner::name).join(", ")))
 }
 
 /// A policy with its parameters.
@@ -97,7 +96,10 @@ struct Assignment<'a> {
 
 /// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the
 /// word `default`. One `--set` may have several pairs, separated by commas.
-pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<Vec<Setting>>> {
+pub(crate) fn groups<O: Copy + Into<Owner>>(
+    asked: &[String],
+    base: &[Setting<O>],
+) -> anyhow::Result<Vec<Vec<Setting<O>>>> {
     let mut groups: Vec<Vec<Assignment<'_>>> = vec![];
     let mut open = false;
     for item in asked.iter().flat_map(|text| text.split(',')) {
@@ -120,7 +122,10 @@ pub(crate) fn groups(asked: &[String], base: &[Setting]) -> anyhow::Result<Vec<V
     groups.into_iter().map(|group| assign(&group, base)).collect()
 }
 
-fn assign(group: &[Assignment<'_>], base: &[Setting]) -> anyhow::Result<Vec<Setting>> {
+fn assign<O: Copy + Into<Owner>>(
+    group: &[Assignment<'_>],
+    base: &[Setting<O>],
+) -> anyhow::Result<Vec<Setting<O>>> {
     let mut settings = base.to_vec();
     for Assignment { name, value } in group {
         set(&mut settings, name, value).map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
@@ -129,22 +134,30 @@ fn assign(group: &[Assignment<'_>], base: &[Setting]) -> anyhow::Result<Vec<Sett
 }
 
 /// Gives a parameter the value that was typed, in the setting that has it.
-pub(crate) fn set(settings: &mut [Setting], name: &str, value: &str) -> Result<(), String> {
-    let owner = settings.iter_mut().find(|setting| param::index_of(setting.layer(), name).is_some());
+pub(crate) fn set<O: Copy + Into<Owner>>(
+    settings: &mut [Setting<O>],
+    name: &str,
+    value: &str,
+) -> Result<(), String> {
+    let owner = settings.iter_mut().find(|setting| param::index_of(setting.owner(), name).is_some());
     let Some(setting) = owner else {
         let known: Vec<&str> = settings.iter().flat_map(Setting::iter).map(|(param, _)| param.name).collect();
         return Err(format!("no such parameter here; known are {}", known.join(", ")));
     };
-    let index = param::index_of(setting.layer(), name);
-    let number = index.map(|index| param::table(setting.layer())[index].parse(value)).transpose();
+    let index = param::index_of(setting.owner(), name);
+    let number = index.map(|index| param::table(setting.owner())[index].parse(value)).transpose();
     let number = number.map_err(|why| why.to_string())?;
     setting.set(name, number.unwrap_or(0)).map_err(|why| why.to_string())
 }
 
 /// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording has
 /// none of this layer. Values that this version does not have are ignored.
-pub(crate) fn recorded(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
-    dwell_replay::check::setting_of(layer, version, &metadata.settings)
+pub(crate) fn recorded<O: Copy + Into<Owner>, M>(
+    owner: O,
+    version: Version,
+    metadata: &Metadata<M>,
+) -> Option<Setting<O>> {
+    dwell_replay::check::setting_of(owner, version, &metadata.settings)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use dwell_policy::Layer;
+use dwell_policy::Owner;
 use dwell_replay::Catalogue;
 use std::ffi::OsStr;
 
@@ -27,13 +27,13 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
 
 /// With the layers whose rules can be replayed.
 pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || ["host", "guest", "driver", "iothread", "timer", "guest+host"].map(str::to_owned).into();
+    let values = || ["host", "guest", "driver", "iothread", "guest+host"].map(str::to_owned).into();
     Suggest { parse, values }
 }
 
-/// With all layers.
-pub(crate) fn layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || Layer::ALL.map(|layer| layer.name().to_owned()).into() }
+/// With whose parameters there are.
+pub(crate) fn owners<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || Owner::ALL.map(|owner| owner.name().to_owned()).into() }
 }
 
 /// With the layers that a kernel's trace can be of.
@@ -80,7 +80,7 @@ mod tests {
             assert!(!values().is_empty() && values().iter().all(|value| accepts(value)), "{:?}", values());
         };
         all(replayed_layers(Whose::parse).values, &|value| Whose::parse(value).is_ok());
-        all(layers(settings::layer).values, &|value| settings::layer(value).is_ok());
+        all(owners(settings::owner).values, &|value| settings::owner(value).is_ok());
         all(kernels(settings::kernel).values, &|value| settings::kernel(value).is_ok());
         all(qemus(settings::qemu).values, &|value| settings::qemu(value).is_ok());
         all(policies(settings::policy).values, &|value| {

@@ -354,7 +354,7 @@ fn wrong_words_name_the_right_ones() {
         (&["--layer", "iothread", "--qemu", "12.0"][..], "2.9 to 11.1"),
         (&["--layer", "iothread", "--kernel", "6.18"][..], "use --qemu"),
         (&["--layer", "host", "--qemu", "10.0"][..], "use --kernel"),
-        (&["--layer", "timer"][..], "needs a recording of timers"),
+        (&["--layer", "timer"][..], "for timers: `dwell record timer`"),
         (&["--layer", "host", "--set", "halt_poll=1"][..], "halt_poll_ns_grow_start"),
         (&["--layer", "host", "--set", "halt_poll_ns=5s"][..], "4294967295"),
         (&["--layer", "iothread", "--qemu", "10.0", "--set", "poll-weight=2"][..], "11.1"),

@@ -27,7 +27,7 @@ fn record(path: &Path, idle_ns: u64, class: &str, max: Option<u64>) {
     metadata.other.insert("class".to_owned(), class.into());
     if let Some(max) = max {
         let values = BTreeMap::from([("halt_poll_ns".to_owned(), SettingValue::Number(max))]);
-        metadata.settings.push(SettingsChange { at_ns: None, layer: Layer::Host, values });
+        metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Host.into(), values });
     }
     let mut writer = Writer::create(path, metadata).unwrap();
     let mut now_ns = 0;

@@ -142,7 +142,7 @@ fn advice_on_timers() {
         ["--kernel", "5.10.114", "--disable-exits", "mwait", "--pcpu", "isolated", "--tsc-khz", "2000000"];
     let tune = [&["tune", file], vm.as_slice()].concat();
     assert_kept("tune-timer", &tune, folder.path());
-    let replay = [&["replay", file, "--layer", "timer"], vm.as_slice()].concat();
+    let replay = [&["replay", file], vm.as_slice()].concat();
     assert_kept("replay-timer", &replay, folder.path());
     // The experiment of the patch of 2019: the exits by interrupts of a second, as recorded and under posting.
     let csv = printed(&[replay.as_slice(), &["--format", "csv"]].concat(), 80);

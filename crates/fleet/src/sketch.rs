@@ -294,7 +294,7 @@ fn same_rule(layer: Layer, a: Version, b: Version) -> bool {
         Layer::Guest | Layer::Driver => {
             guest::Revision::of(a).is_ok_and(|of| guest::Revision::of(b) == Ok(of))
         }
-        Layer::Iothread | Layer::Timer => (a.major, a.minor) == (b.major, b.minor),
+        Layer::Iothread => (a.major, a.minor) == (b.major, b.minor),
     }
 }
 
@@ -304,7 +304,7 @@ fn rules_of(layer: Layer) -> &'static [Layer] {
         Layer::Guest => &[Layer::Guest, Layer::Host],
         Layer::Host => &[Layer::Host],
         Layer::Iothread => &[Layer::Iothread],
-        Layer::Timer | Layer::Driver => &[],
+        Layer::Driver => &[],
     }
 }
 

@@ -11,7 +11,7 @@ use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
 use dwell_policy::Nanos;
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerWriter, VcpuState};
 use dwell_recording::{
-    Episode, Layer, Metadata, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
+    Episode, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
 };
 use dwell_replay::Versions;
 use dwell_report::measured::{Measured, Row, error};
@@ -167,7 +167,7 @@ fn parquet() -> Vec<Vec<u8>> {
             metadata.kernel = Some("6.18.44".to_owned());
             metadata.settings.push(SettingsChange {
                 at_ns: None,
-                layer,
+                owner: layer.into(),
                 values: [("halt_poll_ns".to_owned(), SettingValue::Number(200_000))].into(),
             });
         }
@@ -195,7 +195,7 @@ fn parquet() -> Vec<Vec<u8>> {
 /// A recording of so many timers, each with its exits.
 fn timers(number: u64) -> Vec<u8> {
     let packing = Packing { rows_per_group: 16, zstd_level: 1 };
-    let mut writer = TimerWriter::new(vec![], Metadata::new(Layer::Timer), packing).unwrap();
+    let mut writer = TimerWriter::new(vec![], Metadata::new(Owner::Timer), packing).unwrap();
     let vcpus = ["vm/7/vcpu0", "vm/7/vcpu1"].map(|name| writer.vcpu(name));
     let reasons = ["MSR_WRITE", "EXTERNAL_INTERRUPT"].map(|name| writer.reason(name));
     for at in 0..number {

@@ -3,7 +3,7 @@
 
 use dwell_policy::version::Version;
 use dwell_recording::timer::{TimerReader, TimerRecording, TimerWriter};
-use dwell_recording::{Layer, Metadata, Packing};
+use dwell_recording::{Metadata, Owner, Packing};
 use dwell_replay::timer::check::check;
 use dwell_replay::timer::predict::in_force;
 use dwell_replay::timer::tally::Tally;
@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let options = perf::PerfOptions { skip_unparsable: choice & 1 == 0, ..perf::PerfOptions::default() };
     let packing = Packing { rows_per_group: 64, zstd_level: 1 };
-    let mut writer = TimerWriter::new(Vec::new(), Metadata::new(Layer::Timer), packing).unwrap();
+    let mut writer = TimerWriter::new(Vec::new(), Metadata::new(Owner::Timer), packing).unwrap();
     let Ok(input) = Input::new("fuzz", data) else { return };
     if perf::import_timers(input, &options, &mut writer).is_err() {
         return;

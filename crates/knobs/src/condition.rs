@@ -3,9 +3,9 @@
 use crate::knob::{Knob, Module};
 use crate::place::Place;
 use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable};
-use dwell_policy::Layer;
 use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -106,9 +106,9 @@ impl Readers {
 
     /// Why nothing reads this knob; `None` if something does, as far as a machine shows.
     pub fn no_effect(&self, knob: Knob) -> Option<NoEffect> {
-        match knob.param.layer {
-            Layer::Guest => self.haltpoll(),
-            Layer::Timer if knob.param.name == "pi_inject_timer" => self.posting(),
+        match knob.param.owner {
+            Owner::Layer(Layer::Guest) => self.haltpoll(),
+            Owner::Timer if knob.param.name == "pi_inject_timer" => self.posting(),
             _ => None,
         }
     }

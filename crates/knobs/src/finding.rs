@@ -24,10 +24,10 @@ use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
 use dwell_machine::parameter::{self, Parameter};
 use dwell_machine::{Absent, Cpuidle, DwellIdle, Facts, Guest, Hypervisor, IoThread, KvmDevice, Vmm};
-use dwell_policy::Layer;
 use dwell_policy::host::MaxSource;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -626,9 +626,12 @@ fn without_effect(facts: &Facts) -> Vec<Data> {
     // That pi_inject_timer is on may be KVM's own choice, and has rows of its own.
     for parameter in parameters(facts).filter(|p| p.changed() && p.name != "pi_inject_timer") {
         let of_model = || {
-            let layer = parameter.param.layer;
-            let all = if layer == Layer::Host { host(facts) } else { guest(facts) };
-            explain::no_effect(&all.filter(|all| all.layer() == layer)?, parameter.param)
+            let all = match parameter.param.owner {
+                Owner::Layer(Layer::Host) => host(facts)?,
+                Owner::Layer(Layer::Guest) => guest(facts)?,
+                _ => return None,
+            };
+            explain::no_effect(&all, parameter.param)
         };
         if let Some(why) = readers.no_effect(Knob { param: parameter.param }).or_else(of_model) {
             reasons.entry(why.to_string()).or_default().push(parameter);
@@ -751,7 +754,7 @@ fn posts(facts: &Facts) -> bool {
 
 /// `pi_inject_timer` is on and has no effect, with or without a switch that could give it one.
 fn cannot_post(facts: &Facts, has_switch: bool) -> Vec<Data> {
-    let knob = Knob::of_layer(Layer::Timer, "pi_inject_timer");
+    let knob = Knob::of(Owner::Timer, "pi_inject_timer");
     let why = knob.and_then(|knob| Readers::from(facts).no_effect(knob));
     let found = posts(facts) && facts.timer.apicv.is_some() == has_switch;
     each(why.filter(|_| found), |why| [("why", json!(why.to_string()))])

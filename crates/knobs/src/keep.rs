@@ -17,8 +17,8 @@ use crate::place::Place;
 use crate::value::{self, ValueError};
 use crate::{iothread, lines};
 use dwell_machine::{Module as Loading, Writable};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Owner};
 
 /// Why values cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -71,15 +71,15 @@ pub enum KeepError {
 pub fn entries(
     machine: &dyn Writable,
     id: Id,
-    setting: &Setting,
+    setting: &Setting<Owner>,
     iothread: Option<&IothreadTarget>,
 ) -> Result<Vec<Entry>, KeepError> {
-    let wanted = match (setting.layer(), iothread) {
-        (Layer::Host | Layer::Timer, _) => of_module(machine, id, Module::Kvm, setting)?,
-        (Layer::Guest, _) => of_module(machine, id, Module::Haltpoll, setting)?,
-        (Layer::Driver, _) => of_module(machine, id, Module::DwellIdle, setting)?,
-        (Layer::Iothread, None) => vec![],
-        (Layer::Iothread, Some(target)) => vec![of_iothread(setting, target)?],
+    let wanted = match (setting.owner(), iothread) {
+        (Owner::Layer(Layer::Host) | Owner::Timer, _) => of_module(machine, id, Module::Kvm, setting)?,
+        (Owner::Layer(Layer::Guest), _) => of_module(machine, id, Module::Haltpoll, setting)?,
+        (Owner::Layer(Layer::Driver), _) => of_module(machine, id, Module::DwellIdle, setting)?,
+        (Owner::Layer(Layer::Iothread), None) => vec![],
+        (Owner::Layer(Layer::Iothread), Some(target)) => vec![of_iothread(setting, target)?],
     };
     let entry = |(place, text)| {
         let original = value::read(machine, &place)?;
@@ -107,7 +107,7 @@ fn of_module(
     machine: &dyn Writable,
     id: Id,
     module: Module,
-    setting: &Setting,
+    setting: &Setting<Owner>,
 ) -> Result<Vec<(Place, String)>, KeepError> {
     let any = |paths: &[&str]| paths.iter().any(|path| machine.exists(path));
     match Loading::read(machine, module.name()) {
@@ -131,7 +131,7 @@ fn of_module(
     }
 }
 
-fn of_iothread(setting: &Setting, target: &IothreadTarget) -> Result<(Place, String), KeepError> {
+fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Place, String), KeepError> {
     let values: Vec<(&str, i64)> = setting.iter().map(|(param, value)| (param.name, value)).collect();
     let persistence = iothread::persistence(&target.id, &values);
     let Some(domain) = &target.domain else {

@@ -4,6 +4,7 @@ use crate::journal::id::Id;
 use crate::knob::Knob;
 use crate::libvirt;
 use crate::place::Place;
+use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 
 /// The files and links that keep the values of one change, at most.
@@ -97,7 +98,7 @@ pub(crate) fn head(id: Id, comment: char) -> String {
     format!("{comment} Change {id} of dwell; `dwell revert {id}` takes it away.\n")
 }
 
-pub(crate) fn tmpfiles(id: Id, setting: &Setting) -> String {
+pub(crate) fn tmpfiles(id: Id, setting: &Setting<Owner>) -> String {
     let line = |(param, value): (_, i64)| {
         let knob = Knob { param };
         format!("w {}/{} - - - - {}\n", param.home, param.name, knob.written(value))
@@ -105,7 +106,7 @@ pub(crate) fn tmpfiles(id: Id, setting: &Setting) -> String {
     head(id, '#') + &setting.iter().map(line).collect::<String>()
 }
 
-pub(crate) fn oneshot(id: Id, setting: &Setting) -> String {
+pub(crate) fn oneshot(id: Id, setting: &Setting<Owner>) -> String {
     let line = |(param, value)| format!("ExecStart=/bin/sh -c '{}'\n", Knob { param }.echo(value));
     let exec: String = setting.iter().map(line).collect();
     format!(
@@ -129,11 +130,11 @@ mod tests {
 
     #[test]
     fn what_is_generated_is_known_again() {
-        for layer in [Layer::Guest, Layer::Host, Layer::Timer, Layer::Driver] {
-            let setting = Setting::defaults(layer, Version::new(6, 18));
-            let module = match layer {
-                Layer::Guest => Module::Haltpoll,
-                Layer::Driver => Module::DwellIdle,
+        for owner in Owner::ALL.into_iter().filter(|owner| *owner != Layer::Iothread) {
+            let setting = Setting::defaults(owner, Version::new(6, 18));
+            let module = match owner {
+                Owner::Layer(Layer::Guest) => Module::Haltpoll,
+                Owner::Layer(Layer::Driver) => Module::DwellIdle,
                 _ => Module::Kvm,
             };
             let options = format!("{}{}\n", head(7, '#'), lines::module_options(module, &setting));

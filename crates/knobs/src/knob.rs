@@ -6,10 +6,10 @@
 
 use crate::place::Place;
 use dwell_machine::parameter;
-use dwell_policy::Layer;
 use dwell_policy::host::{MaxSource, Revision};
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 
 /// A parameter of a rule that can be set on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Scope {
 impl Knob {
     /// Every knob, in the order in which they are listed.
     pub fn all() -> impl Iterator<Item = Knob> {
-        Layer::ALL.into_iter().flat_map(param::table).map(|param| Knob { param })
+        Owner::ALL.into_iter().flat_map(param::table).map(|param| Knob { param })
     }
 
     /// The knob of this name, `_` and `-` alike; `None` if there is none.
@@ -113,19 +113,20 @@ impl Knob {
         param::find(name).map(|param| Knob { param })
     }
 
-    /// The knob of this name in a layer.
-    pub fn of_layer(layer: Layer, name: &str) -> Option<Knob> {
-        let index = param::index_of(layer, name)?;
-        param::table(layer).get(index).map(|param| Knob { param })
+    /// The knob of this name of a layer, or of timers.
+    pub fn of(owner: impl Into<Owner>, name: &str) -> Option<Knob> {
+        let owner = owner.into();
+        let index = param::index_of(owner, name)?;
+        param::table(owner).get(index).map(|param| Knob { param })
     }
 
     /// The module it is a parameter of; `None` for properties of I/O threads.
     pub const fn module(self) -> Option<Module> {
-        match self.param.layer {
-            Layer::Host | Layer::Timer => Some(Module::Kvm),
-            Layer::Guest => Some(Module::Haltpoll),
-            Layer::Driver => Some(Module::DwellIdle),
-            Layer::Iothread => None,
+        match self.param.owner {
+            Owner::Layer(Layer::Host) | Owner::Timer => Some(Module::Kvm),
+            Owner::Layer(Layer::Guest) => Some(Module::Haltpoll),
+            Owner::Layer(Layer::Driver) => Some(Module::DwellIdle),
+            Owner::Layer(Layer::Iothread) => None,
         }
     }
 
@@ -144,15 +145,15 @@ impl Knob {
 
     /// Who is affected by a write in this version (of Linux, of QEMU for I/O threads).
     pub fn scope(self, version: Version) -> Scope {
-        match self.param.layer {
-            Layer::Guest => Scope::NextIdle,
-            Layer::Driver => Scope::NextIdleAnew,
-            Layer::Iothread => Scope::RunningThread,
-            Layer::Timer if self.param.name.starts_with("lapic_timer_advance") => Scope::NewVcpus,
-            Layer::Timer => Scope::NextTimer,
+        match self.param.owner {
+            Owner::Layer(Layer::Guest) => Scope::NextIdle,
+            Owner::Layer(Layer::Driver) => Scope::NextIdleAnew,
+            Owner::Layer(Layer::Iothread) => Scope::RunningThread,
+            Owner::Timer if self.param.name.starts_with("lapic_timer_advance") => Scope::NewVcpus,
+            Owner::Timer => Scope::NextTimer,
             // The other three are read at each use in every version.
-            Layer::Host if self.param.name != "halt_poll_ns" => Scope::NextHalt,
-            Layer::Host => match Revision::of(version).map(Revision::max_source) {
+            Owner::Layer(Layer::Host) if self.param.name != "halt_poll_ns" => Scope::NextHalt,
+            Owner::Layer(Layer::Host) => match Revision::of(version).map(Revision::max_source) {
                 Ok(MaxSource::CopiedAtCreation) => Scope::NewVms,
                 Ok(MaxSource::CapElseLive) => Scope::NextHaltUnlessCap,
                 _ => Scope::NextHalt,
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn names_are_found_whatever_their_dashes() {
         assert_eq!(Knob::find("poll_max_ns").unwrap().param.name, "poll-max-ns");
-        assert_eq!(Knob::find("guest-halt-poll-ns").unwrap().param.layer, Layer::Guest);
+        assert_eq!(Knob::find("guest-halt-poll-ns").unwrap().param.owner, Layer::Guest);
         assert_eq!(Knob::find("halt_pol"), None);
         assert_eq!(Knob::all().count(), 21);
     }

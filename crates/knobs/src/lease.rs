@@ -61,9 +61,12 @@ impl Subject {
         }
     }
 
-    /// What a lease of the journal is of.
-    pub fn of(change: &Change) -> Subject {
-        change.plan.iothread.clone().map_or(Subject::Layer(change.plan.layer), Subject::Iothread)
+    /// What a lease of the journal is of; `None` for timers, which no controller leases.
+    pub fn of(change: &Change) -> Option<Subject> {
+        match &change.plan.iothread {
+            Some(target) => Some(Subject::Iothread(target.clone())),
+            None => Layer::try_from(change.plan.owner).map(Subject::Layer).ok(),
+        }
     }
 }
 
@@ -374,7 +377,7 @@ impl Lease {
 
     fn expected(&self, entry: &Entry) -> Option<(String, String)> {
         let name = entry.knob.clone()?;
-        let knob = Knob::of_layer(self.now.layer(), &name)?;
+        let knob = Knob::of(self.now.layer(), &name)?;
         let value = knob.written(self.now.get(&name)?);
         Some((name, value))
     }
@@ -414,7 +417,7 @@ fn is_as_left(change: &Change, present: Setting) -> Result<(), AdoptError> {
         return Err(AdoptError::OtherVersion { was, is });
     }
     for (param, value) in present.iter() {
-        let Some(knob) = Knob::of_layer(present.layer(), param.name) else { continue };
+        let Some(knob) = Knob::of(present.layer(), param.name) else { continue };
         let found = knob.written(value);
         let left = match entry_of(change, param.name) {
             Some(entry) => entry.applied.clone().unwrap_or_default(),
@@ -432,7 +435,7 @@ fn has_values(change: &Change, present: Setting, setting: &Setting) -> Result<()
     for (param, value) in setting.iter() {
         let has = match entry_of(change, param.name) {
             Some(entry) => {
-                let text = Knob::of_layer(present.layer(), param.name).map(|knob| knob.written(value));
+                let text = Knob::of(present.layer(), param.name).map(|knob| knob.written(value));
                 change::is_ours(entry, text.as_deref()) || change::is_original(entry, text.as_deref())
             }
             None => present.get(param.name) == Some(value),
@@ -450,7 +453,7 @@ fn entry_of<'a>(change: &'a Change, knob: &str) -> Option<&'a Entry> {
 
 /// The setting that was in force when a lease was taken; `None` if the journal does not have it whole.
 pub fn originals(change: &Change) -> Option<Setting> {
-    change.plan.present_setting().ok()
+    change.plan.present_setting().ok()?.of_layer()
 }
 
 /// The open leases.
@@ -460,7 +463,7 @@ pub fn open(changes: &[Change]) -> impl Iterator<Item = &Change> {
 
 /// The open lease of a subject.
 pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Change> {
-    open(changes).find(|change| Subject::of(change) == *subject)
+    open(changes).find(|change| Subject::of(change).as_ref() == Some(subject))
 }
 
 /// Ends a lease: originals are restored, values that another program has written stay, and the change is
@@ -519,7 +522,7 @@ fn entries(
             continue;
         }
         let unfit = |why: &str| LeaseError::Unfit { knob: param.name.to_owned(), why: why.to_owned() };
-        let knob = Knob::of_layer(originals.layer(), param.name).ok_or_else(|| unfit("it has no place"))?;
+        let knob = Knob::of(originals.layer(), param.name).ok_or_else(|| unfit("it has no place"))?;
         let place = knob.place(subject.iothread()).ok_or_else(|| unfit("it has no place in sysfs"))?;
         let found = value::read(machine, &place)?;
         let expected = knob.written(original);
@@ -554,7 +557,7 @@ fn fit(machine: &dyn Writable, entries: &[Entry], originals: Setting) -> Result<
                 return Err(unfit(format!("it cannot be opened for writing: {error}")));
             }
         }
-        let Some(knob) = Knob::of_layer(originals.layer(), &name) else { continue };
+        let Some(knob) = Knob::of(originals.layer(), &name) else { continue };
         if let Some(why) = readers.no_effect(knob) {
             return Err(unfit(NoEffect::to_string(&why)));
         }

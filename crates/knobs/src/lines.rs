@@ -4,8 +4,8 @@ use crate::condition::{self, Unwritable};
 use crate::knob::{Knob, Module, Scope, capability};
 use crate::plan::{self, RecordedOn, Write};
 use dwell_machine::{Module as Loading, Writable};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::Metadata;
 use serde::Serialize;
 
@@ -31,7 +31,6 @@ pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> 
         Layer::Guest => haltpoll(setting, present, here(Module::Haltpoll)),
         Layer::Iothread => iothread(setting),
         Layer::Driver => driver(setting, here(Module::DwellIdle)),
-        Layer::Timer => vec![],
     }
 }
 
@@ -109,17 +108,17 @@ fn missing(module: Module) -> Vec<Lines> {
 }
 
 /// One of these for each parameter.
-fn each(setting: &Setting, line: impl Fn(Knob, i64) -> String) -> Vec<String> {
+fn each<O: Copy + Into<Owner>>(setting: &Setting<O>, line: impl Fn(Knob, i64) -> String) -> Vec<String> {
     setting.iter().map(|(param, value)| line(Knob { param }, value)).collect()
 }
 
 /// The line of /etc/modprobe.d that loads a module with these values.
-pub fn module_options(module: Module, setting: &Setting) -> String {
+pub fn module_options<O: Copy + Into<Owner>>(module: Module, setting: &Setting<O>) -> String {
     format!("options {} {}", module.name(), each(setting, Knob::option).join(" "))
 }
 
 /// What to add to the kernel's command line, where the module is built in.
-pub fn kernel_command_line(module: Module, setting: &Setting) -> String {
+pub fn kernel_command_line<O: Copy + Into<Owner>>(module: Module, setting: &Setting<O>) -> String {
     each(setting, |knob, value| format!("{}.{}", module.name(), knob.option(value))).join(" ")
 }
 

@@ -2,9 +2,9 @@
 
 use crate::seam::Machine;
 pub use crate::value::Value;
-use dwell_policy::Layer;
 use dwell_policy::param::{self, Param, Setting, Unit};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 
 /// A value as the parameter's file takes it and the kernel prints it: switches are `Y` and `N`.
@@ -37,7 +37,7 @@ pub fn path(param: &Param) -> String {
     format!("{}/{}", param.home, param.name)
 }
 
-/// A parameter of a layer's rule as it is set on a machine.
+/// A parameter as it is set on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Parameter {
@@ -67,12 +67,13 @@ impl Parameter {
     }
 }
 
-/// The parameters of a layer that are there, in the order of the table. I/O threads have none in sysfs.
-pub fn read(machine: &dyn Machine, layer: Layer, version: Option<Version>) -> Vec<Parameter> {
-    if layer == Layer::Iothread {
+/// The parameters of a layer or of timers that are there, in the order of the table. I/O threads have none in sysfs.
+pub fn read(machine: &dyn Machine, owner: impl Into<Owner>, version: Option<Version>) -> Vec<Parameter> {
+    let owner = owner.into();
+    if owner == Layer::Iothread {
         return vec![];
     }
-    param::table(layer).iter().filter_map(|param| read_one(machine, param, version)).collect()
+    param::table(owner).iter().filter_map(|param| read_one(machine, param, version)).collect()
 }
 
 fn read_one(machine: &dyn Machine, param: &'static Param, version: Option<Version>) -> Option<Parameter> {
@@ -95,8 +96,8 @@ pub fn get(parameters: &[Parameter], name: &str) -> Option<i64> {
 }
 
 /// The parameters as a setting: what is not there, or is out of the model's range, has the default of `version`.
-pub fn setting(layer: Layer, version: Version, parameters: &[Parameter]) -> Setting {
-    let mut setting = Setting::defaults(layer, version);
+pub fn setting<O: Copy + Into<Owner>>(owner: O, version: Version, parameters: &[Parameter]) -> Setting<O> {
+    let mut setting = Setting::defaults(owner, version);
     for parameter in parameters {
         if let Some(value) = parameter.value {
             let _ = setting.set(parameter.name, value);
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn switches_are_written_as_the_kernel_prints_them() {
         let param = |name: &str| {
-            let all = Layer::ALL.into_iter().flat_map(param::table);
+            let all = Owner::ALL.into_iter().flat_map(param::table);
             all.into_iter().find(|param| param.name == name).unwrap()
         };
         assert_eq!(written(param("guest_halt_poll_allow_shrink"), 0), "N");

@@ -4,7 +4,7 @@ use crate::cpu::NOHZ_FULL;
 use crate::kernel::Kernel;
 use crate::parameter::{self, Parameter};
 use crate::seam::Machine;
-use dwell_policy::Layer;
+use dwell_policy::Owner;
 use dwell_policy::timer::{PostingPredicate, Revision, pi_inject_timer_at_init};
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl Timer {
         let revision = kernel.version.and_then(|version| Revision::of(version).ok());
         let cpus = |path: &str| machine.text(path).filter(|list| list != "(null)").unwrap_or_default();
         let nohz_full = cpus(NOHZ_FULL);
-        let mut parameters = parameter::read(machine, Layer::Timer, kernel.version);
+        let mut parameters = parameter::read(machine, Owner::Timer, kernel.version);
         for value in parameters.iter_mut().filter(|value| value.name == "pi_inject_timer") {
             // -1 means that KVM decides when it loads; the file has what it decided.
             value.default = value

@@ -56,55 +56,15 @@ pub mod timer;
 pub mod trial;
 pub mod version;
 
+mod layer;
 mod nanos;
 
 #[cfg(feature = "catalogue")]
 pub use catalogue::Any;
+pub use layer::{Layer, NotALayer, Owner};
 pub use nanos::Nanos;
 #[cfg(feature = "params")]
 pub use nanos::ParseNanosError;
-
-/// Where in the virtualization stack the choice between polling and halting is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// A guest CPU: the cpuidle haltpoll governor.
-    Guest,
-    /// A vCPU seen from its host: KVM halt polling.
-    Host,
-    /// KVM's local APIC timer.
-    Timer,
-    /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest; this is
-    /// the layer of its parameters.
-    Driver,
-    /// An event loop: QEMU's adaptive polling, or any thread that waits for file descriptors.
-    Iothread,
-}
-
-impl Layer {
-    /// Every layer, in the order in which they are listed to a user.
-    pub const ALL: [Layer; 5] = [Layer::Guest, Layer::Host, Layer::Timer, Layer::Driver, Layer::Iothread];
-
-    /// The name used on the command line and in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Layer::Guest => "guest",
-            Layer::Host => "host",
-            Layer::Timer => "timer",
-            Layer::Driver => "driver",
-            Layer::Iothread => "iothread",
-        }
-    }
-
-    /// Whether episodes of it are recorded: not timers, and under the driver dwell_idle it is a guest that idles.
-    pub const fn has_episodes(self) -> bool {
-        matches!(self, Layer::Guest | Layer::Host | Layer::Iothread)
-    }
-
-    /// The layer of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<Layer> {
-        Layer::ALL.into_iter().find(|layer| layer.name() == name)
-    }
-}
 
 /// How an episode ended: what a policy learns from.
 #[derive(Clone, Copy, Debug)]

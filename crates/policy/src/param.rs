@@ -1,12 +1,12 @@
 //! One table of every parameter: name, unit, range, default by version, where it is set, and the source of each.
 //!
 //! The command line, error texts, the tuner and the manual read this table, so that a range is written down once. A
-//! [`Setting`] is one value for each parameter of a layer, by name; the policies' own parameter structs are made from
+//! [`Setting`] is one value for each parameter of an owner, by name; the policies' own parameter structs are made from
 //! it.
 
 use crate::driver::{self, Choice};
 use crate::version::{UnknownVersion, Version};
-use crate::{Layer, Nanos, ParseNanosError, guest, host, iothread, timer};
+use crate::{Layer, Nanos, Owner, ParseNanosError, guest, host, iothread, timer};
 use core::fmt;
 
 /// What a parameter's number means.
@@ -58,8 +58,8 @@ const fn since(major: u16, minor: u16, value: i64) -> Since {
 pub struct Param {
     /// Its name where it is set.
     pub name: &'static str,
-    /// Whose rule it belongs to.
-    pub layer: Layer,
+    /// Whose it is.
+    pub owner: Owner,
     /// What the number means.
     pub unit: Unit,
     /// Least value.
@@ -184,7 +184,7 @@ const IOTHREAD_SOURCE: &str = "iothread.c, util/aio-posix.c";
 pub static HOST: [Param; 4] = [
     Param {
         name: "halt_poll_ns",
-        layer: Layer::Host,
+        owner: Owner::Layer(Layer::Host),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -197,7 +197,7 @@ pub static HOST: [Param; 4] = [
     },
     Param {
         name: "halt_poll_ns_grow",
-        layer: Layer::Host,
+        owner: Owner::Layer(Layer::Host),
         unit: Unit::Factor,
         min: 0,
         max: U32_MAX,
@@ -210,7 +210,7 @@ pub static HOST: [Param; 4] = [
     },
     Param {
         name: "halt_poll_ns_grow_start",
-        layer: Layer::Host,
+        owner: Owner::Layer(Layer::Host),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -223,7 +223,7 @@ pub static HOST: [Param; 4] = [
     },
     Param {
         name: "halt_poll_ns_shrink",
-        layer: Layer::Host,
+        owner: Owner::Layer(Layer::Host),
         unit: Unit::Factor,
         min: 0,
         max: U32_MAX,
@@ -240,7 +240,7 @@ pub static HOST: [Param; 4] = [
 pub static GUEST: [Param; 5] = [
     Param {
         name: "guest_halt_poll_ns",
-        layer: Layer::Guest,
+        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -253,7 +253,7 @@ pub static GUEST: [Param; 5] = [
     },
     Param {
         name: "guest_halt_poll_shrink",
-        layer: Layer::Guest,
+        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Factor,
         min: 0,
         max: U32_MAX,
@@ -266,7 +266,7 @@ pub static GUEST: [Param; 5] = [
     },
     Param {
         name: "guest_halt_poll_grow",
-        layer: Layer::Guest,
+        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Factor,
         min: 0,
         max: U32_MAX,
@@ -279,7 +279,7 @@ pub static GUEST: [Param; 5] = [
     },
     Param {
         name: "guest_halt_poll_grow_start",
-        layer: Layer::Guest,
+        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -292,7 +292,7 @@ pub static GUEST: [Param; 5] = [
     },
     Param {
         name: "guest_halt_poll_allow_shrink",
-        layer: Layer::Guest,
+        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Switch,
         min: 0,
         max: 1,
@@ -309,7 +309,7 @@ pub static GUEST: [Param; 5] = [
 pub static TIMER: [Param; 4] = [
     Param {
         name: "pi_inject_timer",
-        layer: Layer::Timer,
+        owner: Owner::Timer,
         unit: Unit::Switch,
         min: -1,
         max: INT_MAX,
@@ -322,7 +322,7 @@ pub static TIMER: [Param; 4] = [
     },
     Param {
         name: "lapic_timer_advance_ns",
-        layer: Layer::Timer,
+        owner: Owner::Timer,
         unit: Unit::Nanoseconds,
         min: -1,
         max: INT_MAX,
@@ -335,7 +335,7 @@ pub static TIMER: [Param; 4] = [
     },
     Param {
         name: "lapic_timer_advance",
-        layer: Layer::Timer,
+        owner: Owner::Timer,
         unit: Unit::Switch,
         min: 0,
         max: 1,
@@ -348,7 +348,7 @@ pub static TIMER: [Param; 4] = [
     },
     Param {
         name: "min_timer_period_us",
-        layer: Layer::Timer,
+        owner: Owner::Timer,
         unit: Unit::Microseconds,
         min: 0,
         max: U32_MAX,
@@ -368,7 +368,7 @@ pub static DRIVER_POLICIES: [&str; 4] = ["leader", "savings", "fixed", "never"];
 pub static DRIVER: [Param; 4] = [
     Param {
         name: "halt_cost_ns",
-        layer: Layer::Driver,
+        owner: Owner::Layer(Layer::Driver),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -381,7 +381,7 @@ pub static DRIVER: [Param; 4] = [
     },
     Param {
         name: "wake_latency_ns",
-        layer: Layer::Driver,
+        owner: Owner::Layer(Layer::Driver),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -394,7 +394,7 @@ pub static DRIVER: [Param; 4] = [
     },
     Param {
         name: "max_window_ns",
-        layer: Layer::Driver,
+        owner: Owner::Layer(Layer::Driver),
         unit: Unit::Nanoseconds,
         min: 0,
         max: U32_MAX,
@@ -407,7 +407,7 @@ pub static DRIVER: [Param; 4] = [
     },
     Param {
         name: "policy",
-        layer: Layer::Driver,
+        owner: Owner::Layer(Layer::Driver),
         unit: Unit::Name(&DRIVER_POLICIES),
         min: 0,
         max: 3,
@@ -424,7 +424,7 @@ pub static DRIVER: [Param; 4] = [
 pub static IOTHREADS: [Param; 4] = [
     Param {
         name: "poll-max-ns",
-        layer: Layer::Iothread,
+        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Nanoseconds,
         min: 0,
         max: i64::MAX,
@@ -437,7 +437,7 @@ pub static IOTHREADS: [Param; 4] = [
     },
     Param {
         name: "poll-grow",
-        layer: Layer::Iothread,
+        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Factor,
         min: 0,
         max: i64::MAX,
@@ -450,7 +450,7 @@ pub static IOTHREADS: [Param; 4] = [
     },
     Param {
         name: "poll-shrink",
-        layer: Layer::Iothread,
+        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Factor,
         min: 0,
         max: i64::MAX,
@@ -463,7 +463,7 @@ pub static IOTHREADS: [Param; 4] = [
     },
     Param {
         name: "poll-weight",
-        layer: Layer::Iothread,
+        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Shift,
         min: 0,
         max: 63,
@@ -476,43 +476,43 @@ pub static IOTHREADS: [Param; 4] = [
     },
 ];
 
-/// The parameters of a layer, of every version, in the order in which they are listed.
-pub fn table(layer: Layer) -> &'static [Param] {
-    match layer {
-        Layer::Guest => &GUEST,
-        Layer::Host => &HOST,
-        Layer::Timer => &TIMER,
-        Layer::Driver => &DRIVER,
-        Layer::Iothread => &IOTHREADS,
+/// The parameters of a layer or of timers, of every version, in the order in which they are listed.
+pub fn table(owner: impl Into<Owner>) -> &'static [Param] {
+    match owner.into() {
+        Owner::Layer(Layer::Guest) => &GUEST,
+        Owner::Layer(Layer::Host) => &HOST,
+        Owner::Layer(Layer::Driver) => &DRIVER,
+        Owner::Layer(Layer::Iothread) => &IOTHREADS,
+        Owner::Timer => &TIMER,
     }
 }
 
-/// The parameters that a layer has in a version.
-pub fn of_version(layer: Layer, version: Version) -> impl Iterator<Item = &'static Param> {
-    table(layer).iter().filter(move |param| param.exists_in(version))
+/// The parameters that a layer has, or timers have, in a version.
+pub fn of_version(owner: impl Into<Owner>, version: Version) -> impl Iterator<Item = &'static Param> {
+    table(owner).iter().filter(move |param| param.exists_in(version))
 }
 
-/// Checks that a layer's rule is known for a version of the kernel (QEMU for [`Layer::Iothread`]).
+/// Checks that the rule is known for a version of the kernel (QEMU for [`Layer::Iothread`]).
 ///
 /// # Errors
 /// [`UnknownVersion`], which names the versions that are known.
-pub fn known_version(layer: Layer, version: Version) -> Result<(), UnknownVersion> {
-    match layer {
+pub fn known_version(owner: impl Into<Owner>, version: Version) -> Result<(), UnknownVersion> {
+    match owner.into() {
         // The driver is the same on every kernel.
-        Layer::Guest | Layer::Driver => guest::Revision::of(version).map(|_| ()),
-        Layer::Host => host::Revision::of(version).map(|_| ()),
-        Layer::Timer => timer::Revision::of(version).map(|_| ()),
-        Layer::Iothread => iothread::Release::new(version).map(|_| ()),
+        Owner::Layer(Layer::Guest | Layer::Driver) => guest::Revision::of(version).map(|_| ()),
+        Owner::Layer(Layer::Host) => host::Revision::of(version).map(|_| ()),
+        Owner::Layer(Layer::Iothread) => iothread::Release::new(version).map(|_| ()),
+        Owner::Timer => timer::Revision::of(version).map(|_| ()),
     }
 }
 
-/// The most parameters that any layer has.
+/// The most parameters that any owner has.
 const MOST: usize = 5;
 
-/// One value for each parameter that a layer has in a version.
+/// One value for each parameter that a layer has in a version; a `Setting<Owner>` may be of timers too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Setting {
-    layer: Layer,
+pub struct Setting<O = Layer> {
+    owner: O,
     version: Version,
     values: [i64; MOST],
 }
@@ -520,10 +520,10 @@ pub struct Setting {
 /// Why a value was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetError {
-    /// The layer has no parameter of this name.
+    /// The owner has no parameter of this name.
     NoSuchParam {
-        /// The layer whose parameters are valid.
-        layer: Layer,
+        /// Whose parameters are valid.
+        owner: Owner,
         /// The version whose parameters are valid.
         version: Version,
     },
@@ -545,7 +545,7 @@ pub enum SetError {
 
 impl PartialEq for Param {
     fn eq(&self, other: &Self) -> bool {
-        self.layer == other.layer && self.name == other.name
+        self.owner == other.owner && self.name == other.name
     }
 }
 
@@ -554,9 +554,9 @@ impl Eq for Param {}
 impl fmt::Display for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SetError::NoSuchParam { layer, version } => {
-                write!(f, "no such parameter of the {} layer; it has", layer.name())?;
-                for (i, param) in of_version(*layer, *version).enumerate() {
+            SetError::NoSuchParam { owner, version } => {
+                write!(f, "no such parameter of the {} layer; it has", owner.name())?;
+                for (i, param) in of_version(*owner, *version).enumerate() {
                     write!(f, "{} {}", if i == 0 { "" } else { "," }, param.name)?;
                 }
                 Ok(())
@@ -585,18 +585,31 @@ impl fmt::Display for SetError {
 impl core::error::Error for SetError {}
 
 impl Setting {
+    /// The layer whose rule it sets.
+    pub const fn layer(&self) -> Layer {
+        self.owner
+    }
+}
+
+impl<O: Copy + Into<Owner>> Setting<O> {
     /// The defaults of a version.
-    pub fn defaults(layer: Layer, version: Version) -> Setting {
+    pub fn defaults(owner: O, version: Version) -> Setting<O> {
         let mut values = [0; MOST];
-        for (value, param) in values.iter_mut().zip(table(layer)) {
+        for (value, param) in values.iter_mut().zip(table(owner)) {
             *value = param.default_in(version).unwrap_or(0);
         }
-        Setting { layer, version, values }
+        Setting { owner, version, values }
     }
 
-    /// Whose rule it sets.
-    pub const fn layer(&self) -> Layer {
-        self.layer
+    /// Whose parameters it sets.
+    pub fn owner(&self) -> Owner {
+        self.owner.into()
+    }
+
+    /// The setting of a layer's rule; `None` where it is of timers.
+    pub fn of_layer(&self) -> Option<Setting> {
+        let owner = Layer::try_from(self.owner()).ok()?;
+        Some(Setting { owner, version: self.version, values: self.values })
     }
 
     /// Of which version.
@@ -604,23 +617,23 @@ impl Setting {
         self.version
     }
 
-    /// The value of a parameter; `None` if the layer has none of this name in this version. Both `_` and `-` are
+    /// The value of a parameter; `None` if there is none of this name in this version. Both `_` and `-` are
     /// taken for either.
     pub fn get(&self, name: &str) -> Option<i64> {
-        let index = index_of(self.layer, name)?;
-        table(self.layer)[index].exists_in(self.version).then(|| self.values[index])
+        let index = index_of(self.owner, name)?;
+        table(self.owner)[index].exists_in(self.version).then(|| self.values[index])
     }
 
     /// Changes one value.
     ///
     /// # Errors
-    /// [`SetError`] for a name that the layer does not have in this version, and for a value out of range; the
+    /// [`SetError`] for a name that there is not in this version, and for a value out of range; the
     /// setting is then as it was.
     pub fn set(&mut self, name: &str, value: i64) -> Result<(), SetError> {
-        let Some(index) = index_of(self.layer, name) else {
-            return Err(SetError::NoSuchParam { layer: self.layer, version: self.version });
+        let Some(index) = index_of(self.owner, name) else {
+            return Err(SetError::NoSuchParam { owner: self.owner(), version: self.version });
         };
-        let param = &table(self.layer)[index];
+        let param = &table(self.owner)[index];
         if !param.exists_in(self.version) {
             return Err(SetError::NotInVersion { param, version: self.version });
         }
@@ -634,7 +647,7 @@ impl Setting {
     /// Parameters and values, in the table's order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Param, i64)> {
         let version = self.version;
-        table(self.layer).iter().zip(self.values).filter(move |(param, _)| param.exists_in(version))
+        table(self.owner).iter().zip(self.values).filter(move |(param, _)| param.exists_in(version))
     }
 
     fn u32(&self, index: usize) -> u32 {
@@ -642,27 +655,33 @@ impl Setting {
     }
 }
 
-/// The parameter of this name, of whichever layer.
-pub fn find(name: &str) -> Option<&'static Param> {
-    Layer::ALL.into_iter().find_map(|layer| table(layer).get(index_of(layer, name)?))
+impl From<Setting> for Setting<Owner> {
+    fn from(Setting { owner, version, values }: Setting) -> Setting<Owner> {
+        Setting { owner: owner.into(), version, values }
+    }
 }
 
-/// The index of a parameter in its layer's [`table`].
-pub fn index_of(layer: Layer, name: &str) -> Option<usize> {
+/// The parameter of this name, whosever it is.
+pub fn find(name: &str) -> Option<&'static Param> {
+    Owner::ALL.into_iter().find_map(|owner| table(owner).get(index_of(owner, name)?))
+}
+
+/// The index of a parameter in its [`table`].
+pub fn index_of(owner: impl Into<Owner>, name: &str) -> Option<usize> {
     let same = |a: u8, b: u8| a == b || (matches!(a, b'-' | b'_') && matches!(b, b'-' | b'_'));
-    table(layer).iter().position(|param| {
+    table(owner).iter().position(|param| {
         param.name.len() == name.len() && param.name.bytes().zip(name.bytes()).all(|(a, b)| same(a, b))
     })
 }
 
-impl fmt::Debug for Setting {
+impl<O: Copy + Into<Owner>> fmt::Debug for Setting<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter().map(|(param, value)| (param.name, value))).finish()
     }
 }
 
 /// `halt_poll_ns=200000 halt_poll_ns_grow=2 …`; a number that stands for a name as that name.
-impl fmt::Display for Setting {
+impl<O: Copy + Into<Owner>> fmt::Display for Setting<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (param, value)) in self.iter().enumerate() {
             write!(f, "{}{}=", if i == 0 { "" } else { " " }, param.name)?;
@@ -677,7 +696,7 @@ impl fmt::Display for Setting {
 
 impl From<&Setting> for host::Params {
     fn from(setting: &Setting) -> host::Params {
-        debug_assert!(setting.layer == Layer::Host);
+        debug_assert!(setting.owner == Layer::Host);
         host::Params {
             halt_poll_ns: setting.u32(0),
             halt_poll_ns_grow: setting.u32(1),
@@ -689,7 +708,7 @@ impl From<&Setting> for host::Params {
 
 impl From<&Setting> for guest::Params {
     fn from(setting: &Setting) -> guest::Params {
-        debug_assert!(setting.layer == Layer::Guest);
+        debug_assert!(setting.owner == Layer::Guest);
         guest::Params {
             guest_halt_poll_ns: setting.u32(0),
             guest_halt_poll_shrink: setting.u32(1),
@@ -702,7 +721,7 @@ impl From<&Setting> for guest::Params {
 
 impl From<&Setting> for driver::Params {
     fn from(setting: &Setting) -> driver::Params {
-        debug_assert!(setting.layer == Layer::Driver);
+        debug_assert!(setting.owner == Layer::Driver);
         let time = |index: usize| Nanos(setting.u32(index).into());
         driver::Params {
             halt_cost: time(0),
@@ -720,7 +739,7 @@ impl From<&Setting> for driver::Params {
 
 impl From<&Setting> for iothread::Params {
     fn from(setting: &Setting) -> iothread::Params {
-        debug_assert!(setting.layer == Layer::Iothread);
+        debug_assert!(setting.owner == Layer::Iothread);
         let [poll_max_ns, poll_grow, poll_shrink, poll_weight, _] = setting.values;
         iothread::Params { poll_max_ns, poll_grow, poll_shrink, poll_weight }
     }
@@ -734,10 +753,10 @@ mod tests {
 
     #[test]
     fn tables_are_well_formed() {
-        for layer in Layer::ALL {
-            assert!(table(layer).len() <= MOST);
-            for param in table(layer) {
-                assert_eq!(param.layer, layer, "{}", param.name);
+        for owner in Owner::ALL {
+            assert!(table(owner).len() <= MOST);
+            for param in table(owner) {
+                assert_eq!(param.owner, owner, "{}", param.name);
                 assert!(param.min <= param.max && !param.defaults.is_empty(), "{}", param.name);
                 for since in param.defaults {
                     assert!((param.min..=param.max).contains(&since.value), "{}", param.name);
@@ -778,20 +797,20 @@ mod tests {
 
     #[test]
     fn values_are_read_in_the_unit_of_their_parameter() {
-        let parse = |layer, name, text: &str| {
-            let param = &table(layer)[index_of(layer, name).unwrap()];
+        let parse = |owner: Owner, name, text: &str| {
+            let param = &table(owner)[index_of(owner, name).unwrap()];
             param.parse(text).map_err(|why| why.to_string())
         };
-        assert_eq!(parse(Layer::Host, "halt_poll_ns", "50us"), Ok(50_000));
-        assert_eq!(parse(Layer::Host, "halt_poll_ns", " 7 "), Ok(7));
-        assert_eq!(parse(Layer::Guest, "guest_halt_poll_allow_shrink", "N"), Ok(0));
-        assert_eq!(parse(Layer::Timer, "lapic_timer_advance_ns", "-1"), Ok(-1));
+        assert_eq!(parse(Layer::Host.into(), "halt_poll_ns", "50us"), Ok(50_000));
+        assert_eq!(parse(Layer::Host.into(), "halt_poll_ns", " 7 "), Ok(7));
+        assert_eq!(parse(Layer::Guest.into(), "guest_halt_poll_allow_shrink", "N"), Ok(0));
+        assert_eq!(parse(Owner::Timer, "lapic_timer_advance_ns", "-1"), Ok(-1));
         assert_eq!(
-            parse(Layer::Host, "halt_poll_ns", "5m").unwrap_err(),
+            parse(Layer::Host.into(), "halt_poll_ns", "5m").unwrap_err(),
             "halt_poll_ns takes a whole number from 0 to 4294967295 ns, or a time such as 200us"
         );
         assert_eq!(
-            parse(Layer::Host, "halt_poll_ns_grow", "two").unwrap_err(),
+            parse(Layer::Host.into(), "halt_poll_ns_grow", "two").unwrap_err(),
             "halt_poll_ns_grow takes a whole number from 0 to 4294967295"
         );
     }

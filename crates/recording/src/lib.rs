@@ -66,7 +66,7 @@ pub use causes::with_causes;
 pub use chunk::{Chunk, ReadySets};
 pub use columns::{COLUMNS, Column, Columns};
 pub use contents::{Contents, Idler};
-pub use dwell_policy::Layer;
+pub use dwell_policy::{Layer, Owner};
 pub use episode::{Episode, WakeCause};
 pub use metadata::{
     Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, SettingValue, SettingsChange, Source,

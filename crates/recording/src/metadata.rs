@@ -1,18 +1,20 @@
 //! What a recording says about itself, beside its episodes.
 
-use dwell_policy::Layer;
+use dwell_policy::{Layer, Owner};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// How a recording came to be and what its numbers mean; what the recorder knows before and while it runs.
 ///
 /// Kept as JSON under the key `dwell.recording` of the Parquet file. `None` and empty mean "not known", never
 /// "none": a recording without `settings` says nothing about the settings that were in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Metadata {
-    /// Whose idling was recorded.
-    #[serde(with = "layer_name")]
-    pub layer: Layer,
+#[serde(bound(serialize = "O: Copy + Into<Owner>", deserialize = "O: TryFrom<Owner, Error: Display>"))]
+pub struct Metadata<O = Layer> {
+    /// Whose idling was recorded; [`Owner::Timer`] of a [recording of timers](crate::timer).
+    #[serde(with = "owner_name")]
+    pub layer: O,
     /// What observed the episodes.
     pub source: Source,
     /// Where an episode ends: what `idle_ns` includes.
@@ -58,14 +60,14 @@ pub struct Metadata {
 /// Key of [`Metadata::other`]: `true` where idle times are only lower bounds.
 pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
-impl Metadata {
+impl<O> Metadata<O> {
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
     pub fn has_least_lengths(&self) -> bool {
         self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
     }
 
     /// Metadata in which only the layer is known.
-    pub fn new(layer: Layer) -> Metadata {
+    pub fn new(layer: O) -> Metadata<O> {
         Metadata {
             layer,
             source: Source::default(),
@@ -149,14 +151,14 @@ pub enum Clock {
     Unknown,
 }
 
-/// Settings of one layer that came into force at one time.
+/// Settings of one owner that came into force at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsChange {
     /// When \[ns, the recording's clock\]; `None`: in force from before the recording began.
     pub at_ns: Option<u64>,
-    /// Of which layer.
-    #[serde(with = "layer_name")]
-    pub layer: Layer,
+    /// Whose they are.
+    #[serde(rename = "layer", with = "owner_name")]
+    pub owner: Owner,
     /// Parameter, by the kernel's or QEMU's name, and its value.
     pub values: BTreeMap<String, SettingValue>,
 }
@@ -218,20 +220,29 @@ pub struct CpuLoss {
     pub events: u64,
 }
 
-/// [`Layer`] by its name, which is how people write it.
-pub(crate) mod layer_name {
-    use dwell_policy::Layer;
+/// [`Owner`], or what may be one, by its name, which is how people write it.
+pub(crate) mod owner_name {
+    use dwell_policy::Owner;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
 
-    pub(crate) fn serialize<S: Serializer>(layer: &Layer, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(layer.name())
+    pub(crate) fn serialize<O: Copy + Into<Owner>, S: Serializer>(
+        owner: &O,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        out.serialize_str((*owner).into().name())
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Layer, D::Error> {
+    pub(crate) fn deserialize<'de, O, D>(input: D) -> Result<O, D::Error>
+    where
+        O: TryFrom<Owner, Error: Display>,
+        D: Deserializer<'de>,
+    {
         let name = String::deserialize(input)?;
-        Layer::from_name(&name).ok_or_else(|| {
-            let known = Layer::ALL.map(Layer::name).join(", ");
+        let owner = Owner::from_name(&name).ok_or_else(|| {
+            let known = Owner::ALL.map(Owner::name).join(", ");
             D::Error::custom(format_args!("unknown layer `{name}`; known: {known}"))
-        })
+        })?;
+        O::try_from(owner).map_err(|why| D::Error::custom(format_args!("layer `{name}`: {why}")))
     }
 }

@@ -9,6 +9,7 @@ use crate::storage::Storage;
 use crate::table::{Field, Kind};
 use crate::timer::{TIMERS_KEY, TimerContents};
 use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY, SKETCH_FORMAT};
+use dwell_policy::{Layer, Owner};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
@@ -18,6 +19,7 @@ use parquet::schema::types::ColumnDescriptor;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::error::Error;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -136,9 +138,9 @@ pub enum OpenError {
 }
 
 /// A file that is a recording as far as its footer shows; no row has been read. Its contents are of type `C`.
-pub(crate) struct Opened<C> {
+pub(crate) struct Opened<C, O = Layer> {
     pub(crate) file: SerializedFileReader<Storage>,
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: Metadata<O>,
     pub(crate) contents: C,
     /// For each column of the format its place in the file.
     pub(crate) places: Vec<Option<usize>>,
@@ -156,9 +158,9 @@ impl Opened<Contents> {
     }
 }
 
-impl Opened<TimerContents> {
+impl Opened<TimerContents, Owner> {
     /// A recording of timers.
-    pub(crate) fn timers(path: &Path, storage: Storage) -> Result<Opened<TimerContents>, OpenError> {
+    pub(crate) fn timers(path: &Path, storage: Storage) -> Result<Opened<TimerContents, Owner>, OpenError> {
         let file = open(path, storage)?;
         let footer = file.metadata();
         if value(path, footer, TIMERS_KEY).is_err() && value(path, footer, CONTENTS_KEY).is_ok() {
@@ -181,7 +183,7 @@ fn open(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, 
     Ok(file)
 }
 
-impl<C: DeserializeOwned> Opened<C> {
+impl<C: DeserializeOwned, O: TryFrom<Owner, Error: Display>> Opened<C, O> {
     /// The contents are under `key`; `check` compares them with the number of rows.
     fn of(
         path: &Path,
@@ -190,7 +192,7 @@ impl<C: DeserializeOwned> Opened<C> {
         fields: impl Iterator<Item = Field>,
         most_rows: i64,
         check: impl FnOnce(&C, u64) -> Result<(), String>,
-    ) -> Result<Opened<C>, OpenError> {
+    ) -> Result<Opened<C, O>, OpenError> {
         let footer = file.metadata();
         let metadata = json(path, footer, METADATA_KEY)?;
         let contents = json(path, footer, key)?;

@@ -149,7 +149,7 @@ fn metadata_survives_with_keys_that_this_version_does_not_know() {
     metadata.lost.add(None, 1);
     metadata.settings.push(SettingsChange {
         at_ns: None,
-        layer: Layer::Guest,
+        owner: Layer::Guest.into(),
         values: BTreeMap::from([
             ("guest_halt_poll_ns".to_owned(), SettingValue::Number(u64::MAX)),
             ("guest_halt_poll_allow_shrink".to_owned(), SettingValue::Flag(true)),

@@ -229,7 +229,7 @@ impl fmt::Display for Rule {
                 _ => f.write_str(entry.name),
             },
             Rule::Layer(setting) => {
-                f.write_str(of_layer(setting.layer()).map_or("timer", |entry| entry.name))?;
+                f.write_str(of_layer(setting.layer()).map_or("", |entry| entry.name))?;
                 if setting.version() != Versions::NEWEST.of(setting.layer()) {
                     write!(f, "@{}", setting.version())?;
                 }

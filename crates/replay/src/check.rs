@@ -26,7 +26,7 @@ use crate::source::{RecordingSource, Run, Source};
 use crate::{ReplayError, SourceError, Versions};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::{self, Account, KvmCounted, Outcome};
 use dwell_recording::{Chunk, Metadata, Reader, SettingValue, SettingsChange};
 use serde::Serialize;
@@ -243,22 +243,22 @@ impl fmt::Display for Checked {
     }
 }
 
-/// The setting of a layer after these changes, over the defaults of the release; `None` if there is none of
-/// the layer. Values that the release does not have are passed over.
-pub fn setting_of<'a>(
-    layer: Layer,
+/// The setting of a layer, or of timers, after these changes, over the defaults of the release; `None` if there
+/// is none of it. Values that the release does not have are passed over.
+pub fn setting_of<'a, O: Copy + Into<Owner>>(
+    owner: O,
     version: Version,
     changes: impl IntoIterator<Item = &'a SettingsChange>,
-) -> Option<Setting> {
-    let mut setting = Setting::defaults(layer, version);
+) -> Option<Setting<O>> {
+    let mut setting = Setting::defaults(owner, version);
     let mut any = false;
-    for change in changes.into_iter().filter(|change| change.layer == layer) {
+    for change in changes.into_iter().filter(|change| change.owner == owner.into()) {
         for (name, value) in &change.values {
             let value = match value {
                 SettingValue::Flag(flag) => Some(i64::from(*flag)),
                 SettingValue::Number(number) => i64::try_from(*number).ok(),
                 SettingValue::Negative(number) => Some(*number),
-                SettingValue::Text(text) => param::table(layer)
+                SettingValue::Text(text) => param::table(owner)
                     .iter()
                     .find(|param| param.name == name)
                     .and_then(|param| param.parse_name(text)),
@@ -271,7 +271,7 @@ pub fn setting_of<'a>(
 
 /// The layer whose rule was in force: that of the recording, but for guests under the idle driver dwell_idle.
 pub fn layer_in_force(metadata: &Metadata) -> Layer {
-    let has_driver = metadata.settings.iter().any(|change| change.layer == Layer::Driver);
+    let has_driver = metadata.settings.iter().any(|change| change.owner == Layer::Driver);
     if metadata.layer == Layer::Guest && has_driver { Layer::Driver } else { metadata.layer }
 }
 
@@ -284,7 +284,7 @@ pub fn self_check(source: &RecordingSource) -> Result<SelfCheck, ReplayError> {
     let metadata = source.reader().metadata();
     let layer = layer_in_force(metadata);
     let not = |why| Ok(SelfCheck::NotPossible { why });
-    let changes = || metadata.settings.iter().filter(|change| change.layer == layer);
+    let changes = || metadata.settings.iter().filter(|change| change.owner == layer);
     if Versions::unknown(metadata, layer).is_some() {
         return not(NotPossible::NoRule);
     }
@@ -451,7 +451,7 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     if let Some(events) = metadata.lost.events.filter(|&events| events > 0) {
         causes.push(Cause::Losses { events });
     }
-    if metadata.settings.iter().any(|change| change.layer == metadata.layer && change.at_ns.is_some()) {
+    if metadata.settings.iter().any(|change| change.owner == metadata.layer && change.at_ns.is_some()) {
         causes.push(Cause::SettingsChanged);
     }
     if verdict == Agreement::Agrees {
@@ -479,7 +479,7 @@ mod tests {
         let value = SettingValue::Number(params.halt_poll_ns.into());
         metadata.settings.push(SettingsChange {
             at_ns: None,
-            layer: Layer::Host,
+            owner: Layer::Host.into(),
             values: BTreeMap::from([("halt_poll_ns".to_owned(), value)]),
         });
         with(&mut metadata);
@@ -524,7 +524,11 @@ mod tests {
         let number = |name: &str, value| (name.to_owned(), SettingValue::Number(value));
         let policy = ("policy".to_owned(), SettingValue::Text("savings".to_owned()));
         let values = [number("halt_cost_ns", 20_000), number("max_window_ns", 15_000), policy];
-        metadata.settings.push(SettingsChange { at_ns: None, layer: Layer::Driver, values: values.into() });
+        metadata.settings.push(SettingsChange {
+            at_ns: None,
+            owner: Layer::Driver.into(),
+            values: values.into(),
+        });
         assert_eq!(layer_in_force(&metadata), Layer::Driver);
         let setting = setting_of(Layer::Driver, Version::new(6, 18), &metadata.settings).unwrap();
         assert_eq!((setting.get("policy"), setting.get("max_window_ns")), (Some(1), Some(15_000)));

@@ -37,7 +37,7 @@ pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
         Layer::Host => host(&mut add),
         Layer::Guest => guest(&mut add),
         Layer::Iothread => iothread(&mut add, version),
-        Layer::Timer | Layer::Driver => {}
+        Layer::Driver => {}
     }
     grid
 }

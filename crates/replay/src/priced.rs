@@ -8,7 +8,7 @@ use crate::counts::Counts;
 use crate::rule::Rule;
 use dwell_policy::param::{self, SetError, Setting};
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::{Nanos, Owner};
 use dwell_recording::{Chunk, Columns, ReadError, Reader};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,12 +58,12 @@ impl Values {
         Values(self.0.iter().filter(differs).map(|(name, value)| (name.clone(), *value)).collect())
     }
 
-    /// As a setting of a layer's rule, over the defaults of a version.
+    /// As a setting of a layer's rule, or of timers, over the defaults of a version.
     ///
     /// # Errors
     /// [`SetError`] for a parameter that the version does not have, and for a value out of its range.
-    pub fn setting(&self, layer: Layer, version: Version) -> Result<Setting, SetError> {
-        let mut setting = Setting::defaults(layer, version);
+    pub fn setting<O: Copy + Into<Owner>>(&self, owner: O, version: Version) -> Result<Setting<O>, SetError> {
+        let mut setting = Setting::defaults(owner, version);
         for (name, value) in self.iter() {
             setting.set(name, value)?;
         }
@@ -71,8 +71,8 @@ impl Values {
     }
 }
 
-impl From<&Setting> for Values {
-    fn from(setting: &Setting) -> Values {
+impl<O: Copy + Into<Owner>> From<&Setting<O>> for Values {
+    fn from(setting: &Setting<O>) -> Values {
         setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
     }
 }

@@ -85,7 +85,6 @@ impl Rule {
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
-                Layer::Timer => "timer",
                 Layer::Driver => "dwell-idle",
                 Layer::Iothread => match iothread::Release::new(setting.version()).map(|r| r.revision()) {
                     Ok(iothread::Revision::Global) => "aio-global",

@@ -1,11 +1,11 @@
 //! Which releases of Linux and QEMU the rules and defaults are taken from.
 
-use dwell_policy::Layer;
 use dwell_policy::param::known_version;
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
+use dwell_policy::{Layer, Owner};
 use dwell_recording::Metadata;
 
-/// The releases whose rules are replayed: of Linux for the layers guest, host, timer and driver, of QEMU for
+/// The releases whose rules are replayed: of Linux for the layers guest, host and driver, of QEMU for
 /// I/O threads.
 ///
 /// The one place that decides the default: the recording's release, else the newest known.
@@ -22,7 +22,7 @@ impl Versions {
     pub const NEWEST: Versions = Versions { kernel: NEWEST_KERNEL, qemu: NEWEST_QEMU };
 
     /// The releases that the recording names, as far as their rules are known, else [`Versions::NEWEST`].
-    pub fn of_recording(metadata: &Metadata) -> Versions {
+    pub fn of_recording<O>(metadata: &Metadata<O>) -> Versions {
         let known = |layer, text: &Option<String>| {
             let version = text.as_deref().and_then(Version::parse)?;
             known_version(layer, version).is_ok().then_some(version)
@@ -40,12 +40,9 @@ impl Versions {
         text.as_deref().filter(|text| !is_known(text))
     }
 
-    /// The release that decides the rule of a layer.
-    pub const fn of(self, layer: Layer) -> Version {
-        match layer {
-            Layer::Guest | Layer::Host | Layer::Timer | Layer::Driver => self.kernel,
-            Layer::Iothread => self.qemu,
-        }
+    /// The release that decides the rule of a layer, or of timers.
+    pub fn of(self, owner: impl Into<Owner>) -> Version {
+        if owner.into() == Layer::Iothread { self.qemu } else { self.kernel }
     }
 }
 
@@ -68,7 +65,6 @@ mod tests {
         let recorded = Versions::of_recording(&metadata);
         assert_eq!(recorded, Versions { kernel: Version::new(6, 1), qemu: Version::new(7, 2) });
         assert_eq!(recorded.of(Layer::Iothread), recorded.qemu);
-        assert_eq!(recorded.of(Layer::Timer), recorded.kernel);
         assert_eq!(Versions::unknown(&metadata, Layer::Iothread), None);
         metadata.kernel = Some("4.19.0".to_owned());
         metadata.qemu = Some("a fork".to_owned());

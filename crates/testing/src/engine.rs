@@ -99,7 +99,6 @@ pub fn families(layer: Layer) -> Vec<Family> {
     let name = match layer {
         Layer::Host => "host",
         Layer::Guest => "guest",
-        Layer::Timer => "timer",
         Layer::Driver => "driver",
         Layer::Iothread => "iothread",
     };

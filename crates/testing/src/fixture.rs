@@ -3,9 +3,9 @@
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::plan::{Conditions, Plan};
 use dwell_machine::{Sysroot, parameter};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -63,8 +63,8 @@ impl Fixture {
     }
 
     /// Writes the parameters of a layer, at the defaults of this kernel.
-    pub fn write_defaults(&self, kernel: &str, layer: Layer) {
-        for (param, value) in Setting::defaults(layer, Version::parse(kernel).unwrap()).iter() {
+    pub fn write_defaults(&self, kernel: &str, owner: impl Into<Owner>) {
+        for (param, value) in Setting::defaults(owner.into(), Version::parse(kernel).unwrap()).iter() {
             let text = parameter::written(param, value);
             self.write(&format!("{}/{}", param.home, param.name), &format!("{text}\n"));
         }
@@ -155,12 +155,16 @@ pub fn plan_from(before: &Plan, wanted: &[(&str, i64)]) -> Plan {
 }
 
 /// From a setting to another one in which these parameters differ.
-pub fn plan(present: Setting, wanted: &[(&str, i64)]) -> Plan {
+pub fn plan<O: Copy + Into<Owner>>(present: Setting<O>, wanted: &[(&str, i64)]) -> Plan {
     plan_for(present, wanted, None)
 }
 
 /// The same for an I/O thread.
-pub fn plan_for(present: Setting, wanted: &[(&str, i64)], iothread: Option<IothreadTarget>) -> Plan {
+pub fn plan_for<O: Copy + Into<Owner>>(
+    present: Setting<O>,
+    wanted: &[(&str, i64)],
+    iothread: Option<IothreadTarget>,
+) -> Plan {
     let mut recommended = present;
     wanted.iter().for_each(|(name, value)| recommended.set(name, *value).unwrap());
     let plan = Plan::by_hand(present, recommended, iothread);

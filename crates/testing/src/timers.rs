@@ -2,7 +2,7 @@
 
 use dwell_policy::timer::{Exits, Path, Revision};
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRecording, TimerRow, VcpuState};
-use dwell_recording::{Layer, SettingValue, SettingsChange, TimeRecorded};
+use dwell_recording::{Owner, SettingValue, SettingsChange, TimeRecorded};
 use std::collections::BTreeMap;
 
 /// `EXTERNAL_INTERRUPT` exits in the table of the patch of 2019, "KVM: LAPIC: Inject timer interrupt via
@@ -22,7 +22,7 @@ pub fn exits_by_interrupts(before: u64, after: u64) -> TimerRecording {
         TimerRecording { vcpus: vec!["vm/7/vcpu0".to_owned()], reasons, ..TimerRecording::default() };
     let off = [("pi_inject_timer".to_owned(), SettingValue::Number(0))];
     recording.metadata.settings =
-        vec![SettingsChange { at_ns: None, layer: Layer::Timer, values: off.into_iter().collect() }];
+        vec![SettingsChange { at_ns: None, owner: Owner::Timer, values: off.into_iter().collect() }];
     recording.metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: 1_000_000_000 });
     for number in 0..before {
         let at = number * 10_000;

@@ -9,7 +9,7 @@ use dwell_machine::{Sysroot, kernel};
 use dwell_policy::iothread::{Property, Release, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::Metadata;
 use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
@@ -39,8 +39,8 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "layer")]
     file: Option<PathBuf>,
     /// Layer whose rules to compare: iothread, or timer without a recording
-    #[arg(long, value_parser = crate::suggest::compared_layers(settings::layer))]
-    layer: Option<Layer>,
+    #[arg(long, value_parser = crate::suggest::compared_layers(settings::owner))]
+    layer: Option<Owner>,
     /// Kernel release of the host with --layer timer, 5.4 to 7.3
     ///
     /// [default: the running kernel]
@@ -123,13 +123,15 @@ struct Weight {
 
 pub(crate) fn run(args: Args) -> Outcome {
     match (args.layer, &args.file) {
-        (Some(Layer::Timer), None) => timers(&args),
-        (Some(Layer::Timer), Some(file)) => bail!(
+        (Some(Owner::Timer), None) => timers(&args),
+        (Some(Owner::Timer), Some(file)) => bail!(
             "--layer timer compares rules and takes no recording; use `dwell tune {}` for what they would have cost",
             file.display()
         ),
-        (None | Some(Layer::Iothread), Some(file)) => iothreads(&args, file),
-        (None | Some(Layer::Iothread), None) => bail!("--layer iothread needs a recording; name its file"),
+        (None | Some(Owner::Layer(Layer::Iothread)), Some(file)) => iothreads(&args, file),
+        (None | Some(Owner::Layer(Layer::Iothread)), None) => {
+            bail!("--layer iothread needs a recording; name its file")
+        }
         (Some(layer), _) => bail!("--layer {}: only iothread and timer have rules to compare", layer.name()),
     }
 }

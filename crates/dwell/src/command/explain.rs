@@ -9,9 +9,9 @@ use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
 use dwell_machine::{Machine, Sysroot, kernel, parameter};
-use dwell_policy::Layer;
 use dwell_policy::param::{Param, Setting};
 use dwell_policy::version::{NEWEST_QEMU, Version};
+use dwell_policy::{Layer, Owner};
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -35,8 +35,8 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
     /// Layer of abbreviated names: guest, host, timer, driver or iothread
-    #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
-    layer: Option<Layer>,
+    #[arg(long, value_parser = crate::suggest::owners(settings::owner))]
+    layer: Option<Owner>,
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     ///
     /// [default: the running kernel, with the values of this machine]
@@ -88,7 +88,7 @@ struct Capability {
 /// Settings of all layers, and which parameters were named in making them.
 #[derive(Clone)]
 struct Group {
-    settings: Vec<Setting>,
+    settings: Vec<Setting<Owner>>,
     named: Vec<&'static Param>,
     /// `pi_inject_timer` as it was typed.
     pi_inject_timer: Option<i32>,
@@ -146,7 +146,7 @@ fn timers(groups: &[Group], vm: &VmArgs, machine: &dyn Machine) -> anyhow::Resul
         "options of a VM and its host have an effect on pi_inject_timer only; name it, such as pi_inject_timer=1"
     );
     let kernel =
-        |group: &Group| group.settings.iter().find(|s| s.layer() == Layer::Timer).map(Setting::version);
+        |group: &Group| group.settings.iter().find(|s| s.owner() == Owner::Timer).map(Setting::version);
     let posting = |group: &&Group| {
         let kernel = kernel(group).unwrap_or(dwell_policy::version::NEWEST_KERNEL);
         timer::posting(vm, group.pi_inject_timer, kernel, machine)
@@ -165,7 +165,7 @@ fn effect(explained: &Explained, timers: &Posting) -> Effect {
 
 /// The settings of every layer before the named values.
 struct Base {
-    settings: Vec<Setting>,
+    settings: Vec<Setting<Owner>>,
     told: String,
     /// Whether the state of this machine is used.
     is_here: bool,
@@ -182,12 +182,12 @@ impl Base {
                 Err(why) => bail!("the running kernel {release}: {why}; name another with --kernel"),
             },
         };
-        let of = |layer| Setting::defaults(layer, if layer == Layer::Iothread { qemu } else { kernel });
-        let mut settings: Vec<Setting> = Layer::ALL.map(of).to_vec();
+        let of = |owner| Setting::defaults(owner, if owner == Layer::Iothread { qemu } else { kernel });
+        let mut settings: Vec<Setting<Owner>> = Owner::ALL.map(of).to_vec();
         if is_here {
-            let here = |setting: &Setting| {
-                let (layer, version) = (setting.layer(), setting.version());
-                parameter::setting(layer, version, &parameter::read(machine, layer, Some(version)))
+            let here = |setting: &Setting<Owner>| {
+                let (owner, version) = (setting.owner(), setting.version());
+                parameter::setting(owner, version, &parameter::read(machine, owner, Some(version)))
             };
             settings.iter_mut().for_each(|setting| *setting = here(setting));
         }
@@ -198,7 +198,7 @@ impl Base {
     }
 }
 
-fn groups(asked: &[&String], args: &Args, base: &[Setting]) -> anyhow::Result<Vec<Group>> {
+fn groups(asked: &[&String], args: &Args, base: &[Setting<Owner>]) -> anyhow::Result<Vec<Group>> {
     let mut groups = vec![Group { settings: base.to_vec(), named: vec![], pi_inject_timer: None }];
     for text in asked {
         let (name, value) =
@@ -225,9 +225,9 @@ fn groups(asked: &[&String], args: &Args, base: &[Setting]) -> anyhow::Result<Ve
 }
 
 /// A parameter by its name, or by the end of it.
-fn resolve(name: &str, layer: Option<Layer>) -> anyhow::Result<&'static Param> {
+fn resolve(name: &str, layer: Option<Owner>) -> anyhow::Result<&'static Param> {
     let plain = |name: &str| name.replace('-', "_");
-    let of_layer = |knob: &Knob| layer.is_none_or(|layer| knob.param.layer == layer);
+    let of_layer = |knob: &Knob| layer.is_none_or(|layer| knob.param.owner == layer);
     let all: Vec<&'static Param> = Knob::all().filter(of_layer).map(|knob| knob.param).collect();
     if let Some(param) = all.iter().find(|param| plain(param.name) == plain(name)) {
         return Ok(param);
@@ -240,15 +240,15 @@ fn resolve(name: &str, layer: Option<Layer>) -> anyhow::Result<&'static Param> {
         [] => bail!("{name}: no such parameter; `dwell params` lists all"),
         several => {
             let told: Vec<String> =
-                several.iter().map(|param| format!("{} ({})", param.name, param.layer.name())).collect();
+                several.iter().map(|param| format!("{} ({})", param.name, param.owner.name())).collect();
             bail!("{name} may be {}; write the whole name or give --layer", told.join(" or "))
         }
     }
 }
 
 /// A parameter that this version has.
-fn exists(param: &'static Param, base: &[Setting]) -> anyhow::Result<()> {
-    let setting = base.iter().find(|setting| setting.layer() == param.layer);
+fn exists(param: &'static Param, base: &[Setting<Owner>]) -> anyhow::Result<()> {
+    let setting = base.iter().find(|setting| setting.owner() == param.owner);
     match setting.map(|setting| setting.to_owned().set(param.name, param.min)) {
         Some(Err(missing)) => Err(anyhow!("{}: {missing}", param.name)),
         _ => Ok(()),
@@ -260,7 +260,7 @@ fn explain_all<'a>(
     machine: Option<&'a dyn Machine>,
 ) -> impl Iterator<Item = Explained> + 'a {
     group.named.iter().filter_map(move |param| {
-        let setting = group.settings.iter().find(|setting| setting.layer() == param.layer)?;
+        let setting = group.settings.iter().find(|setting| setting.owner() == param.owner)?;
         explain(setting, param, machine)
     })
 }
@@ -272,7 +272,7 @@ fn comparisons(groups: &[Group]) -> Vec<Comparison> {
         let pairs = first.settings.iter().zip(&other.settings).filter(|(a, b)| a != b);
         pairs
             .map(|(a, b)| Comparison {
-                layer: a.layer().name(),
+                layer: a.owner().name(),
                 first: differing(a, b),
                 second: differing(b, a),
                 sameness: compare(a, b),
@@ -282,7 +282,7 @@ fn comparisons(groups: &[Group]) -> Vec<Comparison> {
     rest.iter().flat_map(pair).collect()
 }
 
-fn differing(a: &Setting, b: &Setting) -> String {
+fn differing(a: &Setting<Owner>, b: &Setting<Owner>) -> String {
     let pairs = a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y);
     pairs.map(|((param, value), _)| format!("{}={value}", param.name)).collect::<Vec<_>>().join(" ")
 }

@@ -46,7 +46,7 @@ fn table(changes: &[Change]) -> Table {
             Cell::Count(change.id.into()),
             Cell::Text(change.state.name().to_owned()),
             Cell::Text(ago(change.since_unix_s)),
-            Cell::Text(change.plan.layer.name().to_owned()),
+            Cell::Text(change.plan.owner.name().to_owned()),
             Cell::Text(if change.kept { "yes" } else { "no" }.to_owned()),
             verdict.map_or(Cell::Missing, |verdict| Cell::Text(verdict.to_owned())),
             Cell::Text(title(change)),

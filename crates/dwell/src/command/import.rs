@@ -5,9 +5,9 @@ use crate::output::{self, Format, FormatArg};
 use crate::{progress, settings};
 use anyhow::{Context, anyhow};
 use clap::{Subcommand, ValueEnum};
-use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::timer::TimerWriter;
 use dwell_recording::{
     Contents, IdleIncludes, Idler, Metadata, Reader, SettingValue, SettingsChange, Writer,
@@ -130,7 +130,7 @@ struct Perf {
     common: Common,
     /// Layer whose events to use, if the trace has several: host, guest, iothread or timer
     #[arg(long, value_parser = crate::suggest::traced_layers(traced_layer))]
-    layer: Option<Layer>,
+    layer: Option<Owner>,
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
@@ -173,14 +173,14 @@ enum Includes {
 
 fn layer(text: &str) -> Result<Layer, String> {
     match Layer::from_name(text) {
-        Some(layer) if layer.has_episodes() => Ok(layer),
+        Some(layer) if layer != Layer::Driver => Ok(layer),
         _ => Err("layers are guest, host and iothread".to_owned()),
     }
 }
 
-fn traced_layer(text: &str) -> Result<Layer, String> {
-    Layer::from_name(text)
-        .filter(|layer| *layer != Layer::Driver)
+fn traced_layer(text: &str) -> Result<Owner, String> {
+    Owner::from_name(text)
+        .filter(|owner| *owner != Layer::Driver)
         .ok_or_else(|| "layers are guest, host, iothread and timer".to_owned())
 }
 
@@ -230,15 +230,14 @@ pub(crate) fn run(args: Args) -> Outcome {
             csv.common.import(metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
         }
         From::Perf(perf) => {
-            let metadata = perf.common.metadata(perf.layer.unwrap_or(Layer::Host))?;
-            let options = PerfOptions {
-                layer: perf.layer,
-                source: perf.source.into(),
-                skip_unparsable: perf.skip_unparsable,
-            };
-            if perf.layer == Some(Layer::Timer) {
+            let layer = perf.layer.and_then(|owner| owner.try_into().ok());
+            let options =
+                PerfOptions { layer, source: perf.source.into(), skip_unparsable: perf.skip_unparsable };
+            if perf.layer == Some(Owner::Timer) {
+                let metadata = perf.common.metadata(Owner::Timer)?;
                 return perf.common.import_timers(metadata, &options);
             }
+            let metadata = perf.common.metadata(layer.unwrap_or(Layer::Host))?;
             perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
         }
         From::Qemu(qemu) => {
@@ -269,13 +268,13 @@ impl Qemu {
 }
 
 impl Common {
-    fn metadata(&self, layer: Layer) -> anyhow::Result<Metadata> {
+    fn metadata<O: Copy + Into<Owner>>(&self, layer: O) -> anyhow::Result<Metadata<O>> {
         let mut metadata = Metadata::new(layer);
         metadata.kernel.clone_from(&self.kernel);
         metadata.qemu.clone_from(&self.qemu);
         metadata.provenance.clone_from(&self.provenance);
         if !self.in_force.is_empty() {
-            metadata.settings.push(in_force(&self.in_force, layer, &metadata)?);
+            metadata.settings.push(in_force(&self.in_force, layer.into(), &metadata)?);
         }
         Ok(metadata)
     }
@@ -292,7 +291,7 @@ impl Common {
         self.report(&summary, &contents)
     }
 
-    fn import_timers(&self, metadata: Metadata, options: &PerfOptions) -> Outcome {
+    fn import_timers(&self, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
         let input = progress::text(&self.file)?;
         let mut writer = TimerWriter::create(&self.output, metadata)?;
         let summary = import::perf::import_timers(input, options, &mut writer)?;
@@ -425,9 +424,9 @@ fn judged(decisions: &DecisionCounts) -> String {
     text
 }
 
-fn in_force(asked: &[String], layer: Layer, metadata: &Metadata) -> anyhow::Result<SettingsChange> {
-    let version = Versions::of_recording(metadata).of(layer);
-    let base = Setting::defaults(layer, version);
+fn in_force<O>(asked: &[String], owner: Owner, metadata: &Metadata<O>) -> anyhow::Result<SettingsChange> {
+    let version = Versions::of_recording(metadata).of(owner);
+    let base = Setting::defaults(owner, version);
     let groups = settings::groups(asked, &[base]).context("--in-force")?;
     let [group] = groups.as_slice() else {
         return Err(anyhow!("--in-force: a parameter is given twice"));
@@ -439,5 +438,5 @@ fn in_force(asked: &[String], layer: Layer, metadata: &Metadata) -> anyhow::Resu
         let value = u64::try_from(value).map_or(SettingValue::Negative(value), SettingValue::Number);
         (param.name.to_owned(), value)
     });
-    Ok(SettingsChange { at_ns: None, layer, values: values.collect() })
+    Ok(SettingsChange { at_ns: None, owner, values: values.collect() })
 }

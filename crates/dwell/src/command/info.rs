@@ -3,6 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::model;
 use crate::output::{self, Format, FormatArg};
+use dwell_policy::Owner;
 use dwell_recording::summary::{Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
 use dwell_recording::{Clock, IdleIncludes, Metadata, OpenError, Reader, SettingValue};
@@ -41,7 +42,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 /// What a recording of timers holds.
 #[derive(Serialize)]
 struct Timers<'a> {
-    metadata: &'a Metadata,
+    metadata: &'a Metadata<Owner>,
     span_ns: u64,
     contents: &'a TimerContents,
     /// Timers that fired, by how their vCPU noticed; `unknown` where that is not known.
@@ -136,7 +137,7 @@ fn label(name: &str, value: &str) -> String {
 }
 
 /// What a recording says of itself.
-fn facts(metadata: &Metadata, idle_times: Option<&str>) -> String {
+fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| text += &label(name, value);
     idle_times.into_iter().for_each(|what| line("idle times:", what));
@@ -210,7 +211,7 @@ fn clock(clock: Clock) -> &'static str {
     }
 }
 
-fn source(metadata: &Metadata) -> String {
+fn source<O>(metadata: &Metadata<O>) -> String {
     let source = &metadata.source;
     let tool = if source.tool.is_empty() { "not known" } else { &source.tool };
     let events =
@@ -218,7 +219,7 @@ fn source(metadata: &Metadata) -> String {
     format!("{tool}{events}, written by {}", metadata.tool_version).escape_debug().to_string()
 }
 
-fn settings(metadata: &Metadata) -> Vec<String> {
+fn settings<O>(metadata: &Metadata<O>) -> Vec<String> {
     if metadata.settings.is_empty() {
         return vec!["not known".to_owned()];
     }
@@ -232,12 +233,12 @@ fn settings(metadata: &Metadata) -> Vec<String> {
         let values: Vec<String> =
             change.values.iter().map(|(name, v)| format!("{}={}", name.escape_debug(), value(v))).collect();
         let when = change.at_ns.map_or("from the start".to_owned(), |at| format!("from {at} ns on"));
-        format!("{} {when}: {}", change.layer.name(), values.join(" "))
+        format!("{} {when}: {}", change.owner.name(), values.join(" "))
     };
     metadata.settings.iter().map(line).collect()
 }
 
-fn losses(metadata: &Metadata) -> String {
+fn losses<O>(metadata: &Metadata<O>) -> String {
     let lost = &metadata.lost;
     let events = match lost.events {
         None => "events: not counted".to_owned(),

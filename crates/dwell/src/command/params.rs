@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
-use dwell_policy::Layer;
+use dwell_policy::Owner;
 use dwell_policy::catalogue::Entry;
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
@@ -17,8 +17,8 @@ use serde::Serialize;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only parameters of this layer: guest, host, timer, driver or iothread
-    #[arg(long, value_parser = crate::suggest::layers(settings::layer))]
-    layer: Option<Layer>,
+    #[arg(long, value_parser = crate::suggest::owners(settings::owner))]
+    layer: Option<Owner>,
     /// Kernel release whose parameters and defaults to list, for guest, host, timer and driver
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
@@ -76,7 +76,7 @@ struct Described {
 impl Described {
     fn of(param: &'static Param, version: Version) -> Option<Described> {
         Some(Described {
-            layer: param.layer.name(),
+            layer: param.owner.name(),
             name: param.name,
             unit: param.unit.name(),
             min: param.min,
@@ -97,9 +97,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let mut described = vec![];
     let versions = Versions { kernel: args.kernel, qemu: args.qemu };
-    for layer in Layer::ALL.into_iter().filter(|layer| args.layer.is_none_or(|asked| asked == *layer)) {
-        let version = versions.of(layer);
-        described.extend(param::of_version(layer, version).filter_map(|param| Described::of(param, version)));
+    for owner in Owner::ALL.into_iter().filter(|owner| args.layer.is_none_or(|asked| asked == *owner)) {
+        let version = versions.of(owner);
+        described.extend(param::of_version(owner, version).filter_map(|param| Described::of(param, version)));
     }
     match args.format.format {
         Format::Json => output::json(&described)?,

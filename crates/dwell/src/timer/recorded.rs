@@ -9,7 +9,7 @@ use dwell_knobs::knob::Knob;
 use dwell_knobs::plan::{Plan, RecordedOn};
 use dwell_knobs::timer::{Described, Fact, Origin, describe};
 use dwell_machine::{Machine, Sysroot, TimerHost};
-use dwell_policy::Layer;
+use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_policy::timer::{Advance, AdvanceParameter, Revision};
 use dwell_policy::version::Version;
@@ -76,9 +76,9 @@ pub(crate) struct Timers {
     pub(crate) delays: Delays,
     notes: Vec<String>,
     #[serde(skip)]
-    setting: Setting,
+    setting: Setting<Owner>,
     #[serde(skip)]
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: Metadata<Owner>,
 }
 
 /// Predicts and chooses.
@@ -88,8 +88,8 @@ pub(crate) fn timers(
     args: &RecordedArgs,
     min_gain: f64,
 ) -> anyhow::Result<Timers> {
-    if let Some(whose) = model.layer.filter(|whose| whose.name() != Layer::Timer.name()) {
-        bail!("--layer {}: {} is a recording of timers; only layer timer fits", whose.name(), path.display());
+    if let Some(whose) = model.layer {
+        bail!("--layer {}: {} is a recording of timers", whose.name(), path.display());
     }
     let recording = TimerRecording::open(path)?;
     ensure!(
@@ -103,7 +103,7 @@ pub(crate) fn timers(
         format!("{}: the recording does not have the kernel's release; give it with --kernel", path.display())
     })?;
     let revision = Revision::of(kernel).with_context(|| format!("Linux {kernel}"))?;
-    let setting = settings::recorded(Layer::Timer, kernel, metadata);
+    let setting = settings::recorded(Owner::Timer, kernel, metadata);
     let machine = Sysroot::of_this_machine();
     let is_here = RecordedOn::of(metadata, &machine) == RecordedOn::ThisMachine;
     let parameter = setting.and_then(|setting| setting.get(PI_INJECT_TIMER));
@@ -118,7 +118,7 @@ pub(crate) fn timers(
     let in_force = in_force(&tally, kernel, &vm);
     let kernels: Vec<Version> = args.vm.upgrade.into_iter().collect();
     let advice = advise(&TimerTask { recording: &recording, in_force, kernels: &kernels, min_gain })?;
-    let setting = setting.unwrap_or_else(|| Setting::defaults(Layer::Timer, kernel));
+    let setting = setting.unwrap_or_else(|| Setting::defaults(Owner::Timer, kernel));
     let recorded_khz = metadata.other.get(TSC_KHZ).and_then(serde_json::Value::as_u64);
     let recorded_khz = recorded_khz.and_then(|khz| u32::try_from(khz).ok()).filter(|khz| *khz > 0);
     let khz = args.tsc_khz.or(recorded_khz);
@@ -144,7 +144,7 @@ pub(crate) fn timers(
     }
     Ok(Timers {
         file: path.display().to_string(),
-        layer: Layer::Timer.name(),
+        layer: Owner::Timer.name(),
         facts,
         words: words(&advice),
         advice,
@@ -169,7 +169,7 @@ struct BetterAdvance {
 }
 
 impl BetterAdvance {
-    fn of(advance: Advance, [in_force, better]: [&Late; 2], setting: &Setting) -> BetterAdvance {
+    fn of(advance: Advance, [in_force, better]: [&Late; 2], setting: &Setting<Owner>) -> BetterAdvance {
         let fixed = setting.get(ADVANCE_NS).is_some();
         let parameter = if fixed { ADVANCE_NS } else { ADVANCE_SWITCH };
         let value = match (fixed, advance.is_adaptive()) {
@@ -177,7 +177,7 @@ impl BetterAdvance {
             (true, false) => i64::from(advance.ns()),
             (false, adaptive) => i64::from(adaptive),
         };
-        let knob = Knob::of_layer(Layer::Timer, parameter);
+        let knob = Knob::of(Owner::Timer, parameter);
         let written = knob.map_or_else(|| value.to_string(), |knob| knob.written(value));
         let how = if fixed {
             "can be set at any time"
@@ -196,7 +196,7 @@ impl BetterAdvance {
 }
 
 /// The advance in force, and those to compare.
-fn advances(revision: Revision, setting: &Setting) -> (Advance, Vec<Advance>) {
+fn advances(revision: Revision, setting: &Setting<Owner>) -> (Advance, Vec<Advance>) {
     let fixed = setting.get(ADVANCE_NS).and_then(|ns| i32::try_from(ns).ok());
     let switch = setting.get(ADVANCE_SWITCH).map(|on| on != 0);
     let of_fixed = fixed.map(AdvanceParameter::LapicTimerAdvanceNs);

@@ -31,7 +31,7 @@ fn record(file: &Path) {
         values.map(|(name, value)| (name.to_owned(), value)).collect();
     let mut metadata = Metadata::new(Layer::Guest);
     metadata.kernel = Some(RELEASE.to_owned());
-    metadata.settings.push(SettingsChange { at_ns: None, layer: Layer::Driver, values });
+    metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Driver.into(), values });
     let mut writer = Writer::create(file, metadata).unwrap();
     let mut now = 0;
     for number in 0..6_000 {
@@ -68,7 +68,7 @@ fn a_recording_under_the_driver_is_tuned_by_its_parameters() {
     assert_eq!(tuned["self_check"]["verdict"], "agrees", "{tuned}");
 
     let plan = Plan::from_toml(&std::fs::read_to_string(&plan).unwrap()).unwrap();
-    assert_eq!(plan.layer, Layer::Driver);
+    assert_eq!(plan.owner, Layer::Driver);
     let wanted = plan.recommended_setting().unwrap();
     // Never to poll is 3; what does not differ is not written.
     assert_ne!(wanted.get("policy"), Some(3));

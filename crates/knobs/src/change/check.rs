@@ -11,9 +11,9 @@ use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
 use dwell_machine::{Module as Loading, Writable, identity, kernel};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::with_causes;
 use std::fmt;
 
@@ -43,7 +43,7 @@ pub enum Obstacle {
     /// It is for another version.
     OtherVersion {
         /// The layer: the version is of Linux, or of QEMU for I/O threads.
-        layer: Layer,
+        owner: Owner,
         /// The plan's.
         plan: String,
         /// The one here; `None` if it is not known.
@@ -114,8 +114,8 @@ impl Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Obstacle::OtherVersion { layer, plan, here } => {
-                let what = if *layer == Layer::Iothread { "QEMU" } else { "Linux" };
+            Obstacle::OtherVersion { owner, plan, here } => {
+                let what = if *owner == Layer::Iothread { "QEMU" } else { "Linux" };
                 let here = here.as_deref().unwrap_or("an unknown version");
                 write!(
                     f,
@@ -250,22 +250,22 @@ impl Checked<'_> {
         Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, notes })
     }
 
-    fn setting(&mut self, setting: Result<Setting, PlanError>) -> Option<Setting> {
+    fn setting(&mut self, setting: Result<Setting<Owner>, PlanError>) -> Option<Setting<Owner>> {
         setting.map_err(|error| self.obstacles.push(Obstacle::Plan(error))).ok()
     }
 
     /// The version here is the plan's, but for the patch level.
     fn version(&mut self, of_rule: Version) {
-        let here = match (self.plan.layer, &self.plan.iothread) {
-            (Layer::Iothread, Some(target)) => iothread::connect(self.machine, &target.socket)
+        let here = match (self.plan.owner, &self.plan.iothread) {
+            (Owner::Layer(Layer::Iothread), Some(target)) => iothread::connect(self.machine, &target.socket)
                 .ok()
                 .map(|monitor| monitor.greeting().version.clone()),
             _ => kernel::release(self.machine),
         };
         let same = |here: Version| (here.major, here.minor) == (of_rule.major, of_rule.minor);
         if !here.as_deref().and_then(Version::parse).is_some_and(same) {
-            let (layer, plan) = (self.plan.layer, self.plan.version.clone());
-            self.obstacles.push(Obstacle::OtherVersion { layer, plan, here });
+            let (owner, plan) = (self.plan.owner, self.plan.version.clone());
+            self.obstacles.push(Obstacle::OtherVersion { owner, plan, here });
         }
     }
 
@@ -279,7 +279,7 @@ impl Checked<'_> {
 
     /// The setting that is really there, as far as it can be read. Where it is the one that is wanted, it
     /// does not matter that the plan leads from another.
-    fn values(&mut self, present: &Setting, wanted: &Setting) -> Setting {
+    fn values(&mut self, present: &Setting<Owner>, wanted: &Setting<Owner>) -> Setting<Owner> {
         let mut actual = *present;
         let mut other = vec![];
         for (param, expected) in present.iter() {
@@ -328,7 +328,7 @@ impl Checked<'_> {
     /// The costs of the idle driver are never 0 there: 0 has it measure them.
     fn measured(&mut self, writes: &[Write]) {
         let is_cost = |write: &&Write| matches!(write.knob.as_str(), "halt_cost_ns" | "wake_latency_ns");
-        let zeros = writes.iter().filter(|write| self.plan.layer == Layer::Driver && write.to == 0);
+        let zeros = writes.iter().filter(|write| self.plan.owner == Layer::Driver && write.to == 0);
         let measured =
             |write: &Write| Obstacle::Measured { knob: write.knob.clone(), place: write.place.clone() };
         self.obstacles.extend(zeros.filter(is_cost).map(measured));
@@ -358,7 +358,7 @@ impl Checked<'_> {
     /// How a parameter gets its value when its module starts.
     fn at_start(&self, name: &str) -> String {
         let to = self.plan.recommended.get(name).unwrap_or_default();
-        let knob = Knob::of_layer(self.plan.layer, name);
+        let knob = Knob::of(self.plan.owner, name);
         let Some((knob, module)) = knob.and_then(|knob| Some((knob, knob.module()?))) else {
             return "the program that starts it".to_owned();
         };
@@ -370,12 +370,12 @@ impl Checked<'_> {
         }
     }
 
-    fn no_effect(&mut self, writes: &[Write], actual: &Setting, wanted: &Setting) {
+    fn no_effect(&mut self, writes: &[Write], actual: &Setting<Owner>, wanted: &Setting<Owner>) {
         let mut names: Vec<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         let readers = Readers::of(self.machine);
-        let why = |name: &str| readers.no_effect(Knob::of_layer(self.plan.layer, name)?);
+        let why = |name: &str| readers.no_effect(Knob::of(self.plan.owner, name)?);
         let mut found: Vec<(Vec<String>, NoEffect)> = vec![];
         for (name, why) in names.into_iter().filter_map(|name| Some((name.to_owned(), why(name)?))) {
             match found.iter_mut().find(|(_, same)| *same == why) {
@@ -394,7 +394,7 @@ impl Checked<'_> {
     }
 
     /// One for each place that is written on the way there or on the way back.
-    fn entries(&mut self, writes: &[Write], back: &[Write], wanted: &Setting) -> Option<Vec<Entry>> {
+    fn entries(&mut self, writes: &[Write], back: &[Write], wanted: &Setting<Owner>) -> Option<Vec<Entry>> {
         let mut entries: Vec<Entry> = vec![];
         for write in writes.iter().chain(back) {
             if entries.iter().any(|entry| entry.place == write.place) {
@@ -407,7 +407,7 @@ impl Checked<'_> {
                     return None;
                 }
             };
-            let knob = Knob::of_layer(self.plan.layer, &write.knob)?;
+            let knob = Knob::of(self.plan.owner, &write.knob)?;
             let all = writes.iter().chain(back).filter(|other| other.place == write.place);
             let mut between: Vec<String> = all.map(|other| knob.written(other.to)).collect();
             let applied = wanted.get(&write.knob).map(|value| knob.written(value));
@@ -451,7 +451,7 @@ impl Checked<'_> {
     }
 
     /// Whether a change of dwell's own keeps this very setting, and what keeps it is in place.
-    fn is_kept_already(&self, wanted: &Setting) -> bool {
+    fn is_kept_already(&self, wanted: &Setting<Owner>) -> bool {
         let keeps = |change: &Change| {
             let mut keepers = change.entries.iter().filter(|entry| entry.knob.is_none()).peekable();
             let in_place = |entry: &Entry| {
@@ -464,7 +464,7 @@ impl Checked<'_> {
         self.changes.iter().any(|change| sets(change) && keeps(change))
     }
 
-    fn keep(&mut self, wanted: &Setting) -> Option<Vec<Entry>> {
+    fn keep(&mut self, wanted: &Setting<Owner>) -> Option<Vec<Entry>> {
         // Without a number that is free, the journal refuses to begin the change.
         let id = journal::after(journal::latest(self.changes)).unwrap_or(Id::MAX);
         keep::entries(self.machine, id, wanted, self.plan.iothread.as_ref())
@@ -474,7 +474,7 @@ impl Checked<'_> {
 
     fn notes(&self, writes: &[Write], version: Version) -> Vec<String> {
         let of = |write: &Write| {
-            let knob = Knob::of_layer(self.plan.layer, &write.knob)?;
+            let knob = Knob::of(self.plan.owner, &write.knob)?;
             let proviso = condition::proviso(knob, version).map(|why| format!("; {why}"));
             Some(format!("{}: {}{}", write.knob, knob.scope(version).words(), proviso.unwrap_or_default()))
         };

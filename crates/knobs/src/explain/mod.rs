@@ -8,9 +8,9 @@ pub mod same;
 use crate::condition::{self, NoEffect};
 use crate::knob::{Knob, Scope};
 use dwell_machine::Machine;
-use dwell_policy::Layer;
 use dwell_policy::param::{Param, Setting};
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Owner};
 use same::{Sameness, compare};
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub enum Effect {
 pub struct Explained {
     /// The knob.
     pub knob: &'static str,
-    /// Whose rule it belongs to.
+    /// Whose it is.
     pub layer: &'static str,
     /// Of Linux, or of QEMU for I/O threads.
     pub version: String,
@@ -65,36 +65,40 @@ pub struct Explained {
 
 /// Explains the value that `setting` has for a parameter; `None` if its version has no such parameter.
 /// `machine` is asked what reads it there.
-pub fn explain(setting: &Setting, param: &'static Param, machine: Option<&dyn Machine>) -> Option<Explained> {
+pub fn explain(
+    setting: &Setting<Owner>,
+    param: &'static Param,
+    machine: Option<&dyn Machine>,
+) -> Option<Explained> {
     let (knob, version) = (Knob { param }, setting.version());
-    // Timers have no windows.
-    let is_modelled = !matches!(setting.layer(), Layer::Timer | Layer::Driver);
+    let modelled = setting.of_layer().filter(|setting| setting.layer() != Layer::Driver);
     let value = setting.get(param.name)?;
-    let same = |other: &i64| with(setting, param, *other).map(|other| compare(setting, &other));
-    let tried: Vec<(i64, Sameness)> = candidates(setting, param, value)
-        .into_iter()
-        .filter_map(|other| Some((other, same(&other)?)))
-        .collect();
+    let same = |other: i64| {
+        let setting = modelled.as_ref()?;
+        with(setting, param, other).map(|other| compare(setting, &other))
+    };
+    let candidates = modelled.map_or_else(Vec::new, |setting| candidates(&setting, param, value));
+    let tried: Vec<(i64, Sameness)> =
+        candidates.into_iter().filter_map(|other| Some((other, same(other)?))).collect();
     let same_as: Vec<i64> =
         tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
     let default = param.default_in(version);
     let effect = match machine.and_then(|machine| condition::no_effect(machine, knob)) {
         Some(why) => Effect::NoEffect { why: why.to_string() },
-        None if !is_modelled => Effect::NotModelled,
-        None => no_effect(setting, param)
-            .map_or(Effect::Effective, |why| Effect::NoEffect { why: why.to_string() }),
+        None => modelled.map_or(Effect::NotModelled, |setting| {
+            no_effect(&setting, param)
+                .map_or(Effect::Effective, |why| Effect::NoEffect { why: why.to_string() })
+        }),
     };
     Some(Explained {
         knob: param.name,
-        layer: param.layer.name(),
+        layer: param.owner.name(),
         version: version.to_string(),
         value,
         default,
         effect,
         same_as,
-        against_default: default
-            .filter(|default| is_modelled && *default != value)
-            .and_then(|default| same(&default)),
+        against_default: default.filter(|default| *default != value).and_then(same),
         scope: knob.scope(version),
         scope_words: knob.scope(version).words(),
         about: param.about,
@@ -125,12 +129,11 @@ fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> 
 }
 
 /// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule;
-/// `None` if windows depend on it, or its rule has none.
+/// `None` if windows depend on it.
 pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
     let value = setting.get(param.name)?;
     let mut others =
         candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
-    // Timers have no windows, which compares as undecided.
     if !others.all(|other| matches!(compare(setting, &other), Sameness::Same { .. })) {
         return None;
     }
@@ -150,7 +153,7 @@ fn matters(setting: &Setting, param: &'static Param) -> bool {
     others.into_iter().any(|other| matches!(compare(setting, &other), Sameness::Differ { .. }))
 }
 
-fn notes(setting: &Setting, knob: Knob, version: Version, value: i64) -> Vec<String> {
+fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> Vec<String> {
     let mut notes = vec![];
     notes.extend(condition::proviso(knob, version).map(str::to_owned));
     match (knob.param.name, value) {
@@ -179,8 +182,8 @@ fn notes(setting: &Setting, knob: Knob, version: Version, value: i64) -> Vec<Str
 mod tests {
     use super::*;
 
-    fn explained(layer: Layer, version: &str, values: &[(&str, i64)]) -> Explained {
-        let mut setting = Setting::defaults(layer, Version::parse(version).unwrap());
+    fn explained(owner: impl Into<Owner>, version: &str, values: &[(&str, i64)]) -> Explained {
+        let mut setting = Setting::defaults(owner.into(), Version::parse(version).unwrap());
         values.iter().for_each(|(name, value)| setting.set(name, *value).unwrap());
         let knob = Knob::find(values.last().unwrap().0).unwrap();
         explain(&setting, knob.param, None).unwrap()
@@ -215,8 +218,8 @@ mod tests {
     fn the_scope_of_a_write_depends_on_the_kernel() {
         let scope = |version| explained(Layer::Host, version, &[("halt_poll_ns", 100_000)]).scope;
         assert_eq!((scope("5.15"), scope("6.1")), (Scope::NewVms, Scope::NextHaltUnlessCap));
-        let pi = explained(Layer::Timer, "5.18", &[("pi_inject_timer", 1)]);
+        let pi = explained(Owner::Timer, "5.18", &[("pi_inject_timer", 1)]);
         assert!(pi.notes.iter().any(|note| note.contains("MWAIT or HLT")), "{:?}", pi.notes);
-        assert!(explained(Layer::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes.is_empty());
+        assert!(explained(Owner::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes.is_empty());
     }
 }

@@ -27,8 +27,8 @@ pub(super) fn check(change: &Change) -> Result<(), String> {
 
 /// The knob of this name, if it is one of the change's layer and at this place.
 fn knob(change: &Change, name: &str, place: &Place) -> Result<Knob, String> {
-    let knob = Knob::of_layer(change.plan.layer, name)
-        .ok_or_else(|| format!("no parameter of the {} layer has this name", change.plan.layer.name()))?;
+    let knob = Knob::of(change.plan.owner, name)
+        .ok_or_else(|| format!("no parameter of the {} layer has this name", change.plan.owner.name()))?;
     match knob.place(change.plan.iothread.as_ref()) {
         Some(own) if own == *place => Ok(knob),
         _ => Err(format!("{} is not at {place}", knob.param.name)),

@@ -26,7 +26,7 @@ pub use steps::writes;
 use crate::knob::{IothreadTarget, Knob};
 use crate::place::Place;
 use dwell_machine::{Machine, identity, kernel};
-use dwell_policy::Layer;
+use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_recording::summary::Summary;
@@ -55,9 +55,9 @@ pub struct Plan {
     pub tool: String,
     /// When it was made \[s since 1970\].
     pub made_at_unix_s: u64,
-    /// Whose rule it sets.
-    #[serde(with = "layer_name")]
-    pub layer: Layer,
+    /// Whose parameters it sets.
+    #[serde(rename = "layer", with = "owner_name")]
+    pub owner: Owner,
     /// The version whose rule the prediction is of: of Linux, of QEMU for I/O threads.
     pub version: String,
     /// The advice, in words.
@@ -157,7 +157,7 @@ pub enum RecordedOn {
 
 impl RecordedOn {
     /// Compares identity, and where either has none, the kernel release.
-    pub fn of(metadata: &Metadata, machine: &dyn Machine) -> RecordedOn {
+    pub fn of<O>(metadata: &Metadata<O>, machine: &dyn Machine) -> RecordedOn {
         match (&metadata.machine, identity::machine_id(machine)) {
             (Some(recorded), Some(here)) if *recorded == here => return RecordedOn::ThisMachine,
             (Some(_), Some(_)) => {
@@ -183,9 +183,9 @@ pub struct RecordingFacts {
     /// The size of the file \[bytes\].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The layer that was recorded.
-    #[serde(with = "layer_name")]
-    pub layer: Layer,
+    /// What was recorded: a layer, or timers.
+    #[serde(with = "owner_name")]
+    pub layer: Owner,
     /// From the first start to the last end \[ns\].
     pub span_ns: u64,
     /// The part of it that the effect is predicted on \[ns\].
@@ -269,7 +269,7 @@ impl RecordingFacts {
         Ok(RecordingFacts {
             file: file.to_owned(),
             bytes: std::fs::metadata(Path::new(file)).ok().map(|metadata| metadata.len()),
-            layer: summary.metadata.layer,
+            layer: summary.metadata.layer.into(),
             span_ns: summary.span_ns,
             judged_span_ns: 0,
             episodes: summary.all.episodes,
@@ -295,7 +295,7 @@ impl Plan {
             format: FORMAT,
             tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
             made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            layer: present.layer(),
+            owner: present.owner(),
             version: present.version().to_string(),
             advice: advice.words(),
             present_is_recorded,
@@ -323,12 +323,16 @@ impl Plan {
     }
 
     /// A plan that nothing was predicted of: what a user asks for.
-    pub fn by_hand(present: Setting, wanted: Setting, iothread: Option<IothreadTarget>) -> Plan {
+    pub fn by_hand<O: Copy + Into<Owner>>(
+        present: Setting<O>,
+        wanted: Setting<O>,
+        iothread: Option<IothreadTarget>,
+    ) -> Plan {
         Plan {
             format: FORMAT,
             tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
             made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            layer: present.layer(),
+            owner: present.owner(),
             version: present.version().to_string(),
             advice: "set by hand, not from a recording".to_owned(),
             present_is_recorded: true,
@@ -347,7 +351,7 @@ impl Plan {
             recording: RecordingFacts {
                 file: String::new(),
                 bytes: None,
-                layer: present.layer(),
+                layer: present.owner(),
                 span_ns: 0,
                 judged_span_ns: 0,
                 episodes: 0,
@@ -393,7 +397,7 @@ impl Plan {
         let wrong = |why: String| PlanError::Version { version: self.version.clone(), why };
         let version =
             Version::parse(&self.version).ok_or_else(|| wrong("not a version such as 6.18".to_owned()))?;
-        dwell_policy::param::known_version(self.layer, version)
+        dwell_policy::param::known_version(self.owner, version)
             .map_err(|unknown| wrong(unknown.to_string()))?;
         Ok(version)
     }
@@ -402,7 +406,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`PlanError`] if it names what the layer does not have.
-    pub fn present_setting(&self) -> Result<Setting, PlanError> {
+    pub fn present_setting(&self) -> Result<Setting<Owner>, PlanError> {
         self.setting("present", &self.present)
     }
 
@@ -410,12 +414,12 @@ impl Plan {
     ///
     /// # Errors
     /// [`PlanError`] if it names what the layer does not have.
-    pub fn recommended_setting(&self) -> Result<Setting, PlanError> {
+    pub fn recommended_setting(&self) -> Result<Setting<Owner>, PlanError> {
         self.setting("recommended", &self.recommended)
     }
 
-    fn setting(&self, table: &'static str, values: &Values) -> Result<Setting, PlanError> {
-        let mut setting = Setting::defaults(self.layer, self.rule_version()?);
+    fn setting(&self, table: &'static str, values: &Values) -> Result<Setting<Owner>, PlanError> {
+        let mut setting = Setting::defaults(self.owner, self.rule_version()?);
         for (name, value) in values.iter() {
             setting.set(name, value).map_err(|error| PlanError::Setting {
                 table,
@@ -470,9 +474,9 @@ impl Plan {
     }
 
     /// `now` is what is in force before the write, and then what is after it.
-    fn check_write(&self, write: &Write, now: &mut Setting) -> Result<(), String> {
-        let knob = Knob::of_layer(self.layer, &write.knob)
-            .ok_or_else(|| format!("not a parameter of the {} layer", self.layer.name()))?;
+    fn check_write(&self, write: &Write, now: &mut Setting<Owner>) -> Result<(), String> {
+        let knob = Knob::of(self.owner, &write.knob)
+            .ok_or_else(|| format!("not a parameter of the {} layer", self.owner.name()))?;
         let place = knob.place(self.iothread.as_ref()).ok_or("[iothread] does not say which one is meant")?;
         if place != write.place {
             return Err(format!("its place is {place}, not {}", write.place));
@@ -502,19 +506,19 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// [`Layer`] by its name.
-pub(crate) mod layer_name {
-    use dwell_policy::Layer;
+/// [`Owner`] by its name.
+pub(crate) mod owner_name {
+    use dwell_policy::Owner;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
-    pub(crate) fn serialize<S: Serializer>(layer: &Layer, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(layer.name())
+    pub(crate) fn serialize<S: Serializer>(owner: &Owner, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(owner.name())
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Layer, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Owner, D::Error> {
         let name = String::deserialize(input)?;
-        Layer::from_name(&name).ok_or_else(|| D::Error::custom(format_args!("there is no layer `{name}`")))
+        Owner::from_name(&name).ok_or_else(|| D::Error::custom(format_args!("there is no layer `{name}`")))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::Write;
 use crate::knob::{IothreadTarget, Knob};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Owner};
 
 /// How long limits that have grown get to come down \[ms\]: every CPU halts for longer than a microsecond within this.
 const COME_DOWN_MS: u64 = 1_000;
@@ -16,7 +16,11 @@ const COME_DOWN_MS: u64 = 1_000;
 /// allowed, and so small a maximum that every halt is longer is in force for a second.
 ///
 /// A property of an I/O thread needs `iothread`; without it there are no writes.
-pub fn writes(present: &Setting, wanted: &Setting, iothread: Option<&IothreadTarget>) -> Vec<Write> {
+pub fn writes<O: Copy + Into<Owner>>(
+    present: &Setting<O>,
+    wanted: &Setting<O>,
+    iothread: Option<&IothreadTarget>,
+) -> Vec<Write> {
     let mut steps = Steps { now: *present, iothread, writes: vec![] };
     if is_shrink_trap(present, wanted) {
         let why = "lets the limits that have grown come down; they never would while shrinking is forbidden";
@@ -37,26 +41,26 @@ pub fn writes(present: &Setting, wanted: &Setting, iothread: Option<&IothreadTar
 const LOWEST_NS: i64 = 1_000;
 
 /// Whether limits that have grown under `present` would stay above the maximum of `wanted`.
-pub(crate) fn is_shrink_trap(present: &Setting, wanted: &Setting) -> bool {
-    wanted.layer() == Layer::Guest
+pub(crate) fn is_shrink_trap<O: Copy + Into<Owner>>(present: &Setting<O>, wanted: &Setting<O>) -> bool {
+    wanted.owner() == Layer::Guest
         && value(wanted, "guest_halt_poll_ns") < value(present, "guest_halt_poll_ns")
         && value(wanted, "guest_halt_poll_allow_shrink") == 0
 }
 
-fn value(setting: &Setting, name: &str) -> i64 {
+fn value<O: Copy + Into<Owner>>(setting: &Setting<O>, name: &str) -> i64 {
     setting.get(name).unwrap_or(0)
 }
 
-struct Steps<'a> {
-    now: Setting,
+struct Steps<'a, O> {
+    now: Setting<O>,
     iothread: Option<&'a IothreadTarget>,
     writes: Vec<Write>,
 }
 
-impl Steps<'_> {
+impl<O: Copy + Into<Owner>> Steps<'_, O> {
     fn to(&mut self, name: &str, to: i64, why: Option<&str>) {
         let Some(from) = self.now.get(name).filter(|from| *from != to) else { return };
-        let knob = Knob::of_layer(self.now.layer(), name);
+        let knob = Knob::of(self.now.owner(), name);
         let Some(place) = knob.and_then(|knob| knob.place(self.iothread)) else { return };
         if self.now.set(name, to).is_ok() {
             let (knob, why) = (name.to_owned(), why.map(str::to_owned));

@@ -1,4 +1,5 @@
 use super::*;
+use dwell_policy::Layer;
 use dwell_replay::Figure;
 use dwell_replay::advice::Interval;
 use proptest::prelude::*;
@@ -27,7 +28,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
         format: FORMAT,
         tool: "dwell 0.1.0".to_owned(),
         made_at_unix_s: 1_795_000_000,
-        layer: present.layer(),
+        owner: present.owner(),
         version: present.version().to_string(),
         advice: "set guest_halt_poll_ns=50000: 12 % less cost".to_owned(),
         present_is_recorded: true,
@@ -55,7 +56,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
         recording: RecordingFacts {
             file: "idle.parquet".to_owned(),
             bytes: Some(12_345),
-            layer: present.layer(),
+            layer: present.owner(),
             span_ns: 10_000_000_000,
             judged_span_ns: 5_000_000_000,
             episodes: 20,

@@ -7,6 +7,7 @@ use crate::metadata::{Metadata, TimeRecorded};
 use crate::open::{OpenError, Opened};
 use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
+use dwell_policy::Owner;
 use dwell_policy::timer::{Fire, VcpuState};
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::path::Path;
 /// Reads a recording of timers, row group by row group.
 pub struct TimerReader {
     groups: RowGroups,
-    metadata: Metadata,
+    metadata: Metadata<Owner>,
     contents: TimerContents,
     /// For each of [`FIELDS`] its place in the file.
     places: Vec<Option<usize>>,
@@ -51,7 +52,7 @@ impl TimerReader {
 
     fn new(path: &Path, storage: Storage) -> Result<TimerReader, OpenError> {
         let Opened { file, metadata, contents, places, other_columns } =
-            Opened::<TimerContents>::timers(path, storage.clone())?;
+            Opened::<TimerContents, Owner>::timers(path, storage.clone())?;
         let vcpus = (0..).zip(&contents.vcpus).map(|(number, vcpu)| (vcpu.name.clone(), number)).collect();
         let reasons = (0..).zip(&contents.reasons).map(|(number, name)| (name.clone(), number)).collect();
         let groups = RowGroups { path: path.to_owned(), file, storage };
@@ -59,7 +60,7 @@ impl TimerReader {
     }
 
     /// What the recording says about itself.
-    pub fn metadata(&self) -> &Metadata {
+    pub fn metadata(&self) -> &Metadata<Owner> {
         &self.metadata
     }
 
@@ -184,7 +185,7 @@ impl TimerReader {
 }
 
 /// Over what time rates are, from the metadata and the first and the last time of a row.
-pub(super) fn span_ns(metadata: &Metadata, rows: Option<(u64, u64)>) -> u64 {
+pub(super) fn span_ns(metadata: &Metadata<Owner>, rows: Option<(u64, u64)>) -> u64 {
     let rows = rows.map(|(start_ns, end_ns)| TimeRecorded { start_ns, end_ns });
     let time = match (metadata.recorded, rows) {
         (Some(time), Some(rows)) => Some(TimeRecorded {

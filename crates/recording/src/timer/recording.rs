@@ -4,7 +4,7 @@ use super::{ExitRow, TimerReader, TimerRow, TimerWriter};
 use crate::metadata::Metadata;
 use crate::open::OpenError;
 use crate::reader::ReadError;
-use crate::{Layer, WriteError};
+use crate::{Owner, WriteError};
 use std::path::{Path, PathBuf};
 
 /// Rows that a recording in memory has at most: about 1.5 GB. [`TimerReader`] reads any number.
@@ -13,8 +13,8 @@ pub const MOST_ROWS: u64 = 1 << 24;
 /// A recording of timers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerRecording {
-    /// What the recording says about itself; its layer is [`Layer::Timer`].
-    pub metadata: Metadata,
+    /// What the recording says about itself; its layer is [`Owner::Timer`].
+    pub metadata: Metadata<Owner>,
     /// The names of the vCPUs.
     pub vcpus: Vec<String>,
     /// The exit reasons, by the kernel's names.
@@ -50,7 +50,7 @@ impl Default for TimerRecording {
     /// An empty one.
     fn default() -> TimerRecording {
         TimerRecording {
-            metadata: Metadata::new(Layer::Timer),
+            metadata: Metadata::new(Owner::Timer),
             vcpus: vec![],
             reasons: vec![],
             timers: vec![],

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Layer, Metadata, OpenError, Packing, Reader, WriteError};
+use crate::{Layer, Metadata, OpenError, Owner, Packing, Reader, WriteError};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -84,7 +84,7 @@ fn each_kind_of_recording_is_refused_by_the_other_reader() {
 
 #[test]
 fn rows_that_cannot_be_are_refused_with_their_number() {
-    let mut writer = TimerWriter::new(vec![], Metadata::new(Layer::Timer), Packing::default()).unwrap();
+    let mut writer = TimerWriter::new(vec![], Metadata::new(Owner::Timer), Packing::default()).unwrap();
     let vcpu = writer.vcpu("a");
     writer.push_timer(&TimerRow::new(vcpu, 10)).unwrap();
     let fired = |ns| TimerRow { fired_ns: Some(ns), ..TimerRow::new(vcpu, 10) };

@@ -7,6 +7,7 @@ use crate::newfile::NewFile;
 use crate::table::{TableError, TableWriter, Values};
 use crate::writer::{FORMAT, FORMAT_KEY, METADATA_KEY};
 use crate::{Packing, WriteError};
+use dwell_policy::Owner;
 use dwell_policy::timer::{Fire, VcpuState};
 use std::collections::HashMap;
 use std::io::Write;
@@ -18,7 +19,7 @@ const ROWS_PER_GROUP: usize = 1 << 16;
 /// Writes a recording of timers in bounded memory, as [`Writer`](crate::Writer) does one of idle times.
 pub struct TimerWriter<W: Write + Send> {
     file: TableWriter<W>,
-    metadata: Metadata,
+    metadata: Metadata<Owner>,
     contents: TimerContents,
     vcpus: HashMap<String, u32>,
     reasons: HashMap<String, u32>,
@@ -39,7 +40,7 @@ impl TimerWriter<NewFile> {
     ///
     /// # Errors
     /// Where the file cannot be made.
-    pub fn create(path: &Path, metadata: Metadata) -> Result<Self, WriteError> {
+    pub fn create(path: &Path, metadata: Metadata<Owner>) -> Result<Self, WriteError> {
         let packing = Packing { rows_per_group: ROWS_PER_GROUP, ..Packing::default() };
         TimerWriter::new(NewFile::create(path)?, metadata, packing)
     }
@@ -60,7 +61,7 @@ impl<W: Write + Send> TimerWriter<W> {
     ///
     /// # Errors
     /// What writing fails with.
-    pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
+    pub fn new(out: W, metadata: Metadata<Owner>, packing: Packing) -> Result<Self, WriteError> {
         let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
         let file = TableWriter::new(out, "dwell", &FIELDS, packing.zstd_level, created_by)
             .map_err(|source| WriteError::Frame { part: "schema", source: source.into() })?;
@@ -78,7 +79,7 @@ impl<W: Write + Send> TimerWriter<W> {
     }
 
     /// What will be written as metadata. It may be changed until the end.
-    pub fn metadata_mut(&mut self) -> &mut Metadata {
+    pub fn metadata_mut(&mut self) -> &mut Metadata<Owner> {
         &mut self.metadata
     }
 

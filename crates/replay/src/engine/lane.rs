@@ -83,7 +83,7 @@ impl Plan {
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => Plan::host(setting),
                 Layer::Guest => Plan::guest(setting),
-                Layer::Timer | Layer::Driver | Layer::Iothread => Plan::Scalar,
+                Layer::Driver | Layer::Iothread => Plan::Scalar,
             },
             Rule::Policy(..) | Rule::Controlled { .. } | Rule::Stacked { .. } => Plan::Scalar,
         }

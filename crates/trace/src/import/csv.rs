@@ -131,7 +131,7 @@ impl CsvOptions {
     pub fn for_layer(layer: Layer) -> CsvOptions {
         let idler = match layer {
             Layer::Guest | Layer::Driver => "cpu0",
-            Layer::Host | Layer::Timer => "vcpu0",
+            Layer::Host => "vcpu0",
             Layer::Iothread => "iothread0",
         };
         CsvOptions { idler: idler.to_owned() }

@@ -431,7 +431,7 @@ proptest! {
         ["hlt", "interrupt", "PREEMPTION_TIMER", "msr"].iter().for_each(|name| { reasons.number(name); });
         let (pairing, found) = run(&events, &reasons);
         let packing = dwell_recording::Packing::default();
-        let metadata = dwell_recording::Metadata::new(dwell_recording::Layer::Timer);
+        let metadata = dwell_recording::Metadata::new(dwell_recording::Owner::Timer);
         let mut writer = dwell_recording::timer::TimerWriter::new(vec![], metadata, packing).unwrap();
         pairing.vcpus().iter().for_each(|name| { writer.vcpu(name); });
         pairing.reasons().iter().for_each(|name| { writer.reason(name); });

@@ -281,11 +281,10 @@ impl File {
         let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
         let halt_cost = options.halt_cost.unwrap_or(halt_cost);
         let four = Nanos(halt_cost.get().saturating_mul(4));
-        let layer = |name: &String| match Layer::from_name(name) {
-            Some(layer @ (Layer::Host | Layer::Guest | Layer::Driver | Layer::Iothread)) => Ok(layer),
-            _ => Err(anyhow!(
-                "layers: `{name}` is not one that can be controlled: host, guest, driver, iothread"
-            )),
+        let layer = |name: &String| {
+            Layer::from_name(name).ok_or_else(|| {
+                anyhow!("layers: `{name}` is not one that can be controlled: host, guest, driver, iothread")
+            })
         };
         let wakeup_latency = time("wakeup_latency", self.wakeup_latency.as_ref(), Nanos::ZERO)?;
         let cpu_limit = match &self.cpu_limit {

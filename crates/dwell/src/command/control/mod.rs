@@ -28,7 +28,7 @@ use crate::quantity;
 use crate::state::StateArgs;
 use anyhow::{Context, bail, ensure};
 use config::{Config, Kept, Mode, Options};
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::Nanos;
 pub(crate) use live::setting;
 pub(crate) use observe::{CpuidleCounts, histograms};
 use replay::Observe;
@@ -248,14 +248,9 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     config.vms.splice(0..0, args.vm.iter().cloned());
     match args.model.layer {
         None => {}
-        Some(Whose::One(layer @ (Layer::Guest | Layer::Host | Layer::Driver | Layer::Iothread))) => {
-            config.layers = vec![layer]
-        }
-        Some(other) => {
-            bail!(
-                "--layer {}: a machine is controlled at the layers guest, host, driver and iothread",
-                other.name()
-            )
+        Some(Whose::One(layer)) => config.layers = vec![layer],
+        Some(Whose::Stacked) => {
+            bail!("--layer guest+host: a machine is controlled at one layer: guest, host, driver or iothread")
         }
     }
     Ok(config)

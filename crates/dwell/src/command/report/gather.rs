@@ -9,8 +9,8 @@ use crate::model::{self, Model, ModelArgs};
 use crate::progress;
 use anyhow::Context;
 use dwell_knobs::plan::Plan;
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::summary::Summary;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::advice::Advice;
@@ -165,15 +165,14 @@ impl Recording {
         path: &Path,
         reader: dwell_recording::Reader,
         asked: &Asked<'_>,
-        planned: Option<&Setting>,
+        planned: Option<&Setting<Owner>>,
     ) -> anyhow::Result<Recording> {
         let file = path.display().to_string();
         let mut info = Summary::of(&reader)?;
         let model = Model::of(asked.model, &reader)?;
         let layer = tune::one_layer(&model)?;
-        if let Some(setting) = planned {
-            refuse_other_layer(setting, layer).with_context(|| file.clone())?;
-        }
+        let planned =
+            planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
         let (source, self_check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
         // A recording that is too short for advice still has figures to show.
         let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal, self_check.clone()) {
@@ -184,7 +183,7 @@ impl Recording {
         let mut policies = policies(&model, source.reader().metadata(), advice);
         if let Some(setting) = planned {
             policies.truncate(1);
-            policies.push(Policy { name: "plan".to_owned(), rule: Rule::Layer(*setting) });
+            policies.push(Policy { name: "plan".to_owned(), rule: Rule::Layer(setting) });
         }
         let bar = progress::episodes(source.episodes() * 2, "drawing");
         let figures = Figures::of(&source, &policies, &|episodes| bar.inc(episodes));
@@ -222,15 +221,15 @@ fn policies(model: &Model, metadata: &Metadata, advice: Option<&Advice>) -> Vec<
         .collect()
 }
 
-/// A plan of another layer than the replayed one is shown with a note.
-fn refuse_other_layer(setting: &Setting, layer: Layer) -> anyhow::Result<()> {
-    let (planned, replayed) = (setting.layer().name(), layer.name());
-    anyhow::ensure!(
-        setting.layer() == layer,
-        "the plan sets the {planned} layer, but the recording is replayed through the rule of the {replayed} layer; \
-         use --layer {planned}"
-    );
-    Ok(())
+/// The setting of a plan, refused if it is of another layer than the replayed one.
+fn of_layer(setting: &Setting<Owner>, layer: Layer) -> anyhow::Result<Setting> {
+    let (planned, replayed) = (setting.owner().name(), layer.name());
+    setting.of_layer().filter(|setting| setting.layer() == layer).with_context(|| {
+        format!(
+            "the plan sets the {planned} layer, but the recording is replayed through the rule of the {replayed} layer; \
+             use --layer {planned}"
+        )
+    })
 }
 
 fn plan(path: &Path) -> anyhow::Result<PlanFile> {

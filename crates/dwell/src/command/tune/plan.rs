@@ -82,7 +82,7 @@ impl PlanArgs {
     }
 
     /// Nor, without `--force`, from a recording of another machine.
-    pub(super) fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
+    pub(super) fn refuse_other_machine<O>(&self, metadata: &Metadata<O>) -> anyhow::Result<()> {
         if self.plan.is_none() {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl PlanArgs {
 
     /// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at
     /// `--qmp`: the I/O thread, its present values and the version. Reads only.
-    fn check(&self, plan: &Plan, metadata: &Metadata) -> anyhow::Result<()> {
+    fn check<O>(&self, plan: &Plan, metadata: &Metadata<O>) -> anyhow::Result<()> {
         let machine = Sysroot::of_this_machine();
         if let Some(target) = &plan.iothread {
             let mut monitor = iothread::connect(&machine, &target.socket)?;
@@ -135,7 +135,7 @@ impl PlanArgs {
     }
 
     /// Compares a plan with this machine and writes it.
-    fn finish(&self, path: &Path, plan: &Plan, metadata: &Metadata) -> anyhow::Result<()> {
+    fn finish<O>(&self, path: &Path, plan: &Plan, metadata: &Metadata<O>) -> anyhow::Result<()> {
         self.check(plan, metadata)?;
         newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
         eprintln!("plan written; apply it with: dwell apply {}", path.display());

@@ -9,7 +9,7 @@ use dwell_knobs::journal::Change;
 use dwell_knobs::verification::Figure;
 use dwell_lab::host::thread::Thread;
 use dwell_machine::Writable;
-use dwell_policy::Layer;
+use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::{self, Account};
 use dwell_recording::{Chunk, Reader};
 use dwell_stats::Block;
@@ -32,14 +32,14 @@ enum Source {
 impl Sides {
     /// Opens the source.
     pub(super) fn open(machine: &dyn Writable, change: &Change) -> anyhow::Result<Sides> {
-        let measured = match (change.plan.layer, &change.plan.iothread) {
-            (Layer::Iothread, Some(target)) => {
+        let measured = match (change.plan.owner, &change.plan.iothread) {
+            (Owner::Layer(Layer::Iothread), Some(target)) => {
                 let mut monitor = iothread::connect(machine, &target.socket)?;
                 let thread = iothread::find(&mut monitor, &target.id)?;
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
                 Source::Thread(Thread::of(pid, tid))
             }
-            (Layer::Guest | Layer::Driver, _) => {
+            (Owner::Layer(Layer::Guest | Layer::Driver), _) => {
                 Source::Recorder(Target::Guest { source: GuestSource::Auto })
             }
             _ => Source::Recorder(Target::Host { pid: None, exits: false, contention: false }),

@@ -7,7 +7,6 @@ use super::{PerfError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::import::{EventSpan, ImportSummary, Input, excerpt};
 use crate::merge::Merge;
-use dwell_policy::Layer;
 use dwell_recording::{Clock, Metadata};
 
 /// How much later than others an event may come in the text \[ns\], as in live capture.
@@ -176,7 +175,7 @@ impl<'a> EventReader<'a> {
     }
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
-    pub(super) fn fill(self, layer: Layer, metadata: &mut Metadata) -> ImportSummary {
+    pub(super) fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
         let EventReader { header, mut summary, span, .. } = self;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);
@@ -217,7 +216,7 @@ impl Header {
         *place = Some(value.trim().to_owned());
     }
 
-    fn fill(self, metadata: &mut Metadata) {
+    fn fill<O>(self, metadata: &mut Metadata<O>) {
         metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
         metadata.kernel = metadata.kernel.take().or(self.kernel);
         metadata.cpu_model = metadata.cpu_model.take().or(self.cpu_model);

@@ -82,17 +82,6 @@ pub enum PerfError {
         /// An event of the second.
         second: String,
     },
-    /// This layer has no episodes.
-    #[error(
-        "{name}: layer {} has no episodes, which host, guest and iothread have; \
-         `dwell import perf --layer timer` imports timers and VM exits", layer.name()
-    )]
-    Layer {
-        /// The file.
-        name: String,
-        /// The layer asked for.
-        layer: Layer,
-    },
     /// A line is one of the events of use, but not as perf writes it.
     #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
@@ -330,11 +319,10 @@ struct Episodes<'a, W: Write + Send> {
 impl<W: Write + Send> Episodes<'_, W> {
     /// Decides what to use, if the events seen decide it.
     fn choose(&mut self, seen: &Seen) -> Result<(), PerfError> {
-        if let Some(layer @ (Layer::Timer | Layer::Driver)) = self.options.layer {
-            return Err(PerfError::Layer { name: self.name.clone(), layer });
-        }
+        // Under the driver dwell_idle it is a guest that idles.
+        let asked = self.options.layer.map(|layer| if layer == Layer::Driver { Layer::Guest } else { layer });
         let mut layers = seen.tracepoints.iter().filter_map(|&kind| Some((layer_of(kind)?, kind)));
-        let layer = match (self.options.layer, layers.next()) {
+        let layer = match (asked, layers.next()) {
             (Some(layer), _) => layer,
             (None, None) => return Ok(()),
             (None, Some((layer, first))) => match layers.find(|(other, _)| *other != layer) {
@@ -356,12 +344,12 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let host = HostPairing::new(self.revision(), None, names);
                 Box::new(if used.contention { host.with_contention(Contention::new(None)) } else { host })
             }
-            Layer::Guest => {
+            Layer::Guest | Layer::Driver => {
                 let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
                 Box::new(GuestPairing::new(used.source, silent))
             }
-            Layer::Iothread | Layer::Timer | Layer::Driver => Box::new(ThreadPairing::new(None, names)),
+            Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
         };
         // Where a layer was asked for, its events may begin later than what is seen so far.
         if seen.tracepoints.iter().any(|&kind| layer_of(kind) == Some(layer)) {

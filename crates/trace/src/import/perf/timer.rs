@@ -7,7 +7,7 @@ use crate::event::{EventKind, TracepointKind};
 use crate::import::{ImportSummary, Input};
 use crate::merge::Merge;
 use crate::timer::{ReasonNames, TimerPairing, TimerRowWriter};
-use dwell_recording::Layer;
+use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
 use std::io::Write;
 
@@ -81,7 +81,7 @@ impl<W: Write + Send> Timers<'_, W> {
         if self.writer.contents().exits() == 0 {
             return Err(PerfError::NoExits { name: self.name, summary: Box::new(reader.summary) });
         }
-        Ok(reader.fill(Layer::Timer, self.writer.metadata_mut()))
+        Ok(reader.fill(Owner::Timer, self.writer.metadata_mut()))
     }
 }
 

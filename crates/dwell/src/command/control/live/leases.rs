@@ -35,7 +35,7 @@ pub(super) fn end_left_open(
 ) -> anyhow::Result<()> {
     let changes = journal::read_all(machine, state_directory)?;
     let mut failed = Ok(());
-    for subject in lease::open(&changes).filter(|change| which(change)).map(Subject::of) {
+    for subject in lease::open(&changes).filter(|change| which(change)).filter_map(Subject::of) {
         let ended = lease::end_left_open(machine, state_directory, &subject).map_err(Into::into);
         let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(&subject, "", &it)));
         failed = failed.and(told);
