@@ -27,7 +27,7 @@ impl HaltOf {
     /// The halts of the idlers of a layer.
     pub const fn layer(layer: Layer) -> HaltOf {
         match layer {
-            Layer::Host | Layer::Timer => HaltOf::Vcpu,
+            Layer::Host => HaltOf::Vcpu,
             Layer::Guest | Layer::Driver | Layer::Iothread => HaltOf::OwnCpu,
         }
     }
