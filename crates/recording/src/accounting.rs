@@ -17,6 +17,7 @@
 use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::Metadata;
+use dwell_policy::Layer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::AddAssign;
@@ -62,6 +63,23 @@ impl Outcome {
             known(&chunk.alone_ns),
         )
     }
+}
+
+/// The longest that a guest CPU takes to end a poll \[ns\]: it tests for a task in each pass of its loop, and takes
+/// microseconds. More shows that the host had taken the CPU away, or that the poll went on.
+pub const LONGEST_POLL_END_NS: u64 = 20_000;
+
+/// Whether the event of a poll that did not halt cannot have ended it, by the wakeup latency. Recorders ended a guest's
+/// poll at any interrupt once, though it goes on if that wakes nobody; the latency is then the rest of the window.
+pub fn poll_went_on(layer: Layer, halted: Option<bool>, wake_latency_ns: Option<u64>) -> bool {
+    layer == Layer::Guest
+        && halted == Some(false)
+        && wake_latency_ns.is_some_and(|ns| ns > LONGEST_POLL_END_NS)
+}
+
+/// The share of the episodes from which on such polls are reported.
+pub fn many_went_on(polls: u64, episodes: u64) -> bool {
+    polls > 0 && polls.saturating_mul(100) >= episodes
 }
 
 /// Sums over episodes.
@@ -172,7 +190,6 @@ impl KvmCounted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_policy::Layer;
     use serde_json::json;
 
     #[test]

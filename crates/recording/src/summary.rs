@@ -1,5 +1,6 @@
 //! What a recording holds, in numbers: one pass, one row group in memory at a time.
 
+use crate::accounting::poll_went_on;
 use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::{Metadata, TimeRecorded};
@@ -28,6 +29,9 @@ pub struct Summary {
     /// else than it claims.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overlapping: u64,
+    /// Polls of a guest that went on after the event at which their episode ends.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub polls_that_went_on: u64,
     /// Where what the file says of its contents is not what its rows are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradictions: Vec<String>,
@@ -106,7 +110,8 @@ impl Summary {
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
-        let (mut out_of_order, mut overlapping) = (0, 0);
+        let (mut out_of_order, mut overlapping, mut polls_that_went_on) = (0, 0, 0);
+        let layer = reader.metadata().layer;
         let resolution_ns = reader.metadata().resolution_ns.unwrap_or(0);
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
@@ -116,6 +121,7 @@ impl Summary {
             for (((&idler, &start_ns), &idle_ns), (&halted, &latency_ns)) in times.zip(ends) {
                 let episode = Row { start_ns, idle_ns, halted, latency_ns };
                 all.add(episode);
+                polls_that_went_on += u64::from(poll_went_on(layer, halted, latency_ns));
                 if let Some(idler) = idlers.get_mut(idler as usize) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
                     overlapping += u64::from(idler.last_end_ns > start_ns.saturating_add(resolution_ns));
@@ -138,6 +144,7 @@ impl Summary {
             all: all.finish(),
             out_of_order,
             overlapping,
+            polls_that_went_on,
             contradictions,
         })
     }

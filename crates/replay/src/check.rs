@@ -27,8 +27,10 @@ use crate::{ReplayError, SourceError, Versions};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Owner};
-use dwell_recording::accounting::{self, Account, KvmCounted, Outcome};
-use dwell_recording::{Chunk, Metadata, Reader, SettingValue, SettingsChange};
+use dwell_recording::accounting::{
+    self, Account, KvmCounted, LONGEST_POLL_END_NS, Outcome, many_went_on, poll_went_on,
+};
+use dwell_recording::{Chunk, Columns, Metadata, Reader, SettingValue, SettingsChange};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -149,6 +151,11 @@ pub enum Cause {
         /// In how many episodes.
         episodes: u64,
     },
+    /// Polls end at an interrupt that woke no task, after which they went on.
+    PollsWentOn {
+        /// How many.
+        episodes: u64,
+    },
     /// KVM polled in no halt.
     HostPollingOff,
     /// Trace events were lost.
@@ -167,6 +174,12 @@ impl fmt::Display for Cause {
                 f,
                 "in {episodes} episodes another task ended the poll, and the recording does not contain when (column \
                  alone_ns); record again with dwell record host"
+            ),
+            Cause::PollsWentOn { episodes } => write!(
+                f,
+                "{episodes} successful polls have a wakeup latency of more than {} us, which a poll does not take: they end \
+                 at an interrupt that woke no task, after which they went on; record again with this release",
+                LONGEST_POLL_END_NS / 1_000
             ),
             Cause::HostPollingOff => f.write_str(
                 "KVM polled in no halt: the guest has switched host polling off, as haltpoll does, or the VM's own maximum \
@@ -307,6 +320,8 @@ struct Seen {
     account: Account,
     /// Episodes that halted though the event came within the window, without a known time alone.
     cut_short: u64,
+    /// Polls that went on after their event.
+    went_on: u64,
 }
 
 impl Seen {
@@ -314,8 +329,10 @@ impl Seen {
         let mut seen = Seen::default();
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
-            reader.read(row_group, accounting::COLUMNS, &mut chunk)?;
+            reader.read(row_group, accounting::COLUMNS | Columns::WAKE_LATENCY_NS, &mut chunk)?;
             for row in 0..chunk.rows {
+                let (halted, latency_ns) = (chunk.halted[row], chunk.wake_latency_ns[row]);
+                seen.went_on += u64::from(poll_went_on(reader.metadata().layer, halted, latency_ns));
                 seen.account.add(Outcome::of_row(&chunk, row));
                 let within = chunk.window_ns[row].is_some_and(|window| chunk.idle_ns[row] <= window);
                 seen.cut_short +=
@@ -401,7 +418,7 @@ fn with_own_maximum(mut setting: Setting, metadata: &Metadata, idler: &str) -> S
 }
 
 fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replayed) -> Checked {
-    let Seen { account, cut_short } = seen;
+    let Seen { account, cut_short, went_on } = seen;
     let counted = (metadata.layer == Layer::Host).then(|| KvmCounted::of(metadata)).flatten();
     let pass_ns = counted.and_then(|kvm| kvm.polled_ns).map_or(0, |ns| replayed.poll_pass_ns(ns));
     let episodes = account.episodes as f64;
@@ -444,6 +461,9 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     let never_polled = recorded.is_some_and(|(polls, ..)| polls == 0.0);
     if *cut_short * 100 >= account.episodes {
         causes.push(Cause::Contention { episodes: *cut_short });
+    }
+    if many_went_on(*went_on, account.episodes) {
+        causes.push(Cause::PollsWentOn { episodes: *went_on });
     }
     if metadata.layer == Layer::Host && never_polled && replayed.polls > 0 {
         causes.push(Cause::HostPollingOff);
@@ -560,6 +580,34 @@ mod tests {
         assert!(episodes > 500, "{episodes}");
         let line = check.to_string();
         assert!(line.contains("halts ") && line.contains("(column alone_ns); record again"), "{line}");
+    }
+
+    /// fio with the disk's interrupt on another CPU, as recorders made it: each poll of 100 us ends at 33 us.
+    #[test]
+    fn polls_that_end_at_an_interrupt_that_woke_nobody_are_found_and_named() {
+        let mut metadata = Metadata::new(Layer::Guest);
+        metadata.kernel = Some("6.18.0".to_owned());
+        let value = SettingValue::Number(20_000);
+        let values = BTreeMap::from([("guest_halt_poll_ns".to_owned(), value)]);
+        metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Guest.into(), values });
+        let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
+        for start in (0..400).map(|number| number * 100_000) {
+            let (window_ns, halted) = (Some(100_000), Some(false));
+            let wake_latency_ns = Some(67_000);
+            writer
+                .push(&Episode { window_ns, halted, wake_latency_ns, ..Episode::new("cpu1", start, 33_000) })
+                .unwrap();
+        }
+        let check = checked(&RecordingSource::new(
+            Reader::from_bytes("m", writer.close().unwrap().1).unwrap(),
+            false,
+        ));
+        assert_eq!(check.verdict, Agreement::Contradicts);
+        assert_eq!(check.causes, [Cause::PollsWentOn { episodes: 400 }]);
+        assert!(
+            check.to_string().contains("400 successful polls have a wakeup latency of more than 20 us"),
+            "{check}"
+        );
     }
 
     #[test]

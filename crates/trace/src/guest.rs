@@ -9,13 +9,24 @@
 //! events of the other source begin and end no episode.
 //!
 //! # The end of an episode
-//! An episode ends at the event, not when the CPU runs again. The event is, whichever is first: a `sched:sched_waking`
-//! for this CPU (with `cpu_idle`) or of the task that runs next (with switches); an interrupt that this CPU
-//! handles no more than [`SAME_WAKE_NS`] before it leaves idle. From there to the end of idling is the wakeup
-//! latency. Where neither was seen the episode ends when idling does, and has no wakeup latency.
+//! An episode ends at the event, not when the CPU runs again. From there to the end of idling is the wakeup latency.
+//! Where no event was seen the episode ends when idling does, and has no wakeup latency. Which events end one depends
+//! on what the CPU does:
+//!
+//! * It halts: any interrupt ends the halt, whether or not it wakes a task, and so the episode; where nothing runs the
+//!   next state begins another one. The event is the first interrupt that this CPU handles no more than
+//!   [`SAME_WAKE_NS`] before it leaves the state, or a `sched:sched_waking` for it on another CPU before that.
+//! * It polls (the polling state, or the driver dwell_idle in its window): only what makes it look for another task
+//!   does. The event is the waking of a task, or the interrupt that does the waking. An interrupt that wakes nobody, or
+//!   a task of another CPU, ends nothing. A poll may also be ended by a function that another CPU asks for, of which no
+//!   event is seen: it is shorter than the window, the event is not known, and the next poll is another episode.
+//! * With switches, where states are not known: the waking of the task that runs next, or the interrupt that does it.
+//!   Interrupts that wake nobody end nothing, though the CPU may have halted several times.
 //!
 //! Of several wakings of one task the last counts. The kernel emits no other while one is under way, so that an earlier
-//! one belongs to an earlier run of the task, on a CPU whose switches are not in the trace.
+//! one belongs to an earlier run of the task, on a CPU whose switches are not in the trace. Of several wakings for one
+//! polling CPU the first counts of those that are no more than [`POLL_ENDS_NS`] apart: one that did not end the poll
+//! within that time was of a task that went to another CPU (`target_cpu` is where it ran last).
 //!
 //! # The wake cause
 //! An interrupt of this CPU decides it: its timer, another CPU, a device. A waking on another CPU without one
@@ -23,8 +34,9 @@
 //! interrupt is a task's.
 //!
 //! # Polling
-//! State 0 of x86 is the polling state. If it is left without an event, and another state follows within
-//! [`CONTINUES_NS`], both are one episode: the window ran out and the CPU halted.
+//! Which state polls is the architecture's: 0 of x86. If it is left and another state follows within
+//! [`CONTINUES_NS`], both are one episode if the window ran out: the poll was as long as the governor's window, or,
+//! where that is not known or the other state is no halt, no event is seen that can have ended it.
 //!
 //! # The window
 //! The haltpoll governor reports every change of its window (`power:guest_halt_poll_ns`), right after the episode that
@@ -82,6 +94,10 @@ pub const SAME_WAKE_NS: u64 = 1_000_000;
 /// alone a task of a few microseconds is missed.
 pub const CONTINUES_NS: u64 = 10_000;
 
+/// How long a poll goes on after the waking of a task for its CPU \[ns\]. It tests for that in each pass of its loop;
+/// what takes microseconds is the way from `sched:sched_waking` to the CPU's flag, and a trace makes it longer.
+pub const POLL_ENDS_NS: u64 = 10_000;
+
 /// Makes episodes of CPUs.
 pub struct GuestPairing {
     source: GuestSource,
@@ -93,14 +109,30 @@ pub struct GuestPairing {
     incomplete: u64,
     /// Until when events of some CPU may be missing \[ns\].
     gap_until_ns: u64,
-    /// Whether anything was seen that an episode can end at.
+    /// Whether anything was seen that an episode can end at, and whether wakings were.
     wakes_seen: bool,
+    wakings_seen: bool,
+    /// Interrupts in polls that went on.
+    polled_through: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waking {
     time_ns: u64,
     on_cpu: u32,
+    /// The interrupt of that CPU that does it, where the CPU was idle.
+    by: Option<(u64, Interrupt)>,
+}
+
+impl Waking {
+    /// When the CPU `number` learned of it, and by what, if nothing came in between.
+    fn event(self, number: u32) -> (u64, WakeCause) {
+        match self.by.filter(|_| self.on_cpu == number) {
+            Some((at, interrupt)) => (at, wake_of(interrupt)),
+            None if self.on_cpu == number => (self.time_ns, WakeCause::Task),
+            None => (self.time_ns, WakeCause::Ipi),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -109,10 +141,21 @@ struct Cpu {
     idle: Option<Idle>,
     /// An episode that is over but for what the next event may add to it.
     held: Option<Held>,
+    /// The first interrupt of those that can have ended a halt, and the last one.
     interrupt: Option<(u64, Interrupt)>,
+    last_interrupt: Option<(u64, Interrupt)>,
     waking: Option<Waking>,
+    /// The last waking on this CPU of a task that ran on another one last.
+    moved: Option<Waking>,
     /// The window that the governor reported last \[ns\].
     window_ns: Option<u32>,
+}
+
+impl Cpu {
+    fn forget_events(&mut self) {
+        (self.interrupt, self.last_interrupt) = (None, None);
+        (self.waking, self.moved) = (None, None);
+    }
 }
 
 /// A period of idling that has begun.
@@ -129,6 +172,10 @@ struct Idle {
     ran_out_after_ns: Option<u64>,
     /// What the driver dwell_idle reported.
     reported: Option<Reported>,
+    /// When the state began that the CPU is in \[ns\].
+    state_ns: u64,
+    /// Interrupts in that state, if it polls.
+    interrupts: u64,
 }
 
 /// The window of an episode \[ns\] and whether the CPU halted. With switches, in the first of the episodes that the
@@ -159,6 +206,24 @@ struct Held {
     episode: PairedEpisode,
 }
 
+impl Held {
+    /// Whether the window of its poll ran out, seen from the state that follows at `time_ns` and polls or halts: idling
+    /// goes on.
+    fn ran_out(&self, time_ns: u64, polls: bool) -> bool {
+        if self.idle.halted != Some(false) || time_ns.saturating_sub(self.end_ns) > CONTINUES_NS {
+            return false;
+        }
+        let polled_ns = self.end_ns.saturating_sub(self.idle.state_ns);
+        let whole_window = self.idle.window_ns.map(|window_ns| polled_ns >= window_ns.into());
+        match (self.episode.wake_latency_ns, whole_window) {
+            (None, Some(false)) => !polls,
+            (None, _) => true,
+            (Some(_), Some(whole)) => whole && !polls,
+            (Some(latency_ns), None) => !polls && latency_ns > POLL_ENDS_NS,
+        }
+    }
+}
+
 /// Only x86 has a polling state 0; elsewhere it is the shallowest halt.
 const POLL_STATE: Option<u32> = if cfg!(target_arch = "x86_64") { Some(0) } else { None };
 
@@ -180,6 +245,8 @@ impl GuestPairing {
             incomplete: 0,
             gap_until_ns: 0,
             wakes_seen: false,
+            wakings_seen: false,
+            polled_through: 0,
         }
     }
 
@@ -190,7 +257,9 @@ impl GuestPairing {
             idle: None,
             held: None,
             interrupt: None,
+            last_interrupt: None,
             waking: None,
+            moved: None,
             window_ns: None,
         })
     }
@@ -205,11 +274,13 @@ impl GuestPairing {
             window_ns: cpu.window_ns,
             ran_out_after_ns: None,
             reported: None,
+            state_ns: time_ns,
+            interrupts: 0,
         };
+        cpu.forget_events();
         if let Some(held) = cpu.held.take() {
-            let ran_out = held.idle.halted == Some(false) && held.episode.wake == Some(WakeCause::Unknown);
-            if ran_out && time_ns.saturating_sub(held.end_ns) <= CONTINUES_NS {
-                idle = Idle { halted: idle.halted, ..held.idle };
+            if held.ran_out(time_ns, polls == Some(true)) {
+                idle = Idle { halted: idle.halted, state_ns: time_ns, interrupts: 0, ..held.idle };
                 if idle.halted == Some(true) {
                     idle.ran_out_after_ns = Some(held.end_ns.saturating_sub(idle.start_ns));
                 }
@@ -224,37 +295,56 @@ impl GuestPairing {
     /// The end of idling at `time_ns`, by `waking` where one is known. It is held back until the next event
     /// of this CPU.
     fn end(&mut self, number: u32, time_ns: u64, waking: Option<Waking>, found: &mut Vec<PairedEpisode>) {
+        let (by_switches, wakings_seen) = (self.source != GuestSource::CpuIdle, self.wakings_seen);
         let cpu = self.cpu(number);
         found.extend(cpu.held.take().map(|held| held.episode));
         let Some(idle) = cpu.idle.take() else {
             self.incomplete += 1;
             return;
         };
-        let recent = |at: u64| at >= idle.start_ns && time_ns.saturating_sub(at) <= SAME_WAKE_NS;
-        let interrupt = cpu.interrupt.take().filter(|(at, _)| recent(*at));
-        let waking = waking.filter(|waking| waking.time_ns >= idle.start_ns);
-        let (event_ns, wake) = match (interrupt, waking) {
-            (Some((at, interrupt)), Some(waking)) if waking.on_cpu != number => {
+        let recent = |at: u64| at >= idle.state_ns && time_ns.saturating_sub(at) <= SAME_WAKE_NS;
+        let waking = waking.filter(|waking| recent(waking.time_ns));
+        let [first, last] = [cpu.interrupt.take(), cpu.last_interrupt.take()]
+            .map(|interrupt| interrupt.filter(|(at, _)| recent(*at)));
+        let moved = cpu.moved.take().filter(|moved| recent(moved.time_ns));
+        let halted = idle.reported.map(|reported| reported.halted).or(idle.halted);
+        let event = if by_switches || halted == Some(false) {
+            let by_interrupt = last.filter(|(at, _)| {
+                by_switches || (!wakings_seen && time_ns.saturating_sub(*at) <= POLL_ENDS_NS)
+            });
+            let by_interrupt = by_interrupt.map(|(at, interrupt)| (at, wake_of(interrupt)));
+            let moved = moved.filter(|moved| time_ns.saturating_sub(moved.time_ns) <= POLL_ENDS_NS);
+            waking.or(moved).map(|waking| waking.event(number)).or(by_interrupt)
+        } else {
+            // The driver dwell_idle has polled first.
+            let polled = |(at, _): &(u64, _)| {
+                idle.reported.is_some_and(|reported| *at < idle.start_ns.saturating_add(reported.window_ns))
+            };
+            let interrupt = [first, last].into_iter().flatten().find(|interrupt| !polled(interrupt));
+            match (interrupt, waking.filter(|waking| waking.on_cpu != number)) {
                 // The interrupt that another CPU sent follows what made it send.
-                let wake = if waking.time_ns <= at { WakeCause::Ipi } else { wake_of(interrupt) };
-                (Some(at.min(waking.time_ns)), wake)
+                (Some((at, _)), Some(waking)) if waking.time_ns <= at => {
+                    Some((waking.time_ns, WakeCause::Ipi))
+                }
+                (Some((at, interrupt)), _) => Some((at, wake_of(interrupt))),
+                (None, _) => waking.map(|waking| waking.event(number)),
             }
-            (Some((at, interrupt)), _) => (Some(at), wake_of(interrupt)),
-            (None, Some(waking)) if waking.on_cpu == number => (Some(waking.time_ns), WakeCause::Task),
-            (None, Some(waking)) => (Some(waking.time_ns), WakeCause::Ipi),
-            (None, None) => (None, WakeCause::Unknown),
         };
+        let event_ns = event.map(|(at, _)| at);
+        let went_on =
+            idle.interrupts.saturating_sub(u64::from(last.is_some_and(|(at, _)| event_ns == Some(at))));
         let episode = PairedEpisode {
             idler: cpu.idler,
             start_ns: idle.start_ns,
             idle_ns: event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns),
             window_ns: idle.window_ns(),
-            halted: idle.reported.map(|reported| reported.halted).or(idle.halted),
-            wake: Some(wake),
+            halted,
+            wake: Some(event.map_or(WakeCause::Unknown, |(_, wake)| wake)),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
             alone_ns: None,
         };
         cpu.held = Some(Held { idle, end_ns: time_ns, episode });
+        self.polled_through += went_on;
     }
 
     /// An interrupt belongs to the period of idling that goes on, or, where it could be taken only after it
@@ -262,13 +352,16 @@ impl GuestPairing {
     fn interrupt(&mut self, event: &Event, interrupt: Interrupt) {
         self.wakes_seen = true;
         let cpu = self.cpu(event.cpu);
-        if cpu.idle.is_some() {
+        if let Some(idle) = &mut cpu.idle {
+            idle.interrupts += u64::from(idle.halted == Some(false));
             // The first one since the CPU was last woken is what woke it.
             let fresh = |at: u64| event.time_ns.saturating_sub(at) > SAME_WAKE_NS;
             if cpu.interrupt.is_none_or(|(at, _)| fresh(at)) {
                 cpu.interrupt = Some((event.time_ns, interrupt));
             }
+            cpu.last_interrupt = Some((event.time_ns, interrupt));
         } else if let Some(held) = &mut cpu.held
+            && held.idle.halted != Some(false)
             && held.episode.wake == Some(WakeCause::Unknown)
             && event.time_ns.saturating_sub(held.end_ns) <= SAME_WAKE_NS
         {
@@ -277,8 +370,11 @@ impl GuestPairing {
     }
 
     fn waking(&mut self, event: &Event, woken: i32, target: u32) {
-        self.wakes_seen = true;
-        let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu };
+        (self.wakes_seen, self.wakings_seen) = (true, true);
+        let at = self.cpus.get(&event.cpu);
+        let by = at.filter(|cpu| cpu.idle.is_some()).and_then(|cpu| cpu.last_interrupt);
+        let by = by.filter(|(at, _)| event.time_ns.saturating_sub(*at) <= SAME_WAKE_NS);
+        let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu, by };
         if self.source != GuestSource::CpuIdle {
             // In a gap another waking of the task may follow unseen.
             if event.time_ns >= self.gap_until_ns {
@@ -286,10 +382,22 @@ impl GuestPairing {
             }
             return;
         }
-        let cpu = self.cpu(target);
+        self.wakes(target, waking);
+        if event.cpu != target
+            && let Some(cpu) = self.cpus.get_mut(&event.cpu)
+        {
+            cpu.moved = Some(waking);
+        }
+    }
+
+    /// With `cpu_idle`: the task may run on this CPU.
+    fn wakes(&mut self, number: u32, waking: Waking) {
+        let cpu = self.cpu(number);
+        let Some(idle) = &cpu.idle else { return };
+        let polls = idle.halted == Some(false);
         // The first one since the CPU went idle, unless it led to nothing.
-        let stale = |old: Waking| waking.time_ns.saturating_sub(old.time_ns) > SAME_WAKE_NS;
-        if cpu.idle.is_some() && cpu.waking.is_none_or(stale) {
+        let patience_ns = if polls { POLL_ENDS_NS } else { SAME_WAKE_NS };
+        if cpu.waking.is_none_or(|old| waking.time_ns.saturating_sub(old.time_ns) > patience_ns) {
             cpu.waking = Some(waking);
         }
     }
@@ -360,7 +468,8 @@ impl GuestPairing {
         let cpu = self.cpu(number);
         found.extend(cpu.held.take().map(|held| held.episode));
         let unfinished = cpu.idle.take().is_some();
-        (cpu.interrupt, cpu.waking, cpu.window_ns) = (None, None, None);
+        cpu.forget_events();
+        cpu.window_ns = None;
         self.incomplete += u64::from(unfinished);
     }
 
@@ -425,6 +534,7 @@ impl Pairing for GuestPairing {
             json!({
                 "source": self.source.name(),
                 "cpus_without_cpu_idle": self.silent,
+                "interrupts_polled_through": self.polled_through,
                 "idle_ns": "to the event; where wake_latency_ns is null the event is not known and the wakeup latency is \
                     included",
             }),
@@ -538,6 +648,92 @@ mod tests {
         assert_eq!((found[0].halted, found[1].halted), (Some(true), Some(false)));
     }
 
+    /// fio on CPU 0, the disk's interrupt on CPU 1, which has nothing to run.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn an_interrupt_that_wakes_nobody_on_its_cpu_ends_a_halt_but_no_poll() {
+        let disk = EventKind::Interrupt(Interrupt::Device);
+        let limit = |ns| EventKind::Reflect { state: 0, residency_ns: 1, limit_ns: ns };
+        let fio = EventKind::Waking { woken: 7, target: 0 };
+        let (pairing, found) = run(&[
+            event(0, 1, EventKind::CpuIdle { cpu: 1, state: Some(0) }),
+            event(33_000, 1, disk),
+            event(34_000, 1, fio),
+            event(68_000, 1, disk),
+            event(69_000, 1, fio),
+            event(100_400, 1, EventKind::CpuIdle { cpu: 1, state: None }),
+            event(100_500, 1, limit(100_000)),
+            event(100_900, 1, EventKind::CpuIdle { cpu: 1, state: Some(1) }),
+            event(112_000, 1, EventKind::CpuIdle { cpu: 1, state: None }),
+            event(112_900, 1, disk),
+            event(113_400, 1, fio),
+            event(115_000, 1, EventKind::CpuIdle { cpu: 1, state: Some(0) }),
+            event(148_000, 1, disk),
+            event(149_000, 1, EventKind::Waking { woken: 9, target: 1 }),
+            event(150_500, 1, EventKind::CpuIdle { cpu: 1, state: None }),
+        ]);
+        assert_eq!(
+            seen(&found),
+            [(0, 112_000, Some(WakeCause::Irq), None), (115_000, 33_000, Some(WakeCause::Irq), Some(2_500))]
+        );
+        let windows: Vec<_> = found.iter().map(|f| (f.halted, f.window_ns)).collect();
+        assert_eq!(windows, [(Some(true), Some(100_000)), (Some(false), Some(100_000))]);
+        assert_eq!(pairing.notes()["dwell.guest"]["interrupts_polled_through"], 2);
+    }
+
+    /// Another CPU asks for a function, to which a polling CPU is called without an interrupt.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_poll_that_ends_before_its_window_is_an_episode_though_no_event_is_seen() {
+        let polls = [
+            event(0, 0, EventKind::GuestHaltPoll { new: 50_000, old: 25_000 }),
+            event(1_000, 0, idle(0)),
+            event(9_000, 0, TIMER),
+            event(31_000, 0, LEFT),
+            event(31_800, 0, idle(0)),
+            event(82_000, 0, LEFT),
+            event(82_700, 0, idle(1)),
+            event(90_000, 0, LEFT),
+        ];
+        let unknown = |start, idle| (start, idle, Some(WakeCause::Unknown), None);
+        let (_, found) = run(&polls);
+        assert_eq!(seen(&found), [unknown(1_000, 30_000), unknown(31_800, 58_200)]);
+        // Where the window is not known it may have run out.
+        let (_, found) = run(&polls[1..]);
+        assert_eq!(seen(&found), [unknown(1_000, 89_000)]);
+    }
+
+    /// `target_cpu` is where the task ran last, and it may be sent elsewhere.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_waking_ends_a_poll_at_once_or_not_at_all() {
+        let (_, found) = run(&[
+            event(0, 0, idle(0)),
+            event(20_000, 1, EventKind::Waking { woken: 7, target: 0 }),
+            event(60_000, 1, EventKind::Waking { woken: 8, target: 0 }),
+            event(62_000, 1, EventKind::Waking { woken: 9, target: 0 }),
+            event(63_000, 0, LEFT),
+            event(90_000, 0, idle(0)),
+            event(95_000, 0, IPI),
+            event(96_000, 0, EventKind::Waking { woken: 7, target: 1 }),
+            event(99_000, 0, LEFT),
+            event(200_000, 0, idle(0)),
+            event(205_000, 1, EventKind::Waking { woken: 7, target: 0 }),
+            event(250_000, 0, LEFT),
+            event(250_800, 0, idle(1)),
+            event(300_000, 0, LEFT),
+        ]);
+        assert_eq!(
+            seen(&found),
+            [
+                (0, 60_000, Some(WakeCause::Ipi), Some(3_000)),
+                (90_000, 5_000, Some(WakeCause::Ipi), Some(4_000)),
+                (200_000, 100_000, Some(WakeCause::Unknown), None),
+            ]
+        );
+        assert_eq!(found[2].halted, Some(true));
+    }
+
     #[test]
     fn with_switches_the_task_that_runs_next_decides_the_event() {
         let (_, found) = run(&[
@@ -632,7 +828,8 @@ mod tests {
     }
 
     /// Slow and obvious: each switch to idle with the next switch of that CPU, if it is one from idle; the event is the
-    /// last waking of the next task in between, or an interrupt of the CPU in between.
+    /// last waking of the next task in between, by the last interrupt before it if it is on this CPU; without a waking
+    /// the last interrupt of the CPU in between.
     fn oracle(events: &[Event]) -> Vec<(u32, u64, u64)> {
         let mut episodes = vec![];
         for (at, begin) in events.iter().enumerate() {
@@ -647,19 +844,15 @@ mod tests {
             let between = || events.iter().filter(|e| e.time_ns >= begin.time_ns && e.time_ns <= end.time_ns);
             let waking = between()
                 .filter(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next))
-                .map(|e| e.time_ns)
-                .max();
+                .last();
+            let until = waking.map_or(end.time_ns, |waking| waking.time_ns);
             let interrupt = between()
                 .filter(|e| e.cpu == begin.cpu && matches!(e.kind, EventKind::Interrupt(_)))
-                .map(|e| e.time_ns)
-                .min();
-            let on_this = between()
-                .rfind(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next))
-                .is_some_and(|e| e.cpu == begin.cpu);
-            let event = match (interrupt, waking) {
-                (Some(interrupt), Some(_)) if on_this => interrupt,
-                (Some(interrupt), Some(waking)) => interrupt.min(waking),
-                (interrupt, waking) => interrupt.or(waking).unwrap_or(end.time_ns),
+                .filter(|e| e.time_ns <= until)
+                .last();
+            let event = match waking {
+                Some(waking) if waking.cpu != begin.cpu => waking.time_ns,
+                waking => interrupt.or(waking).map_or(end.time_ns, |event| event.time_ns),
             };
             episodes.push((begin.cpu, begin.time_ns, event - begin.time_ns));
         }

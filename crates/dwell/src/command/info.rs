@@ -4,6 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::model;
 use crate::output::{self, Format, FormatArg};
 use dwell_policy::Owner;
+use dwell_recording::accounting::{LONGEST_POLL_END_NS, many_went_on};
 use dwell_recording::summary::{Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
 use dwell_recording::{Clock, IdleIncludes, Metadata, OpenError, Reader, SettingValue};
@@ -182,7 +183,19 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
             )
         })
     };
+    let polls = summary.polls_that_went_on;
+    let went_on = many_went_on(polls, summary.all.episodes).then(|| {
+        let what = format!(
+            "{} end more than {} after {}: at an interrupt that woke no task, after which the poll went on; record again, \
+             or import again, with this release",
+            if polls == 1 { "1 successful poll".to_owned() } else { format!("{} successful polls", count(polls.into())) },
+            duration(LONGEST_POLL_END_NS as f64),
+            if polls == 1 { "its event" } else { "their events" },
+        );
+        ("warning:", what)
+    });
     let warnings = [
+        went_on,
         start_early(summary.out_of_order, ""),
         start_early(summary.overlapping, " of the same idler has ended"),
     ];
