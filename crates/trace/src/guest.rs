@@ -842,14 +842,12 @@ mod tests {
                 continue;
             }
             let between = || events.iter().filter(|e| e.time_ns >= begin.time_ns && e.time_ns <= end.time_ns);
-            let waking = between()
-                .filter(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next))
-                .last();
+            let waking =
+                between().rfind(|e| matches!(e.kind, EventKind::Waking { woken, .. } if woken == next));
             let until = waking.map_or(end.time_ns, |waking| waking.time_ns);
             let interrupt = between()
                 .filter(|e| e.cpu == begin.cpu && matches!(e.kind, EventKind::Interrupt(_)))
-                .filter(|e| e.time_ns <= until)
-                .last();
+                .rfind(|e| e.time_ns <= until);
             let event = match waking {
                 Some(waking) if waking.cpu != begin.cpu => waking.time_ns,
                 waking => interrupt.or(waking).map_or(end.time_ns, |event| event.time_ns),
