@@ -39,7 +39,7 @@ def main() -> None:
     failed = []
     for engine, package in PACKAGES.items():
         if importlib.util.find_spec(package) is None:
-            print(f"SKIP no {package}: {engine} over S3")
+            print(f"SKIP programs: {engine} over S3: no {package}")
             continue
         command = [sys.executable, STUDY, engine, "s3://fleet/day1", "--label", "class"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -50,7 +50,6 @@ def main() -> None:
         print(f"{engine} over S3: {'the same as dwell fleet' if same else 'differs'}")
         if not same:
             failed.append(f"{engine}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    print("SKIP no hadoop-aws, which is no Python package: spark over S3")
     server.stop()
     if failed:
         sys.exit("\n".join(failed))

@@ -246,9 +246,8 @@ mod tests {
             let mount = match way("tracefs") {
                 Ok(mount) => mount,
                 Err(error) => {
-                    // Not println!, which the test harness keeps back.
-                    let skip = format!("SKIP {error}: private_mounts_show_events_and_leave_nothing_behind\n");
-                    let _ = std::io::Write::write_all(&mut std::io::stderr(), skip.as_bytes());
+                    const NAME: &str = "private_mounts_show_events_and_leave_nothing_behind";
+                    dwell_testing::skip!("tracing", NAME, "{error}");
                     continue;
                 }
             };

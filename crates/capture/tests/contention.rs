@@ -90,11 +90,12 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_recording_of_a_shared_core_agrees_with_itself() {
     const TEST: &str = "a_recording_of_a_shared_core_agrees_with_itself";
     let cores = sched_getaffinity(None).unwrap();
     if !(cores.is_set(0) && cores.is_set(1)) {
-        return say!("SKIP needs CPUs 0 and 1: {TEST}");
+        return dwell_testing::skip!("machine", TEST, "needs CPUs 0 and 1");
     }
     let count = std::env::var("DWELL_WAKES").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
     pin(Some(gettid()), 0);
@@ -103,12 +104,16 @@ fn a_recording_of_a_shared_core_agrees_with_itself() {
         for _ in 0..ROUNDS {
             let bytes = match run(tasks, count) {
                 Ok(bytes) => bytes,
-                Err(error) => return say!("SKIP {error}: {TEST}"),
+                Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}"),
             };
             let source = RecordingSource::new(Reader::from_bytes("live", bytes).unwrap(), false);
             let metadata = source.reader().metadata();
             if !metadata.source.events.iter().any(|event| event == "sched:sched_wakeup") {
-                return say!("SKIP the scheduler's tracepoints cannot be used here: {TEST}");
+                return dwell_testing::skip!(
+                    "tracing",
+                    TEST,
+                    "the scheduler's tracepoints cannot be used here"
+                );
             }
             let check = self_check(&source).unwrap();
             known.push(known_alone(source.reader()));

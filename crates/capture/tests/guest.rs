@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_sleeping_thread_shows_its_cpu_idle() {
     const TEST: &str = "a_sleeping_thread_shows_its_cpu_idle";
     for source in [GuestSource::Switch, GuestSource::Auto] {
         let recorder = match Recorder::open(Target::Guest { source }, None) {
             Ok(recorder) => recorder,
-            Err(error) => return say!("SKIP {error}: {TEST}"),
+            Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
         };
         let sleeper = std::thread::spawn(|| {
             for _ in 0..300 {
@@ -36,7 +37,7 @@ fn a_sleeping_thread_shows_its_cpu_idle() {
         );
         assert_eq!(reader.metadata().idle_includes, IdleIncludes::Event);
         if summary.status.episodes == 0 {
-            say!("SKIP other work kept every CPU busy: {TEST}");
+            say!("UNKNOWN {TEST}: other work kept every CPU busy");
             continue;
         }
         let mut chunk = Chunk::default();
@@ -83,7 +84,7 @@ fn events_count_while_counters_are_read() {
     const TEST: &str = "events_count_while_counters_are_read";
     let recorder = match Recorder::open(Target::Guest { source: GuestSource::Auto }, None) {
         Ok(recorder) => recorder,
-        Err(error) => return say!("SKIP {error}: {TEST}"),
+        Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
     };
     let stop = AtomicBool::new(false);
     let (mut slow, duration) = (Slow::default(), Duration::from_millis(200));

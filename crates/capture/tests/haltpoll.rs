@@ -225,15 +225,20 @@ fn windows(reader: &Reader) -> (usize, usize) {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn every_decision_of_this_machines_governor_is_the_policys() {
     const TEST: &str = "every_decision_of_this_machines_governor_is_the_policys";
     let machine = Sysroot::of_this_machine();
     if !is_native(&machine) {
-        return say!("SKIP haltpoll is not in force on this machine, or may not be set: {TEST}");
+        return dwell_testing::skip!(
+            "haltpoll",
+            TEST,
+            "haltpoll is not in force on this machine, or may not be set"
+        );
     }
     let version = kernel::release(&machine).and_then(|release| Version::parse(&release));
     let Some(Ok(revision)) = version.map(Revision::of) else {
-        return say!("SKIP the rule of this kernel is not known: {TEST}");
+        return dwell_testing::skip!("haltpoll", TEST, "the rule of this kernel is not known");
     };
     let wanted = std::env::var("DWELL_DECISIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000);
     let originals = Originals(read().unwrap());
@@ -252,7 +257,7 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
     for params in settings {
         let run = match run(params, revision, wanted / settings.len() as u64, &cpus) {
             Ok(run) => run,
-            Err(why) => return say!("SKIP {why}: {TEST}"),
+            Err(why) => return dwell_testing::skip!("tracing", TEST, "{why}"),
         };
         let Run { seen, by_clock, .. } = &run;
         let exact = if *seen { &run.exact } else { by_clock };
@@ -309,9 +314,9 @@ fn every_decision_of_this_machines_governor_is_the_policys() {
         all.resumed
     );
     if all.decisions < wanted {
-        say!("SKIP other work kept the CPUs busy: {} of {wanted} decisions: {TEST}", all.decisions);
+        say!("UNKNOWN {TEST}: other work kept the CPUs busy: {} of {wanted} decisions", all.decisions);
     } else if by_the_clock && wrong <= 100 {
-        say!("SKIP too few decisions tell the rule from one that is off: {TEST}");
+        say!("UNKNOWN {TEST}: too few decisions tell the rule from one that is off");
     } else {
         assert!(wrong > 100 && wrong > 5 * all.deviations, "a rule that is off deviates {wrong} times");
         assert!(all.deviations * 50 <= all.decisions, "{all:?}");

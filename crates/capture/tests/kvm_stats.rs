@@ -123,7 +123,7 @@ fn vm_or_skip(test: &str, wakes: u16, halt_poll_ns: u64) -> Option<(Halter, Mute
     match Halter::new(wakes, halt_poll_ns) {
         Ok(halter) => Some((halter, turn)),
         Err(error) => {
-            say!("SKIP no VM with an in-kernel irqchip ({error}): {test}");
+            dwell_testing::skip!("kvm", test, "no VM with an in-kernel irqchip ({error})");
             None
         }
     }
@@ -190,7 +190,7 @@ fn statistics_files_that_a_process_keeps_open_are_found() {
     let pid = std::process::id();
     let mut reader = match StatsReader::new(Some(pid)) {
         Ok(reader) => reader,
-        Err(error) => return say!("SKIP {error}: {NAME}"),
+        Err(error) => return dwell_testing::skip!("tracing", NAME, "{error}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();
@@ -205,7 +205,7 @@ fn debugfs_and_statistics_files_agree() {
     let Some((mut halter, _turn)) = vm_or_skip(NAME, WAKES, 100_000) else { return };
     let mut reader = match StatsReader::new(Some(std::process::id())) {
         Ok(reader) => reader,
-        Err(error) => return say!("SKIP {error}: {NAME}"),
+        Err(error) => return dwell_testing::skip!("tracing", NAME, "{error}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();

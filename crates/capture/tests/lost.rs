@@ -51,7 +51,7 @@ fn record(test: &str) -> Option<(Status, bool)> {
     let recorder = match Recorder::open(target, None) {
         Ok(recorder) => recorder,
         Err(error) => {
-            say!("SKIP {error}: {test}");
+            dwell_testing::skip!("tracing", test, "{error}");
             return None;
         }
     };
@@ -77,7 +77,11 @@ fn episodes_and_losses_are_the_calls_that_were_made_in_20_of_20_runs() {
     for run in 0..RUNS {
         let Some((status, at_least)) = record(TEST) else { return };
         if at_least {
-            return say!("SKIP this kernel (before 6.0) does not count losses by event: {TEST}");
+            return dwell_testing::skip!(
+                "tracing",
+                TEST,
+                "this kernel (before 6.0) does not count losses by event"
+            );
         }
         assert_eq!(status.events + status.lost, 2 * CALLS, "run {run}: {status:?}");
         // A call is an episode, or one or both of its events are lost; one of them alone is incomplete.

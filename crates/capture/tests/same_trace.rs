@@ -71,7 +71,9 @@ fn rows(reader: &Reader) -> Vec<Row> {
 
 /// Records while `load` runs; returns the recording, the text of its events, and what the load returned.
 fn record<R>(target: Target, load: impl FnOnce() -> R, test: &str) -> Option<(Reader, Vec<u8>, R)> {
-    let recorder = Recorder::open(target, None).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
+    let recorder = Recorder::open(target, None)
+        .map_err(|error| dwell_testing::skip!("tracing", test, "{error}"))
+        .ok()?;
     let kernel = recorder.metadata().kernel.clone();
     let names = ProcNames::new(Arc::new(Sysroot::of_this_machine()));
     let (started, ready) = channel();
@@ -173,7 +175,7 @@ fn the_recorders_events_as_text_give_the_same_recording() {
         let nap = || std::thread::sleep(Duration::from_millis(700));
         match record(Target::Guest { source }, nap, TEST) {
             Some((live, _, ())) if live.episodes() == 0 => {
-                say!("SKIP the idle tasks emit nothing, or no CPU idled, with {}: {TEST}", source.name());
+                say!("guest, {}: no episode, since no CPU idled or its task emits nothing", source.name());
             }
             Some((live, text, ())) => {
                 let number = check_own_text(&live, &text, source);
@@ -184,7 +186,7 @@ fn the_recorders_events_as_text_give_the_same_recording() {
     }
     let load = match halts(1_000) {
         Ok(load) => load,
-        Err(error) => return say!("SKIP {error}: {TEST}, of a host"),
+        Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}, the part about a host"),
     };
     let Some((live, text, counted)) = record(vcpu_target(), load, TEST) else { return };
     let number = check_own_text(&live, &text, GuestSource::Auto);
@@ -237,13 +239,13 @@ fn perf_record_beside_a_live_recorder_gives_the_same_recording() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let load = match halts(1_500) {
         Ok(load) => load,
-        Err(error) => return say!("SKIP {error}: {TEST}"),
+        Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}"),
     };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("perf.data");
     let perf = match Perf::start(&file, "kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns") {
         Ok(perf) => perf,
-        Err(error) => return say!("SKIP {error}: {TEST}"),
+        Err(error) => return dwell_testing::skip!("programs", TEST, "{error}"),
     };
     let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false };
     let Some((live, _, counted)) = record(target, load, TEST) else { return };

@@ -123,7 +123,7 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
     const TEST: &str = "replay_of_a_live_recording_reproduces_every_decision_of_the_kernel";
     let revision = match running_revision() {
         Ok(revision) => revision,
-        Err(error) => return say!("SKIP {error}: {TEST}"),
+        Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
     };
     let pid = i32::try_from(std::process::id()).unwrap();
     let mut random = SplitMix64::new(1);
@@ -134,12 +134,12 @@ fn replay_of_a_live_recording_reproduces_every_decision_of_the_kernel() {
         for cap in [0u32, 10_000, 50_000, 200_000, 400_000] {
             let vcpu = match HaltingVcpu::new(Some(cap)) {
                 Ok(vcpu) => vcpu,
-                Err(error) => return say!("SKIP {error}: {TEST}"),
+                Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}"),
             };
             let target = Target::Host { pid: Some(pid), exits: false, contention: false };
             let recorder = match Recorder::open(target, None) {
                 Ok(recorder) => recorder,
-                Err(error) => return say!("SKIP {error}: {TEST}"),
+                Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
             };
             let (started, ready) = channel();
             let stop = AtomicBool::new(false);

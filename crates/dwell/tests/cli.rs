@@ -303,7 +303,7 @@ fn record_prints_csv_that_is_read_back() {
     let output = dwell(&["record", "guest", "--duration", "300ms", "-o", &to, "--format", "csv"]);
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).trim().replace(':', ",");
-        return dwell_testing::say!("SKIP {why}: record_prints_csv_that_is_read_back");
+        return dwell_testing::skip!("tracing", "record_prints_csv_that_is_read_back", "{why}");
     }
     let mut reader = csv::Reader::from_reader(&output.stdout[..]);
     let heads = reader.headers().unwrap().clone();

@@ -562,6 +562,7 @@ fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
 /// What makes decisions rarer is the CPU time of the whole process: here that of a configuration that is read
 /// again and again, which is no part of any decision.
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn all_cpu_time_of_the_process_is_accounted_for() {
     let fixture = Fixture::guest();
     let sysroot = below(&fixture);
@@ -596,7 +597,7 @@ fn the_unit_of_systemd_is_one() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/dwell-control.service");
     let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output()
     else {
-        say!("SKIP no systemd-analyze: the_unit_of_systemd_is_one");
+        dwell_testing::skip!("programs", "the_unit_of_systemd_is_one", "no systemd-analyze");
         return;
     };
     let told = text(&verified.stderr);
@@ -665,13 +666,14 @@ impl Drop for Originals {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn haltpoll_of_this_machine_is_controlled_and_put_back() {
     const NAME: &str = "haltpoll_of_this_machine_is_controlled_and_put_back";
     let governor = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_governor").unwrap_or_default();
     let writable =
         || fs::OpenOptions::new().write(true).open(format!("{HALTPOLL}/guest_halt_poll_ns")).is_ok();
     let Some(originals) = Originals::read().filter(|_| governor.trim() == "haltpoll" && writable()) else {
-        say!("SKIP haltpoll is not in use or not writable: {NAME}");
+        dwell_testing::skip!("haltpoll", NAME, "haltpoll is not in use or not writable");
         return;
     };
     let state = tempfile::tempdir().unwrap();
@@ -708,6 +710,6 @@ fn haltpoll_of_this_machine_is_controlled_and_put_back() {
         say!("{line}");
     }
     if !lines.contains("an episode instead of") {
-        say!("SKIP no CPU was idle often enough for a change: {NAME}, the part about changes");
+        say!("UNKNOWN {NAME}: no CPU was idle often enough for a change");
     }
 }

@@ -84,10 +84,10 @@ fn without_kvm_one_line_says_why() {
         }
         let output = match command.output() {
             Ok(output) => output,
-            Err(error) => return say!("SKIP cannot run as another user ({error}): {TEST}"),
+            Err(error) => return dwell_testing::skip!("root", TEST, "cannot run as another user ({error})"),
         };
         if output.status.success() {
-            return say!("SKIP everybody may use /dev/kvm here: {TEST}");
+            return dwell_testing::skip!("root", TEST, "everybody may use /dev/kvm here");
         }
         assert_eq!(output.status.code(), Some(2), "{experiment}");
         let told = stderr(&output);
@@ -123,7 +123,7 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
         ],
     );
     if cannot(&output) {
-        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+        return dwell_testing::skip!("kvm", TEST, "{}", stderr(&output).trim().trim_start_matches("dwell: "));
     }
     let told = json(&output);
     assert_eq!(told["gaps"], "constant:50us");
@@ -159,7 +159,12 @@ fn a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers() {
         let common = ["--rounds", "1", "--foreign-limit", "100", "--format", "json"];
         let output = experiment(state.path(), &[&["lab"], &args[..], &common].concat());
         if cannot(&output) {
-            return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+            return dwell_testing::skip!(
+                "kvm",
+                TEST,
+                "{}",
+                stderr(&output).trim().trim_start_matches("dwell: ")
+            );
         }
         let told = json(&output);
         let rows = told["rows"].as_array().unwrap();
@@ -175,6 +180,7 @@ fn a_short_timer_and_a_short_doorbell_have_every_arm_and_kvms_numbers() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn live_policies_are_compared_in_both_places() {
     const TEST: &str = "live_policies_are_compared_in_both_places";
     let _alone = alone();
@@ -182,7 +188,7 @@ fn live_policies_are_compared_in_both_places() {
     let args = ["lab", "policies", "--rounds", "1", "--gaps", "exponential:60us", "--foreign-limit", "100"];
     let output = experiment(state.path(), &[&args[..], &["--format", "json"]].concat());
     if cannot(&output) {
-        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+        return dwell_testing::skip!("kvm", TEST, "{}", stderr(&output).trim().trim_start_matches("dwell: "));
     }
     let told = json(&output);
     let campaigns = told["campaigns"].as_array().unwrap();
@@ -200,6 +206,7 @@ fn live_policies_are_compared_in_both_places() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_controlled_vm_is_compared_with_fixed_maxima() {
     const TEST: &str = "a_controlled_vm_is_compared_with_fixed_maxima";
     let _alone = alone();
@@ -208,7 +215,7 @@ fn a_controlled_vm_is_compared_with_fixed_maxima() {
     let common = ["--halt-cost", "20us", "--foreign-limit", "100", "--format", "json"];
     let output = experiment(state.path(), &[&args[..], &common].concat());
     if cannot(&output) {
-        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+        return dwell_testing::skip!("kvm", TEST, "{}", stderr(&output).trim().trim_start_matches("dwell: "));
     }
     let told = json(&output);
     let [campaign] = told["campaigns"].as_array().unwrap().as_slice() else { panic!("{told}") };
@@ -294,7 +301,7 @@ fn what_is_stopped_early_says_so_in_one_sentence() {
     told.read_to_string(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     if first.contains("no KVM here") || first.contains("needs 2 CPUs") {
-        return say!("SKIP {}: {TEST}", first.trim().trim_start_matches("dwell: "));
+        return dwell_testing::skip!("kvm", TEST, "{}", first.trim().trim_start_matches("dwell: "));
     }
     assert!(first.starts_with("round 1, block 1"), "{first}");
     assert_eq!(rest, "dwell: stopped before the first round was complete; there are no results\n");
@@ -309,7 +316,7 @@ fn a_calibration_with_too_little_time_names_the_least_budget() {
     let output = dwell(state.path(), &["lab", "calibrate", "--budget", "100ms", "--foreign-limit", "100"]);
     let told = stderr(&output);
     if cannot(&output) || told.contains("no KVM here") {
-        return say!("SKIP no KVM: {TEST}");
+        return dwell_testing::skip!("kvm", TEST, "no KVM");
     }
     assert_eq!(output.status.code(), Some(2), "{told}");
     let last = told.lines().last().unwrap_or_default();
@@ -333,10 +340,10 @@ fn own_halts_are_calibrated_without_kvm() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return say!("SKIP cannot run as another user ({error}): {TEST}"),
+        Err(error) => return dwell_testing::skip!("root", TEST, "cannot run as another user ({error})"),
     };
     if cannot(&output) {
-        return say!("SKIP {}: {TEST}", stderr(&output).trim().trim_start_matches("dwell: "));
+        return dwell_testing::skip!("kvm", TEST, "{}", stderr(&output).trim().trim_start_matches("dwell: "));
     }
     let measured = json(&output);
     let [own] = measured["halts"].as_array().unwrap().as_slice() else { panic!("{measured}") };
@@ -353,6 +360,7 @@ fn own_halts_are_calibrated_without_kvm() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_guest_is_measured_under_control_and_its_parameters_are_restored() {
     const TEST: &str = "a_guest_is_measured_under_control_and_its_parameters_are_restored";
     const KNOB: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
@@ -375,7 +383,7 @@ fn a_guest_is_measured_under_control_and_its_parameters_are_restored() {
         ];
         let known = causes.iter().any(|cause| told.contains(cause)) || told.contains("no effect");
         assert!(known, "{told}");
-        return say!("SKIP {}: {TEST}", told.lines().last().unwrap_or_default());
+        return dwell_testing::skip!("kvm", TEST, "{}", told.lines().last().unwrap_or_default());
     }
     assert_eq!(std::fs::read_to_string(KNOB).ok(), before);
     let measured: Value = serde_json::from_slice(&output.stdout).unwrap();

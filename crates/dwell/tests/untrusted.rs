@@ -199,7 +199,7 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_MODULE: u64 = 1 << 16;
     if capabilities(std::process::id()).is_none_or(|bits| bits & SYS_ADMIN == 0) {
-        return eprintln!("SKIP not root: {TEST}");
+        return dwell_testing::skip!("root", TEST, "not root");
     }
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.parquet");
@@ -222,7 +222,13 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
         }
         let output = child.wait_with_output().unwrap();
         if !output.status.success() {
-            eprintln!("SKIP {}: {TEST}, dwell {}", String::from_utf8_lossy(&output.stderr).trim(), words[0]);
+            dwell_testing::skip!(
+                "tracing",
+                TEST,
+                "{}, dwell {}",
+                String::from_utf8_lossy(&output.stderr).trim(),
+                words[0]
+            );
             continue;
         }
         assert_eq!(least & (SYS_ADMIN | SYS_MODULE), 0, "{words:?}: {least:#x}");

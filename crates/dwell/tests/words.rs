@@ -456,7 +456,7 @@ fn manual_pages_are_clean_and_there_is_one_for_each_command() {
     for command in &all {
         let Ok(lint) = Command::new("mandoc").args(["-T", "lint", "-W", "style"]).arg(page(command)).output()
         else {
-            eprintln!("SKIP no mandoc: manual pages are clean");
+            dwell_testing::skip!("programs", "manual pages are clean", "no mandoc");
             return;
         };
         let found = String::from_utf8_lossy(&lint.stdout);

@@ -43,7 +43,9 @@ fn rings(policy: impl Policy, wait: impl Watch, pause: Duration) -> u64 {
 
 /// A ring, where there is io_uring.
 fn uring() -> Option<Uring> {
-    Uring::new().inspect_err(|error| println!("SKIP no io_uring here ({error}): the loop over it")).ok()
+    Uring::new()
+        .inspect_err(|error| dwell_testing::skip!("machine", "the loop over io_uring", "{error}"))
+        .ok()
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn every_wait_ends_with_its_request() {
     let run = |policy| run(200, Duration::ZERO, Idler::new(policy));
     match run(dwell_idle::policy::reference::Fixed(dwell_idle::Nanos(0))) {
         Err(error) if matches!(error.raw_os_error(), Some(1 | 22 | 38)) => {
-            dwell_testing::say!("SKIP no io_uring: every_wait_ends_with_its_request: {error}");
+            dwell_testing::skip!("machine", "every_wait_ends_with_its_request", "no io_uring: {error}");
         }
         _ => client::every_wait_ends(false, run),
     }

@@ -227,7 +227,11 @@ mod tests {
     fn sleeps_cost_more_than_nothing_and_less_than_forever() {
         match Halt::measure() {
             Err(MeasureHaltError::OneCpu) => {
-                dwell_testing::say!("SKIP one CPU: sleeps_cost_more_than_nothing_and_less_than_forever");
+                dwell_testing::skip!(
+                    "machine",
+                    "sleeps_cost_more_than_nothing_and_less_than_forever",
+                    "one CPU"
+                );
             }
             Err(error) => panic!("{error}"),
             Ok(halt) => {

@@ -57,7 +57,7 @@ fn live<P: Policy, R: Record>(idler: &mut Idler<P, Monotonic, R>, waits: u32, un
 }
 
 /// Records `waits` under this policy and compares every window with that of the rule in a replay.
-fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) -> u32 {
+fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("waits.parquet");
     let recorder = Recorder::create(&path).unwrap();
@@ -83,7 +83,6 @@ fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) -
     );
     assert_eq!((lost, deviations), (0, 0));
     assert!(totals.halts > 0 && totals.caught > 0, "nothing to decide: {totals:?}");
-    done
 }
 
 #[test]
@@ -91,10 +90,7 @@ fn million_windows_recorded_live_replay_without_deviation() {
     let price = Price::default();
     let terms = Terms { halt_cost: HALT.cost(price), wake_latency: HALT.typical(price).latency };
     let rule = Rule::Policy(&ADAPTIVE, terms);
-    let replayed = record_and_replay("leader with trials", HALT.leader(price), rule, 1_000_000);
-    if replayed < 1_000_000 {
-        say!("SKIP slow machine: {replayed} of a million windows within a minute");
-    }
+    record_and_replay("leader with trials", HALT.leader(price), rule, 1_000_000);
 }
 
 /// A ring that is too small loses rows, and the recording counts them.

@@ -473,8 +473,10 @@ mod tests {
                     served += 1;
                 }
                 Err(LoadKindError::Absent { program }) => {
-                    dwell_testing::say!(
-                        "SKIP {program} is not installed: each_load_that_is_installed_serves, {kind}"
+                    dwell_testing::skip!(
+                        "programs",
+                        "each_load_that_is_installed_serves",
+                        "{program} is not installed, {kind}"
                     );
                 }
                 Err(error) => panic!("{kind}: {error}"),

@@ -270,7 +270,7 @@ mod tests {
         let other = folder.path().join("a");
         make_directory(&other.join("b")).unwrap();
         if chown(&other, Some(65_533), None).is_err() {
-            println!("SKIP not root: a_directory_of_another_user_is_refused");
+            dwell_testing::skip!("root", "a_directory_of_another_user_is_refused", "not root");
             return;
         }
         for path in [&other, &other.join("b")] {

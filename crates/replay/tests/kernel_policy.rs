@@ -145,7 +145,7 @@ fn halt_cost(random: &mut impl Rng) -> u64 {
 fn every_window_is_that_of_rust() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compare(folder.path()) else {
-        say!("SKIP no C compiler: every_window_is_that_of_rust");
+        dwell_testing::skip!("programs", "every_window_is_that_of_rust", "no C compiler");
         return;
     };
     let wanted: u64 = std::env::var("DWELL_KERNEL_EPISODES").map_or(400_000, |text| text.parse().unwrap());
@@ -169,7 +169,7 @@ fn every_window_is_that_of_rust() {
 fn every_window_on_the_recordings_is_that_of_rust() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compare(folder.path()) else {
-        say!("SKIP no C compiler: every_window_on_the_recordings_is_that_of_rust");
+        dwell_testing::skip!("programs", "every_window_on_the_recordings_is_that_of_rust", "no C compiler");
         return;
     };
     let mut stream = Stream::to(&program);
@@ -211,7 +211,7 @@ fn idlers(path: &Path) -> Vec<Vec<(u64, u64)>> {
 fn a_wrong_window_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compare(folder.path()) else {
-        say!("SKIP no C compiler: a_wrong_window_is_found");
+        dwell_testing::skip!("programs", "a_wrong_window_is_found", "no C compiler");
         return;
     };
     let mut stream = Stream::to(&program);

@@ -1,7 +1,7 @@
 //! What tests, benchmarks and their programs share. Without features it depends on nothing, so that tests of
 //! every crate can use it.
 //!
-//! A test that needs root, `/dev/kvm`, tracefs or QEMU prints `SKIP cause: name of the test` where it is absent.
+//! [`needs`] is for tests that need root, `/dev/kvm`, tracefs or QEMU.
 
 #[cfg(feature = "contest")]
 pub mod contest;
@@ -13,6 +13,7 @@ pub mod fixture;
 pub mod kvm_stats;
 #[cfg(feature = "learners")]
 pub mod learners;
+pub mod needs;
 pub mod open_metrics;
 pub mod process;
 pub mod qemu;

@@ -75,7 +75,9 @@ fn guest_writes_and_reads_back(release: Release, policy: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let mut command = match qemu(release, dir.path()) {
         Ok(command) => command,
-        Err(why) => return say!("SKIP {why}: a guest of {release:?} with dwell-blk"),
+        Err(why) => {
+            return dwell_testing::skip!("qemu", format!("a guest of {release:?} with dwell-blk"), "{why}");
+        }
     };
     let disk = file(4 << 20);
     let socket = dir.path().join("socket");

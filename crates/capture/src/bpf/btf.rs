@@ -231,7 +231,11 @@ mod tests {
     #[test]
     fn the_running_kernel_has_a_task() {
         let Ok(bytes) = std::fs::read(KERNEL_TYPES) else {
-            return dwell_testing::say!("SKIP this kernel has no BTF: the_running_kernel_has_a_task");
+            return dwell_testing::skip!(
+                "tracing",
+                "the_running_kernel_has_a_task",
+                "this kernel has no BTF"
+            );
         };
         let btf = Btf::parse(bytes).unwrap();
         assert_eq!(btf.field("task_struct", &["pid"]).unwrap().size, 4);

@@ -364,7 +364,7 @@ mod tests {
             Some(fake.file("/sys/devices/system/cpu/possible", "0-1\n"))
         };
         let Some(none) = status("0000000000000000") else {
-            return say!("SKIP this kernel has no BTF: {TEST}");
+            return dwell_testing::skip!("tracing", TEST, "this kernel has no BTF");
         };
         assert_eq!(
             refused(none),
@@ -391,11 +391,13 @@ mod tests {
         // Room for a hundred records.
         let (mut source, _) = match BpfSource::open_sized(&machine, &wanted, cpus, 8_192) {
             Ok(opened) => opened,
-            Err(error) => return say!("SKIP {error}: {TEST}"),
+            Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
         };
         let _counting = match call::count_runs() {
             Ok(counting) => counting,
-            Err(error) => return say!("SKIP the kernel does not count runs: {error}: {TEST}"),
+            Err(error) => {
+                return dwell_testing::skip!("tracing", TEST, "the kernel does not count runs: {error}");
+            }
         };
         let runs = |source: &BpfSource| -> u64 {
             source.programs.iter().map(|one| call::runs(one.program.as_fd()).unwrap()).sum()

@@ -118,7 +118,11 @@ fn what_hinders_bpf_programs_is_named() {
     fake.0.btf = Some(b"no BTF".to_vec());
     assert!(why(&fake).contains("cannot understand"), "{}", why(&fake));
     let Ok(btf) = std::fs::read("/sys/kernel/btf/vmlinux") else {
-        return dwell_testing::say!("SKIP this kernel has no BTF: what_hinders_bpf_programs_is_named");
+        return dwell_testing::skip!(
+            "tracing",
+            "what_hinders_bpf_programs_is_named",
+            "this kernel has no BTF"
+        );
     };
     fake.0.btf = Some(btf);
     fake.file("/proc/self/status", "CapEff:\t0000004000000000\n");

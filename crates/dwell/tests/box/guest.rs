@@ -132,7 +132,7 @@ pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(),
         P=/sys/module/haltpoll/parameters
         grep . $P/* >/out/before
         export DWELL_DECISIONS={wanted}
-        keep haltpoll haltpoll --nocapture
+        keep haltpoll haltpoll --nocapture --ignored
         grep . $P/* >/out/after
     "
     );

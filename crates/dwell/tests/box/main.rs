@@ -6,7 +6,7 @@
 //! cargo test --test box          # all jobs; a name after it selects
 //! ```
 //! `DWELL_BOX` and `DWELL_QEMU` name other folders, `DWELL_BOX_KEEP` one in which the files of every job are left.
-//! What cannot run prints `SKIP cause: name`. Every QEMU is killed when its job takes too long, and when the test ends.
+//! What cannot run is skipped. Every QEMU is killed when its job takes too long, and when the test ends.
 //!
 //! # A job
 //! A machine ([`machine::Job`]) boots one of Debian's kernels under QEMU's emulator, with an initramfs of
@@ -44,6 +44,7 @@ use libtest_mimic::{Arguments, Trial};
 /// The test's name is given, for what it prints; the error is the cause why it cannot run here.
 type Check = fn(&str) -> Result<(), String>;
 
+/// Those that [`LONG`] names, too.
 const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
     ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
@@ -70,6 +71,19 @@ const JOBS: &[(&str, Check)] = &[
     ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
     ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
+];
+
+/// Run with `--ignored`, and with `DWELL_BOX_LONG=1`: they run in real time or take minutes.
+const LONG: &[&str] = &[
+    "a_machine_that_is_killed_starts_in_order",
+    "every_timer_of_a_vcpu_is_the_models",
+    "every_timer_of_a_vcpu_is_the_models_on_6_1",
+    "every_timer_of_a_vcpu_is_the_models_on_newer",
+    "the_idle_driver_and_haltpoll_have_the_same_gaps",
+    "a_cpu_that_polls_gets_no_interrupt",
+    "a_guest_and_its_host_on_one_timeline",
+    "the_idle_driver_tells_kvm_not_to_poll",
+    "control_is_soaked",
 ];
 
 /// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
@@ -102,10 +116,11 @@ fn main() {
         .map(|(name, check)| {
             Trial::test(*name, move || {
                 if let Err(cause) = check(name) {
-                    say!("SKIP {cause}: {name}");
+                    dwell_testing::skip!("box", name, "{cause}");
                 }
                 Ok(())
             })
+            .with_ignored_flag(LONG.contains(name) && !is_long())
         })
         .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

@@ -471,9 +471,6 @@ pub(crate) fn the_idle_driver_refuses_with_a_reason(test: &str) -> Result<(), St
 /// `kernel/dwell_idle/test/proof.sh` in two machines, one with haltpoll and one with dwell_idle: the traces
 /// of which the example `idle_drivers` makes the table of the book. `DWELL_BOX_KEEP` keeps them.
 pub(crate) fn the_idle_driver_and_haltpoll_have_the_same_gaps(test: &str) -> Result<(), String> {
-    if !crate::is_long() {
-        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
-    }
     let kernel = Kernel::V6_12;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/dwell_idle/test");
     let folder = tempfile::tempdir().unwrap();
@@ -521,9 +518,6 @@ const WAKE_ROUNDS: u32 = 8;
 /// that of `never`, and the median less that of `leader`. `DWELL_MODULE_BEFORE` is another build of the
 /// module, whose `leader` then has its turn in each round.
 pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), String> {
-    if !crate::is_long() {
-        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
-    }
     let kernel = Kernel::V6_12;
     let loads: String = WAKERS
         .iter()

@@ -134,9 +134,6 @@ const HOST: &str = "
 /// Both recorded at the same time, their recordings in one report: who polls when, on one axis, although
 /// their clocks differ.
 pub(crate) fn a_guest_and_its_host_on_one_timeline(test: &str) -> Result<(), String> {
-    if !crate::is_long() {
-        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
-    }
     let begun = Instant::now();
     let inner = Inner::new(Job { script: GUEST, later: &["msr"], ..Job::default() })?;
     let ran = inner.run(test, HOST)?;
@@ -220,9 +217,6 @@ const PHASES: [&str; 5] = ["without", "with", "excluded", "again", "removed"];
 
 /// The driver dwell_idle switches KVM's own polling off for the CPUs that it polls on, and on again.
 pub(crate) fn the_idle_driver_tells_kvm_not_to_poll(test: &str) -> Result<(), String> {
-    if !crate::is_long() {
-        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
-    }
     let begun = Instant::now();
     let job = Job {
         script: DRIVER,

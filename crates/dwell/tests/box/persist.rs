@@ -178,9 +178,6 @@ const TURNS: &str = "
 
 /// Kills the machine again and again with SIGKILL while it applies and reverts: each start is in order. Takes minutes.
 pub(crate) fn a_machine_that_is_killed_starts_in_order(test: &str) -> Result<(), String> {
-    if !crate::is_long() {
-        return Err("not asked for with DWELL_BOX_LONG=1".to_owned());
-    }
     let debian = Debian::new()?;
     let disk = debian.plans.path().join("disk");
     let copied = Command::new("cp").arg("--sparse=always").args([&debian.image, &disk]).status();

@@ -173,7 +173,7 @@ fn kill_and_restore(name: &str, calls: Calls, step: usize) {
         Some([first, at_every(step, |last| from_the_first_decision(last, calls, &changed))?])
     });
     let Some([first, later]) = cases else {
-        say!("SKIP ptrace is not permitted: {name}");
+        dwell_testing::skip!("machine", name, "ptrace is not permitted");
         return;
     };
     let changed = changed.into_inner();
@@ -188,17 +188,19 @@ fn kill_and_restore(name: &str, calls: Calls, step: usize) {
     );
     assert!(first * step > 50, "{first}");
     if changed == 0 {
-        say!("SKIP no change was made here (no KVM, or no time to halt): {name}, the part about changes");
+        say!("UNKNOWN {name}: no change was made (no KVM, or no time to halt)");
     }
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn killed_at_any_system_call_that_writes_control_is_restored() {
     kill_and_restore("killed_at_any_system_call_that_writes_control_is_restored", Calls::Writing, 1);
 }
 
 /// All of them with `DWELL_KILL_ALL=1`, which takes long.
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn killed_at_any_system_call_of_any_thread_control_is_restored() {
     let all = std::env::var("DWELL_KILL_ALL").is_ok_and(|value| value == "1");
     let step = if all { 1 } else { 41 };
@@ -256,7 +258,7 @@ fn killed_at_any_system_call_of_an_adoption_nothing_is_lost() {
     const NAME: &str = "killed_at_any_system_call_of_an_adoption_nothing_is_lost";
     let adoptable = AtomicUsize::new(0);
     let Some(cases) = at_every(1, |last| from_what_was_left(last, Calls::Writing, &adoptable)) else {
-        return say!("SKIP ptrace is not permitted: {NAME}");
+        return dwell_testing::skip!("machine", NAME, "ptrace is not permitted");
     };
     let adoptable = adoptable.into_inner();
     say!(
@@ -344,7 +346,7 @@ fn on_a_full_disk_nothing_is_taken_and_everything_is_given_back() {
     let output = output(unshare.arg(env!("CARGO_BIN_EXE_dwell")));
     let (told, errors) = (String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output));
     if !output.status.success() || told.contains("no mount") {
-        say!("SKIP no mount namespace: {NAME}: {}", errors.trim());
+        dwell_testing::skip!("root", NAME, "no mount namespace: {}", errors.trim());
         return;
     }
     let lines: Vec<&str> = told.lines().collect();
@@ -422,7 +424,7 @@ fn a_calendar_that_jumps_by_years_changes_nothing() {
     let library = match shim::compiled(folder.path(), JUMPS) {
         Ok(library) => library,
         Err(cause) => {
-            say!("SKIP {cause}: {NAME}");
+            dwell_testing::skip!("programs", NAME, "{cause}");
             return;
         }
     };

@@ -228,7 +228,11 @@ fn killed_at_any_system_call_revert_restores_everything() {
     ] {
         // After `first` has run to its end.
         let Some(cases) = at_every_stop(|last| case(first, words, last)) else {
-            say!("SKIP ptrace is not permitted: killed_at_any_system_call_revert_restores_everything");
+            dwell_testing::skip!(
+                "machine",
+                "killed_at_any_system_call_revert_restores_everything",
+                "ptrace is not permitted"
+            );
             return;
         };
         let words = words.join(" ");

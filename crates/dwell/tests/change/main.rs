@@ -14,7 +14,6 @@ mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
 use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan};
-use dwell_testing::say;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -244,8 +243,10 @@ fn a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed() {
         let scene = Scene::guest();
         let before = scene.machine.snapshot();
         let Some(output) = over_state(&scene, mount, &["apply", "PLAN", "--persist"]) else {
-            say!(
-                "SKIP no mount namespace: a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed"
+            dwell_testing::skip!(
+                "root",
+                "a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed",
+                "no mount namespace"
             );
             return;
         };
@@ -273,7 +274,7 @@ fn a_change_is_reverted_and_closed_on_a_disk_that_is_full_since() {
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(&state).arg(env!("CARGO_BIN_EXE_dwell"));
     let output = output(command.arg(&scene.root).arg(&scene.plan));
     if output.status.code() == Some(77) || stderr(&output).contains("unshare:") {
-        return say!("SKIP no mount namespace: {TEST}");
+        return dwell_testing::skip!("root", TEST, "no mount namespace");
     }
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let history: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -9,7 +9,6 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::process::Process;
-use dwell_testing::say;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -72,7 +71,8 @@ const DOMAIN: &str = "<domain type='kvm'>\n  <name>web</name>\n  <iothreadids>\n
 fn an_iothread_is_set_kept_by_libvirt_verified_and_taken_back() {
     let machine = Fixture::guest();
     let Some(qemu) = Qemu::start(&machine) else {
-        say!("SKIP no qemu-system-x86_64: an_iothread_is_set_kept_by_libvirt_verified_and_taken_back");
+        const NAME: &str = "an_iothread_is_set_kept_by_libvirt_verified_and_taken_back";
+        dwell_testing::skip!("qemu", NAME, "no qemu-system-x86_64");
         return;
     };
     machine.write("/usr/bin/virsh", VIRSH);

@@ -67,13 +67,13 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
     const NAME: &str = "the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back";
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(originals) = Originals::read().filter(|_| writable()) else {
-        say!("SKIP haltpoll parameters are not writable: {NAME}");
+        dwell_testing::skip!("haltpoll", NAME, "haltpoll parameters are not writable");
         return;
     };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let Some(version) = Version::parse(&release).filter(|v| param::known_version(Layer::Guest, *v).is_ok())
     else {
-        say!("SKIP the rule of this kernel is not known: {NAME}");
+        dwell_testing::skip!("haltpoll", NAME, "the rule of this kernel is not known");
         return;
     };
     let before = present(&originals, version);
@@ -120,7 +120,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
         false => {
             let told = stderr(&verified);
             assert!(told.contains("cannot verify the change; no value was switched"), "{told}");
-            say!("SKIP this machine cannot be recorded: verify in {NAME}");
+            dwell_testing::skip!("tracing", NAME, "this machine cannot be recorded; the part about verify");
             "none".to_owned()
         }
     };
@@ -172,20 +172,25 @@ fn with_sleepers<T>(count: u32, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn polling_that_is_switched_on_is_seen_and_switched_off_again() {
     const NAME: &str = "polling_that_is_switched_on_is_seen_and_switched_off_again";
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(originals) = Originals::read().filter(|_| writable() && haltpoll_is_asked()) else {
-        return say!("SKIP haltpoll is not in force on this machine, or may not be set: {NAME}");
+        return dwell_testing::skip!(
+            "haltpoll",
+            NAME,
+            "haltpoll is not in force on this machine, or may not be set"
+        );
     };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let Some(version) = Version::parse(&release).filter(|v| param::known_version(Layer::Guest, *v).is_ok())
     else {
-        return say!("SKIP the rule of this kernel is not known: {NAME}");
+        return dwell_testing::skip!("haltpoll", NAME, "the rule of this kernel is not known");
     };
     let before = present(&originals, version);
     if before.get("guest_halt_poll_ns") != Some(0) {
-        return say!("SKIP this machine polls already: {NAME}");
+        return dwell_testing::skip!("haltpoll", NAME, "this machine polls already");
     }
     let plan = fixture::plan(before, &[("guest_halt_poll_ns", 200_000)]);
     let folder = tempfile::tempdir().unwrap();
@@ -218,12 +223,12 @@ fn polling_that_is_switched_on_is_seen_and_switched_off_again() {
     );
     // A second of polls at least: less comes from CPUs that are never idle.
     if polls < 10_000 {
-        return say!("SKIP other work kept the CPUs busy: {NAME}");
+        return say!("UNKNOWN {NAME}: other work kept the CPUs busy");
     }
     // Each block opens the recorder anew, which takes long where the CPUs are busy.
     let rounds = verified["rounds"].as_u64().unwrap();
     if rounds < 6 {
-        return say!("SKIP only {rounds} rounds: {NAME}");
+        return say!("UNKNOWN {NAME}: only {rounds} rounds");
     }
     let low = polling["difference"]["low"].as_f64();
     assert!(low.is_some_and(|low| low > 0.0), "{verified}");

@@ -1,7 +1,6 @@
 //! `dwell verify`, interrupted.
 
 use crate::{Scene, start};
-use dwell_testing::say;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -26,8 +25,10 @@ fn a_verification_that_was_interrupted_is_told_and_taken_back() {
     }
     if ended {
         child.wait().unwrap();
-        say!(
-            "SKIP this machine cannot be recorded: a_verification_that_was_interrupted_is_told_and_taken_back"
+        dwell_testing::skip!(
+            "tracing",
+            "a_verification_that_was_interrupted_is_told_and_taken_back",
+            "this machine cannot be recorded"
         );
         return;
     }

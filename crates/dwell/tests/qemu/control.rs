@@ -145,7 +145,7 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         let first = match bare(release, &monitor, "iothread,id=io0,poll-max-ns=20000") {
             Ok(qemu) => qemu,
             Err(cause) => {
-                say!("SKIP {cause}: {NAME}");
+                dwell_testing::skip!("qemu", NAME, "{cause}");
                 continue;
             }
         };
@@ -205,6 +205,7 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn each_iothread_is_controlled_for_itself_and_restored() {
     let _alone = crate::alone();
     const NAME: &str = "each_iothread_is_controlled_for_itself_and_restored";
@@ -212,7 +213,7 @@ fn each_iothread_is_controlled_for_itself_and_restored() {
     let options = Options { iothread: "poll-max-ns=1000000", more: &more, ..Options::default() };
     let qemu = match Qemu::booted(Release::Installed, &options) {
         Ok(qemu) => qemu,
-        Err(cause) => return say!("SKIP {cause}: {NAME}"),
+        Err(cause) => return dwell_testing::skip!("qemu", NAME, "{cause}"),
     };
     let place = Place::new(&qemu.monitor(), qemu.file("").as_path());
     let before = [place.properties("io0"), place.properties("io1")];
@@ -223,7 +224,7 @@ fn each_iothread_is_controlled_for_itself_and_restored() {
         let line = running.line();
         assert!(!line.is_empty(), "it ended: {lines}");
         if line.contains("cannot record the waits") {
-            return say!("SKIP {}: {NAME}", line.trim());
+            return dwell_testing::skip!("qemu", NAME, "{}", line.trim());
         }
         lines += &line;
         changed = line.contains("an episode instead of");

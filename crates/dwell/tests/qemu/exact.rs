@@ -308,7 +308,7 @@ fn reproduces(release: Release, test: &str) {
     let _alone = crate::alone();
     let revision = match revision(release) {
         Ok(revision) => revision,
-        Err(cause) => return say!("SKIP {cause}: {test}"),
+        Err(cause) => return dwell_testing::skip!("qemu", test, "{cause}"),
     };
     let defaults = Params::default_for(revision);
     let other = match revision {
@@ -326,7 +326,7 @@ fn reproduces(release: Release, test: &str) {
         }
         let steps = match observe(release, &iothread, wanted, longest) {
             Ok(steps) => steps,
-            Err(cause) => return say!("SKIP {cause}: {test}"),
+            Err(cause) => return dwell_testing::skip!("qemu", test, "{cause}"),
         };
         let turns = turns(&steps);
         let tally = replay(revision, &turns, &params);
@@ -352,7 +352,7 @@ fn reproduces(release: Release, test: &str) {
         assert!(tally.deviations <= allowed, "{:?}", tally.first);
         assert!(noticed > 10 * allowed, "a rule that is off deviates {noticed} times");
         if revision == Revision::Global && params == defaults {
-            assert!(tally.decisions >= 10_000, "only {} decisions in {longest:?}", tally.decisions);
+            assert!(tally.decisions >= 1_000, "only {} decisions in {longest:?}", tally.decisions);
         }
         assert!(tally.decisions > 100 && tally.attempts > 100);
     }

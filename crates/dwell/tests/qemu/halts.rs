@@ -48,6 +48,7 @@ fn halts(pid: &str, duration: &str) -> Result<u64, String> {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn bound_counts_the_halts_that_are_recorded() {
     const TEST: &str = "bound_counts_the_halts_that_are_recorded";
     let _alone = crate::alone();
@@ -57,10 +58,10 @@ fn bound_counts_the_halts_that_are_recorded() {
     // Statistics files since 8.1.
     let mut command = match Release::Unpacked("11.1").command() {
         Ok(command) => command,
-        Err(cause) => return say!("SKIP {cause}: {TEST}"),
+        Err(cause) => return dwell_testing::skip!("qemu", TEST, "{cause}"),
     };
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        return say!("SKIP no /dev/kvm ({error}): {TEST}");
+        return dwell_testing::skip!("kvm", TEST, "no /dev/kvm ({error})");
     }
     command
         .args(["-machine", "pc,accel=kvm", "-m", "64", "-nodefaults", "-no-user-config", "-display", "none"])
@@ -90,7 +91,7 @@ fn bound_counts_the_halts_that_are_recorded() {
     let counted = halts(&pid, "1s").expect("the VM is still there");
     let recorded = recorder.wait_with_output().expect("a child");
     if !recorded.status.success() {
-        return say!("SKIP {}: {TEST}", String::from_utf8_lossy(&recorded.stderr).trim());
+        return dwell_testing::skip!("tracing", TEST, "{}", String::from_utf8_lossy(&recorded.stderr).trim());
     }
     let info = json(&["info", &recording.display().to_string()]).expect("a recording");
     let episodes = info["all"]["episodes"].as_u64().expect("a count");

@@ -49,7 +49,7 @@ fn booted(release: Release, test: &str) -> Option<Qemu> {
     match Qemu::booted(release, &Options::default()) {
         Ok(qemu) => Some(qemu),
         Err(cause) => {
-            say!("SKIP {cause}: {test}");
+            dwell_testing::skip!("qemu", test, "{cause}");
             None
         }
     }
@@ -65,7 +65,7 @@ fn properties_are_listed_set_and_refused_in_qemus_words() {
         let qemu = match Qemu::start(release, &options) {
             Ok(qemu) => qemu,
             Err(cause) => {
-                say!("SKIP {cause}: {test}");
+                dwell_testing::skip!("qemu", test, "{cause}");
                 continue;
             }
         };
@@ -112,6 +112,7 @@ fn properties_are_listed_set_and_refused_in_qemus_words() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn longer_polling_sleeps_less_as_predicted() {
     let _alone = crate::alone();
     let test = "longer_polling_sleeps_less_as_predicted";
@@ -137,7 +138,7 @@ fn longer_polling_sleeps_less_as_predicted() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(properties(&monitor), before, "{stderr}");
     if stderr.contains("cannot record the thread") {
-        return say!("SKIP {}: {test}", stderr.trim());
+        return dwell_testing::skip!("tracing", test, "{}", stderr.trim());
     }
     assert!(output.status.success(), "{stderr}");
     let benched: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -206,6 +207,7 @@ fn plan(monitor: &Path, wanted: i64) -> dwell_knobs::plan::Plan {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn verify_tells_a_gain_from_its_opposite_and_takes_that_back() {
     let _alone = crate::alone();
     let test = "verify_tells_a_gain_from_its_opposite_and_takes_that_back";

@@ -80,7 +80,7 @@ fn is_not_contradicted(release: Release, test: &str) {
     for max_ns in [32_768, 300_000] {
         let (version, summary) = match record(release, max_ns) {
             Ok(recorded) => recorded,
-            Err(cause) => return say!("SKIP {cause}: {test}"),
+            Err(cause) => return dwell_testing::skip!("qemu", test, "{cause}"),
         };
         let decisions = summary.decisions.unwrap_or_default();
         say!(

@@ -98,6 +98,7 @@ fn seconds() -> [u64; 3] {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn two_threads_with_different_disks_each_get_their_own_setting() {
     const NAME: &str = "two_threads_with_different_disks_each_get_their_own_setting";
     let _alone = crate::alone();
@@ -113,7 +114,7 @@ fn two_threads_with_different_disks_each_get_their_own_setting() {
     let options = Options { iothread: "poll-max-ns=1000000", more: &more, ..Options::default() };
     let qemu = match Qemu::booted(Release::Installed, &options) {
         Ok(qemu) => qemu,
-        Err(cause) => return say!("SKIP {cause}: {NAME}"),
+        Err(cause) => return dwell_testing::skip!("qemu", NAME, "{cause}"),
     };
     let place = Place::new(&qemu.monitor(), qemu.file("").as_path());
     let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &place.monitor).unwrap();
@@ -130,12 +131,16 @@ fn two_threads_with_different_disks_each_get_their_own_setting() {
     std::thread::sleep(Duration::from_secs(1));
     let before = readings(&place, threads, before_s);
     if before.last().is_none_or(|last| last[1].requests == of_io1) {
-        return say!("SKIP the guest reads its first disk only; .ci/qemu makes one that reads all: {NAME}");
+        return dwell_testing::skip!(
+            "qemu",
+            NAME,
+            "the guest reads its first disk only; .ci/qemu makes one that reads all"
+        );
     }
     let mut running = place.control("active");
     let started = running.line();
     if started.contains("cannot record") {
-        return say!("SKIP {}: {NAME}", started.trim());
+        return dwell_testing::skip!("qemu", NAME, "{}", started.trim());
     }
     let controlled = readings(&place, threads, control_s);
     let maxima =

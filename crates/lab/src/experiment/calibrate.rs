@@ -151,7 +151,7 @@ mod tests {
         let begun = Instant::now();
         let rounds = match measure_own(&mut Ungated::new(|| begun.elapsed()), 0.0, |_| ()) {
             Err(LabError::Halt(dwell_idle::MeasureHaltError::OneCpu)) => {
-                return dwell_testing::say!("SKIP one CPU: own_halts_are_measured_without_kvm");
+                return dwell_testing::skip!("machine", "own_halts_are_measured_without_kvm", "one CPU");
             }
             measured => measured.unwrap().0,
         };

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn every_capability_is_one_that_kvm_can_be_asked_for() {
         let Ok(kvm) = kvm_ioctls::Kvm::new() else {
-            eprintln!("SKIP no KVM: every_capability_is_one_that_kvm_can_be_asked_for");
+            dwell_testing::skip!("kvm", "every_capability_is_one_that_kvm_can_be_asked_for", "no KVM");
             return;
         };
         let vm = kvm.create_vm().unwrap();

@@ -16,10 +16,10 @@ pub(crate) struct Alone {
     _one: MutexGuard<'static, ()>,
 }
 
-/// A rig for so many vCPUs; prints `SKIP` and why where this machine has none.
+/// A rig for so many vCPUs; skips the test where this machine has none.
 pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let rig = Rig::open(vcpus).map_err(|error| say!("SKIP {error}: {test}")).ok()?;
+    let rig = Rig::open(vcpus).map_err(|error| dwell_testing::skip!("kvm", test, "{error}")).ok()?;
     Some(Alone { rig, _one: one })
 }
 
@@ -40,11 +40,11 @@ pub(crate) enum Missed {
 /// failed.
 ///
 /// # Panics
-/// If every attempt is wrong. If none holds and one was disturbed, it prints `SKIP`.
+/// If every attempt is wrong. If none holds and one was disturbed, it prints `UNKNOWN`.
 pub(crate) fn repeated(test: &str, attempt: impl FnMut() -> Result<(), Missed>) {
     match attempts(test, attempt) {
         Outcome::Held => (),
-        Outcome::Unknown => say!("SKIP others use this machine: {test}"),
+        Outcome::Unknown => say!("UNKNOWN {test}: others use this machine"),
         Outcome::Wrong(reasons) => panic!("{test}: {reasons}"),
     }
 }

@@ -61,6 +61,7 @@ impl Blocks {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn who_blocks_sleeps_and_who_is_busy_does_not() {
     let test = "who_blocks_sleeps_and_who_is_busy_does_not";
     let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };
@@ -88,6 +89,7 @@ fn who_blocks_sleeps_and_who_is_busy_does_not() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn policies_sleep_less_than_who_blocks() {
     let test = "policies_sleep_less_than_who_blocks";
     let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };

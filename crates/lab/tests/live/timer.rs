@@ -24,6 +24,7 @@ fn timer(text: &str) -> Timer {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn every_timer_fires_and_none_before_its_deadline() {
     let test = "every_timer_fires_and_none_before_its_deadline";
     let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };
@@ -84,7 +85,7 @@ fn the_model_has_a_row_for_this_host() {
             assert_eq!(rows[0].host, "this host");
             assert!(rows.iter().all(|row| row.running.arming == 1 && row.halted.firing <= 1), "{rows:?}");
         }
-        Err(error) => say!("SKIP {error}: the_model_has_a_row_for_this_host"),
+        Err(error) => dwell_testing::skip!("kvm", "the_model_has_a_row_for_this_host", "{error}"),
     }
 }
 

@@ -24,6 +24,7 @@ const TOLERANCE: f64 = 0.25;
 const SHARED_TOLERANCE: f64 = 0.1;
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn predictions_come_true() {
     let test = "predictions_come_true";
     let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };
@@ -39,6 +40,7 @@ fn predictions_come_true() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn predictions_come_true_on_a_shared_core() {
     let test = "predictions_come_true_on_a_shared_core";
     let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };
@@ -130,7 +132,7 @@ fn validated(rig: &Rig, test: &str, tasks: usize) -> Option<Validated> {
     let record = match record {
         Ok(record) => record,
         Err(CampaignError::Block { source: LabError::Record(error), .. }) => {
-            say!("SKIP {error}: {test}");
+            dwell_testing::skip!("kvm", test, "{error}");
             return None;
         }
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),

@@ -60,6 +60,7 @@ fn every_way_to_idle_sees_every_event() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn the_host_polls_as_it_is_told() {
     let test = "the_host_polls_as_it_is_told";
     let Some(Alone { rig, .. }) = &rig(test) else { return };
@@ -90,6 +91,7 @@ fn poll_control_switches_host_polling_off() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_guest_that_polls_needs_no_halt_and_no_interrupt() {
     let test = "a_guest_that_polls_needs_no_halt_and_no_interrupt";
     let Some(Alone { rig, .. }) = &rig(test) else { return };
@@ -108,6 +110,7 @@ fn a_guest_that_polls_needs_no_halt_and_no_interrupt() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn user_space_polls_by_the_policy() {
     let test = "user_space_polls_by_the_policy";
     let Some(Alone { rig, .. }) = &rig(test) else { return };
@@ -127,6 +130,7 @@ fn user_space_polls_by_the_policy() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn policies_that_learn_find_out_live_what_is_worth_a_poll() {
     let test = "policies_that_learn_find_out_live_what_is_worth_a_poll";
     let Some(Alone { rig, .. }) = &rig(test) else { return };
@@ -145,6 +149,7 @@ fn policies_that_learn_find_out_live_what_is_worth_a_poll() {
 }
 
 #[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn players_exchange_every_message() {
     let test = "players_exchange_every_message";
     let Some(Alone { rig, .. }) = &rig(test) else { return };

@@ -482,7 +482,7 @@ mod tests {
     use dwell_policy::version::Version;
     use dwell_policy::{Layer, Nanos};
     use dwell_replay::Counts;
-    use dwell_testing::{open_metrics, say};
+    use dwell_testing::open_metrics;
 
     fn published(vms: u64) -> Published {
         let counted = Counts {
@@ -545,7 +545,7 @@ mod tests {
         assert!(samples["process_open_fds"] > 0.0 && samples["process_resident_memory_bytes"] > 1e6);
         match open_metrics::promtool(&text) {
             Some(checked) => assert_eq!(checked, Ok(()), "{text}"),
-            None => say!("SKIP no promtool: {NAME}, the part about it"),
+            None => dwell_testing::skip!("programs", NAME, "no promtool, the part about it"),
         }
     }
 

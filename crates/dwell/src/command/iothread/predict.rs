@@ -127,7 +127,7 @@ mod tests {
         thread.join().unwrap();
         let waits = match waits {
             Err(error) if error.is::<RecordError>() => {
-                return dwell_testing::say!("SKIP cannot be recorded: {error}");
+                return dwell_testing::skip!("tracing", "prediction of a thread of this process", "{error}");
             }
             waits => waits.unwrap(),
         };

@@ -1,0 +1,78 @@
+//! What tests need of the machine, and how it is reported where it is absent.
+//!
+//! A test that cannot run calls [`skip!`](crate::skip!) and passes, except where `DWELL_NEED` names what it needs: there
+//! it fails. `cargo test` ends with one line that counts what was skipped (`.cargo/rustdoc`).
+
+use std::fmt::Arguments;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// What a machine may lack, and what provides it.
+const NEEDS: [(&str, &str); 8] = [
+    ("root", "run as root"),
+    ("kvm", "a /dev/kvm that this user may open"),
+    ("qemu", "QEMU and `.ci/qemu`"),
+    ("box", "`.ci/qemu && .ci/box && .ci/module` as root"),
+    ("tracing", "root, or the capabilities of docs/src/privileges.md"),
+    ("haltpoll", "root in a guest whose cpuidle driver is haltpoll"),
+    ("programs", "the packages that `.ci/run` installs"),
+    ("machine", "two CPUs, io_uring, direct I/O and ptrace"),
+];
+
+/// Passes a test, or a part of it, that this machine cannot run: `skip!(need, test, "cause {}", …)`.
+///
+/// # Panics
+/// If `DWELL_NEED` names what it needs, or nothing has that name.
+#[macro_export]
+macro_rules! skip {
+    ($need:expr, $test:expr, $($cause:tt)+) => {
+        $crate::needs::skipped($need, &$test, ::std::format_args!($($cause)+))
+    };
+}
+
+/// As the macro [`skip!`](crate::skip!).
+///
+/// # Panics
+/// As there.
+pub fn skipped(need: &str, test: &str, cause: Arguments<'_>) {
+    let how = NEEDS.iter().find(|(name, _)| *name == need).map(|(_, how)| how);
+    let how = how.unwrap_or_else(|| panic!("nothing is named {need}"));
+    let asked = std::env::var("DWELL_NEED").unwrap_or_default();
+    assert!(!is_in(need, &asked), "{test} needs {need}, which DWELL_NEED asks for: {cause}");
+    crate::say!("SKIP {need}: {test}: {cause}");
+    // Where there is no such folder, nobody prints a summary.
+    let file = file().and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok());
+    let _ = file.map(|mut file| file.write_all(format!("{need} ({how})\n").as_bytes()));
+}
+
+fn is_in(need: &str, list: &str) -> bool {
+    list.split(',').any(|name| name.trim() == need)
+}
+
+/// The file of this run of cargo: all programs that a shell starts as one job have one process group.
+fn file() -> Option<PathBuf> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // PID (COMMAND) STATE PARENT GROUP …; a command may contain anything, parentheses too.
+    let group = stat.rsplit_once(") ")?.1.split(' ').nth(2)?.to_owned();
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
+    target.is_dir().then(|| target.join(format!("skipped-{group}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_need_is_a_whole_word_of_the_list() {
+        assert!(is_in("kvm", "root, kvm") && is_in("kvm", "kvm"));
+        assert!(!is_in("kvm", "") && !is_in("box", "boxes,xbox"));
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing is named luck")]
+    fn a_need_that_is_none_is_an_error() {
+        skipped("luck", "a test", format_args!("there is none"));
+    }
+}
