@@ -3,7 +3,6 @@
 pub(crate) mod apply;
 pub(crate) mod bound;
 pub(crate) mod compare;
-pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod exits;
@@ -13,8 +12,6 @@ pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod iothread;
-pub(crate) mod lab;
-pub(crate) mod man;
 pub(crate) mod params;
 pub(crate) mod record;
 pub(crate) mod replay;

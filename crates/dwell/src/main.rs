@@ -2,21 +2,17 @@
 
 mod check;
 mod command;
-mod failure;
 mod input;
 mod model;
-mod output;
-mod paint;
 mod privileges;
 mod progress;
-mod quantity;
 mod settings;
 mod state;
-mod stop;
 mod suggest;
 mod timer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use dwell_cli::{completions, failure, man, output, paint, quantity, stop};
 use std::process::ExitCode;
 
 /// Tune how long idle CPUs and I/O threads poll before they halt
@@ -61,11 +57,10 @@ enum Command {
     Doctor(command::doctor::Args),
     Bound(command::bound::Args),
     Top(command::top::Args),
-    Lab(command::lab::Args),
     Exits(command::exits::Args),
     Params(command::params::Args),
-    Completions(command::completions::Args),
-    Man(command::man::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
@@ -97,11 +92,10 @@ fn main() -> ExitCode {
         Command::Doctor(args) => command::doctor::run(args),
         Command::Bound(args) => command::bound::run(args),
         Command::Top(args) => command::top::run(args),
-        Command::Lab(args) => command::lab::run(args),
         Command::Exits(args) => command::exits::run(args),
         Command::Params(args) => command::params::run(args),
-        Command::Completions(args) => command::completions::run(args, Cli::command()),
-        Command::Man(args) => command::man::run(args, Cli::command()),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(args, Cli::command()),
     };
-    failure::exit_code(done)
+    failure::exit_code("dwell", done)
 }

@@ -34,7 +34,7 @@ pub(crate) struct ModelArgs {
     /// Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you.
     /// From 0; a bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt
     /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
-    /// polling is best. [default: measured by `dwell lab calibrate` on the machine of the recording, else
+    /// polling is best. [default: measured by `dwell-lab calibrate` on the machine of the recording, else
     /// that of the driver dwell_idle, else 20us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) halt_cost: Option<Nanos>,
@@ -219,7 +219,7 @@ impl Model {
 pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
     let cost = dwell_report::duration(halt_cost_ns as f64);
     let measured =
-        |halt_of: HaltOf| format!("{cost}, measured by `dwell lab calibrate`: {}", halt_of.words());
+        |halt_of: HaltOf| format!("{cost}, measured by `dwell-lab calibrate`: {}", halt_of.words());
     match origin {
         Origin::MeasuredOwnCpu => measured(HaltOf::OwnCpu),
         Origin::MeasuredVcpu => measured(HaltOf::Vcpu),
@@ -228,7 +228,7 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
             format!("{cost}, halt_cost_ns of the driver dwell_idle; --halt-cost gives another")
         }
         Origin::Default => format!(
-            "{cost}, the default, not measured; `dwell lab calibrate` measures it, --halt-cost sets it"
+            "{cost}, the default, not measured; `dwell-lab calibrate` measures it, --halt-cost sets it"
         ),
     }
 }

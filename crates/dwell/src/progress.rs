@@ -2,14 +2,15 @@
 
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
+use dwell_cli::progress::style;
+pub(crate) use dwell_cli::progress::{Live, of_campaign};
 use dwell_policy::Nanos;
 use dwell_recording::regular;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
-use dwell_stats::Progress;
 use dwell_trace::import::Input;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,52 +54,6 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     Ok(Input::new(&name, bar.wrap_read(file))?)
 }
 
-/// Progress as a live line on a terminal, elsewhere as a plain line every few seconds.
-pub(crate) struct Live {
-    line: Option<ProgressBar>,
-    shown_at: Option<Instant>,
-}
-
-impl Live {
-    pub(crate) fn new() -> Live {
-        let line = io::stderr().is_terminal().then(|| {
-            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            line.set_style(style("{spinner} {msg}"));
-            line
-        });
-        Live { line, shown_at: None }
-    }
-
-    /// Time between two lines.
-    fn every(&self) -> Duration {
-        if self.line.is_some() { Duration::from_millis(500) } else { Duration::from_secs(5) }
-    }
-
-    /// Whether the next line is due.
-    pub(crate) fn due(&self) -> bool {
-        self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= self.every())
-    }
-
-    /// Shows a line.
-    pub(crate) fn show(&mut self, words: &str) {
-        match &self.line {
-            Some(line) => {
-                line.set_message(words.to_owned());
-                line.tick();
-            }
-            None => eprintln!("{words}"),
-        }
-        self.shown_at = Some(Instant::now());
-    }
-
-    /// Removes the live line.
-    pub(crate) fn clear(&self) {
-        if let Some(line) = &self.line {
-            line.finish_and_clear();
-        }
-    }
-}
-
 /// Progress over recordings, which several threads work through.
 pub(crate) struct Recordings {
     live: Mutex<Live>,
@@ -110,7 +65,7 @@ pub(crate) struct Recordings {
 /// Progress over so many recordings; nothing is shown of work that is done before the first line is due.
 pub(crate) fn recordings(total: u64) -> Recordings {
     let begun = Instant::now();
-    let live = Live { shown_at: Some(begun), ..Live::new() };
+    let live = Live::after(begun);
     Recordings { live: Mutex::new(live), begun, done: AtomicU64::new(0), total }
 }
 
@@ -197,33 +152,10 @@ impl Observer for Recording {
     }
 }
 
-/// Progress of a campaign; `what` names it if there are several.
-pub(crate) fn of_campaign(what: &str, progress: &Progress<'_>) -> String {
-    let Progress { arm, round, block, blocks, elapsed, budget, gating, widest } = progress;
-    let seconds = |time: &Duration| dwell_report::duration(time.as_nanos() as f64);
-    let precision = widest.map_or_else(String::new, |(figure, half_width, wanted)| {
-        format!("; {figure} ±{:.1} % of ±{:.1} %", half_width * 100.0, wanted * 100.0)
-    });
-    let repeated =
-        if gating.rejected > 0 { format!("; {} repeated", gating.rejected) } else { String::new() };
-    let what = if what.is_empty() { String::new() } else { format!("{what}: ") };
-    format!(
-        "{what}round {}, block {} of {blocks} ({arm}), {} of {}{precision}{repeated}",
-        round + 1,
-        block + 1,
-        seconds(elapsed),
-        seconds(budget)
-    )
-}
-
 /// A whole number per second.
 pub(crate) fn per_second(number: u64, seconds: f64) -> String {
     let rate = number as f64 / seconds.max(1e-9);
     // A rate of events is far below 2^64; it is rounded to be read.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     dwell_report::count(u128::from(rate.round() as u64))
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -415,7 +415,6 @@ fn help_completions_and_manual_come_from_one_source() {
         "doctor",
         "bound",
         "top",
-        "lab",
         "params",
         "completions",
         "man",
@@ -651,4 +650,47 @@ fn tune_shows_what_a_better_rule_would_get() {
         let told = stdout(&dwell(&["tune", &recording(name), "--halt-cost", "50us"])).replace('\n', " ");
         assert_eq!(told.contains("modprobe dwell_idle halt_cost_ns=50000"), is_better, "{told}");
     }
+}
+
+#[test]
+fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
+    let folder = Folder::new();
+    let file = &recording("guest-redis_c1.parquet");
+    let info = json(&["info", file, "--format", "json"]);
+    let cost = |gap_ns: u64, cpu_ns: f64| {
+        let spread = |value: f64| serde_json::json!({ "value": value, "low": value, "high": value });
+        serde_json::json!({
+            "gap_ns": gap_ns, "cpu_ns": spread(cpu_ns), "latency_ns": spread(9_000.0), "idle_excess_ns": spread(8_000.0),
+        })
+    };
+    let mut calibration = serde_json::json!({
+        "format": 2,
+        "cpu_model": info["metadata"]["cpu_model"].as_str().unwrap_or("another"),
+        "kernel": info["metadata"]["kernel"].as_str().unwrap_or("another"),
+        "measured_at_unix_s": 0,
+        "halts": [
+            { "halt_of": "vcpu", "costs": [cost(50_000, 1_000.0)] },
+            { "halt_of": "own_cpu", "costs": [cost(50_000, 7_000.0)] },
+        ],
+    });
+    let stored = folder.path("dwell/halt-cost.json");
+    let replay = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let command = command.args(["replay", file, "--format", "json", "--set", "default"]);
+        command.env("XDG_STATE_HOME", folder.0.path()).output().expect("the program can be started")
+    };
+    std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
+    let halt_cost = |calibration: &Value| {
+        std::fs::write(&stored, calibration.to_string()).unwrap();
+        let replayed: Value = serde_json::from_slice(&replay().stdout).expect("stdout is JSON");
+        (replayed["halt_cost_ns"].clone(), replayed["wakeup_latency_ns"].clone())
+    };
+    let known = info["metadata"]["cpu_model"].is_string() && info["metadata"]["kernel"].is_string();
+    let expected = if known { (7_000, 9_000.0) } else { (20_000, 20_000.0) };
+    assert_eq!(halt_cost(&calibration), (expected.0.into(), expected.1.into()));
+    calibration["kernel"] = "another".into();
+    assert_eq!(halt_cost(&calibration), (20_000.into(), 20_000.0.into()));
+    std::fs::write(&stored, "{}").unwrap();
+    let refused = String::from_utf8_lossy(&replay().stderr).into_owned();
+    assert!(!known || refused.contains("dwell-lab calibrate"), "{refused}");
 }

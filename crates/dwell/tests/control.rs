@@ -3,7 +3,7 @@
 use dwell_control::{Controller, Terms};
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_knobs::lease::{Lease, Subject};
-use dwell_lab::host::thread::process_cpu_time;
+use dwell_machine::threads::process_cpu_time;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};

@@ -2,10 +2,10 @@
 //!
 //! `DWELL_UPDATE_DOCS=1 cargo test -p dwell --test docs` writes the command reference anew.
 
+use dwell_testing::help::{Help, Line, calls, inline_code, lines};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 /// The folder of the workspace.
 fn root() -> PathBuf {
@@ -61,7 +61,9 @@ fn pages() -> BTreeSet<PathBuf> {
 
 fn crates() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("crates")).expect("the folder can be read");
-    entries.map(|entry| entry.expect("the entry can be read").path()).filter(|path| path.is_dir()).collect()
+    let entries = entries.map(|entry| entry.expect("the entry can be read").path());
+    let lab = [root().join("lab"), root().join("lab/blk")];
+    entries.filter(|path| path.is_dir()).chain(lab).collect()
 }
 
 fn read(path: &Path) -> String {
@@ -70,31 +72,6 @@ fn read(path: &Path) -> String {
 
 fn short(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
-}
-
-/// The lines of a page: those of prose, and those inside fences with the fence's language.
-enum Line<'a> {
-    Prose(&'a str),
-    Code(&'a str, &'a str),
-}
-
-fn lines(text: &str) -> Vec<Line<'_>> {
-    let mut fence = None;
-    let mut lines = vec![];
-    for line in text.lines() {
-        match (line.strip_prefix("```"), fence) {
-            (Some(_), Some(_)) => fence = None,
-            (Some(language), None) => fence = Some(language),
-            (None, Some(language)) => lines.push(Line::Code(language, line)),
-            (None, None) => lines.push(Line::Prose(line)),
-        }
-    }
-    lines
-}
-
-/// Text between backquotes.
-fn inline_code(line: &str) -> Vec<&str> {
-    line.split('`').skip(1).step_by(2).collect()
 }
 
 /// Targets of links and images, those in inline code left out.
@@ -215,6 +192,17 @@ fn crates_use_only_lower_ones() {
     assert!(arrows > 30, "{arrows}");
 }
 
+/// A VMM is no part of what users run, and what users run needs none.
+#[test]
+fn the_product_does_not_use_the_lab() {
+    for path in crates().into_iter().filter(|path| path.starts_with(root().join("crates"))) {
+        let used = dependencies(&read(&path.join("Cargo.toml")));
+        let of_lab = ["lab", "blk"].into_iter().find(|name| used.contains(*name));
+        // What is fuzzed is of both.
+        assert!(of_lab.is_none() || path.ends_with("fuzzing"), "{} uses {of_lab:?}", short(&path));
+    }
+}
+
 #[test]
 fn every_page_is_in_the_summary() {
     let summary = root().join("docs/src/SUMMARY.md");
@@ -228,106 +216,9 @@ fn every_page_is_in_the_summary() {
     assert_eq!(pages, listed);
 }
 
-/// Help of the program, one text for each command, with `dwell` or `dwell lab wake` as the key.
-struct Help(BTreeMap<String, String>);
-
-impl Help {
-    fn read() -> Help {
-        let mut help = Help(BTreeMap::new());
-        help.add("dwell");
-        help
-    }
-
-    fn add(&mut self, command: &str) {
-        let args: Vec<&str> = command.split(' ').skip(1).collect();
-        let output = Command::new(env!("CARGO_BIN_EXE_dwell"))
-            .args(args)
-            .arg("--help")
-            .env("COLUMNS", "100")
-            .output()
-            .expect("the program can be started");
-        assert!(output.status.success(), "{command} --help: {}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("help is UTF-8");
-        let subs: Vec<String> = text
-            .lines()
-            .skip_while(|line| *line != "Commands:")
-            .skip(1)
-            .take_while(|line| !line.is_empty())
-            .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-            .map(|line| line.split_whitespace().next().expect("a line has a word").to_owned())
-            .filter(|name| name != "help")
-            .collect();
-        self.0.insert(command.to_owned(), text);
-        for sub in subs {
-            self.add(&format!("{command} {sub}"));
-        }
-    }
-
-    /// Commands directly below this one.
-    fn below(&self, command: &str) -> Vec<&str> {
-        let depth = command.split(' ').count() + 1;
-        let begins = format!("{command} ");
-        self.0
-            .keys()
-            .map(String::as_str)
-            .filter(|key| key.starts_with(&begins) && key.split(' ').count() == depth)
-            .collect()
-    }
-
-    /// What is wrong with a command line, given without `dwell`.
-    fn check(&self, words: &[&str]) -> Option<String> {
-        let mut command = "dwell".to_owned();
-        let mut words = words.iter().peekable();
-        while let Some(word) = words.peek() {
-            let longer = format!("{command} {word}");
-            if !self.0.contains_key(&longer) {
-                break;
-            }
-            command = longer;
-            words.next();
-        }
-        let named = |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase());
-        if let Some(word) = words.peek().filter(|word| !self.below(&command).is_empty() && named(word)) {
-            return Some(format!("{command} has no sub-command {word}"));
-        }
-        let options: BTreeSet<&str> = self.0[&command]
-            .split(|c: char| !(c.is_alphanumeric() || c == '-'))
-            .filter(|word| word.starts_with("-"))
-            .collect();
-        words
-            .filter(|word| word.starts_with('-') && word.len() > 1)
-            .map(|word| word.split('=').next().expect("a split has a first part"))
-            .find(|option| !options.contains(option))
-            .map(|option| format!("{command} has no option {option}"))
-    }
-}
-
-/// The words after `dwell` of every call of it in a line of code or a piece of inline code.
-fn calls(code: &str) -> Vec<Vec<&str>> {
-    let code = code.split(" #").next().expect("a split has a first part");
-    let mut calls = vec![];
-    for part in code.split(['|', ';', '>', '&']) {
-        let words: Vec<&str> =
-            part.split_whitespace().map(|word| word.trim_matches(['\'', '"', '[', ']', '(', ')'])).collect();
-        let program = match words.as_slice() {
-            ["cargo", "run", rest @ ..] if !rest.contains(&"--example") => {
-                rest.iter().position(|word| *word == "--").map(|at| at + 2)
-            }
-            words => {
-                words.iter().take(3).position(|word| *word == "dwell" || word.ends_with("release/dwell"))
-            }
-        };
-        if let Some(at) = program {
-            calls
-                .push(words[at + 1..].iter().copied().filter(|word| *word != "\\" && *word != "…").collect());
-        }
-    }
-    calls
-}
-
 #[test]
 fn command_lines_exist() {
-    let help = Help::read();
+    let help = Help::read(Path::new(env!("CARGO_BIN_EXE_dwell")));
     let (mut wrong, mut checked) = (String::new(), 0);
     for page in pages() {
         // The changelog has names as they were.
@@ -342,7 +233,7 @@ fn command_lines_exist() {
             Line::Code("rust" | "toml" | "json", _) => vec![],
             Line::Code(_, line) => vec![line],
         });
-        for call in code.flat_map(calls) {
+        for call in code.flat_map(|code| calls(code, "dwell")) {
             checked += 1;
             if let Some(problem) = help.check(&call) {
                 writeln!(wrong, "{}: {}: {problem}", short(&page), call.join(" ")).unwrap();
@@ -362,18 +253,18 @@ fn section(text: &str) -> String {
 
 #[test]
 fn the_command_reference_is_the_help() {
-    let help = Help::read();
+    let help = Help::read(Path::new(env!("CARGO_BIN_EXE_dwell")));
     let folder = root().join("docs/src/reference");
     let mut wanted = BTreeMap::new();
     let mut index =
-        format!("# Commands\n\nThe output of `--help`, by command.\n\n{}", section(&help.0["dwell"]));
+        format!("# Commands\n\nThe output of `--help`, by command.\n\n{}", section(&help.texts["dwell"]));
     for command in help.below("dwell") {
         let name = command.split(' ').nth(1).expect("a command has a name");
         writeln!(index, "{}* [`{command}`]({name}.md)", if index.ends_with("```\n") { "\n" } else { "" })
             .unwrap();
-        let mut page = format!("# {command}\n\n{}", section(&help.0[command]));
+        let mut page = format!("# {command}\n\n{}", section(&help.texts[command]));
         for sub in help.below(command) {
-            write!(page, "\n## {sub}\n\n{}", section(&help.0[sub])).unwrap();
+            write!(page, "\n## {sub}\n\n{}", section(&help.texts[sub])).unwrap();
         }
         wanted.insert(folder.join(format!("{name}.md")), page);
     }

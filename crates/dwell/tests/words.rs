@@ -432,9 +432,7 @@ fn every_column_is_there_with_wide_and_in_csv() {
 #[test]
 fn completions_have_the_values_of_layers_kernels_and_policies() {
     let bash = printed(&["completions", "bash"], 80);
-    for values in
-        ["host guest driver iothread timer guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"]
-    {
+    for values in ["host guest driver iothread guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"] {
         assert!(bash.contains(values), "{values}");
     }
 }

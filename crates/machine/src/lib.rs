@@ -33,8 +33,10 @@ pub mod cpu;
 pub mod fake;
 pub mod identity;
 pub mod kernel;
+pub mod load;
 pub mod parameter;
 pub mod process;
+pub mod threads;
 
 mod absent;
 mod facts;

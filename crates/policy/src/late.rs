@@ -5,7 +5,7 @@
 //! it is *d*. A policy that learns from these lengths takes short episodes for long ones once it halts in
 //! them, and if *L* is near the halt cost, it never polls again.
 //!
-//! [`Late`] takes a calibrated *L* (`dwell lab calibrate`) out of the lengths of episodes that outlasted
+//! [`Late`] takes a calibrated *L* (`dwell-lab calibrate`) out of the lengths of episodes that outlasted
 //! their window. An error of a quarter of the halt cost does little harm. Where the event itself has a time
 //! stamp, *L* is 0.
 

@@ -60,9 +60,9 @@ pub enum Origin {
     Given,
     /// The recording has it.
     Recorded,
-    /// `dwell lab calibrate` measured it by halts of the own CPUs of a system like the recorded one.
+    /// `dwell-lab calibrate` measured it by halts of the own CPUs of a system like the recorded one.
     MeasuredOwnCpu,
-    /// `dwell lab calibrate` measured it by halts of a vCPU, on a machine like the recorded one.
+    /// `dwell-lab calibrate` measured it by halts of a vCPU, on a machine like the recorded one.
     MeasuredVcpu,
     /// A default, which was not measured.
     Default,

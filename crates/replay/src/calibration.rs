@@ -1,4 +1,4 @@
-//! What a halt costs, as `dwell lab calibrate` measured and stored it.
+//! What a halt costs, as `dwell-lab calibrate` measured and stored it.
 //!
 //! Two kinds of halts are measured, for neither costs what the other does: those of the system's own CPUs, which count
 //! where a guest, an event loop or an I/O thread was recorded, and those of a vCPU of the machine's own KVM, which count
@@ -152,7 +152,7 @@ pub enum LoadCalibrationError {
         source: io::Error,
     },
     /// It is something else.
-    #[error("cannot read {path}: not a calibration; measure again with `dwell lab calibrate`")]
+    #[error("cannot read {path}: not a calibration; measure again with `dwell-lab calibrate`")]
     Form {
         /// Where.
         path: PathBuf,
@@ -161,7 +161,7 @@ pub enum LoadCalibrationError {
     },
     /// It is of another version.
     #[error(
-        "cannot read {path}: format {format} is not supported, only {FORMAT}; measure again with `dwell lab calibrate`"
+        "cannot read {path}: format {format} is not supported, only {FORMAT}; measure again with `dwell-lab calibrate`"
     )]
     Format {
         /// Where.

@@ -10,6 +10,7 @@ pub mod cpio;
 pub mod engine;
 #[cfg(feature = "fixture")]
 pub mod fixture;
+pub mod help;
 pub mod kvm_stats;
 #[cfg(feature = "learners")]
 pub mod learners;

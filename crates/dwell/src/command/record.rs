@@ -315,8 +315,7 @@ fn table_of_timers(recorded: &RecordedTimers) -> Table {
 
 /// The command line, to store in the recording.
 pub(crate) fn command_line() -> String {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("dwell".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+    dwell_cli::command_line("dwell")
 }
 
 /// The file that has the episodes until they are sketched; it is removed with this.

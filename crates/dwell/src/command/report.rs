@@ -56,7 +56,7 @@ pub(crate) struct Args {
     exits: Vec<PathBuf>,
     /// Predictions and measurements to show, as JSON
     ///
-    /// The output of `dwell verify`, `dwell lab validate` or `dwell iothread bench --predict` with --format json. Can
+    /// The output of `dwell verify`, `dwell-lab validate` or `dwell iothread bench --predict` with --format json. Can
     /// be repeated.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,

@@ -132,10 +132,18 @@ pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), Stri
         export DWELL_WAKES={wakes} DWELL_WAKER_SLEEPS=1
         keep vcpu vcpu --nocapture
         keep kvm_stats kvm_stats --nocapture --test-threads=1
-        keep wake.json dwell lab wake --idle host:0 --idle guest:haltpoll --gaps exponential:100us --rounds 1 --format json
+        keep wake.json dwell-lab wake --idle host:0 --idle guest:haltpoll --gaps exponential:100us --rounds 1 --format json
     "
     );
-    let programs = vec![(program_of_test("vcpu")?, "vcpu"), (program_of_test("kvm_stats")?, "kvm_stats")];
+    let lab = Path::new(env!("CARGO_BIN_EXE_dwell")).with_file_name("dwell-lab");
+    if !lab.exists() {
+        return Err(format!("no {}; `cargo build -p dwell-lab` makes it", lab.display()));
+    }
+    let programs = vec![
+        (program_of_test("vcpu")?, "vcpu"),
+        (program_of_test("kvm_stats")?, "kvm_stats"),
+        (lab, "dwell-lab"),
+    ];
     let begun = Instant::now();
     let ran = Job { script: &script, programs, ..job() }.run(test)?;
     ["vcpu", "kvm_stats", "wake.json"].iter().for_each(|command| ran.succeeded(command));
@@ -160,7 +168,7 @@ pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), Stri
     };
     let (host, guest) = ("host:0", "guest:haltpoll");
     say!(
-        "{test}: lab wake: p50 {:.1} us where the host halts, {:.1} us where the guest polls; in {:.0} s",
+        "{test}: dwell-lab wake: p50 {:.1} us where the host halts, {:.1} us where the guest polls; in {:.0} s",
         figure(host, "p50") / 1e3,
         figure(guest, "p50") / 1e3,
         begun.elapsed().as_secs_f64()

@@ -3,9 +3,8 @@
 use crate::control::{Place, wait_for};
 use crate::guest::{Options, Qemu, Release};
 use dwell_knobs::iothread::{self, IoThread};
-use dwell_lab::experiment::Usage;
-use dwell_lab::host::thread::Thread;
 use dwell_machine::Sysroot;
+use dwell_machine::threads::{Thread, Usage};
 use dwell_testing::say;
 use std::time::{Duration, Instant};
 

@@ -124,7 +124,7 @@ fn what_is_wrong_is_said_in_one_line() {
     let nonsense = inputs.write("x.json", "{}");
     for (args, says) in [
         (vec!["report", "nowhere.parquet"], "nowhere.parquet"),
-        (vec!["report", &file, "--measured", &nonsense], "dwell lab validate"),
+        (vec!["report", &file, "--measured", &nonsense], "dwell-lab validate"),
         (vec!["report", &file, "--exits", &nonsense], "no exit"),
         (vec!["report", &file, "--plan", &nonsense], "it is not a plan"),
         (vec!["report", &file, "--layer", "guest+host"], "give --layer host, guest or iothread"),

@@ -129,7 +129,7 @@ impl Inputs {
         self.write("decisions.json", std::str::from_utf8(&printed).unwrap())
     }
 
-    /// What `dwell lab validate --format json` prints, in small.
+    /// What `dwell-lab validate --format json` prints, in small.
     pub(crate) fn measured(&self) -> String {
         let row = |arm: &str, figure: &str, predicted: f64, measured: f64| {
             let error = predicted / measured - 1.0;
@@ -146,7 +146,7 @@ impl Inputs {
                 [row(arm, "halts", predicted, measured), polled]
             })
             .collect();
-        let measured = serde_json::json!({ "source": "dwell lab validate", "verdict": null, "rows": rows });
+        let measured = serde_json::json!({ "source": "dwell-lab validate", "verdict": null, "rows": rows });
         let output = serde_json::json!({ "recorded_under": "host:1ms", "predicted_and_measured": measured });
         self.write("validate.json", &output.to_string())
     }

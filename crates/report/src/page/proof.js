@@ -146,7 +146,7 @@ const measured = () =>
     : [
         card(
           'Predicted and measured',
-          'Absent: nothing measured was given. `dwell verify` after a change, or `dwell lab validate` on a machine with KVM, predict and measure; give what they print with --format json as --measured.',
+          'Absent: nothing measured was given. `dwell verify` after a change, or `dwell-lab validate` on a machine with KVM, predict and measure; give what they print with --format json as --measured.',
         ),
       ];
 

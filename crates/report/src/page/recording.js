@@ -21,9 +21,9 @@ const settingText = (setting) =>
 const haltCostWords = (tune) =>
   `${span(tune.halt_cost_ns)}${
     {
-      measured_own_cpu: ', measured by dwell lab calibrate: halts of the system\'s own CPUs, between two threads',
-      measured_vcpu: ', measured by dwell lab calibrate: halts of a vCPU of the machine\'s KVM',
-      default: ', the default, not measured; dwell lab calibrate measures it, --halt-cost sets it',
+      measured_own_cpu: ', measured by dwell-lab calibrate: halts of the system\'s own CPUs, between two threads',
+      measured_vcpu: ', measured by dwell-lab calibrate: halts of a vCPU of the machine\'s KVM',
+      default: ', the default, not measured; dwell-lab calibrate measures it, --halt-cost sets it',
     }[tune.halt_cost_origin] || ''
   }`;
 /** The recording compared with itself: a mark, the sentence, and the figures. */

@@ -20,9 +20,8 @@ use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::{Lease, SetError, Subject};
 use dwell_knobs::qmp::QmpError;
 use dwell_knobs::value::ValueError;
-use dwell_lab::experiment::Usage;
-use dwell_lab::host::thread::Thread as KernelThread;
 use dwell_machine::Writable;
+use dwell_machine::threads::{Thread as KernelThread, Usage};
 use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
@@ -398,7 +397,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_lab::host::thread::Switches;
+    use dwell_machine::threads::Switches;
 
     fn reading(after_ms: u64, cpu_us: u64, sleeps: u64, requests: Option<u64>, begun: Instant) -> Reading {
         let switches = Switches { voluntary: sleeps, involuntary: 0 };

@@ -29,8 +29,6 @@ use crate::state::StateArgs;
 use anyhow::{Context, bail, ensure};
 use config::{Config, Kept, Mode, Options};
 use dwell_policy::Nanos;
-pub(crate) use live::setting;
-pub(crate) use observe::{CpuidleCounts, histograms};
 use replay::Observe;
 use socket::Ask;
 use std::path::PathBuf;
@@ -74,7 +72,7 @@ use tenants::Vm;
          Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0; a \
          bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested \
          or busy hosts; 50us and more put a value on latency. With 0, halts are free and never polling is best. [default: that of \
-         the configuration, else 20us; with --replay measured by `dwell lab calibrate` on the machine of the recording, else \
+         the configuration, else 20us; with --replay measured by `dwell-lab calibrate` on the machine of the recording, else \
          that of the driver dwell_idle, else 20us]",
     )),
     mut_arg("wakeup_latency", |arg| arg.long_help(
@@ -214,11 +212,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
     let state_directory = args.state.state_dir.clone();
     live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
-}
-
-/// How often the controller of a state directory has changed the setting of its first layer; `None` where none runs.
-pub(crate) fn changes(directory: &std::path::Path) -> Option<u64> {
-    socket::ask(directory, Ask::Status).ok()?["layers"][0]["changes"].as_u64()
 }
 
 /// What the controller of a state directory does, in a line for each of its layers; none where none runs.

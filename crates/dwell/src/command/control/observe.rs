@@ -255,7 +255,7 @@ fn search_after(took: Duration) -> Duration {
 }
 
 /// `None` without histograms: sums alone do not tell lengths.
-pub(crate) fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
+fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
     Some(Histograms {
         success: counters.halt_poll_success_hist.as_deref()?,
         fail: counters.halt_poll_fail_hist.as_deref()?,
@@ -275,30 +275,6 @@ pub(super) struct Guest {
     bursts: Bursts,
     /// The counters of cpuidle when they were last read.
     last: Option<Cpus>,
-}
-
-/// What cpuidle has counted of all CPUs together, where haltpoll's driver is in use.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CpuidleCounts {
-    pub(crate) polled: Duration,
-    pub(crate) halts: u64,
-}
-
-impl CpuidleCounts {
-    /// Since boot.
-    pub(crate) fn read(machine: &dyn Machine) -> CpuidleCounts {
-        let all = cpus(machine);
-        let sum =
-            |of: fn(&Cpuidle) -> u64| all.values().map(|read| of(&read.cpu)).fold(0, u64::saturating_add);
-        CpuidleCounts { polled: Duration::from_nanos(sum(|cpu| cpu.polled_ns)), halts: sum(|cpu| cpu.halts) }
-    }
-
-    pub(crate) fn since(self, before: CpuidleCounts) -> CpuidleCounts {
-        CpuidleCounts {
-            polled: self.polled.saturating_sub(before.polled),
-            halts: self.halts.saturating_sub(before.halts),
-        }
-    }
 }
 
 /// The counters of each CPU.

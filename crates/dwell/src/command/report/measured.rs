@@ -23,7 +23,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<MeasuredFile> {
     let text = regular::read_text(path, LONGEST).with_context(|| format!("cannot read {file}"))?;
     let measured = parse(&text).with_context(|| {
         format!(
-            "cannot read {file}: not the output of `dwell verify`, `dwell lab validate` or `dwell iothread bench --predict` with \
+            "cannot read {file}: not the output of `dwell verify`, `dwell-lab validate` or `dwell iothread bench --predict` with \
              --format json"
         )
     })?;

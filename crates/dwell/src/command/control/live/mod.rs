@@ -28,7 +28,6 @@ use dwell_policy::{Layer, Nanos};
 use layered::Layered;
 pub(super) use leases::restore;
 use machine::here;
-pub(crate) use machine::setting;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use qemus::{Qemu, QemuState};

@@ -1,0 +1,37 @@
+//! How the program ends.
+
+use crate::output;
+use dwell_recording::with_causes;
+use std::io;
+use std::process::ExitCode;
+
+/// The outcome of a command: a positive or negative result, or an error.
+pub type Outcome = anyhow::Result<Answer>;
+
+/// The result of a command that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Success, or a positive result.
+    Yes,
+    /// A negative result, if --exit-code was given.
+    No,
+}
+
+/// 0, 1 for a negative result, 2 for an error, which is printed as one line. A closed pipe is not an error.
+pub fn exit_code(program: &str, outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(&format!("{program}: {}", with_causes(error.as_ref())));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}

@@ -1,0 +1,355 @@
+//! Every sample of a campaign, in a file that pandas, polars and DuckDB open as it is.
+//!
+//! Parquet, compressed with zstd. One row a sample, and one row a figure of a block:
+//!
+//! | column | type | |
+//! |---|---|---|
+//! | `experiment` | string | |
+//! | `arm`, `role` | string | role: baseline, tried, control |
+//! | `round`, `pass` | uint64 | from 0; pass 0 is in order, 1 in reverse |
+//! | `complete` | boolean | whether its round was completed; others are not evaluated |
+//! | `block`, `attempt` | uint64 | number of the block in order of time; attempts before it at the same place |
+//! | `verdict` | string | kept, kept_disturbed, rejected |
+//! | `figure` | string | `sample`, or the name of a figure of the block |
+//! | `sample` | uint64 or null | number of the sample in its block, from 0 |
+//! | `value_ns` | uint64 or null | the sample |
+//! | `value` | double or null | the figure |
+//!
+//! In addition to the block's own figures there are `block_ns`, its length including preparation, `foreign`
+//! and `steal`, the CPU time of other programs and of other VMs as shares of one CPU, and `sequence`, the
+//! number of its sequence of gaps. The key `dwell.lab` holds JSON about the machine, the plan and how it was
+//! asked for; `dwell.lab.format` is `1`.
+//!
+//! ```text
+//! df = pandas.read_parquet("wake.parquet").query("complete and verdict != 'rejected'")
+//! df[df.figure == "sample"].groupby("arm").value_ns.quantile([0.5, 0.99])
+//! df[df.figure != "sample"].groupby(["figure", "arm"]).value.mean()
+//! ```
+
+use dwell_machine::{Sysroot, cpu, kernel};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values};
+use dwell_recording::{NewFile, NewFileError};
+use dwell_stats::{MeasuredBlock, Measurements};
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+
+/// Value of `dwell.lab.format` in what is written.
+pub const FORMAT: &str = "1";
+
+/// Rows of a row group: 10 MB of memory, as of a recording.
+const ROWS_PER_GROUP: usize = 1 << 18;
+/// zstd's own default.
+const ZSTD_LEVEL: i32 = 3;
+
+const FIELDS: [Field; 13] = [
+    field("experiment", Kind::Text, true),
+    field("arm", Kind::Text, true),
+    field("role", Kind::Text, true),
+    field("round", Kind::Unsigned, true),
+    field("pass", Kind::Unsigned, true),
+    field("complete", Kind::Flag, true),
+    field("block", Kind::Unsigned, true),
+    field("attempt", Kind::Unsigned, true),
+    field("verdict", Kind::Text, true),
+    field("figure", Kind::Text, true),
+    field("sample", Kind::Unsigned, false),
+    field("value_ns", Kind::Unsigned, false),
+    field("value", Kind::Real, false),
+];
+
+const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
+    Field { name, kind, required }
+}
+
+/// Facts about a campaign that its measurements do not contain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// The command line, as it was typed.
+    pub command: String,
+    /// The distribution of the gaps.
+    pub gaps: Option<String>,
+    /// Start time \[s since 1970\].
+    pub begun_s: Option<u64>,
+    /// Anything else: the settings of the arms, the kind of KVM.
+    pub notes: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Why samples could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplesError {
+    /// The file could not be made, or not be put in its place.
+    #[error(transparent)]
+    File(#[from] NewFileError),
+    /// Writing or compressing failed.
+    #[error("cannot write samples")]
+    Table(#[from] TableError),
+}
+
+/// Writes all that was measured to the file `path`, which is there only once it is complete.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, measurements: &Measurements, about: &About) -> Result<(), SamplesError> {
+    write_to(NewFile::create(path)?, measurements, about, ROWS_PER_GROUP)?.keep()?;
+    Ok(())
+}
+
+/// Returns what it was written to.
+fn write_to<W: Write + Send>(
+    out: W,
+    measurements: &Measurements,
+    about: &About,
+    rows_per_group: usize,
+) -> Result<W, TableError> {
+    let created_by = concat!("dwell-lab ", env!("CARGO_PKG_VERSION"));
+    let mut table = TableWriter::new(out, "dwell_lab", &FIELDS, ZSTD_LEVEL, created_by)?;
+    let mut rows = Rows::default();
+    for (number, measured) in measurements.blocks.iter().enumerate() {
+        rows.push_block(number, measured);
+        if rows.lines.len() >= rows_per_group {
+            rows.flush(measurements, &mut table)?;
+        }
+    }
+    rows.flush(measurements, &mut table)?;
+    table.metadata("dwell.lab.format", FORMAT.to_owned());
+    table.metadata("dwell.lab", describe(measurements, about).to_string());
+    table.finish()
+}
+
+fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
+    let machine = Sysroot::of_this_machine();
+    json!({
+        "experiment": measurements.name,
+        "command": about.command,
+        "gaps": about.gaps,
+        "begun_s": about.begun_s,
+        "notes": about.notes,
+        "machine": {
+            "kernel": kernel::release(&machine),
+            "cpu_model": cpu::model(&machine),
+            "cpus": cpu::online(&machine),
+        },
+        "tool_version": concat!("dwell ", env!("CARGO_PKG_VERSION")),
+        "plan": measurements.options,
+        "arms": measurements.arms,
+        "figures": measurements.figures,
+        "rounds": measurements.rounds,
+        "gating": measurements.gating,
+        "ended": measurements.ended,
+        "elapsed_s": measurements.elapsed.as_secs_f64(),
+    })
+}
+
+/// Rows of a row group: those of a block differ in little.
+#[derive(Default)]
+struct Rows {
+    /// For each row its block, by its place in the measurements, and its figure, by its place in `figures`.
+    lines: Vec<(usize, usize)>,
+    figures: Vec<String>,
+    samples: Vec<u64>,
+    values_ns: Vec<u64>,
+    values: Vec<f64>,
+    /// For each row whether it is a sample.
+    is_sample: Vec<bool>,
+}
+
+impl Rows {
+    fn push_block(&mut self, number: usize, measured: &MeasuredBlock) {
+        let sample = self.figure("sample");
+        for (place, value_ns) in (0u64..).zip(&measured.block.samples_ns) {
+            self.lines.push((number, sample));
+            self.is_sample.push(true);
+            self.samples.push(place);
+            self.values_ns.push(*value_ns);
+        }
+        let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
+        let others = measured.load.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
+        let block_ns = ("block_ns", measured.elapsed.as_nanos() as f64);
+        for (name, value) in own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]) {
+            let figure = self.figure(name);
+            self.lines.push((number, figure));
+            self.is_sample.push(false);
+            self.values.push(value);
+        }
+    }
+
+    fn figure(&mut self, name: &str) -> usize {
+        self.figures.iter().position(|figure| figure == name).unwrap_or_else(|| {
+            self.figures.push(name.to_owned());
+            self.figures.len() - 1
+        })
+    }
+
+    fn flush<W: Write + Send>(
+        &mut self,
+        measurements: &Measurements,
+        table: &mut TableWriter<W>,
+    ) -> Result<(), TableError> {
+        let Rows { lines, figures, samples, values_ns, values, is_sample } = std::mem::take(self);
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let is_value: Vec<bool> = is_sample.iter().map(|is_sample| !is_sample).collect();
+        let of_block = OfBlock { lines: &lines, measurements };
+        let (mut samples, mut values_ns, mut values) = (Some(samples), Some(values_ns), Some(values));
+        table.row_group(FIELDS.map(|field| field.name).into_iter().map(|name| match name {
+            "sample" => (Values::Unsigned(samples.take().unwrap_or_default()), Some(is_sample.as_slice())),
+            "value_ns" => {
+                (Values::Unsigned(values_ns.take().unwrap_or_default()), Some(is_sample.as_slice()))
+            }
+            "value" => (Values::Real(values.take().unwrap_or_default()), Some(is_value.as_slice())),
+            "complete" => (Values::Flag(of_block.column(|block| block.round < measurements.rounds)), None),
+            "block" => (Values::Unsigned(lines.iter().map(|(block, _)| *block as u64).collect()), None),
+            "figure" => (Values::Text(lines.iter().map(|line| figures[line.1].as_str()).collect()), None),
+            "round" => (Values::Unsigned(of_block.column(|block| block.round.into())), None),
+            "pass" => (Values::Unsigned(of_block.column(|block| block.pass.into())), None),
+            "attempt" => (Values::Unsigned(of_block.column(|block| block.attempt.into())), None),
+            name => (Values::Text(of_block.column(|block| text(measurements, block, name))), None),
+        }))
+    }
+}
+
+/// Columns that are the same in all rows of a block.
+struct OfBlock<'a> {
+    lines: &'a [(usize, usize)],
+    measurements: &'a Measurements,
+}
+
+impl<'a> OfBlock<'a> {
+    fn column<T>(&self, value: impl Fn(&'a MeasuredBlock) -> T) -> Vec<T> {
+        self.lines.iter().map(|(block, _)| value(&self.measurements.blocks[*block])).collect()
+    }
+}
+
+fn text<'a>(measurements: &'a Measurements, block: &MeasuredBlock, name: &str) -> &'a str {
+    let arm = &measurements.arms[block.arm];
+    match name {
+        "experiment" => &measurements.name,
+        "arm" => &arm.name,
+        "role" => arm.role.name(),
+        _ => block.status.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_stats::fake::FakeEnvironment;
+    use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field as Value;
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Two rounds, the second not completed, and a block that was repeated.
+    fn measurements() -> Measurements {
+        let plan = CampaignOptions { warm_up: false, max_rounds: 2, ..CampaignOptions::default() };
+        let figures = [Figure::of_block("cost", Unit::Nanos)];
+        let campaign = Campaign::new("test", Arms::new("a", 1u64).arm("b", 2), figures, plan).unwrap();
+        let (stop, mut blocks) = (AtomicBool::new(false), 0u64);
+        let run = campaign.run(&mut FakeEnvironment::disturbed([0.0, 0.5]), &stop, &mut |_| (), |turn| {
+            blocks += 1;
+            stop.store(blocks == 10, Ordering::Relaxed);
+            let samples = vec![u64::MAX - blocks; usize::from(turn.name == "b") * 2 + 1];
+            Ok::<_, Infallible>(Block::new(samples).figure("cost", 0.5 * blocks as f64))
+        });
+        run.unwrap()
+    }
+
+    fn rows(bytes: Vec<u8>) -> (BTreeMap<String, String>, Vec<BTreeMap<String, Value>>) {
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap();
+        let pairs = pairs.iter().map(|pair| (pair.key.clone(), pair.value.clone().unwrap())).collect();
+        let row = |row: parquet::record::Row| {
+            row.get_column_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        (pairs, reader.get_row_iter(None).unwrap().map(|found| row(found.unwrap())).collect())
+    }
+
+    /// Every row that there should be, written out from the measurements one by one.
+    fn expected(measurements: &Measurements) -> Vec<BTreeMap<String, Value>> {
+        let mut all = vec![];
+        for (number, block) in measurements.blocks.iter().enumerate() {
+            let text = |text: &str| Value::Str(text.to_owned());
+            let common = |figure: &str| {
+                BTreeMap::from(
+                    [
+                        ("experiment", text("test")),
+                        ("arm", text(["a", "b", "a (A/A)"][block.arm])),
+                        ("role", text(["baseline", "tried", "control"][block.arm])),
+                        ("round", Value::ULong(block.round.into())),
+                        ("pass", Value::ULong(block.pass.into())),
+                        ("complete", Value::Bool(block.round == 0)),
+                        ("block", Value::ULong(number as u64)),
+                        ("attempt", Value::ULong(block.attempt.into())),
+                        ("verdict", text(if number == 1 { "rejected" } else { "kept" })),
+                        ("figure", text(figure)),
+                        ("sample", Value::Null),
+                        ("value_ns", Value::Null),
+                        ("value", Value::Null),
+                    ]
+                    .map(|(name, value)| (name.to_owned(), value)),
+                )
+            };
+            for (place, value_ns) in (0..).zip(&block.block.samples_ns) {
+                let mut row = common("sample");
+                row.insert("sample".to_owned(), Value::ULong(place));
+                row.insert("value_ns".to_owned(), Value::ULong(*value_ns));
+                all.push(row);
+            }
+            let foreign = block.load.unwrap().foreign;
+            let figures = [
+                ("cost", block.block.figures["cost"]),
+                ("foreign", foreign),
+                ("steal", 0.0),
+                ("block_ns", 0.0),
+            ];
+            for (name, value) in figures.into_iter().chain([("sequence", block.sequence as f64)]) {
+                let mut row = common(name);
+                row.insert("value".to_owned(), Value::Double(value));
+                all.push(row);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_sample_and_figure_is_read_back() {
+        let measurements = measurements();
+        assert_eq!((measurements.rounds, measurements.blocks.len()), (1, 10));
+        for rows_per_group in [ROWS_PER_GROUP, 20, 1] {
+            let (_, rows) = rows(write_to(vec![], &measurements, &About::default(), rows_per_group).unwrap());
+            assert_eq!(rows, expected(&measurements));
+        }
+    }
+
+    #[test]
+    fn the_file_says_where_it_comes_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let about = About {
+            command: "dwell-lab test".to_owned(),
+            gaps: Some("constant:1us".to_owned()),
+            ..About::default()
+        };
+        write(&path, &measurements(), &about).unwrap();
+        let (pairs, _) = rows(std::fs::read(&path).unwrap());
+        assert_eq!(pairs["dwell.lab.format"], "1");
+        let json: serde_json::Value = serde_json::from_str(&pairs["dwell.lab"]).unwrap();
+        assert_eq!(json["command"], "dwell-lab test");
+        assert_eq!(json["gaps"], "constant:1us");
+        assert_eq!(json["plan"]["budget_s"], 60.0);
+        assert_eq!(json["gating"]["rejected"], 1);
+        assert_eq!(json["ended"], "stopped");
+        assert!(json["machine"]["kernel"].is_string());
+        assert!(write(&dir.path().join("none/a.parquet"), &measurements(), &about).is_err());
+    }
+
+    #[test]
+    fn a_record_of_nothing_is_a_file_without_rows() {
+        let nothing = Measurements { blocks: vec![], ..measurements() };
+        assert!(rows(write_to(vec![], &nothing, &About::default(), 1).unwrap()).1.is_empty());
+    }
+}
