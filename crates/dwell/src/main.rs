@@ -1,5 +1,6 @@
 //! dwell: how long should an idle CPU or I/O thread poll before it halts?
 
+mod changes;
 mod check;
 mod command;
 mod input;
@@ -70,6 +71,9 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     output::measure(&matches);
+    if !changes::are_made_by(&words(&matches)) {
+        dwell_knobs::read_only();
+    }
     let done = match cli.command {
         Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),
@@ -98,4 +102,15 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args, Cli::command()),
     };
     failure::exit_code("dwell", done)
+}
+
+/// The words of the command, as in `iothread set`.
+fn words(matches: &clap::ArgMatches) -> String {
+    let mut words = vec![];
+    let mut below = matches.subcommand();
+    while let Some((word, matches)) = below {
+        words.push(word);
+        below = matches.subcommand();
+    }
+    words.join(" ")
 }

@@ -2,6 +2,9 @@
 //!
 //! `DWELL_UPDATE_DOCS=1 cargo test -p dwell --test docs` writes the command reference anew.
 
+#[path = "../src/changes.rs"]
+mod changes;
+
 use dwell_testing::help::{Help, Line, calls, inline_code, lines};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -45,10 +48,10 @@ fn book() -> BTreeSet<PathBuf> {
     pages
 }
 
-/// Pages of the book, and those at the root and in the folders of the crates.
+/// Pages of the book, and those at the root, in the folders of the crates, and about experiments.
 fn pages() -> BTreeSet<PathBuf> {
     let mut pages = book();
-    for folder in std::iter::once(root()).chain(crates()) {
+    for folder in [root(), root().join("experiments")].into_iter().chain(crates()) {
         for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
             let path = entry.expect("the entry can be read").path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -201,6 +204,78 @@ fn the_product_does_not_use_the_lab() {
         // What is fuzzed is of both.
         assert!(of_lab.is_none() || path.ends_with("fuzzing"), "{} uses {of_lab:?}", short(&path));
     }
+}
+
+/// The text between two words of a page, in one line.
+fn between(page: &str, from: &str, to: &str) -> String {
+    let text = read(&root().join(page));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    let rest = text.split_once(from).unwrap_or_else(|| panic!("{page} does not have: {from}")).1;
+    rest.split_once(to).unwrap_or_else(|| panic!("{page} does not have: {to}")).0.to_owned()
+}
+
+#[test]
+fn the_commands_that_change_settings_are_those_that_can() {
+    // Of the other program, which has no such list.
+    let others = BTreeSet::from(["dwell-lab guest"]);
+    for page in ["README.md", "SECURITY.md"] {
+        let told = between(page, "* Only ", " change settings.");
+        let told: BTreeSet<&str> =
+            inline_code(&told).into_iter().filter(|code| !code.starts_with('-')).collect();
+        let told: BTreeSet<&str> = told.difference(&others).copied().collect();
+        assert_eq!(told, BTreeSet::from(changes::CHANGES), "{page}");
+    }
+    let help = Help::read(Path::new(env!("CARGO_BIN_EXE_dwell")));
+    for command in changes::CHANGES {
+        assert_eq!(help.check(&command.split(' ').chain(["--help"]).collect::<Vec<_>>()), None, "{command}");
+    }
+}
+
+/// Whether a file of source code has unsafe code of its own: tests and comments apart.
+fn is_unsafe(source: &str) -> bool {
+    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines().any(|line| {
+        let line = line.trim_start();
+        line.starts_with("#[allow(unsafe_code)]") || line.starts_with("#![allow(unsafe_code)]")
+    })
+}
+
+fn sources_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources_below(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The workspace denies unsafe code, so that a crate that has it allows it by name.
+#[test]
+fn the_crates_with_unsafe_code_are_those_of_the_security_page() {
+    assert!(read(&root().join("Cargo.toml")).contains("unsafe_code = \"deny\""));
+    let mut found = BTreeSet::new();
+    for path in crates() {
+        let manifest = read(&path.join("Cargo.toml"));
+        assert!(
+            manifest.contains("[lints]\nworkspace = true"),
+            "{}: not the lints of the workspace",
+            short(&path)
+        );
+        let name =
+            manifest.split_once("name = \"").and_then(|(_, rest)| rest.split_once('"')).expect("a name").0;
+        let mut sources = vec![];
+        sources_below(&path.join("src"), &mut sources);
+        // What is only for tests is no part of a program.
+        if name != "dwell-testing" && sources.iter().any(|source| is_unsafe(&read(source))) {
+            found.insert(name.to_owned());
+        }
+    }
+    let told = between("SECURITY.md", "* `unsafe` code is in", ". Each block has a `SAFETY` comment");
+    let told: BTreeSet<String> = inline_code(&told).into_iter().map(str::to_owned).collect();
+    assert_eq!(told, found);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use crate::knob::IothreadTarget;
 use crate::plan;
 use crate::qmp::{Limits, Monitor, QmpError};
+use crate::read_only;
 use dwell_machine::{Machine, Writable};
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Property, Revision};
@@ -505,6 +506,7 @@ fn is_of(monitor: &mut Monitor, device: &Value, id: &str) -> Result<bool, Iothre
 /// # Errors
 /// [`IothreadError`]; with QEMU's words if there is no such property, or it does not take the value.
 pub fn put(monitor: &mut Monitor, id: &str, property: &str, value: i64) -> Result<(), IothreadError> {
+    read_only::check().map_err(|source| monitor.cannot("set a property by", source))?;
     monitor.execute("qom-set", Some(arguments(id, property, Some(value))))?;
     Ok(())
 }

@@ -39,10 +39,13 @@ pub mod lines;
 pub mod place;
 pub mod plan;
 pub mod qmp;
+mod read_only;
 pub mod timer;
 pub mod value;
 pub mod verification;
 mod whole_file;
+
+pub use read_only::read_only;
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

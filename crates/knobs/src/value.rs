@@ -6,6 +6,7 @@ use crate::iothread::{self, IothreadError};
 use crate::knob::Knob;
 use crate::libvirt;
 use crate::place::Place;
+use crate::read_only;
 use crate::whole_file;
 use dwell_machine::Writable;
 use dwell_machine::parameter::Value;
@@ -153,6 +154,7 @@ fn lossy(bytes: &[u8]) -> String {
 /// # Errors
 /// [`ValueError`]; after [`ValueError::Clamped`] a value is in force that was not asked for.
 pub fn write(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(), ValueError> {
+    read_only::check().map_err(|source| ValueError::Io { what: "write", place: place.clone(), source })?;
     put(machine, place, value)?;
     let kept = read(machine, place)?;
     if same(place, kept.as_deref(), value) {

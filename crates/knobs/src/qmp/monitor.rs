@@ -175,6 +175,11 @@ impl Monitor {
         }
     }
 
+    /// The error of an attempt.
+    pub(crate) fn cannot(&self, what: &'static str, source: io::Error) -> QmpError {
+        QmpError::Io { path: self.path.clone(), what, source }
+    }
+
     fn send(&mut self, request: &Value, awaited: &str, deadline: Instant) -> Result<(), QmpError> {
         let mut line = request.to_string().into_bytes();
         line.push(b'\n');
@@ -192,7 +197,7 @@ impl Monitor {
                     io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                         return Err(self.closed(awaited));
                     }
-                    _ => return Err(QmpError::Io { path: self.path.clone(), what: "write to", source }),
+                    _ => return Err(self.cannot("write to", source)),
                 },
             }
         }

@@ -1,0 +1,24 @@
+//! Which commands change settings.
+
+/// All others run in a process in which every attempt is an error.
+pub(crate) const CHANGES: [&str; 6] =
+    ["apply", "control", "iothread bench", "iothread set", "revert", "verify"];
+
+/// Whether a command, by its words, or one above it changes settings.
+pub(crate) fn are_made_by(command: &str) -> bool {
+    let is = |name: &&str| {
+        command.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    CHANGES.iter().any(|name| is(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_below_one_that_changes_settings_does_so_too() {
+        assert!(are_made_by("control restore") && are_made_by("revert"));
+        assert!(!are_made_by("iothread list") && !are_made_by("verifying") && !are_made_by("tune"));
+    }
+}
