@@ -12,7 +12,7 @@ pub struct Change {
     pub at_ns: u64,
     /// The setting in force.
     pub from: Setting,
-    /// The setting to use; the same where only control ends.
+    /// The setting to use; the same where the originals stay in force.
     pub to: Setting,
     /// Why.
     pub cause: Cause,
@@ -81,13 +81,15 @@ pub enum Cause {
     },
     /// Idlers mostly halted, and were cheaper while they polled, which no replay had shown.
     Tried(Measured),
-    /// The rule does not do what was counted: control ends.
+    /// The rule does not do what was counted: the originals are in force for a while.
     Untrusted {
         /// What was apart.
         #[serde(flatten)]
         apart: Apart,
         /// The episodes of the last period.
         episodes: u64,
+        /// How long they stay in force, unless the load changes \[ns\].
+        rest_ns: u64,
     },
 }
 

@@ -177,15 +177,22 @@ impl Checks {
         (now_ns >= at_ns).then_some(self.longest)
     }
 
-    /// What was seen under a setting. A change of load ends pauses.
-    pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) {
-        if self.load.changes(present, part) {
+    /// No other setting is chosen for a while, unless the load changes: one was advised.
+    pub(crate) fn wait(&mut self, now_ns: u64) {
+        self.held_until_ns = now_ns.saturating_add(REFUTED_NS);
+    }
+
+    /// What was seen under a setting; whether the load has changed, which ends pauses.
+    pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
+        let changes = self.load.changes(present, part);
+        if changes {
             self.closed = false;
             self.pause_ns = FIRST_PAUSE_NS;
             self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
             self.rest.begin_anew();
             self.held_until_ns = self.held_until_ns.min(now_ns);
         }
+        changes
     }
 }
 

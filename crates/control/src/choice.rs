@@ -106,11 +106,11 @@ impl Choice {
             self.prices = Prices::of(&settings).ok()?;
         }
         let place = self.prices.settings().iter().position(|setting| *setting == present)?;
-        let Terms { halt_cost, late, .. } = self.terms;
+        let Terms { halt_cost, .. } = self.terms;
         let mut costs = vec![Some([0.0; 2]); self.prices.settings().len()];
         for Group { weight, halves } in &groups {
             // The originals are the first.
-            let of_group = self.prices.costs(&[0, place], halves, halt_cost, late).ok()?;
+            let of_group = self.prices.costs(&[0, place], halves, halt_cost).ok()?;
             for (sum, cost) in costs.iter_mut().zip(of_group) {
                 let both = sum.zip(cost);
                 *sum = both.map(|(sum, cost)| [0, 1].map(|half| sum[half] + weight * cost[half]));
@@ -154,13 +154,13 @@ impl Choice {
         let with_limit = || idlers.iter().filter(|(_, idler)| idler.tenant.most_loss.is_some());
         let number = with_limit().count();
         let always = [&[0], places].concat();
-        let Terms { halt_cost, late, .. } = self.terms;
+        let Terms { halt_cost, .. } = self.terms;
         let mut vetoed = vec![false; places.len()];
         for (name, idler) in with_limit() {
             let share = (MOST_EPISODES / number as f64 / idler.sample.weight().max(1.0)).min(1.0);
             let halves = idler.sample.halves(share).map(|half| vec![half]);
             let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
-            let costs = self.prices.costs(&always, &halves, halt_cost, late).ok()?;
+            let costs = self.prices.costs(&always, &halves, halt_cost).ok()?;
             let cost = |place: usize| costs[place].map_or(f64::INFINITY, |[a, b]| a + b);
             for (place, vetoed) in places.iter().zip(&mut vetoed) {
                 *vetoed |= idler.tenant.vetoes(cost(*place), cost(0));
@@ -203,10 +203,7 @@ mod tests {
     /// The choice, slowly: every setting played over every idler's sample, one episode after the other.
     fn slow_choice(choice: &Choice, idlers: &Idlers, present: Setting) -> Option<Setting> {
         let halves = |setting: &Setting, idler: &Idler| {
-            idler
-                .sample
-                .halves(1.0)
-                .map(|half| one_by_one(setting, &vec![half], TERMS.late).unwrap().cost_ns(K) as f64)
+            idler.sample.halves(1.0).map(|half| one_by_one(setting, &vec![half]).unwrap().cost_ns(K) as f64)
         };
         let sum = |[a, b]: [f64; 2]| a + b;
         let cost = |setting: &Setting| {

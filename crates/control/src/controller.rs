@@ -14,7 +14,7 @@ use crate::pricing::fresh;
 use crate::status::{Seen, Status};
 use crate::tenant::{Excess, Veto};
 use crate::terms::Terms;
-use crate::trust::{Apart, Trust};
+use crate::trust::Trust;
 use crate::turns::{Next, Part, SETTLE_NS, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
@@ -36,7 +36,8 @@ pub struct Controller {
     writes: Writes,
     decided_ns: u64,
     checks: Checks,
-    untrusted: Option<Apart>,
+    /// The setting that was advised last, where changes are advised and not made.
+    advised: Option<Setting>,
 }
 
 impl Controller {
@@ -54,12 +55,12 @@ impl Controller {
             present: originals,
             idlers: Idlers::new(&originals),
             account: Account::new(),
-            trust: Trust::default(),
+            trust: Trust::new(0),
             pace: Pace::new(terms.period.get(), terms.cpu_limit.get() as f64 / 1e9),
             writes: Writes::default(),
             decided_ns: 0,
             checks,
-            untrusted: None,
+            advised: None,
         })
     }
 
@@ -72,11 +73,10 @@ impl Controller {
         Ok(Controller { present, ..self })
     }
 
-    /// Control begins, or begins anew after it gave up.
+    /// Control begins, or begins anew.
     pub fn start(&mut self, now_ns: u64) {
-        self.untrusted = None;
         self.checks.break_off(now_ns);
-        self.trust = Trust::default();
+        self.trust = Trust::new(now_ns);
         self.decided_ns = now_ns;
         self.pace.start(now_ns);
     }
@@ -112,7 +112,8 @@ impl Controller {
             present: self.present,
             owed_ns: self.account.owed_ns(),
             rests: self.account.rests(now_ns) || self.checks.hold(now_ns) && !self.is_controlled(),
-            untrusted: self.untrusted,
+            untrusted: self.trust.lost(),
+            latency_ns: self.idlers.latency_ns(),
         }
     }
 
@@ -193,6 +194,14 @@ impl Controller {
         }
     }
 
+    /// A change was advised, and is not made: the next advice has to be better than this one by as much as a
+    /// change has to gain, and comes no sooner than after some seconds unless the load changes.
+    pub fn advised(&mut self, change: &Change) {
+        self.advised = Some(change.to);
+        self.searched = Searched::default();
+        self.checks.wait(change.at_ns);
+    }
+
     /// Whether what is seen until the next decision is left out, as a setting has just been switched: it need
     /// not be recorded.
     pub fn settles(&self) -> bool {
@@ -264,19 +273,20 @@ impl Controller {
 
     /// What to do, and whether there is next to nothing to gain.
     fn judge(&mut self, now_ns: u64, period: &Period) -> (Option<(Setting, Cause)>, bool) {
-        if self.untrusted.is_some() {
-            return (None, true);
-        }
         let (originals, controlled) = (self.originals(), self.is_controlled());
         let loss = self.account.book(now_ns, period.paid_ns, period.originals_ns, controlled);
+        let load_changed = !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
+        if self.trust.is_lost(now_ns, load_changed) {
+            self.idlers.grow_old();
+            return (None, true);
+        }
         // Parts of turns are short, and what they show does not need the rule.
         if !self.checks.in_turns()
             && period.counted.episodes >= FEWEST as u64
             && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.how)
         {
-            self.untrusted = Some(apart);
-            let episodes = period.counted.episodes;
-            return (Some((originals, Cause::Untrusted { apart, episodes })), true);
+            let (episodes, rest_ns) = (period.counted.episodes, self.trust.lose(now_ns, apart));
+            return (Some((originals, Cause::Untrusted { apart, episodes, rest_ns })), true);
         }
         if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {
             let cause = Cause::Loss { excess_ns, originals_ns, rest_ns };
@@ -290,7 +300,6 @@ impl Controller {
         if self.checks.in_turns() {
             return (None, false);
         }
-        self.checks.saw(now_ns, &self.present, period.part());
         // A burst of load after a quiet time may find a setting that is wrong for it: then the usual period
         // bounds what it costs.
         let quiet = !controlled && period.cpu_ns <= period.least_ns();
@@ -298,8 +307,12 @@ impl Controller {
             return (None, quiet);
         }
         let held = self.account.rests(now_ns) || self.checks.hold(now_ns);
-        let searched = !period.is_worthless() && !held && self.searched.is_due(period);
-        let chosen = if searched { self.choice.choose(&self.idlers, self.present) } else { None };
+        // Advice that was given may be worth no more than the originals by now.
+        let worthless = period.is_worthless() && self.advised.is_none_or(|advised| advised == originals);
+        let searched = !worthless && !held && self.searched.is_due(period);
+        let over = self.advised.unwrap_or(self.present);
+        let chosen = if searched { self.choice.choose(&self.idlers, over) } else { None };
+        let chosen = chosen.map(|(to, cause)| (to, self.over_present(cause)));
         if searched && chosen.is_none() {
             self.searched.in_vain();
         }
@@ -311,6 +324,16 @@ impl Controller {
         match begun {
             Some(with_chosen) => (chosen.filter(|_| with_chosen), false),
             None => (chosen, quiet),
+        }
+    }
+
+    /// Advice is over the originals, which are in force, whatever was advised before.
+    fn over_present(&self, cause: Cause) -> Cause {
+        match (self.advised, cause) {
+            (Some(_), Cause::Gain { episodes, chosen_ns, originals_ns, optimum_ns, .. }) => {
+                Cause::Gain { episodes, present_ns: originals_ns, chosen_ns, originals_ns, optimum_ns }
+            }
+            _ => cause,
         }
     }
 
@@ -419,11 +442,81 @@ mod tests {
             told.extend(controller.decide(number * 100_000_000, &[seen]).map(|change| (number, change)));
         }
         assert_eq!(told.len(), 1);
-        let (3, Change { from, to, cause: Cause::Untrusted { apart, episodes: 300 }, .. }) = &told[0] else {
+        let (
+            3,
+            Change {
+                from, to, cause: Cause::Untrusted { apart, episodes: 300, rest_ns: 1_000_000_000 }, ..
+            },
+        ) = &told[0]
+        else {
             panic!("{told:?}")
         };
         assert_eq!((from, apart.counted), (to, 300));
-        assert!(controller.status(0).untrusted.is_some());
+        let until_ns = controller.status(0).untrusted.unwrap().until_ns;
+        assert_eq!(until_ns, 1_300_000_000);
+        // What is counted is as predicted again, and control goes on with what it knows.
+        let mut player = player(&controller);
+        let mut seen = || period(&mut player, 300, 150_000);
+        assert_eq!(controller.decide(until_ns - 1, &[seen()]), None);
+        let change = controller.decide(until_ns, &[seen()]).unwrap();
+        assert!(matches!(change.cause, Cause::Gain { .. }), "{change:?}");
+        assert_eq!(controller.status(until_ns).untrusted, None);
+    }
+
+    #[test]
+    fn another_load_ends_the_time_without_trust() {
+        let mut controller = controller();
+        let at = |controller: &mut Controller, number: u64, seen| {
+            controller.decide(number * 100_000_000, &[seen]).map(|change| change.cause)
+        };
+        let wrong = |number: u64| {
+            let counted = Counts { episodes: number, halts: number, ..Counts::default() };
+            Observed::new(1, counted, vec![Episode::of(90_000); 300])
+        };
+        let mut lost = 0;
+        for number in 1..100 {
+            let cause = at(&mut controller, number, wrong(600));
+            lost += u32::from(matches!(cause, Some(Cause::Untrusted { .. })));
+        }
+        // At 0.3, 1.6, 3.9 and 8.2 s: 8 s from then on.
+        assert_eq!(lost, 4);
+        let mut player = player(&controller);
+        let mut right = |number| Observed { idler: 1, ..period(&mut player, number, 150_000) };
+        let mut since = 0;
+        while controller.status(0).untrusted.is_some() {
+            since += 1;
+            let cause = at(&mut controller, 99 + since, right(2_000));
+            assert!(cause.is_none_or(|cause| matches!(cause, Cause::Gain { .. })), "{cause:?}");
+        }
+        assert!(since <= 20, "{since}");
+    }
+
+    #[test]
+    fn advice_does_not_alternate() {
+        let mut controller = controller();
+        let mut player = player(&controller);
+        let mut advised = vec![];
+        for number in 1..300u64 {
+            // Two loads that take turns; none of their settings is much better than the other for both.
+            let idle_ns = if number / 3 % 2 == 0 { 150_000 } else { 60_000 };
+            if let Some(change) =
+                controller.decide(number * 100_000_000, &[period(&mut player, 300, idle_ns)])
+            {
+                controller.advised(&change);
+                advised.push((number, change));
+            }
+        }
+        assert_eq!(advised.len(), 1, "{advised:?}");
+        // A load for which the originals are as good as anything ends it.
+        for number in 300..400u64 {
+            if let Some(change) = controller.decide(number * 100_000_000, &[period(&mut player, 300, 3_000)])
+            {
+                controller.advised(&change);
+                advised.push((number, change));
+            }
+        }
+        let [_, (_, back)] = &advised[..] else { panic!("{advised:?}") };
+        assert_eq!(back.to.get("halt_poll_ns").map(|window_ns| window_ns > 3_000), Some(true));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 use crate::pricing::{fresh, play};
 use crate::sample::Episode;
 use crate::turns::maximum;
+use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_policy::{Layer, Nanos};
 use dwell_replay::Player;
 
 /// The parameter that bounds the growth of a window.
@@ -66,7 +66,7 @@ pub(crate) fn widened(setting: Setting, window_ns: i64) -> Option<Player> {
     wide.set("guest_halt_poll_grow_start", window_ns).ok()?;
     let mut player = fresh(wide).ok()?;
     // The first growth is to grow_start.
-    play(&mut player, Episode::of(u64::try_from(window_ns).ok()?), Nanos::ZERO);
+    play(&mut player, Episode::of(u64::try_from(window_ns).ok()?));
     player.set(&setting);
     Some(player)
 }
@@ -101,8 +101,8 @@ mod tests {
         // The rule itself: under the fixed window it goes on polling for 200 us, and under the other one it does not.
         for (setting, halts) in [(fixed, 0), (after_short, 1)] {
             let mut player = widened(setting, 200_000).unwrap();
-            play(&mut player, Episode::of(900_000), Nanos::ZERO);
-            assert_eq!(play(&mut player, Episode::of(150_000), Nanos::ZERO).halts, halts);
+            play(&mut player, Episode::of(900_000));
+            assert_eq!(play(&mut player, Episode::of(150_000)).halts, halts);
         }
         let host = Setting::defaults(Layer::Host, Version::new(6, 12));
         assert!(!stays(1_000_000, &host) && longest(&host) == 0 && widened(host, 9).is_none());
@@ -120,9 +120,9 @@ mod tests {
             let episodes: Vec<Episode> = lengths.into_iter().map(Episode::of).collect();
             let left_ns = longest_left(window_ns, &setting, &episodes);
             let mut player = widened(setting, window_ns).unwrap();
-            episodes.iter().for_each(|episode| _ = play(&mut player, *episode, Nanos::ZERO));
+            episodes.iter().for_each(|episode| _ = play(&mut player, *episode));
             let longer = Episode::of(u64::try_from(left_ns).unwrap() + 1);
-            prop_assert_eq!(play(&mut player, longer, Nanos::ZERO).halts, 1);
+            prop_assert_eq!(play(&mut player, longer).halts, 1);
         }
     }
 }

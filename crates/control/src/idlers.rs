@@ -2,6 +2,7 @@
 
 use crate::checks::BUSY_PER_S;
 use crate::haltpoll;
+use crate::latency::{self, Latency};
 use crate::observed::Observed;
 use crate::order::Order;
 use crate::period::Period;
@@ -14,7 +15,6 @@ use crate::trust::apart;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player};
 use dwell_stats::SplitMix64;
-use std::borrow::Cow;
 use std::collections::btree_map::{BTreeMap, Entry};
 
 /// More than one idler can count in a period: counters that were torn, or ran backwards.
@@ -29,6 +29,7 @@ pub(crate) struct Idler {
     own: Own,
     pub(crate) sample: Sample,
     order: Order,
+    latency: Latency,
     originals: Player,
     present: Player,
     /// The longest window of haltpoll that it can have \[ns\].
@@ -42,6 +43,7 @@ impl Idler {
             own: Own::new(),
             sample: Sample::default(),
             order: Order::default(),
+            latency: Latency::default(),
             originals: fresh(originals).ok()?,
             present: fresh(present).ok()?,
             longest_window_ns,
@@ -83,6 +85,11 @@ impl Idlers {
     /// The episodes that are known of all of them.
     pub(crate) fn episodes(&self) -> usize {
         self.known.values().map(|idler| idler.sample.known()).sum()
+    }
+
+    /// The wakeup latency of a halt, as recorded of these idlers \[ns\].
+    pub(crate) fn latency_ns(&self) -> Option<u64> {
+        latency::median(self.known.values().filter_map(|idler| idler.latency.median_ns()))
     }
 
     /// A decision was made on their episodes.
@@ -145,12 +152,18 @@ impl Idlers {
                 continue;
             }
             let mut random = SplitMix64::new(self.random.bits());
+            let of_others_ns = self.latency_ns();
             let Some(known) = self.known(*idler, originals, present) else { continue };
-            let episodes: Cow<'_, [Episode]> = if *drawn {
-                known.order.arrange(episodes, counted, &known.present, late, &mut random).into()
-            } else {
-                episodes.into()
+            known.latency.take_in(episodes);
+            let assumed_ns = known.latency.median_ns().or(of_others_ns).unwrap_or(late.get());
+            let late = |episode: &Episode| Episode {
+                latency_ns: episode.latency_ns.or(Some(assumed_ns)),
+                ..*episode
             };
+            let mut episodes: Vec<Episode> = episodes.iter().map(late).collect();
+            if *drawn {
+                episodes = known.order.arrange(&episodes, counted, &known.present, &mut random);
+            }
             known.tenant = *tenant;
             known.sample.push(counted.episodes, &episodes);
             period.counted += *counted;
@@ -158,8 +171,8 @@ impl Idlers {
                 self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
                 continue;
             }
-            let under_originals = play_all(&mut known.originals, &episodes, late);
-            let under_present = play_all(&mut known.present, &episodes, late);
+            let under_originals = play_all(&mut known.originals, &episodes);
+            let under_present = play_all(&mut known.present, &episodes);
             known.longest_window_ns = haltpoll::longest_left(known.longest_window_ns, &present, &episodes);
             let optimum: u64 = episodes.iter().map(|episode| episode.least_cost_ns(halt_cost.get())).sum();
             let scale = counted.episodes as f64 / episodes.len() as f64;
@@ -204,7 +217,7 @@ impl Idlers {
             let mut players = vec![];
             for (idler, episodes, scale, elsewhere) in &replayed {
                 let mut player = start.clone();
-                let did = play_all(&mut player, episodes, late);
+                let did = play_all(&mut player, episodes);
                 period.predict(way, &did, *scale, *elsewhere);
                 players.push((idler, player));
             }

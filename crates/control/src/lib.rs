@@ -9,7 +9,7 @@
 //! # The steps of a decision
 //! 1. **Trust**: the setting in force is replayed over the episodes of the period, and its polls and halts
 //!    are compared with those counted. Three periods in a row more than [`trust::LIMIT`] apart: the rule does
-//!    not describe this load. The controller goes back to the originals and ends.
+//!    not describe this load. The originals are in force for 1 s, then 2 s … 64 s, or until the load changes.
 //! 2. **Account**: the originals are replayed over the same episodes. What the setting in force cost, less
 //!    1.01 times what they would have cost, is added up over every stretch of 10 s or less that ends now.
 //!    Above 1 % of what they cost in the last 10 s the controller goes back to the originals, for 100 ms,
@@ -49,6 +49,7 @@ mod controller;
 mod draw;
 mod haltpoll;
 mod idlers;
+mod latency;
 mod look;
 #[cfg(test)]
 mod loops;

@@ -111,7 +111,7 @@ fn live(worlds: [World; 2], originals: Setting, terms: Terms, seconds: u64, seed
         let length = if random.below(world.long_ones) == 0 { length + 400_000 } else { length };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let episode = Episode::of((length as f64 * noise) as u64);
-        let did = play(&mut player, episode, Nanos::ZERO);
+        let did = play(&mut player, episode);
         halted = did.halts > 0;
         counted += did;
         seen.push(episode);

@@ -48,7 +48,7 @@ impl Observed {
 impl Observed {
     /// What a rule does in a period of these episodes, all of them seen.
     pub(crate) fn played(player: &mut dwell_replay::Player, episodes: Vec<Episode>) -> Observed {
-        let play = |episode: &Episode| crate::pricing::play(player, *episode, dwell_policy::Nanos::ZERO);
+        let play = |episode: &Episode| crate::pricing::play(player, *episode);
         let counted = episodes.iter().map(play).sum();
         Observed::new(7, counted, episodes)
     }

@@ -10,7 +10,6 @@
 use crate::pricing::play_all;
 use crate::sample::Episode;
 use crate::trust::{LIMIT, SHARE};
-use dwell_policy::Nanos;
 use dwell_replay::{Counts, Player};
 use dwell_stats::SplitMix64;
 
@@ -42,7 +41,6 @@ impl Default for Order {
 struct Made<'a> {
     counted: &'a Counts,
     rule: &'a Player,
-    late: Nanos,
 }
 
 impl Order {
@@ -52,10 +50,9 @@ impl Order {
         drawn: &[Episode],
         counted: &Counts,
         rule: &Player,
-        late: Nanos,
         random: &mut SplitMix64,
     ) -> Vec<Episode> {
-        let made = Made { counted, rule, late };
+        let made = Made { counted, rule };
         // The same random numbers for all degrees: only the degrees differ.
         let begin = random.clone();
         let mut sorted = None;
@@ -150,7 +147,7 @@ fn places(number: usize, alike: f64, random: &mut SplitMix64) -> Vec<usize> {
 impl Made<'_> {
     /// How far what the rule makes of the episodes is from what was counted: 1 is half of what ends trust.
     fn apart(&self, episodes: &[Episode]) -> f64 {
-        let made = play_all(&mut self.rule.clone(), episodes, self.late);
+        let made = play_all(&mut self.rule.clone(), episodes);
         let all = self.counted.episodes as f64;
         let scale = all / episodes.len().max(1) as f64;
         let far = |made: f64, counted: f64, of: f64| {
@@ -193,7 +190,7 @@ mod tests {
         let [mut success, mut fail, mut wait] = [[0u64; BUCKETS]; 3];
         let (mut success_ns, mut fail_ns) = (0, 0);
         for idle_ns in lengths {
-            let did = play(&mut rule, Episode::of(*idle_ns), Nanos::ZERO);
+            let did = play(&mut rule, Episode::of(*idle_ns));
             let polled = u64::try_from(did.polled_ns).unwrap();
             match (did.polls, did.halts) {
                 (1, 0) => (success[bucket(polled)] += 1, success_ns += polled).0,
@@ -211,9 +208,9 @@ mod tests {
     fn arranged(lengths: &[u64]) -> (Order, f64, f64) {
         let (counted, drawn) = drawn(lengths);
         let rule = after_short();
-        let made = Made { counted: &counted, rule: &rule, late: Nanos::ZERO };
+        let made = Made { counted: &counted, rule: &rule };
         let mut order = Order::default();
-        let after = order.arrange(&drawn, &counted, &rule, Nanos::ZERO, &mut SplitMix64::new(5));
+        let after = order.arrange(&drawn, &counted, &rule, &mut SplitMix64::new(5));
         (order, made.apart(&drawn), made.apart(&after))
     }
 
@@ -249,11 +246,12 @@ mod tests {
             (polls, halts) in (0u64..400, 0u64..400),
             seed in any::<u64>(),
         ) {
-            let drawn: Vec<Episode> = lengths.iter().copied().map(Episode::of).collect();
+            let late = |idle_ns| Episode { latency_ns: Some(1_000), ..Episode::of(idle_ns) };
+            let drawn: Vec<Episode> = lengths.iter().copied().map(late).collect();
             let counted = Counts { episodes: lengths.len() as u64, polls, halts, ..Counts::default() };
             let mut order = Order::default();
             let after =
-                order.arrange(&drawn, &counted, &after_short(), Nanos(1_000), &mut SplitMix64::new(seed));
+                order.arrange(&drawn, &counted, &after_short(), &mut SplitMix64::new(seed));
             let buckets = |all: &[Episode]| {
                 let mut of: Vec<_> = all.iter().map(|episode| episode.idle_ns.checked_ilog2()).collect();
                 of.sort_unstable();

@@ -1,8 +1,8 @@
 //! What settings would have cost over a sample.
 //!
-//! Without a wakeup latency all settings go through the vector engine. With one, what a rule learns from is
+//! Without wakeup latencies all settings go through the vector engine. With them, what a rule learns from is
 //! longer than the episode where the idler halts, which the engine does not have: it then chooses the
-//! [`FINALISTS`] without the latency, and these are played with it, one episode after the other.
+//! [`FINALISTS`] without latencies, and these are played with them, one episode after the other.
 
 use crate::sample::Episode;
 use dwell_policy::param::Setting;
@@ -45,14 +45,13 @@ impl Prices {
         always: &[usize],
         halves: &[PerIdler; 2],
         halt_cost: Nanos,
-        late: Nanos,
     ) -> Result<Costs, RuleError> {
         let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
         // What dwell_idle does depends on the busy time before an episode, which the engine does not have; it
         // has few settings.
         if self.settings.first().is_some_and(|setting| setting.layer() == Layer::Driver) {
             let of = |setting: &Setting| {
-                let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half, late));
+                let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half));
                 Ok(Some([cost(&first?), cost(&second?)]))
             };
             return self.settings.iter().map(of).collect();
@@ -60,7 +59,7 @@ impl Prices {
         let [first, second] = halves.each_ref().map(|half| self.play(half));
         let mut all: Costs =
             first.iter().zip(&second).map(|(first, second)| Some([cost(first), cost(second)])).collect();
-        if late == Nanos::ZERO {
+        if halves.iter().flatten().flatten().all(|episode| episode.late() == Nanos::ZERO) {
             return Ok(all);
         }
         let total = |place: &usize| all[*place].map_or(f64::INFINITY, |[a, b]| a + b);
@@ -70,7 +69,7 @@ impl Prices {
         all.fill(None);
         for place in order.iter().chain(always) {
             let setting = &self.settings[*place];
-            let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half, late));
+            let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half));
             all[*place] = Some([cost(&first?), cost(&second?)]);
         }
         Ok(all)
@@ -98,28 +97,26 @@ pub(crate) fn fresh(setting: Setting) -> Result<Player, RuleError> {
     Rule::Layer(setting).start_late(1)
 }
 
-/// What one setting does, where a halt adds `late` to what its rule sees.
-pub(crate) fn one_by_one(setting: &Setting, idlers: &PerIdler, late: Nanos) -> Result<Counts, RuleError> {
+/// What one setting does.
+pub(crate) fn one_by_one(setting: &Setting, idlers: &PerIdler) -> Result<Counts, RuleError> {
     let mut counts = Counts::default();
     for episodes in idlers {
         let mut player = fresh(*setting)?;
-        play_all(&mut player, &episodes[..episodes.len().min(WARM_UP)], late);
-        counts += play_all(&mut player, episodes, late);
+        play_all(&mut player, &episodes[..episodes.len().min(WARM_UP)]);
+        counts += play_all(&mut player, episodes);
     }
     Ok(counts)
 }
 
-/// Plays one episode after the other.
-pub(crate) fn play_all(player: &mut Player, episodes: &[Episode], late: Nanos) -> Counts {
-    player.play_all_late(
-        episodes.iter().map(|episode| (episode.busy_ns, episode.idle_ns, episode.alone_ns)),
-        late,
-    )
+/// Plays one episode after the other, each with its wakeup latency.
+pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
+    episodes.iter().map(|episode| play(player, *episode)).sum()
 }
 
 /// Plays one episode.
-pub(crate) fn play(player: &mut Player, episode: Episode, late: Nanos) -> Counts {
-    play_all(player, &[episode], late)
+pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
+    let Episode { busy_ns, idle_ns, alone_ns, .. } = episode;
+    player.play_all_late(std::iter::once((busy_ns, idle_ns, alone_ns)), episode.late())
 }
 
 #[cfg(test)]
@@ -135,7 +132,7 @@ mod tests {
         let length = prop_oneof![1u64..30_000, 1u64..400_000];
         let alone = prop_oneof![4 => Just(u64::MAX), 1 => 0u64..30_000];
         let episode =
-            (length, alone).prop_map(|(idle_ns, alone_ns)| Episode { idle_ns, alone_ns, busy_ns: 0 });
+            (length, alone).prop_map(|(idle_ns, alone_ns)| Episode { alone_ns, ..Episode::of(idle_ns) });
         prop::collection::vec(episode, 0..200)
     }
 
@@ -146,9 +143,9 @@ mod tests {
         fn costs_are_those_of_the_rules(halves in [prop::collection::vec(episodes(), 1..3), prop::collection::vec(episodes(), 1..3)]) {
             for layer in [Layer::Host, Layer::Guest] {
                 let settings = candidates(Setting::defaults(layer, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
-                let costs = Prices::of(&settings).unwrap().costs(&[0], &halves, K, Nanos::ZERO).unwrap();
+                let costs = Prices::of(&settings).unwrap().costs(&[0], &halves, K).unwrap();
                 for (setting, cost) in settings.iter().zip(costs) {
-                    let slow = [&halves[0], &halves[1]].map(|half| one_by_one(setting, half, Nanos::ZERO).unwrap());
+                    let slow = [&halves[0], &halves[1]].map(|half| one_by_one(setting, half).unwrap());
                     prop_assert_eq!(cost, Some(slow.map(|counts| counts.cost_ns(K) as f64)));
                 }
             }
@@ -159,8 +156,9 @@ mod tests {
     fn with_a_latency_the_first_and_the_finalists_are_played() {
         let settings =
             candidates(Setting::defaults(Layer::Host, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
-        let halves = [vec![vec![Episode::of(12_000); 100]], vec![vec![Episode::of(14_000); 100]]];
-        let late = Prices::of(&settings).unwrap().costs(&[0, 1], &halves, K, Nanos(12_000)).unwrap();
+        let late = |idle_ns| Episode { latency_ns: Some(12_000), ..Episode::of(idle_ns) };
+        let halves = [vec![vec![late(12_000); 100]], vec![vec![late(14_000); 100]]];
+        let late = Prices::of(&settings).unwrap().costs(&[0, 1], &halves, K).unwrap();
         assert!(late[0].is_some() && late[1].is_some());
         assert_eq!(late.iter().flatten().count(), FINALISTS + 2);
         // A window of 20 us never grows where the rule sees 24 us and more; one of 30 us does.
@@ -172,7 +170,7 @@ mod tests {
                     && value("halt_poll_ns_shrink") == Some(shrink)
             };
             let setting = settings.iter().find(|setting| is(setting)).unwrap();
-            halves.each_ref().map(|half| one_by_one(setting, half, Nanos(12_000)).unwrap().halts)
+            halves.each_ref().map(|half| one_by_one(setting, half).unwrap().halts)
         };
         assert_eq!(of(20_000, 1), [100, 100]);
         assert_eq!(of(30_000, 1), [0, 0]);

@@ -7,6 +7,7 @@
 //! depend on, is that of the load. A period counts half as much as the next; only a decision makes a period
 //! old, so that a quiet idler's few episodes are kept until they are enough.
 
+use dwell_policy::Nanos;
 use std::collections::VecDeque;
 
 /// One episode: its length, and how long a poll in it may last.
@@ -18,12 +19,20 @@ pub struct Episode {
     pub alone_ns: u64,
     /// How long the idler was busy before it \[ns\]; 0 where that is not known.
     pub busy_ns: u64,
+    /// The wakeup latency, if the idler halted: how long after the end of the episode it ran again \[ns\].
+    /// `None` where it polled, or that is not known.
+    pub latency_ns: Option<u64>,
 }
 
 impl Episode {
     /// An episode of this length \[ns\] which no other task cuts short.
     pub const fn of(idle_ns: u64) -> Episode {
-        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0 }
+        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0, latency_ns: None }
+    }
+
+    /// The wakeup latency, where one was recorded or assumed.
+    pub(crate) fn late(self) -> Nanos {
+        Nanos(self.latency_ns.unwrap_or(0))
     }
 
     /// The time alone as a recording has it; `None` if it is the whole episode.

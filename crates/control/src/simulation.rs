@@ -229,16 +229,19 @@ impl Simulation {
                 drawn: Drawn::new(self.most_drawn),
             });
         }
-        let late = self.terms.late;
+        // Of a halt that was not recorded as one the latency is assumed.
+        let late_ns = episode.latency_ns.unwrap_or(self.terms.late.get());
+        let episode = Episode { latency_ns: Some(late_ns), ..episode };
         let one = &mut self.idlers[idler];
-        let did = play(&mut one.controlled, episode, late);
-        let otherwise = play(&mut one.originals, episode, late);
+        let did = play(&mut one.controlled, episode);
+        let otherwise = play(&mut one.originals, episode);
         match self.observation {
             Observation::Episodes => {
                 one.counted += did;
-                one.seen.push(episode);
+                // A recorder has the latency of halts only.
+                one.seen.push(Episode { latency_ns: (did.halts > 0).then_some(late_ns), ..episode });
             }
-            Observation::Statistics => one.counting.count(episode.idle_ns, late.get(), &did),
+            Observation::Statistics => one.counting.count(episode.idle_ns, late_ns, &did),
         }
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
         self.book(idler, tenth, episode, &did, &otherwise);
@@ -367,7 +370,7 @@ pub fn simulate(
             episodes.extend(all.map(|(place, (&start, &idle_ns))| {
                 let ended = ended_ns[run.idler].replace(start.saturating_add(idle_ns));
                 let busy_ns = ended.map_or(0, |ended| start.saturating_sub(ended));
-                (start, run.idler, Episode { idle_ns, alone_ns: alone(place), busy_ns })
+                (start, run.idler, Episode { alone_ns: alone(place), busy_ns, ..Episode::of(idle_ns) })
             }));
         }
         episodes.sort_by_key(|(start, idler, _)| (*start, *idler));
@@ -504,7 +507,7 @@ mod tests {
         assert_ne!(first.get("policy"), Some(3), "{first:?}");
         // What is in force at the end costs no more than a halt there.
         let last = simulated.changes.last().unwrap().to;
-        let counts = one_by_one(&last, &vec![vec![Episode::of(150_000); 500]], Nanos::ZERO).unwrap();
+        let counts = one_by_one(&last, &vec![vec![Episode::of(150_000); 500]]).unwrap();
         assert!(cost(&counts) < 1.05 * 500.0 * 20_000.0, "{last:?}");
     }
 
@@ -654,7 +657,7 @@ mod tests {
                     for number in 0..4_000 {
                         let episode = Episode::of(load.idle(&mut random));
                         for (sum, player) in costs.iter_mut().zip(&mut players) {
-                            let did = play(player, episode, Nanos::ZERO);
+                            let did = play(player, episode);
                             *sum += if number < 100 { 0.0 } else { cost(&did) };
                         }
                     }
@@ -726,7 +729,7 @@ mod tests {
                 let loss = |idle_ns: &u64| {
                     let cost = |setting: Setting| {
                         let mut player = fresh(setting).unwrap();
-                        let all = (0..64).map(|_| play(&mut player, Episode::of(*idle_ns), Nanos::ZERO));
+                        let all = (0..64).map(|_| play(&mut player, Episode::of(*idle_ns)));
                         all.map(|did| cost(&did)).sum::<f64>()
                     };
                     (cost(present) - cost(originals)) / (idle_ns + busy_ns) as f64

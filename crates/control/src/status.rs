@@ -1,6 +1,6 @@
 //! What a controller shows of itself, and of the idlers in the last period.
 
-use crate::trust::Apart;
+use crate::trust::Lost;
 use dwell_policy::param::Setting;
 use dwell_replay::Counts;
 
@@ -13,8 +13,10 @@ pub struct Status {
     pub owed_ns: f64,
     /// Whether the originals are in force for a while after a loss.
     pub rests: bool,
-    /// Why it gave up, if it did.
-    pub untrusted: Option<Apart>,
+    /// Why the originals are in force, if that is as the rule does not do what was counted.
+    pub untrusted: Option<Lost>,
+    /// The wakeup latency of a halt as recorded, the median of the idlers' \[ns\]; `None` where none was.
+    pub latency_ns: Option<u64>,
 }
 
 /// What the last period showed of one idler.

@@ -8,7 +8,8 @@ use dwell_policy::Nanos;
 pub struct Terms {
     /// CPU time of one halt and wakeup.
     pub halt_cost: Nanos,
-    /// By how much what a rule learns from is longer than the episode, where the idler halts.
+    /// The wakeup latency of a halt: by how much what a rule learns from is longer than the episode, where no
+    /// episode that was observed has one.
     pub late: Nanos,
     /// No candidate polls for longer.
     pub longest_window: Nanos,

@@ -71,7 +71,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     match args.format.format {
         Format::Json => output::json(&open)?,
         Format::Csv => output::csv(&table(&open))?,
-        Format::Table => output::text(&words(&open))?,
+        Format::Table => {
+            let mut text = words(&open);
+            let controlled = super::control::lines(&machine.path(&args.state.state_dir));
+            controlled.iter().for_each(|line| text += &output::wrapped(line));
+            output::text(&text)?;
+        }
     }
     let in_force = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::InForce));
     let all = open.iter().all(|change| change.state == State::Applied && change.places.iter().all(in_force));

@@ -190,7 +190,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         phase controlled.short 30 3
         values controlled
         phase controlled.long 500 3
-        keep status.json dwell control status
+        keep status.json dwell control status --format json
         keep stop.json dwell control stop
         wait $control
         values ended
@@ -264,7 +264,7 @@ const LEASES: &str = "
     values still_left
     control adopted keep
     values adopted
-    keep adopted.json dwell control status
+    keep adopted.json dwell control status --format json
     end KILL
     values adopted_killed
 
@@ -274,13 +274,13 @@ const LEASES: &str = "
     echo 77777 >$parameters/max_window_ns
     sleep 0.5
     values foreign
-    keep foreign.json dwell control status
+    keep foreign.json dwell control status --format json
     sleep 2
     values foreign_later
     keep resume.json dwell control resume
     changed
     values resumed
-    keep resumed.json dwell control status
+    keep resumed.json dwell control status --format json
     keep unload_controlled rmmod dwell_idle
     end TERM
     values terminated

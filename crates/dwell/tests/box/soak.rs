@@ -37,7 +37,7 @@ const SCRIPT: &str = "
     number=0
     while [ $number -lt $looks ]; do
         sleep $between
-        dwell control status >/out/status.$number
+        dwell control status --format json >/out/status.$number
         grep -q given_up /out/status.$number && dwell control resume >/dev/null
         wget -q -O /out/metrics http://127.0.0.1:9469/metrics
         dwell history --format json >/out/history.$number

@@ -323,7 +323,7 @@ fn on_a_full_disk_nothing_is_taken_and_everything_is_given_back() {
         mkdir -p "$state" && mount -t tmpfs -o size=1m,mode=700 tmpfs "$state" || { echo "no mount"; exit; }
         full() { head -c 2M /dev/zero >"$state/full" 2>/dev/null; }
         show() { echo "$1 $2 $(cat "$knob" | tr -d ' \n')"; }
-        up() { for try in $(seq 600); do "$dwell" control status --sysroot "$root" 2>/dev/null | grep -q '"controls"' && return; sleep 0.1; done; }
+        up() { for try in $(seq 600); do "$dwell" control status --format json --sysroot "$root" 2>/dev/null | grep -q '"controls"' && return; sleep 0.1; done; }
         full; "$dwell" control --mode active --layer guest --sysroot "$1" --duration 50ms >&2; show taken $?
         rm "$state/full"
         "$dwell" control --mode active --layer guest --sysroot "$1" >&2 & pid=$!

@@ -68,7 +68,7 @@ impl Place {
     }
 
     fn status(&self) -> Option<Value> {
-        let output = dwell(&["control", "status", "--state-dir", &self.state]);
+        let output = dwell(&["control", "status", "--format", "json", "--state-dir", &self.state]);
         serde_json::from_slice(&output.stdout).ok()
     }
 

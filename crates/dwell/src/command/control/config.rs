@@ -156,7 +156,10 @@ pub(super) struct Config {
     /// In this order; empty: those that this machine has.
     pub(super) layers: Vec<Layer>,
     pub(super) halt_cost: Nanos,
-    pub(super) wakeup_latency: Nanos,
+    /// `None`: as measured in bursts, or by a calibration.
+    pub(super) wakeup_latency: Option<Nanos>,
+    /// What a calibration of this machine measured; no file sets it.
+    pub(super) calibrated_latency: Option<Nanos>,
     pub(super) longest_window: Nanos,
     pub(super) period: Nanos,
     pub(super) burst: Nanos,
@@ -176,6 +179,8 @@ pub(super) struct Config {
 
 /// The default halt cost, as of `tune` where nothing was measured.
 const HALT_COST: Nanos = Nanos::from_micros(20);
+/// The wakeup latency that is not given.
+const MEASURED: &str = "measured";
 /// The default period.
 const PERIOD: Nanos = Nanos(100_000_000);
 /// The default length of a burst.
@@ -220,7 +225,7 @@ impl Config {
             mode: Some(self.mode),
             layers: Some(self.layers.iter().map(|layer| layer.name().to_owned()).collect()),
             halt_cost: Some(format!("{:#}", self.halt_cost)),
-            wakeup_latency: Some(format!("{:#}", self.wakeup_latency)),
+            wakeup_latency: Some(self.wakeup_latency.map_or(MEASURED.to_owned(), |it| format!("{it:#}"))),
             longest_window: Some(format!("{:#}", self.longest_window)),
             period: Some(format!("{:#}", self.period)),
             burst: Some(format!("{:#}", self.burst)),
@@ -286,7 +291,11 @@ impl File {
                 anyhow!("layers: `{name}` is not one that can be controlled: host, guest, driver, iothread")
             })
         };
-        let wakeup_latency = time("wakeup_latency", self.wakeup_latency.as_ref(), Nanos::ZERO)?;
+        let wakeup_latency = self.wakeup_latency.as_ref().filter(|text| *text != MEASURED);
+        let wakeup_latency = match wakeup_latency {
+            None => None,
+            text => Some(time("wakeup_latency", text, Nanos::ZERO)?),
+        };
         let cpu_limit = match &self.cpu_limit {
             None => CPU_LIMIT,
             Some(text) => cpu_limit(text).context("cpu_limit")?,
@@ -295,7 +304,8 @@ impl File {
             mode: options.mode.or(self.mode).unwrap_or(Mode::Advise),
             layers: self.layers.unwrap_or_default().iter().map(layer).collect::<Result<_, _>>()?,
             halt_cost,
-            wakeup_latency: options.wakeup_latency.unwrap_or(wakeup_latency),
+            wakeup_latency: options.wakeup_latency.or(wakeup_latency),
+            calibrated_latency: None,
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
@@ -357,6 +367,7 @@ mod tests {
             mode: Mode::Active,
             layers: vec![Layer::Guest],
             halt_cost: Nanos(12_500),
+            wakeup_latency: Some(Nanos(14_000)),
             cpu_limit: Nanos(12_345_678),
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
@@ -420,7 +431,7 @@ mod tests {
         };
         fs::write(&file, "mode = \"advise\"\nhalt_cost = \"20us\"\n").unwrap();
         let config = Config::read(Some(&file), options(5_000)).unwrap();
-        assert_eq!((config.mode, config.wakeup_latency), (Mode::Active, Nanos(7)));
+        assert_eq!((config.mode, config.wakeup_latency), (Mode::Active, Some(Nanos(7))));
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(20_000)));
         let error = format!("{:#}", Config::read(Some(&file), options(1_000_000_000)).unwrap_err());
         assert!(

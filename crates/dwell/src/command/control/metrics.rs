@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 const MOST_VMS: usize = 256;
 const OTHER: &str = "other";
 /// The states that a layer can be in.
-const STATES: [&str; 4] = ["advises", "controls", "rests", "given_up"];
+const STATES: [&str; 5] = ["advises", "controls", "rests", "untrusted", "given_up"];
 
 /// Why a setting was changed, or control ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -478,6 +478,7 @@ fn memory() -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::control::observe::WakeupLatency;
     use dwell_control::Costs;
     use dwell_policy::version::Version;
     use dwell_policy::{Layer, Nanos};
@@ -503,7 +504,7 @@ mod tests {
         let source = Source::new(
             &dwell_machine::fake::Fake::new(),
             Layer::Host,
-            Nanos::ZERO,
+            WakeupLatency::Given(Nanos::ZERO),
             Nanos(1),
             Nanos(20_000),
             &[],
@@ -560,8 +561,14 @@ mod tests {
 
     #[test]
     fn a_vm_that_is_gone_has_no_series() {
-        let source =
-            Source::new(&dwell_machine::fake::Fake::new(), Layer::Host, Nanos::ZERO, Nanos(1), Nanos(1), &[]);
+        let source = Source::new(
+            &dwell_machine::fake::Fake::new(),
+            Layer::Host,
+            WakeupLatency::Given(Nanos::ZERO),
+            Nanos(1),
+            Nanos(1),
+            &[],
+        );
         let source = source.unwrap();
         let mut tally = Tally::default();
         let seen = |pid: u64| Seen { idler: pid << 32, share: 1.0, counted: Counts::default(), costs: None };

@@ -13,6 +13,7 @@ pub(crate) mod decisions;
 mod iothread;
 mod live;
 mod metrics;
+mod notes;
 mod notify;
 mod observe;
 mod replay;
@@ -25,10 +26,11 @@ use crate::failure::{Answer, Outcome};
 use crate::model::{ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
-use crate::state::StateArgs;
+use crate::state::{StateArgs, utc};
 use anyhow::{Context, bail, ensure};
 use config::{Config, Kept, Mode, Options};
 use dwell_policy::Nanos;
+use notes::Notes;
 use replay::Observe;
 use socket::Ask;
 use std::path::PathBuf;
@@ -38,8 +40,8 @@ use tenants::Vm;
 ///
 /// Decides every 100 ms at most. About 130 settings are replayed over a sample of the last episodes; the one that costs
 /// least is taken if it saves a sixteenth of the present cost, on each half of the sample. The setting in force is
-/// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, control
-/// ends. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their
+/// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, the
+/// originals are in force for 1 s, 2 s and so on up to 64 s, or until the load changes. When control has cost more than 1.01 times what the originals would have cost, by over 1 % of their
 /// cost of the last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s and so on
 /// up to 64 s. There are at most 60 writes a minute. Unless `verify` in the configuration is 0, a setting
 /// that is taken is compared in turns with the one before, and where CPUs mostly halt, polling is tried now
@@ -78,8 +80,8 @@ use tenants::Vm;
     mut_arg("wakeup_latency", |arg| arg.long_help(
         "Latency that one halt adds to its wakeup, such as 8us\n\n\
          From 0. What the kernel measures of a halt is longer than the idle time by it; dwell_idle has a parameter of its own. With \
-         --replay only the columns of added latency depend on it. [default: that of the configuration, else 0; with --replay the \
-         wakeup latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]",
+         --replay only the columns of added latency depend on it. [default: that of the configuration, else of a guest as measured \
+         in bursts and of a host as calibrated; with --replay the wakeup latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]",
     ))
 )]
 #[command(
@@ -142,7 +144,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Print what the running controller does
-    Status(AskArgs),
+    Status(StatusArgs),
     /// Control again the layers that were given up
     Resume(AskArgs),
     /// End the running controller; the originals are restored
@@ -160,6 +162,14 @@ struct AskArgs {
 }
 
 #[derive(clap::Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+#[derive(clap::Args)]
 struct RestoreArgs {
     /// Leave the setting of a controller that has ended with `on_exit = "keep"`, which the next one adopts
     #[arg(long)]
@@ -171,11 +181,12 @@ struct RestoreArgs {
 pub(crate) fn run(args: Args) -> Outcome {
     if let Some(command) = args.ask {
         let (ask, args) = match command {
-            Command::Status(args) => (Ask::Status, args),
+            Command::Status(args) => return status(&args),
             Command::Resume(args) => (Ask::Resume, args),
             Command::Stop(args) => (Ask::Stop, args),
             Command::Restore(args) => {
-                return live::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept);
+                let notes = Notes { line: &line, warning: &output::note };
+                return live::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept, notes);
             }
         };
         let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
@@ -211,7 +222,25 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let machine = args.state.machine()?;
     let state_directory = args.state.state_dir.clone();
-    live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure })
+    let timed = |text: &str| line(&format!("{} {text}", utc()));
+    let notes = Notes { line: &timed, warning: &output::note };
+    live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure, notes })
+}
+
+/// A line on stdout; a closed pipe is no error.
+fn line(text: &str) {
+    let _ = output::text(&format!("{text}\n"));
+}
+
+fn status(args: &StatusArgs) -> Outcome {
+    let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
+    let status = socket::ask(&directory, Ask::Status)?;
+    match args.format.format {
+        Format::Json => output::json(&status)?,
+        Format::Table => output::text(&words::status(&status))?,
+        Format::Csv => bail!("--format csv: the status has tables of several kinds; use json"),
+    }
+    Ok(Answer::Yes)
 }
 
 /// What the controller of a state directory does, in a line for each of its layers; none where none runs.
@@ -224,11 +253,26 @@ pub(crate) fn lines(directory: &std::path::Path) -> Vec<String> {
     }
 }
 
+/// The latency of a vCPU's halts on this machine, where it was calibrated. One that cannot be read is as none.
+fn calibrated_latency() -> Option<Nanos> {
+    let stored = match Calibration::load(&Calibration::path()?) {
+        Ok(stored) => stored?,
+        Err(error) => {
+            output::note(&format!("dwell: the calibration is left out: {}", with_causes(&error)));
+            return None;
+        }
+    };
+    let machine = Sysroot::of_this_machine();
+    let here = cpu::model(&machine)? == stored.cpu_model && kernel::release(&machine)? == stored.kernel;
+    here.then(|| stored.halt_of(HaltOf::Vcpu)?.halt_latency()).flatten()
+}
+
 /// The configuration, with the options over it.
 fn configuration(args: &Args) -> anyhow::Result<Config> {
     let ModelArgs { halt_cost, wakeup_latency, .. } = args.model;
     let options = Options { mode: args.mode, halt_cost, wakeup_latency };
     let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
+    config.calibrated_latency = calibrated_latency();
     if let Some(log) = &args.log {
         config.log = Kept::at(log)?;
     }

@@ -28,6 +28,24 @@ const SEARCH_AT_LEAST: Duration = Duration::from_secs(60);
 /// What is counted below this share of a CPU is not recorded.
 const LEAST_CPU: f64 = 0.001;
 
+/// The wakeup latency of a halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WakeupLatency {
+    /// This, whatever a recorder measures.
+    Given(Nanos),
+    /// As recorded in bursts, of each CPU, and until a halt was this.
+    Measured { until_then: Nanos },
+}
+
+impl WakeupLatency {
+    /// Where none was measured.
+    pub(super) const fn assumed(self) -> Nanos {
+        match self {
+            WakeupLatency::Given(latency) | WakeupLatency::Measured { until_then: latency } => latency,
+        }
+    }
+}
+
 /// A source of what is seen.
 pub(super) enum Source {
     /// KVM's statistics files.
@@ -43,14 +61,14 @@ impl Source {
     pub(super) fn new(
         machine: &dyn Machine,
         layer: Layer,
-        late: Nanos,
+        latency: WakeupLatency,
         burst: Nanos,
         halt_cost: Nanos,
         vms: &[Vm],
     ) -> anyhow::Result<Source> {
         if layer == Layer::Host {
             return Ok(Source::Host(Box::new(Host {
-                late,
+                late: latency.assumed(),
                 this_machine: Sysroot::of_this_machine(),
                 tenants: Tenants::new(vms.to_vec()),
                 reader: None,
@@ -73,7 +91,8 @@ impl Source {
         }
         let mut guest = Guest {
             burst: Duration::from_nanos(burst.get()),
-            late: if counters == Counted::DwellIdle { late } else { Nanos::ZERO },
+            late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
+            measures: latency != WakeupLatency::Given(latency.assumed()),
             halt_cost,
             counters,
             bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
@@ -270,6 +289,8 @@ pub(super) struct Guest {
     burst: Duration,
     /// By how much a recorded length is too long where the CPU halted; of dwell_idle only, which says whether it did.
     late: Nanos,
+    /// Whether the wakeup latency is that of the recorded halts.
+    measures: bool,
     halt_cost: Nanos,
     counters: Counted,
     bursts: Bursts,
@@ -426,7 +447,7 @@ impl Guest {
         if since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
-        let found = Found { late: self.late, ..Found::default() };
+        let found = Found { late: self.late, measures: self.measures, ..Found::default() };
         let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
         self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some(begun), ended: Some(ended), .. } = burst else { return Ok(vec![]) };
@@ -468,16 +489,20 @@ impl Observer for Burst<'_> {
 struct Found {
     cpus: BTreeMap<u32, Vec<(u64, Episode)>>,
     late: Nanos,
+    measures: bool,
 }
 
 impl Found {
     fn add(&mut self, cpu: u32, episode: &PairedEpisode) {
         let all = self.cpus.entry(cpu).or_default();
         let busy_ns = all.last().map_or(0, |(ended_ns, _)| episode.start_ns.saturating_sub(*ended_ns));
-        let late_ns = if episode.halted == Some(true) { self.late.get() } else { 0 };
+        let halted = episode.halted == Some(true);
+        let late_ns = if halted { self.late.get() } else { 0 };
+        // Where the event is not known the latency is in the length.
+        let latency_ns = (halted && self.measures).then(|| episode.wake_latency_ns.unwrap_or(0));
         let idle_ns = episode.idle_ns.saturating_sub(late_ns);
         let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
-        all.push((ended_ns, Episode { busy_ns, ..Episode::of(idle_ns) }));
+        all.push((ended_ns, Episode { busy_ns, latency_ns, ..Episode::of(idle_ns) }));
     }
 
     /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and
@@ -581,6 +606,23 @@ mod tests {
         let second = Episode { busy_ns: 4_000, ..Episode::of(47_000) };
         assert_eq!(found.cpus[&0], [(10_000, first), (64_000, second)]);
         assert_eq!(found.cpus[&1], [(7_000, Episode::of(0))]);
+    }
+
+    #[test]
+    fn halts_of_a_guest_have_the_latency_that_was_recorded() {
+        let with = |latency_ns: u64, halted| PairedEpisode {
+            wake_latency_ns: Some(latency_ns),
+            ..episode(1_000, 9_000, halted)
+        };
+        for (measures, latencies) in [(true, [Some(14_000), None, Some(0)]), (false, [None; 3])] {
+            let mut found = Found { measures, ..Found::default() };
+            [with(14_000, true), with(700, false), episode(1_000, 9_000, true)]
+                .iter()
+                .for_each(|one| found.add(0, one));
+            let all: Vec<Option<u64>> =
+                found.cpus[&0].iter().map(|(_, episode)| episode.latency_ns).collect();
+            assert_eq!(all, latencies);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A change of the controller as a line of text.
 
+use dwell_control::trust::{Apart, Lost};
 use dwell_control::{Cause, Change, Measured, TOLERANCE, Veto};
 use dwell_policy::param::{Param, Setting};
 use dwell_report::{count, duration, percent};
@@ -49,22 +50,61 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             true => format!("verified in turns: {}", in_turns(&measured)),
             false => format!("turns leave open whether it gains or loses: {}", in_turns(&measured)),
         },
-        Cause::Refuted { measured, rest_ns } => format!(
-            "refuted in turns, no other setting for {}: {}",
-            duration(rest_ns as f64),
-            in_turns(&measured)
-        ),
+        Cause::Refuted { measured, rest_ns } => {
+            let how = match measured.ratio.is_some_and(|ratio| ratio.low > 1.0) {
+                true => "refuted in turns",
+                false => "turns leave open whether it gains or loses, and their mean is no gain",
+            };
+            format!("{how}, no other setting for {}: {}", duration(rest_ns as f64), in_turns(&measured))
+        }
         Cause::Tried(measured) => {
             format!("a trial of polling was cheaper, which no replay had predicted: {}", in_turns(&measured))
         }
-        Cause::Untrusted { apart, episodes } => format!(
-            "control ends: of {} episodes {} {} were counted and {:.0} predicted; the rule does not describe this load",
+        Cause::Untrusted { apart, episodes, rest_ns } => format!(
+            "the originals for {}, unless the load changes: of {} episodes {}; the rule does not describe this load",
+            duration(rest_ns as f64),
             count(episodes.into()),
-            count(apart.counted.into()),
-            apart.figure.name(),
-            apart.predicted,
+            counted(&apart),
         ),
     }
+}
+
+fn counted(apart: &Apart) -> String {
+    let Apart { figure, predicted, counted } = apart;
+    format!("{} {} were counted and {predicted:.0} predicted", count((*counted).into()), figure.name())
+}
+
+/// Why the originals are in force, and for how long.
+pub(super) fn untrusted(lost: &Lost, now_ns: u64) -> String {
+    let left_ns = lost.until_ns.saturating_sub(now_ns);
+    format!("{}; it tries again in {}", counted(&lost.apart), duration(left_ns as f64))
+}
+
+/// The answer to `status`, for a person.
+pub(super) fn status(status: &Value) -> String {
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let mut text = format!(
+        "process {}, for {}, halt cost {}\n",
+        status["pid"],
+        duration(1e9 * number(&status["for_s"])),
+        duration(number(&status["halt_cost_ns"]))
+    );
+    for (line, layer) in of_status(status).iter().zip(status["layers"].as_array().into_iter().flatten()) {
+        text += line;
+        let latency = layer["wakeup_latency_ns"].as_f64();
+        let latency = latency.map_or(String::new(), |ns| format!(", wakeup latency {}", duration(ns)));
+        text += &format!(
+            "\n  {} changes, {} decisions, {} events lost, own CPU time {}{latency}\n",
+            layer["changes"],
+            layer["decisions"],
+            layer["lost"],
+            percent(number(&layer["cpu_share"]))
+        );
+    }
+    for socket in status["waiting_for"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        text += &format!("waiting for the QEMU at {socket}\n");
+    }
+    text
 }
 
 /// A line for each layer of the answer to `status`: its state, the setting in force, what was saved, and the
@@ -95,10 +135,10 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
 
 fn in_turns(measured: &Measured) -> String {
     let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio } = measured;
-    let limits = ratio.and_then(|ratio| ratio.limits());
+    let limits = ratio.and_then(|ratio| Some((ratio.value, ratio.limits()?)));
     let limits = limits.map_or_else(
         || "the accuracy is not known".to_owned(),
-        |[low, high]| format!("ratio {low:.2} to {high:.2}"),
+        |(mean, [low, high])| format!("mean ratio of the turns {mean:.2} ({low:.2} to {high:.2})"),
     );
     // Rates that are counted are no numbers of more than 64 bits.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

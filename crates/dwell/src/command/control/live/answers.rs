@@ -1,10 +1,11 @@
 //! What is answered to those who ask, over the socket and over HTTP.
 
+use super::Control;
 use super::layered::Layered;
 use super::qemus::QemuState;
-use super::{Control, say};
 use crate::command::control::config::Mode;
 use crate::command::control::metrics::{OfLayer, Snapshot};
+use crate::command::control::words;
 use dwell_knobs::lease::Lease;
 use dwell_replay::Values;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ impl Control<'_> {
             let status = layered.controller.status(now);
             let state = match (&layered.given_up, self.config.mode) {
                 (Some(_), _) => "given_up",
+                (None, _) if status.untrusted.is_some() => "untrusted",
                 (None, Mode::Advise) => "advises",
                 (None, Mode::Active) if status.rests => "rests",
                 (None, Mode::Active) => "controls",
@@ -29,16 +31,19 @@ impl Control<'_> {
     pub(super) fn status(&self) -> Value {
         let (now, snapshot) = (self.now_ns(), self.snapshot());
         let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
+            let seen = layered.controller.status(now);
+            let untrusted = seen.untrusted.map(|lost| words::untrusted(&lost, now));
             let mut status = json!({
                 "layer": layered.subject.layer().name(),
                 "qmp": layered.subject.iothread().map(|target| &target.socket),
                 "iothread": layered.subject.iothread().map(|target| &target.id),
                 "state": state,
-                "why": layered.given_up,
+                "why": layered.given_up.clone().or(untrusted),
                 "change": layered.lease.as_ref().map(Lease::id),
                 "originals": Values::from(&layered.controller.originals()),
                 "present": Values::from(present),
-                "owed_ns": layered.controller.status(now).owed_ns,
+                "owed_ns": seen.owed_ns,
+                "wakeup_latency_ns": seen.latency_ns,
                 "cpu_share": tally.cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
                 "lost": lost,
             });
@@ -62,13 +67,16 @@ impl Control<'_> {
         let mut resumed = vec![];
         for at in 0..self.layers.len() {
             let subject = self.layers[at].subject.clone();
-            if self.layers[at].given_up.is_none() {
+            let (given_up, now_ns) = (self.layers[at].given_up.is_some(), self.now_ns());
+            let controller = &mut self.layers[at].controller;
+            if !given_up && controller.status(now_ns).untrusted.is_none() {
                 continue;
             }
-            match self.renew(at) {
+            let renewed = if given_up { self.renew(at) } else { Ok(controller.start(now_ns)) };
+            match renewed {
                 Ok(()) => {
                     let originals = self.layers[at].controller.originals();
-                    say(&subject, &format!("resumed; the originals are {originals}"));
+                    self.notes.say(&subject, &format!("resumed; the originals are {originals}"));
                     resumed.push(subject.to_string());
                 }
                 Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),

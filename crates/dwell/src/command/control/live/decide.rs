@@ -2,7 +2,7 @@
 
 use super::layered::Layered;
 use super::machine::setting;
-use super::{Control, nanos, say};
+use super::{Control, nanos};
 use crate::command::control::config::Mode;
 use crate::command::control::cpu_time;
 use crate::command::control::iothread::{self, Look, Trouble};
@@ -51,7 +51,7 @@ impl Control<'_> {
         if let Some(log) = &mut self.log {
             log.ended(&subject, now_ns, &present, &originals, reason.name(), why);
         }
-        say(&subject, &format!("control ends until `dwell control resume`: {why}"));
+        self.notes.say(&subject, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         match self.layers[at].lease.take() {
             Some(lease) => self.end(&subject, &lease),
@@ -120,13 +120,16 @@ impl Control<'_> {
         layered.tally.decisions += 1;
         let change = layered.controller.decide(now_ns, &observed);
         layered.tally.see(layered.controller.seen(), layered.controller.vetoes(), &layered.source);
-        layered.say_vetoes(now_ns);
+        layered.say_vetoes(now_ns, self.notes);
         if let Some(log) = &mut self.log {
             log.saw(&layered.subject, now_ns, layered.controller.seen());
         }
         let Some(change) = change else { return Ok(()) };
         match self.config.mode {
-            Mode::Advise => self.advise(at, &change),
+            Mode::Advise => {
+                self.advise(at, &change);
+                Ok(())
+            }
             Mode::Active => self.act(at, &change),
         }
     }
@@ -145,7 +148,7 @@ impl Control<'_> {
                 if !told {
                     let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
                                 --mode active its polling is disabled for short times";
-                    say(&self.layers[at].subject, what);
+                    self.notes.say(&self.layers[at].subject, what);
                 }
                 true
             }
@@ -175,22 +178,22 @@ impl Control<'_> {
         Ok(())
     }
 
-    fn advise(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
+    fn advise(&mut self, at: usize, change: &Change) {
         let layered = &mut self.layers[at];
         let line = words::line(change, &|idler| layered.source.called(idler));
-        let reason = Reason::of(&change.cause);
-        if change.writes() == 0 {
-            return self.give_up(at, reason, &line);
+        layered.tally.change(Reason::of(&change.cause), &line);
+        if let Some(log) = &mut self.log {
+            log.changed(&layered.subject, change, &line);
         }
-        if layered.advised != Some(change.to) {
-            layered.advised = Some(change.to);
-            layered.tally.change(reason, &line);
-            if let Some(log) = &mut self.log {
-                log.changed(&layered.subject, change, &line);
-            }
-            say(&layered.subject, &format!("advice: {line}"));
+        let line = match change.cause {
+            Cause::Untrusted { .. } => format!("no advice; {line}"),
+            _ if change.writes() == 0 => format!("advice: leave the setting as it is: {line}"),
+            _ => format!("advice, by replay alone: {line}"),
+        };
+        if !matches!(change.cause, Cause::Untrusted { .. }) {
+            layered.controller.advised(change);
         }
-        Ok(())
+        self.notes.say(&layered.subject, &line);
     }
 
     fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
@@ -202,9 +205,6 @@ impl Control<'_> {
             return self.trouble(at, error.into());
         }
         layered.controller.changed(change);
-        if layered.controller.status(change.at_ns).untrusted.is_some() {
-            return self.give_up(at, reason, &line);
-        }
         layered.tally.writes += change.writes() as u64;
         if let Some(log) = &mut self.log {
             log.changed(&layered.subject, change, &line);
@@ -213,7 +213,7 @@ impl Control<'_> {
             return Ok(());
         }
         layered.tally.change(reason, &line);
-        say(&layered.subject, &line);
+        self.notes.say(&layered.subject, &line);
         Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! Control of one layer, or of one I/O thread: how it begins, from the values that are there or from those
 //! that an earlier controller has left.
 
+use super::Control;
 use super::leases::told_of;
 use super::machine::{refuse_other_driver, setting};
-use super::{Control, say};
 use crate::command::control::config::{Config, Mode};
 use crate::command::control::iothread::{self, IothreadSource};
 use crate::command::control::metrics::Tally;
-use crate::command::control::observe::Source;
+use crate::command::control::notes::Notes;
+use crate::command::control::observe::{Source, WakeupLatency};
 use crate::command::control::words;
 use anyhow::Context;
 use dwell_control::{Controller, Terms};
@@ -28,8 +29,6 @@ pub(super) struct Layered {
     pub(super) lease: Option<Lease>,
     /// Why it is left alone.
     pub(super) given_up: Option<String>,
-    /// The setting that was advised last.
-    pub(super) advised: Option<Setting>,
     /// What idlers vetoed last, and when that was said \[ns\].
     vetoed: BTreeMap<u64, (Setting, u64)>,
     pub(super) tally: Tally,
@@ -42,7 +41,7 @@ impl Layered {
     }
 
     /// A line for each VM that vetoes another setting than before.
-    pub(super) fn say_vetoes(&mut self, now_ns: u64) {
+    pub(super) fn say_vetoes(&mut self, now_ns: u64, notes: Notes<'_>) {
         let here = |idler: &u64| self.controller.seen().iter().any(|seen| seen.idler == *idler);
         self.vetoed.retain(|idler, _| here(idler));
         for veto in self.controller.vetoes() {
@@ -54,7 +53,7 @@ impl Layered {
             }
             self.vetoed.insert(veto.idler, (veto.setting, now_ns));
             let present = self.controller.status(now_ns).present;
-            say(&self.subject, &words::veto(&present, veto, &self.source.called(veto.idler)));
+            notes.say(&self.subject, &words::veto(&present, veto, &self.source.called(veto.idler)));
         }
     }
 }
@@ -68,8 +67,8 @@ impl Control<'_> {
         let (present, source) = match subject {
             Subject::Layer(layer) => {
                 let present = setting(machine, *layer)?;
-                let late = self.late(&present);
-                (present, Source::new(machine, *layer, late, burst, halt_cost, &self.config.vms)?)
+                let latency = self.latency(&present);
+                (present, Source::new(machine, *layer, latency, burst, halt_cost, &self.config.vms)?)
             }
             Subject::Iothread(target) => {
                 let found = iothread::find_one(machine, target)?;
@@ -94,21 +93,28 @@ impl Control<'_> {
             source,
             lease,
             given_up: None,
-            advised: None,
             vetoed: BTreeMap::new(),
             tally,
         })
     }
 
-    /// The wakeup latency; dwell_idle has its own, which no candidate changes.
-    fn late(&self, setting: &Setting) -> Nanos {
+    /// The wakeup latency. dwell_idle has its own, which no candidate changes. Bursts of a guest measure it:
+    /// until one has seen a halt it is taken to be the halt cost, as in a replay. Waits of an I/O thread
+    /// include it.
+    fn latency(&self, setting: &Setting) -> WakeupLatency {
         let own = setting.get("wake_latency_ns").and_then(|own| u64::try_from(own).ok());
-        own.map_or(self.config.wakeup_latency, Nanos)
+        let Config { wakeup_latency, calibrated_latency, halt_cost, .. } = self.config;
+        match (own.map(Nanos).or(wakeup_latency), setting.layer()) {
+            (Some(given), _) => WakeupLatency::Given(given),
+            (None, Layer::Guest) => WakeupLatency::Measured { until_then: halt_cost },
+            (None, Layer::Host) => WakeupLatency::Given(calibrated_latency.unwrap_or(Nanos::ZERO)),
+            (None, _) => WakeupLatency::Given(Nanos::ZERO),
+        }
     }
 
     fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
         let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
-        let late = self.late(&originals);
+        let late = self.latency(&originals).assumed();
         // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.
         let alike = matches!(subject.layer(), Layer::Host | Layer::Guest);
         let turns = mode == Mode::Active && alike && verify > Nanos::ZERO;
@@ -129,20 +135,26 @@ impl Control<'_> {
             } else {
                 "was killed and its setting is still in force"
             };
-            say(subject, &format!("a controller {how}; `dwell revert {}` restores the originals", open.id));
+            self.notes.say(
+                subject,
+                &format!("a controller {how}; `dwell revert {}` restores the originals", open.id),
+            );
             return Ok(None);
         }
         let why = match self.adopt(subject, open) {
             Ok(adopted) => {
                 let present = adopted.1.now();
-                say(subject, &format!("adopts the setting that was left (change {}): {present}", open.id));
+                self.notes.say(
+                    subject,
+                    &format!("adopts the setting that was left (change {}): {present}", open.id),
+                );
                 return Ok(Some(adopted));
             }
             Err(_) if !open.left => "a controller that was killed had left its setting; ".to_owned(),
             Err(error) => format!("the setting that was left is not adopted, as {error:#}; "),
         };
         if let Some(reverted) = lease::end_left_open(machine, state, subject)? {
-            told_of(subject, &why, &reverted)?;
+            told_of(self.notes, subject, &why, &reverted)?;
         }
         Ok(None)
     }

@@ -1,6 +1,7 @@
 //! The ends of leases: originals that are restored, and settings that stay.
 
-use super::{Control, directory, say};
+use super::{Control, directory};
+use crate::command::control::notes::Notes;
 use crate::command::control::socket::{self, Ask};
 use crate::failure::{Answer, Outcome};
 use anyhow::{Context, ensure};
@@ -16,13 +17,14 @@ pub(in crate::command::control) fn restore(
     machine: &Sysroot,
     state_directory: &str,
     unless_kept: bool,
+    notes: Notes<'_>,
 ) -> Outcome {
     if machine.exists(state_directory) {
         ensure!(
             socket::ask(&directory(machine, state_directory), Ask::Status).is_err(),
             "a controller runs and holds its lease; end it: dwell control stop"
         );
-        end_left_open(machine, state_directory, |change| !(unless_kept && change.left))?;
+        end_left_open(machine, state_directory, notes, |change| !(unless_kept && change.left))?;
     }
     Ok(Answer::Yes)
 }
@@ -31,25 +33,31 @@ pub(in crate::command::control) fn restore(
 pub(super) fn end_left_open(
     machine: &Sysroot,
     state_directory: &str,
+    notes: Notes<'_>,
     which: impl Fn(&journal::Change) -> bool,
 ) -> anyhow::Result<()> {
     let changes = journal::read_all(machine, state_directory)?;
     let mut failed = Ok(());
     for subject in lease::open(&changes).filter(|change| which(change)).filter_map(Subject::of) {
         let ended = lease::end_left_open(machine, state_directory, &subject).map_err(Into::into);
-        let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(&subject, "", &it)));
+        let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(notes, &subject, "", &it)));
         failed = failed.and(told);
     }
     failed
 }
 
 /// Prints what the end of a lease has restored.
-pub(super) fn told_of(subject: &Subject, why: &str, reverted: &Reverted) -> anyhow::Result<()> {
+pub(super) fn told_of(
+    notes: Notes<'_>,
+    subject: &Subject,
+    why: &str,
+    reverted: &Reverted,
+) -> anyhow::Result<()> {
     let mut left_alone = false;
     for (place, original, outcome) in &reverted.places {
         if let change::Outcome::LeftAlone { found, .. } = outcome {
             left_alone = true;
-            say(
+            notes.say(
                 subject,
                 &format!(
                     "{place} is {}, which another program has set, and is left alone; the original was {}",
@@ -72,7 +80,7 @@ pub(super) fn told_of(subject: &Subject, why: &str, reverted: &Reverted) -> anyh
         _ if left_alone => "the other originals are in force again",
         _ => "the originals are in force again",
     };
-    say(subject, &format!("{why}{outcome}"));
+    notes.say(subject, &format!("{why}{outcome}"));
     Ok(())
 }
 
@@ -80,7 +88,7 @@ impl Control<'_> {
     /// Restores the originals, except values written by another program.
     pub(super) fn end(&self, subject: &Subject, lease: &Lease) -> anyhow::Result<()> {
         let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
-        told_of(subject, "", &reverted)
+        told_of(self.notes, subject, "", &reverted)
     }
 
     /// The setting stays, and the lease with it.
@@ -93,7 +101,7 @@ impl Control<'_> {
             let what = format!(
                 "the setting stays, and the next start adopts it; `dwell revert {id}` restores the originals"
             );
-            say(subject, &what);
+            self.notes.say(subject, &what);
         }
         Ok(())
     }

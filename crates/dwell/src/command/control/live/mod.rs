@@ -14,12 +14,12 @@ mod qemus;
 use super::config::{Config, Kept, Mode, OnExit};
 use super::cpu_time;
 use super::decisions::Log;
-use super::metrics::{Published, Tally};
+use super::metrics::{OfLayer, Published, Tally};
+use super::notes::Notes;
 use super::notify::Manager;
 use super::serve;
 use super::socket::{Ask, Server};
 use crate::failure::{Answer, Outcome};
-use crate::output;
 use anyhow::{Context, ensure};
 use dwell_knobs::lease::{Lease, Subject};
 use dwell_knobs::place::Place;
@@ -50,6 +50,7 @@ pub(super) struct Task<'a> {
     pub(super) duration: Option<Nanos>,
     /// Reads the configuration, at the start and after SIGHUP.
     pub(super) configure: &'a dyn Fn() -> anyhow::Result<Config>,
+    pub(super) notes: Notes<'a>,
 }
 
 /// Controls until it is asked to end.
@@ -62,8 +63,8 @@ pub(super) fn run(task: &Task<'_>) -> Outcome {
     let server = Server::bind(&machine.path(state))?;
     let manager = Manager::of_environment();
     let begun = Instant::now();
-    let metrics = Metrics::of(&config)?;
-    let mut control = Control::begin(machine, state, config, begun, metrics)?;
+    let metrics = Metrics::of(&config, task.notes)?;
+    let mut control = Control::begin(machine, state, config, begun, metrics, task.notes)?;
     manager.tell("READY=1");
     let ended = control.until_told(task, &signals, &server, &manager);
     manager.tell("STOPPING=1");
@@ -94,6 +95,9 @@ struct Control<'a> {
     writes: Option<OwnedFd>,
     metrics: Metrics,
     log: Option<Log>,
+    notes: Notes<'a>,
+    /// What the service manager was told last.
+    told: String,
     /// The CPU time of this process that is accounted for.
     accounted: Duration,
     /// The place of the layer that comes first at the next decision.
@@ -109,11 +113,11 @@ struct Metrics {
 }
 
 impl Metrics {
-    fn of(config: &Config) -> anyhow::Result<Metrics> {
+    fn of(config: &Config, notes: Notes<'_>) -> anyhow::Result<Metrics> {
         let published = Published::new();
         let server = serve::Server::start(&config.metrics, published.clone())?;
         if let Some(server) = &server {
-            let _ = output::text(&format!("metrics: served at {}\n", server.address()));
+            notes.say(&"metrics", &format!("served at {}", server.address()));
         }
         Ok(Metrics { published, server })
     }
@@ -126,6 +130,7 @@ impl<'a> Control<'a> {
         config: Config,
         begun: Instant,
         metrics: Metrics,
+        notes: Notes<'a>,
     ) -> anyhow::Result<Control<'a>> {
         let asked = |layer| config.layers.is_empty() || config.layers.contains(&layer);
         let qemus = || config.qemus.iter().filter(|_| asked(Layer::Iothread));
@@ -154,6 +159,8 @@ impl<'a> Control<'a> {
             writes: None,
             metrics,
             log,
+            notes,
+            told: String::new(),
             accounted: Duration::ZERO,
             first: 0,
             answering: Duration::ZERO,
@@ -173,10 +180,13 @@ impl<'a> Control<'a> {
     fn take_up(&mut self, layered: Layered) {
         let originals = layered.controller.originals();
         let line = match self.config.mode {
-            Mode::Advise => format!("advises only; the setting in force is {originals}"),
+            Mode::Advise => format!(
+                "advises only, by replay alone: whether a load that waits for its own answers would do less is not \
+                 known without turns, which --mode active takes; the setting in force is {originals}"
+            ),
             Mode::Active => format!("controls; the originals are {originals}"),
         };
-        say(&layered.subject, &line);
+        self.notes.say(&layered.subject, &line);
         self.log_start(&layered);
         self.layers.push(layered);
     }
@@ -191,6 +201,22 @@ impl<'a> Control<'a> {
         let Layered { subject, controller, .. } = layered;
         let present = controller.status(now_ns).present;
         log.began(subject, now_ns, mode, self.config.halt_cost, &controller.originals(), &present);
+    }
+
+    /// A line about a QEMU.
+    fn say_of_iothreads(&self, what: &str) {
+        self.notes.say(&Layer::Iothread.name(), what);
+    }
+
+    /// Tells the service manager what each layer does, if that is another thing than before.
+    fn tell_state(&mut self, manager: &Manager) {
+        let of = |layer: &OfLayer| format!("{}: {}", layer.subject, layer.state);
+        let all: Vec<String> = self.snapshot().layers.iter().map(of).collect();
+        let status = format!("STATUS={}", all.join(", "));
+        if self.told != status {
+            manager.tell(&status);
+            self.told = status;
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -249,6 +275,7 @@ impl<'a> Control<'a> {
             self.look_for_foreign_writes()?;
             self.meet_qemus()?;
             self.decide()?;
+            self.tell_state(manager);
             if self.metrics.server.is_some() {
                 self.metrics.published.publish(self.snapshot());
             }
@@ -287,7 +314,7 @@ impl<'a> Control<'a> {
             Ok(Some(config)) => config,
             Ok(None) => return Ok(()),
             Err(error) => {
-                output::note(&format!("dwell: the configuration stays as it was: {error:#}"));
+                self.notes.warn(&format!("dwell: the configuration stays as it was: {error:#}"));
                 return Ok(());
             }
         };
@@ -296,7 +323,7 @@ impl<'a> Control<'a> {
         let metrics = Metrics { published, server: self.metrics.server.take() };
         let did: Vec<(Subject, Tally)> =
             self.layers.drain(..).map(|layered| (layered.subject, layered.tally)).collect();
-        *self = Control::begin(self.machine, self.state_directory, config, self.begun, metrics)?;
+        *self = Control::begin(self.machine, self.state_directory, config, self.begun, metrics, self.notes)?;
         for (subject, tally) in did {
             if let Some(layered) = self.layers.iter_mut().find(|layered| layered.subject == subject) {
                 layered.tally = tally;
@@ -313,7 +340,7 @@ impl<'a> Control<'a> {
         }
         open_log(&config.log)?;
         if config.metrics != self.config.metrics {
-            self.metrics = Metrics::of(&config)?;
+            self.metrics = Metrics::of(&config, self.notes)?;
         }
         Ok(Some(config))
     }
@@ -357,23 +384,13 @@ impl<'a> Control<'a> {
 impl Drop for Control<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
-            output::note(&format!("dwell: {error:#}"));
+            self.notes.warn(&format!("dwell: {error:#}"));
         }
     }
 }
 
 fn open_log(kept: &Kept) -> anyhow::Result<Option<Log>> {
     kept.0.as_deref().map(Log::open).transpose()
-}
-
-/// A line on stdout; a closed pipe is no error.
-fn say(subject: &Subject, what: &str) {
-    let _ = output::text(&format!("{subject}: {what}\n"));
-}
-
-/// The same of a QEMU.
-fn say_of_iothreads(what: &str) {
-    let _ = output::text(&format!("{}: {what}\n", Layer::Iothread.name()));
 }
 
 /// The directory of the socket of a controller.

@@ -1,8 +1,8 @@
 //! The QEMUs whose I/O threads are controlled: waited for, taken up, and parted from.
 
+use super::Control;
 use super::layered::Layered;
 use super::leases::{end_left_open, told_of};
-use super::{Control, say_of_iothreads};
 use crate::command::control::config::Mode;
 use crate::command::control::iothread;
 use dwell_knobs::journal;
@@ -37,7 +37,7 @@ impl Control<'_> {
             let socket = change.plan.iothread.as_ref().map(|target| &target.socket);
             socket.is_some_and(|socket| self.qemus.iter().all(|qemu| qemu.socket != *socket))
         };
-        end_left_open(self.machine, self.state_directory, is_other)
+        end_left_open(self.machine, self.state_directory, self.notes, is_other)
     }
 
     /// Takes up the I/O threads of QEMUs that answer, and parts from those of QEMUs that do not.
@@ -59,7 +59,7 @@ impl Control<'_> {
                 }
                 Err(error) => {
                     if !told {
-                        say_of_iothreads(&format!("waiting for the QEMU at {socket}: {error:#}"));
+                        self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {error:#}"));
                     }
                     self.qemus[at].state = QemuState::Waiting(Instant::now() + TRY_AGAIN, true);
                 }
@@ -89,7 +89,7 @@ impl Control<'_> {
     /// ended when it answers.
     fn part_from(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let socket = self.qemus[at].socket.clone();
-        say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
+        self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
         self.qemus[at].state = QemuState::Waiting(Instant::now(), true);
         let is_of =
             |layered: &mut Layered| layered.subject.iothread().is_some_and(|target| target.socket == socket);
@@ -97,7 +97,7 @@ impl Control<'_> {
             let Some(lease) = parted.lease else { continue };
             let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
             if reverted.complete {
-                told_of(&parted.subject, "", &reverted)?;
+                told_of(self.notes, &parted.subject, "", &reverted)?;
             }
         }
         Ok(())
