@@ -16,14 +16,14 @@ use std::collections::HashMap;
 /// each, up to the time between two checks.
 const REFUTED_NS: u64 = 8_000_000_000;
 /// How long idlers mostly halt before the first trial, and how long the pause is after several that succeeded \[ns\].
-const FIRST_PAUSE_NS: u64 = 500_000_000;
+const FIRST_PAUSE_NS: u64 = 250_000_000;
 /// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
 const PAUSES: u64 = 4;
 /// The longest pause between two trials \[ns\].
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 
 /// A load is measured for so long \[ns\] …
-const LOAD_NS: u64 = 1_000_000_000;
+const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting.
 const CHANGED: f64 = 1.5;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.

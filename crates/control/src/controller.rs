@@ -21,7 +21,9 @@ use dwell_policy::param::Setting;
 use dwell_replay::RuleError;
 
 /// A trial may not bring the writes of a minute above these: the others are for changes.
-const MOST_WRITES_WITH_TRIALS: usize = MOST_WRITES * 3 / 5;
+const MOST_WRITES_WITH_TRIALS: usize = MOST_WRITES * 4 / 5;
+/// What a change has to save of the present cost in a closed loop.
+const WORTH_TURNS: f64 = 0.25;
 
 /// Decides which setting is to be in force.
 pub struct Controller {
@@ -316,7 +318,7 @@ impl Controller {
         if searched && chosen.is_none() {
             self.searched.in_vain();
         }
-        let chosen = chosen.filter(|(to, _)| self.may_write(now_ns, to));
+        let chosen = chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(cause));
         self.idlers.grow_old();
         let begun = (period.cpu_ns > period.least_ns())
             .then(|| self.begin_turns(now_ns, period.part(), chosen.as_ref()))
@@ -324,6 +326,16 @@ impl Controller {
         match begun {
             Some(with_chosen) => (chosen.filter(|_| with_chosen), false),
             None => (chosen, quiet),
+        }
+    }
+
+    /// In a closed loop no replay is right, so that a small gain is not worth the turns that it needs.
+    fn is_worth_turns(&self, cause: &Cause) -> bool {
+        match cause {
+            Cause::Gain { present_ns, chosen_ns, .. } if self.checks.are_necessary() => {
+                *chosen_ns < present_ns * (1.0 - WORTH_TURNS)
+            }
+            _ => true,
         }
     }
 
