@@ -24,7 +24,8 @@ const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 
 /// A load is measured for so long \[ns\] …
 const LOAD_NS: u64 = 250_000_000;
-/// … and has changed if its episodes are so many times as many, or as few, under the same setting.
+/// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
+/// times as long, or as short, in the geometric mean.
 const CHANGED: f64 = 1.5;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
 pub(crate) const BUSY_PER_S: f64 = 640.0;
@@ -216,13 +217,13 @@ fn longest(candidates: &[Setting]) -> Setting {
     longest
 }
 
-/// How many episodes a load has, to see it change.
+/// How many episodes a load has, and how long they are, to see it change.
 #[derive(Clone, Debug, Default)]
 struct Load {
     present: Option<Setting>,
     part: Part,
-    /// Episodes a second at first, under the same setting.
-    first_per_s: Option<f64>,
+    /// Episodes a second, and the logarithm of their length, at first under the same setting.
+    first: Option<[f64; 2]>,
 }
 
 impl Load {
@@ -234,11 +235,15 @@ impl Load {
         if self.part.ns < LOAD_NS {
             return false;
         }
-        let per_s = std::mem::take(&mut self.part).per_s().max(BUSY_PER_S);
-        let first = *self.first_per_s.get_or_insert(per_s);
-        let changed = per_s > CHANGED * first || first > CHANGED * per_s;
-        if changed {
-            self.first_per_s = Some(per_s);
+        let part = std::mem::take(&mut self.part);
+        let per_s = part.per_s().max(BUSY_PER_S);
+        // An idle CPU has episodes of any length.
+        let log = if per_s > BUSY_PER_S { part.logs / part.episodes } else { f64::NAN };
+        let first = *self.first.get_or_insert([per_s.log2(), log]);
+        let changed =
+            [per_s.log2(), log].iter().zip(first).any(|(log, first)| (log - first).abs() > CHANGED.log2());
+        if changed || first[1].is_nan() {
+            self.first = Some([per_s.log2(), log]);
         }
         changed
     }
@@ -283,12 +288,19 @@ mod tests {
         let a = Setting::defaults(Layer::Host, Version::new(6, 18));
         let mut b = a;
         b.set("halt_poll_ns", 0).unwrap();
-        let mut second = |setting: &Setting, per_s: f64| {
-            load.changes(setting, Part { episodes: per_s, ns: LOAD_NS, ..Part::default() })
+        let second = |load: &mut Load, setting: &Setting, per_s: f64| {
+            load.changes(setting, Part { episodes: per_s / 4.0, ns: LOAD_NS, ..Part::default() })
         };
         let all =
             [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 9e3), (a, 100.0), (a, 10.0)];
-        let changes: Vec<bool> = all.iter().map(|(setting, per_s)| second(setting, *per_s)).collect();
+        let changes: Vec<bool> =
+            all.iter().map(|(setting, per_s)| second(&mut load, setting, *per_s)).collect();
         assert_eq!(changes, [false, false, true, false, true, false, false, true, false]);
+        // As many, and some half as long.
+        let mut of_length = |ns: f64| {
+            load.changes(&a, Part { episodes: 9e3, logs: 9e3 * ns.log2(), ns: LOAD_NS, ..Part::default() })
+        };
+        let changes = [30e3, 30e3, 35e3, 15e3, 18e3].map(&mut of_length);
+        assert_eq!(changes, [true, false, false, true, false]);
     }
 }

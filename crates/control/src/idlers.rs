@@ -189,6 +189,8 @@ impl Idlers {
             }
             period.episodes += tenant.weight * counted.episodes as f64 / share;
             period.seen += counted.episodes;
+            let logs: f64 = episodes.iter().map(|episode| (episode.idle_ns.max(1) as f64).log2()).sum();
+            period.logs += tenant.weight * scale * logs / share;
             period.predict(0, &under_present, scale, *elsewhere);
             period.how.elsewhere |= *elsewhere;
             period.how.drawn |= *drawn;

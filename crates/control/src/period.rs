@@ -29,6 +29,8 @@ pub(crate) struct Period {
     /// The episodes of these idlers, by weight, had all of the time been watched; and those that were counted.
     pub(crate) episodes: f64,
     pub(crate) seen: u64,
+    /// The sum of the logarithms of their lengths.
+    pub(crate) logs: f64,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     pub(crate) cpu_ns: f64,
     pub(crate) gain_ns: f64,
@@ -54,7 +56,7 @@ impl Period {
 
     /// The same as a part of a turn.
     pub(crate) const fn part(&self) -> Part {
-        Part { cost_ns: self.paid_ns, episodes: self.episodes, seen: self.seen, ns: self.ns }
+        Part { cost_ns: self.paid_ns, episodes: self.episodes, logs: self.logs, seen: self.seen, ns: self.ns }
     }
 
     /// The CPU time that is next to nothing in such a time \[ns\].

@@ -65,6 +65,8 @@ pub(crate) struct Part {
     pub(crate) cost_ns: f64,
     /// The episodes, had all of the time been watched.
     pub(crate) episodes: f64,
+    /// The sum of the logarithms of their lengths, as seen, to the base of 2 \[ns\].
+    pub(crate) logs: f64,
     /// The episodes that were counted.
     pub(crate) seen: u64,
     /// The time.
@@ -86,6 +88,7 @@ impl AddAssign for Part {
     fn add_assign(&mut self, other: Part) {
         self.cost_ns += other.cost_ns;
         self.episodes += other.episodes;
+        self.logs += other.logs;
         self.seen += other.seen;
         self.ns += other.ns;
     }
@@ -342,7 +345,7 @@ mod tests {
         let seen = |cost_of_one: f64, ns: u64| {
             let episodes = ns / 100_000;
             let cost_ns = cost_of_one * episodes as f64;
-            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns }
+            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
         };
         let before = seen(20.0, 10 * SHORTEST_NS);
         let (mut turns, mut present) = match kind {
@@ -396,7 +399,8 @@ mod tests {
     #[test]
     fn never_has_no_turns() {
         let [never, polls] = two();
-        let part = Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS };
+        let part =
+            Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS, ..Part::default() };
         let mut turns = Turns::check(never, polls, (polls, part), Nanos(20));
         assert!(!turns.begin_with_the_setting());
         for _ in 0..3 {
