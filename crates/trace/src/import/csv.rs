@@ -6,6 +6,9 @@
 //! `false`, `1` or `0`; `ready` lists handlers with commas between them, so it needs quotes if it has more
 //! than one. A quoted field may hold commas and, doubled, quotes, but no line break. Blank lines are skipped.
 //!
+//! Other tools' habits are taken where they can mean one thing only: semicolons or tabs between the fields, lines before
+//! the one with the names, a first column without a name (the index of pandas), `200000.0`, `nan`.
+//!
 //! A table shows episodes, not for how long was recorded before the first and after the last: the time
 //! recorded is not known.
 //!
@@ -147,7 +150,7 @@ pub fn import<W: Write + Send>(
     let mut summary = ImportSummary::default();
     let header = Header::read(&mut input)?;
     let name = input.name().to_owned();
-    let mut fields = Fields::default();
+    let mut fields = Fields::with(header.separator);
     let mut overlaps = OverlapCheck::default();
     loop {
         let number = input.line() + 1;
@@ -188,7 +191,8 @@ fn push<W: Write + Send>(
     let mut episode = Episode::new(&options.idler, 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
     let mut ready = None;
-    for (index, &column) in header.columns.iter().enumerate() {
+    for (index, column) in header.columns.iter().enumerate() {
+        let Some(column) = *column else { continue };
         let field =
             Field { column: COLUMNS.get(column).map_or("", |c| c.name), text: fields.get(index), place };
         match COLUMNS.get(column).map(|column| column.set) {
@@ -246,58 +250,92 @@ impl Place<'_> {
     }
 }
 
-/// The columns of a table, as indices into [`COLUMNS`].
+/// The columns of a table, as indices into [`COLUMNS`]; `None`: an index without a name.
 struct Header {
-    columns: Vec<usize>,
+    columns: Vec<Option<usize>>,
+    separator: u8,
 }
+
+/// Lines that may precede the names of the columns.
+const BANNER: usize = 16;
 
 impl Header {
     fn read(input: &mut Input<'_>) -> Result<Header, CsvError> {
         let name = input.name().to_owned();
-        let mut fields = Fields::default();
-        let line = loop {
+        // The first line, if none names the columns.
+        let mut first: Option<(u64, Vec<u8>)> = None;
+        for _ in 0..BANNER {
             let number = input.line() + 1;
-            let Some(line) = input.next_line()? else { return Err(CsvError::Empty { name }) };
-            if !line.is_empty() {
-                fields.split(line, &Place { name: &name, line: number })?;
-                break number;
+            let Some(line) = input.next_line()? else { break };
+            if line.is_empty() {
+                continue;
             }
-        };
+            for separator in [b',', b';', b'\t'] {
+                let mut fields = Fields::with(separator);
+                let place = Place { name: &name, line: number };
+                let named = |fields: &Fields, wanted: &[u8]| {
+                    (0..fields.len()).any(|index| fields.get(index) == wanted)
+                };
+                if fields.split(line, &place).is_ok()
+                    && named(&fields, b"start_ns")
+                    && named(&fields, b"idle_ns")
+                {
+                    return Header::of(&fields, separator, (&name, number));
+                }
+            }
+            first.get_or_insert_with(|| (number, line.to_vec()));
+        }
+        let Some((line, text)) = first else { return Err(CsvError::Empty { name }) };
+        let mut fields = Fields::with(b',');
+        fields.split(&text, &Place { name: &name, line })?;
+        Header::of(&fields, b',', (&name, line))
+    }
+
+    fn of(fields: &Fields, separator: u8, (name, line): (&str, u64)) -> Result<Header, CsvError> {
         let mut columns = Vec::new();
         for index in 0..fields.len() {
-            let text = fields.get(index);
+            let (name, text) = (name.to_owned(), fields.get(index));
+            if index == 0 && fields.len() > 1 && (text.is_empty() || text == b"Unnamed: 0") {
+                columns.push(None);
+                continue;
+            }
             let Some(column) = COLUMNS.iter().position(|column| column.name.as_bytes() == text) else {
                 return Err(CsvError::UnknownColumn { name, line, column: excerpt(text) });
             };
-            if columns.contains(&column) {
+            if columns.contains(&Some(column)) {
                 return Err(CsvError::RepeatedColumn { name, line, column: excerpt(text) });
             }
-            columns.push(column);
+            columns.push(Some(column));
         }
         for (index, column) in COLUMNS.iter().enumerate() {
             let must = column.set == Columns::START_NS || column.set == Columns::IDLE_NS;
-            if must && !columns.contains(&index) {
-                return Err(CsvError::MissingColumn { name, line, column: column.name });
+            if must && !columns.contains(&Some(index)) {
+                return Err(CsvError::MissingColumn { name: name.to_owned(), line, column: column.name });
             }
         }
-        Ok(Header { columns })
+        Ok(Header { columns, separator })
     }
 }
 
 /// The fields of one line, without quotes and the blanks around them.
-#[derive(Default)]
 struct Fields {
+    separator: u8,
     text: Vec<u8>,
     ends: Vec<usize>,
     record: ::csv::ByteRecord,
 }
 
 impl Fields {
+    fn with(separator: u8) -> Fields {
+        Fields { separator, text: vec![], ends: vec![], record: ::csv::ByteRecord::new() }
+    }
+
     fn split(&mut self, line: &[u8], place: &Place<'_>) -> Result<(), CsvError> {
         self.text.clear();
         self.ends.clear();
+        let separator = self.separator;
         if !line.contains(&b'"') {
-            for field in line.split(|&byte| byte == b',') {
+            for field in line.split(|&byte| byte == separator) {
                 self.add(field);
             }
             return Ok(());
@@ -308,7 +346,11 @@ impl Fields {
         if !line.iter().filter(|&&byte| byte == b'"').count().is_multiple_of(2) {
             return Err(unclosed());
         }
-        let mut reader = ::csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(line);
+        let mut reader = ::csv::ReaderBuilder::new()
+            .delimiter(separator)
+            .has_headers(false)
+            .flexible(true)
+            .from_reader(line);
         let mut record = std::mem::take(&mut self.record);
         let read = reader.read_byte_record(&mut record);
         for field in &record {
@@ -351,11 +393,19 @@ impl<'a> Field<'a> {
     }
 
     fn number(&self) -> Result<Option<u64>, CsvError> {
-        if self.text.is_empty() {
+        if self.text.is_empty() || self.text.eq_ignore_ascii_case(b"nan") {
             return Ok(None);
         }
+        // pandas writes a column that has a gap as floating-point numbers.
+        let whole = match self.text.iter().position(|&byte| byte == b'.') {
+            Some(point) if point > 0 && self.text.len() > point + 1 => {
+                let (whole, decimals) = self.text.split_at(point);
+                if decimals.iter().skip(1).all(|&byte| byte == b'0') { whole } else { self.text }
+            }
+            _ => self.text,
+        };
         let mut number: u64 = 0;
-        for &byte in self.text {
+        for &byte in whole {
             if !byte.is_ascii_digit() {
                 return Err(self.error("is not a whole number of nanoseconds, in digits"));
             }
@@ -368,8 +418,9 @@ impl<'a> Field<'a> {
     fn flag(&self) -> Result<Option<bool>, CsvError> {
         match self.text {
             b"" => Ok(None),
-            b"1" => Ok(Some(true)),
-            b"0" => Ok(Some(false)),
+            b"1" | b"1.0" => Ok(Some(true)),
+            b"0" | b"0.0" => Ok(Some(false)),
+            text if text.eq_ignore_ascii_case(b"nan") => Ok(None),
             text if text.eq_ignore_ascii_case(b"true") => Ok(Some(true)),
             text if text.eq_ignore_ascii_case(b"false") => Ok(Some(false)),
             _ => Err(self.error("is neither `true` nor `false`")),
