@@ -18,10 +18,12 @@
 
 mod binary;
 mod bound;
+mod domstats;
 mod source;
 
 pub use binary::{Base, Kind, Layout, LayoutError, Stat, StatsFile, Unit};
 pub use bound::{Bound, NotCounted};
+pub use domstats::{Domstats, DomstatsError};
 pub use source::{Source, SourceError, StatsReader, VmId, debugfs_readable};
 
 use serde::Serialize;

@@ -3,12 +3,14 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
-use anyhow::bail;
-use dwell_capture::kvm_stats::{Bound, Delta, Source, StatsReader, VmId};
+use anyhow::{Context, bail};
+use dwell_capture::kvm_stats::{Bound, Delta, Domstats, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
+use dwell_recording::regular;
 use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Print what halt polling costs now and an upper bound of any gain
@@ -23,6 +25,13 @@ use std::time::{Duration, Instant};
                         marked <=."
 )]
 pub(crate) struct Args {
+    /// Compare two files of `virsh domstats --vcpu` in place of the counters of this machine
+    #[arg(num_args = 2, value_names = ["FIRST", "SECOND"], requires = "between",
+        conflicts_with_all = ["interval", "count", "duration", "pid"])]
+    files: Vec<PathBuf>,
+    /// Time between the two files, such as 60s
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "files")]
+    between: Option<Nanos>,
     /// Print one line for each interval of this length, instead of one for all of --duration
     ///
     /// At least 10ms.
@@ -128,7 +137,37 @@ impl Figures {
     }
 }
 
+/// From two readings in files.
+fn of_files(first: &Path, second: &Path, between: Nanos, args: &Args) -> Outcome {
+    if between == Nanos(0) {
+        bail!("--between 0: the files are of the same time");
+    }
+    let read = |path: &Path| {
+        let text =
+            regular::read_text(path, LONGEST).with_context(|| format!("cannot read {}", path.display()))?;
+        Domstats::parse(&text).with_context(|| format!("cannot read {} as `virsh domstats`", path.display()))
+    };
+    let (delta, names) = read(second)?.since(&read(first)?, between.get());
+    if delta.vms.is_empty() {
+        bail!("{} and {} have no domain in common", first.display(), second.display());
+    }
+    let name = |id: VmId| names.get(&id).cloned().unwrap_or_default();
+    let interval = interval(&delta, between.get(), &BTreeMap::new(), &name, args.halt_cost)?;
+    match args.format.format {
+        Format::Json => output::json(&[interval])?,
+        Format::Csv => output::text(&csv_lines(&interval, true)?)?,
+        Format::Table => output::text(&page(&interval))?,
+    }
+    Ok(Answer::Yes)
+}
+
+/// The most bytes of a file: readings of some thousand VMs.
+const LONGEST: u64 = 64 << 20;
+
 pub(crate) fn run(args: Args) -> Outcome {
+    if let ([first, second], Some(between)) = (args.files.as_slice(), args.between) {
+        return of_files(first, second, between, &args);
+    }
     let plan = plan(&args)?;
     let mut reader = StatsReader::new(args.pid)?;
     let (first, _) = reader.snapshot();
@@ -143,7 +182,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             bail!("the last VM ended after {}", duration(begin.elapsed().as_nanos() as f64));
         }
         let at_ns = now.at_ns.saturating_sub(first.at_ns);
-        let interval = interval(&now.since(&last), at_ns, &sources, &reader, args.halt_cost)?;
+        let interval = interval(&now.since(&last), at_ns, &sources, &|id| reader.comm(id), args.halt_cost)?;
         last = now;
         match args.format.format {
             Format::Json => all.push(interval),
@@ -162,14 +201,14 @@ fn interval(
     delta: &Delta,
     at_ns: u64,
     sources: &BTreeMap<VmId, Source>,
-    reader: &StatsReader,
+    name: &dyn Fn(VmId) -> String,
     halt_cost: Nanos,
 ) -> anyhow::Result<Interval> {
     let mut vms = vec![];
     for (id, counters) in &delta.vms {
         vms.push(OfVm {
             vm: *id,
-            process: reader.comm(*id),
+            process: name(*id),
             source: sources.get(id).copied(),
             figures: Figures::of(Bound::of(counters, halt_cost)?, delta.span_ns),
         });
@@ -252,7 +291,7 @@ fn page(interval: &Interval) -> String {
     }
     if !bound.halts_exact {
         text.push_str(
-            "\nnote: debugfs has no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
+            "\nnote: these counters have no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
              and `dwell tune`\n",
         );
     }
