@@ -168,30 +168,40 @@ fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<P
             Ok(trace) => {
                 let why =
                     json!({ "by": "bpf", "because": "perf gets nothing from the idle task of some CPUs" });
-                return Ok(through_bpf(trace, silent, why));
+                return Ok(through_bpf(system, trace, silent, why));
             }
             Err(error) => tracing["not_by_bpf"] = error.to_string().into(),
         }
     }
     if source == GuestSource::Bpf {
         let trace = Trace::open_bpf(system, &guest_probes(source))?;
-        return Ok(through_bpf(trace, silent, json!({ "by": "bpf" })));
+        return Ok(through_bpf(system, trace, silent, json!({ "by": "bpf" })));
     }
     if source != GuestSource::CpuIdle {
         source = GuestSource::Switch;
     }
-    let pairing = Box::new(GuestPairing::new(source, silent));
+    let pairing = Box::new(pairing(system, source, silent));
     let perf = Plan::through_perf(guest_probes(source), pairing);
     Ok(Plan { source: Some(source), tracing, ..perf })
 }
 
-fn through_bpf(trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
+/// The first idle state polls where it is called so; where that cannot be read, as the architecture has it.
+fn pairing(system: &dyn System, source: GuestSource, silent: Vec<u32>) -> GuestPairing {
+    let name = system.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name");
+    let pairing = GuestPairing::new(source, silent);
+    match name {
+        Some(name) => pairing.with_polling_state((name.trim() == "POLL").then_some(0)),
+        None => pairing,
+    }
+}
+
+fn through_bpf(system: &dyn System, trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
     if !trace.left_out().is_empty() {
         tracing["left_out"] = json!(trace.left_out());
     }
     Plan {
         probes: vec![],
-        pairing: Box::new(GuestPairing::new(GuestSource::Bpf, silent)),
+        pairing: Box::new(pairing(system, GuestSource::Bpf, silent)),
         source: Some(GuestSource::Bpf),
         trace: Some(trace),
         tracing,

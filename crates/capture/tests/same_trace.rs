@@ -94,7 +94,8 @@ fn record<R>(target: Target, load: impl FnOnce() -> R, test: &str) -> Option<(Re
 fn import(text: &[u8], live: &Reader, source: GuestSource) -> (Reader, ImportSummary) {
     let metadata = Metadata::new(live.metadata().layer);
     let mut writer = Writer::new(vec![], metadata, Packing::default()).unwrap();
-    let options = PerfOptions { layer: Some(live.metadata().layer), source, skip_unparsable: false };
+    let options =
+        PerfOptions { layer: Some(live.metadata().layer), source, arch: None, skip_unparsable: false };
     let summary = perf::import(Input::new("text", text).unwrap(), &options, &mut writer).unwrap();
     (Reader::from_bytes("imported", writer.close().unwrap().1).unwrap(), summary)
 }

@@ -694,3 +694,97 @@ fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
     let refused = String::from_utf8_lossy(&replay().stderr).into_owned();
     assert!(!known || refused.contains("dwell-lab calibrate"), "{refused}");
 }
+
+/// A trace as somebody has it, with the importer's tests.
+fn field_case(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/import/field").join(name);
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+#[test]
+fn import_recognises_what_it_is_given() {
+    let folder = Folder::new();
+    let to = folder.text("out.parquet");
+    for (name, format, episodes) in [
+        ("01-tracecmd-host-halt-poll.txt", "trace-cmd or ftrace", 7),
+        ("03-perf-arm64-guest.txt", "perf script", 6),
+        ("09-qemu-trace-stap.log", "", 3),
+        ("13.xz", "perf script", 2),
+    ] {
+        let summary = json(&["import", &field_case(name), "-o", &to, "--format", "json"]);
+        let found = (summary["format"].as_str().unwrap_or(""), summary["episodes"].as_u64());
+        assert_eq!(found, (format, Some(episodes)), "{name}");
+    }
+    let table = folder.write("table.csv", b"start_ns;idle_ns\n5.0;7.0\n");
+    assert!(
+        refused_in_one_line(&["import", &table, "-o", &to]).contains("give --layer guest, host or iothread")
+    );
+    let summary = json(&["import", &table, "--layer", "guest", "-o", &to, "--format", "json"]);
+    assert_eq!(summary["episodes"], 1);
+    let strace = refused_in_one_line(&["import", &field_case("16-strace-event-loop.txt"), "-o", &to]);
+    assert!(strace.contains("`dwell record thread --pid PID`"), "{strace}");
+}
+
+/// What an import notes, later commands print too.
+#[test]
+fn what_a_trace_lacks_is_said_at_import_and_later() {
+    let folder = Folder::new();
+    let to = folder.text("timer.parquet");
+    for (name, note) in [
+        ("05-perf-windows-stimer.txt", "6 Hyper-V timers"),
+        ("06-perf515-timer-no-guest-code.txt", "3 exits are by an interrupt, and none of these"),
+    ] {
+        let case = field_case(name);
+        let import = ["import", case.as_str(), "--layer", "timer", "-o", &to];
+        for args in [&import[..], &["info", &to], &["exits", &to], &["tune", &to]] {
+            let output = dwell(args);
+            let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains(note), "{args:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let to = folder.text("out.parquet");
+    let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
+    let line = refused_in_one_line(&["import", &perf, "-o", &to]);
+    assert!(line.contains("is a perf.data of perf; make a text with `perf script --ns"), "{line}");
+    assert!(refused_in_one_line(&["exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
+    for command in ["info", "tune"] {
+        let line = refused_in_one_line(&[command, &trace_cmd]);
+        assert!(line.contains("a trace.dat of trace-cmd, no recording of dwell's; `dwell import"), "{line}");
+    }
+    let text = field_case("13-perf-tid-reltime-lost.txt");
+    let convert = |script: &str| {
+        let program = folder.write("perf", format!("#!/bin/sh\n{script}\n").as_bytes());
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("the mode can be set");
+        let path = format!("{}:/usr/bin:/bin", folder.0.path().display());
+        let args = ["import", &perf, "--convert", "-o", &to, "--format", "json"];
+        Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).env("PATH", path).output().expect("dwell starts")
+    };
+    let output = convert(&format!("[ \"$1 $7 $8\" = \"script -i {perf}\" ] && cat '{text}'"));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    assert_eq!(summary["episodes"], 2);
+    let output = convert(&format!("cat '{text}'; exit 3"));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("failed: exit status: 3"), "{stderr}");
+}
+
+#[test]
+fn two_readings_of_domstats_give_a_bound() {
+    let [first, second] = ["11-domstats-t0.txt", "11-domstats-t60.txt"].map(field_case);
+    let bound = &json(&["bound", &first, &second, "--between", "60s", "--format", "json"])[0];
+    let total = &bound["total"];
+    let figures =
+        ["polls", "polls_succeeded", "halts", "polled_ns", "wasted_ns"].map(|name| total[name].as_u64());
+    assert_eq!(figures, [50_000, 20_000, 30_000, 4_500_000_000, 3_000_000_000].map(Some));
+    assert_eq!(
+        (bound["vms"][0]["process"].as_str(), total["polled_share"].as_f64()),
+        (Some("win11"), Some(0.075))
+    );
+    assert!(refused(&["bound", &first, &second]).contains("--between"));
+}

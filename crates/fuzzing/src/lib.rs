@@ -9,6 +9,7 @@
 
 pub mod csv;
 pub mod doctor;
+pub mod domstats;
 pub mod exits;
 pub mod journal;
 pub mod kvm_stats;
@@ -24,12 +25,13 @@ pub mod ring;
 pub mod seeds;
 pub mod sketch;
 pub mod timers;
+pub mod trace_text;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 18] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -46,4 +48,6 @@ pub const TARGETS: [Target; 16] = [
     ("doctor", doctor::run),
     ("request", request::run),
     ("sketch", sketch::run),
+    ("trace_text", trace_text::run),
+    ("domstats", domstats::run),
 ];

@@ -146,7 +146,7 @@ pub fn run(data: &[u8]) {
     events.iter().for_each(|event| text.event(event).unwrap());
     let text = text.into_inner();
     let mut writer = Writer::new(Vec::new(), Metadata::new(layer), packing).unwrap();
-    let options = perf::PerfOptions { layer: Some(layer), source, skip_unparsable: false };
+    let options = perf::PerfOptions { layer: Some(layer), source, arch: None, skip_unparsable: false };
     match perf::import(Input::new("fuzz", &text[..]).unwrap(), &options, &mut writer) {
         Ok(_) => assert_eq!(rows(writer.close().unwrap().1), direct),
         Err(perf::PerfError::NoEpisodes { .. }) => assert!(direct.is_empty()),

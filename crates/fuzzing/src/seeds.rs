@@ -23,6 +23,12 @@ use std::io::Write;
 const HOST: &[u8] = include_bytes!("../seeds/host.perf.txt");
 const THREADS: &[u8] = include_bytes!("../seeds/threads.perf.txt");
 const TIMERS: &[u8] = include_bytes!("../seeds/timers.perf.txt");
+/// The field cases of the importers.
+const STAP: &[u8] = include_bytes!("../../trace/tests/import/field/09-qemu-trace-stap.log");
+const DOMSTATS: &[u8] = include_bytes!("../../trace/tests/import/field/11-domstats-t0.txt");
+/// Of Linux 6.18 and trace-cmd 3.1.
+const FTRACE: &[u8] = include_bytes!("../seeds/ftrace.txt");
+const TRACE_CMD_RAW: &[u8] = include_bytes!("../seeds/trace-cmd-R.txt");
 const QEMU: &[u8] = include_bytes!("../seeds/qemu-7.2.log");
 
 /// The seeds of a target; none for a name that is no target's.
@@ -35,6 +41,11 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         }
         "qemu" => chosen(0..16, QEMU).collect(),
         "exits" => exits(),
+        "trace_text" => {
+            let texts = [FTRACE, TRACE_CMD_RAW, STAP, HOST, THREADS];
+            texts.into_iter().map(<[u8]>::to_vec).chain(csv()).collect()
+        }
+        "domstats" => vec![DOMSTATS.to_vec()],
         "ring" => ring(),
         "parquet" => parquet(),
         "plan" => [guest_plan(), host_plan("6.18"), trap_plan()]

@@ -73,7 +73,7 @@ pub use metadata::{
     TimeRecorded,
 };
 pub use newfile::{NewFile, NewFileError};
-pub use open::OpenError;
+pub use open::{FOREIGN, OpenError};
 pub use reader::{ReadError, Reader};
 pub use table_reader::{Cells, TableReadError, TableReader};
 pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, SKETCH_FORMAT, WriteError, Writer};

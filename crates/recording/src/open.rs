@@ -13,7 +13,7 @@ use dwell_policy::{Layer, Owner};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use parquet::file::reader::{FileReader, Length};
+use parquet::file::reader::{ChunkReader, FileReader, Length};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::ColumnDescriptor;
 use serde::de::DeserializeOwned;
@@ -56,6 +56,16 @@ pub enum OpenError {
         path: PathBuf,
         /// What Parquet said, or that it panicked and with what words.
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// The file of another recorder.
+    #[error(
+        "{path}: {what}, no recording of dwell's; `dwell import {path} --convert -o RECORDING` makes one"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
     },
     /// Parquet, but not dwell's.
     #[error("{path}: not a dwell recording: no `{key}` metadata; `dwell import csv` reads plain tables")]
@@ -209,9 +219,21 @@ pub(crate) fn parquet(path: &Path, storage: Storage) -> Result<SerializedFileRea
     if storage.len() == 0 {
         return Err(OpenError::Empty { path: path.to_owned() });
     }
+    if let Some(what) = foreign(&storage) {
+        return Err(OpenError::Foreign { path: path.to_owned(), what });
+    }
     guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage))).map_err(
         |source: ParquetError| OpenError::NotParquet { path: path.to_owned(), source: source.into() },
     )
+}
+
+/// What recorders' own files begin with, and what they are.
+pub const FOREIGN: [(&[u8], &str); 2] =
+    [(b"PERFILE2", "a perf.data of perf"), (b"\x17\x08\x44tracing", "a trace.dat of trace-cmd")];
+
+fn foreign(storage: &Storage) -> Option<&'static str> {
+    let starts = |magic: &[u8]| storage.get_bytes(0, magic.len()).is_ok_and(|start| start == magic);
+    FOREIGN.iter().find(|(magic, _)| starts(magic)).map(|(_, what)| *what)
 }
 
 pub(crate) fn value<'a>(

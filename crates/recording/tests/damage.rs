@@ -113,6 +113,11 @@ fn what_is_missing_or_of_another_type_is_named() {
     for (bytes, wanted) in [
         (Vec::new(), "m: the file is empty"),
         (b"start_ns,idle_ns\n1,2\n".to_vec(), "m: not a Parquet file, or a damaged one"),
+        (
+            b"PERFILE2\0".to_vec(),
+            "m: a perf.data of perf, no recording of dwell's; `dwell import m --convert",
+        ),
+        (b"\x17\x08\x44tracing6".to_vec(), "m: a trace.dat of trace-cmd, no recording"),
         (b"PAR1PAR1PAR1".to_vec(), "m: not a Parquet file, or a damaged one"),
         (
             foreign(&all, &[]),

@@ -3,7 +3,7 @@
 //! * `csv import`: is a table imported at the speed of parsing, or does something else dominate? The baseline splits
 //!   lines at commas and parses the two numbers, with no checks and no recording. Surprising: more than three times
 //!   the baseline.
-//! * `perf import`: the same for the text of `perf script`; the baseline finds the event's name in each line.
+//! * `perf import`: the same for the text of `perf script` and of `trace-cmd report`; the baseline finds the event's name in each line.
 //!
 //! Throughput is in bytes of text.
 
@@ -50,31 +50,39 @@ fn csv_import(c: &mut Criterion) {
     });
 }
 
-fn perf_import(c: &mut Criterion) {
+/// The same wakeups as `perf script` and `trace-cmd report` print them.
+fn wakeups(head: &str, name: &str) -> String {
     let mut text = String::new();
     let mut now_ns = 1_000_000_000;
     for row in 0..ROWS / 5 {
         now_ns += 10_000 + idle_ns(row);
         let (s, ns) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
         let idle = idle_ns(row);
-        let _ = writeln!(
-            text,
-            "       CPU 0/KVM  1234 [003] {s:5}.{ns:09}: kvm:kvm_vcpu_wakeup: wait time {idle} ns, polling valid"
-        );
+        let _ = writeln!(text, "{head} [003] {s:5}.{ns:09}: {name}: wait time {idle} ns, polling valid");
     }
+    text
+}
+
+fn perf_import(c: &mut Criterion) {
+    let of_perf = wakeups("       CPU 0/KVM  1234", "kvm:kvm_vcpu_wakeup");
+    let trace_cmd = wakeups("       CPU 0/KVM-1234 ", "kvm_vcpu_wakeup");
     let mut group = c.benchmark_group("perf import");
-    group.throughput(Throughput::Bytes(text.len() as u64)).sample_size(10);
+    group.sample_size(10);
+    group.throughput(Throughput::Bytes(of_perf.len() as u64));
     group.bench_function("baseline: find the name", |b| {
-        b.iter(|| text.lines().filter(|line| line.contains("kvm:kvm_vcpu_wakeup:")).count());
+        b.iter(|| of_perf.lines().filter(|line| line.contains("kvm:kvm_vcpu_wakeup:")).count());
     });
-    group.bench_function("import", |b| {
-        b.iter(|| {
-            let mut writer = writer(1 << 18);
-            let input = Input::new("bench", text.as_bytes()).unwrap();
-            perf::import(input, &perf::PerfOptions::default(), &mut writer).unwrap();
-            writer.close().unwrap().1.len()
+    for (name, text) in [("import", &of_perf), ("import of trace-cmd", &trace_cmd)] {
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let mut writer = writer(1 << 18);
+                let input = Input::new("bench", text.as_bytes()).unwrap();
+                perf::import(input, &perf::PerfOptions::default(), &mut writer).unwrap();
+                writer.close().unwrap().1.len()
+            });
         });
-    });
+    }
 }
 
 criterion_group!(benches, csv_import, perf_import);

@@ -264,8 +264,70 @@ pub enum Timeout {
     Unlimited,
 }
 
+/// The architecture of the machine that a trace is of: what its idle states and system calls are numbered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arch {
+    /// x86-64.
+    X86,
+    /// 64-bit Arm.
+    Arm,
+    /// 64-bit RISC-V.
+    Riscv,
+    /// s390x.
+    S390,
+    /// Any other; neither is known.
+    Other,
+}
+
+impl Arch {
+    /// That of this program.
+    pub const HERE: Arch = if cfg!(target_arch = "x86_64") {
+        Arch::X86
+    } else if cfg!(target_arch = "aarch64") {
+        Arch::Arm
+    } else if cfg!(target_arch = "riscv64") {
+        Arch::Riscv
+    } else if cfg!(target_arch = "s390x") {
+        Arch::S390
+    } else {
+        Arch::Other
+    };
+
+    /// By the name that `uname -m` and perf's header have, or another common one.
+    pub fn from_name(name: &str) -> Arch {
+        match name {
+            "x86_64" | "x86-64" | "amd64" => Arch::X86,
+            "aarch64" | "arm64" => Arch::Arm,
+            "riscv64" => Arch::Riscv,
+            "s390x" => Arch::S390,
+            _ => Arch::Other,
+        }
+    }
+
+    /// As `uname -m` prints it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::X86 => "x86_64",
+            Arch::Arm => "aarch64",
+            Arch::Riscv => "riscv64",
+            Arch::S390 => "s390x",
+            Arch::Other => "other",
+        }
+    }
+
+    /// The idle state that polls. Elsewhere than on x86 state 0 is the shallowest halt, but the driver haltpoll has a
+    /// polling state 0 on every architecture.
+    pub const fn polling_state(self, has_haltpoll: bool) -> Option<u32> {
+        match self {
+            Arch::X86 => Some(0),
+            _ if has_haltpoll => Some(0),
+            _ => None,
+        }
+    }
+}
+
 macro_rules! calls {
-    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $form:ident, $number:expr;)*) => {
+    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $form:ident, $x86:expr, $generic:expr, $s390:expr;)*) => {
         /// The system calls in which event loops wait.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum SystemCall { $($(#[$doc])* $call,)* }
@@ -279,9 +341,14 @@ macro_rules! calls {
                 match self { $(SystemCall::$call => $name,)* }
             }
 
-            /// Its number on this architecture, if it has it.
-            pub const fn number(self) -> Option<i64> {
-                match self { $(SystemCall::$call => $number,)* }
+            /// Its number on an architecture, if it has it. Arm and RISC-V have the kernel's generic table.
+            pub const fn number_on(self, arch: Arch) -> Option<i64> {
+                match (self, arch) {
+                    $((SystemCall::$call, Arch::X86) => $x86,
+                    (SystemCall::$call, Arch::Arm | Arch::Riscv) => $generic,
+                    (SystemCall::$call, Arch::S390) => $s390,)*
+                    (_, Arch::Other) => None,
+                }
             }
 
             /// Which of its arguments, from 0, is the timeout.
@@ -307,39 +374,39 @@ pub(crate) enum TimeoutForm {
     Completions,
 }
 
-/// Newer architectures have only the younger calls.
-#[cfg(target_arch = "x86_64")]
-const fn old(number: i64) -> Option<i64> {
-    Some(number)
-}
-#[cfg(not(target_arch = "x86_64"))]
-const fn old(_: i64) -> Option<i64> {
-    None
-}
-
 calls! {
     /// `poll(2)`
-    Poll, "poll", 2, Millis, old(7);
+    Poll, "poll", 2, Millis, Some(7), None, Some(168);
     /// `ppoll(2)`, what QEMU's main loop and I/O threads use
-    Ppoll, "ppoll", 2, Pointer, Some(libc::SYS_ppoll);
+    Ppoll, "ppoll", 2, Pointer, Some(271), Some(73), Some(302);
     /// `epoll_wait(2)`
-    EpollWait, "epoll_wait", 3, Millis, old(232);
+    EpollWait, "epoll_wait", 3, Millis, Some(232), None, Some(250);
     /// `epoll_pwait(2)`
-    EpollPwait, "epoll_pwait", 3, Millis, Some(libc::SYS_epoll_pwait);
+    EpollPwait, "epoll_pwait", 3, Millis, Some(281), Some(22), Some(312);
     /// `epoll_pwait2(2)`
-    EpollPwait2, "epoll_pwait2", 3, Pointer, Some(441);
+    EpollPwait2, "epoll_pwait2", 3, Pointer, Some(441), Some(441), Some(441);
     /// `io_uring_enter(2)`
-    IoUringEnter, "io_uring_enter", 2, Completions, Some(libc::SYS_io_uring_enter);
+    IoUringEnter, "io_uring_enter", 2, Completions, Some(426), Some(426), Some(426);
     /// `select(2)`
-    Select, "select", 4, Pointer, old(23);
+    Select, "select", 4, Pointer, Some(23), None, Some(142);
     /// `pselect(2)`
-    Pselect6, "pselect6", 4, Pointer, Some(libc::SYS_pselect6);
+    Pselect6, "pselect6", 4, Pointer, Some(270), Some(72), Some(301);
 }
 
 impl SystemCall {
-    /// The call of this number on this architecture.
+    /// Its number on this machine, if it has it.
+    pub const fn number(self) -> Option<i64> {
+        self.number_on(Arch::HERE)
+    }
+
+    /// The call of this number on this machine.
     pub fn from_number(number: i64) -> Option<SystemCall> {
-        SystemCall::ALL.iter().copied().find(|call| call.number() == Some(number))
+        SystemCall::from_number_on(Arch::HERE, number)
+    }
+
+    /// The call of this number on an architecture.
+    pub fn from_number_on(arch: Arch, number: i64) -> Option<SystemCall> {
+        SystemCall::ALL.iter().copied().find(|call| call.number_on(arch) == Some(number))
     }
 
     /// The call of this name.
@@ -464,12 +531,16 @@ impl TracepointKind {
         (TracepointKind::AnyLeave, "raw_syscalls:sys_exit"),
     ];
 
-    /// The kind of this name, `category:name`.
+    /// The kind of this name: `category:name`, or the name alone, as ftrace and trace-cmd write it.
     pub fn from_name(name: &str) -> Option<TracepointKind> {
-        if let Some((kind, _)) = TracepointKind::NAMED.iter().find(|(_, known)| *known == name) {
+        let alone = !name.contains(':');
+        let is = |known: &str| {
+            if alone { known.split_once(':').is_some_and(|(_, n)| n == name) } else { known == name }
+        };
+        if let Some((kind, _)) = TracepointKind::NAMED.iter().find(|(_, known)| is(known)) {
             return Some(*kind);
         }
-        let call = name.strip_prefix("syscalls:sys_")?;
+        let call = if alone { name.strip_prefix("sys_")? } else { name.strip_prefix("syscalls:sys_")? };
         match call.strip_prefix("enter_") {
             Some(call) => SystemCall::from_name(call).map(TracepointKind::Enter),
             None => SystemCall::from_name(call.strip_prefix("exit_")?).map(TracepointKind::Leave),
@@ -508,13 +579,35 @@ mod tests {
         assert_eq!(SystemCall::IoUringEnter.timeout(1), Timeout::Unlimited);
     }
 
+    /// The numbers of the C library that this is built with.
+    #[test]
+    fn system_calls_have_the_numbers_of_this_machine() {
+        let known = [
+            (SystemCall::Ppoll, libc::SYS_ppoll),
+            (SystemCall::EpollPwait, libc::SYS_epoll_pwait),
+            (SystemCall::IoUringEnter, libc::SYS_io_uring_enter),
+            (SystemCall::Pselect6, libc::SYS_pselect6),
+            #[cfg(target_arch = "x86_64")]
+            (SystemCall::Poll, libc::SYS_poll),
+            #[cfg(target_arch = "x86_64")]
+            (SystemCall::EpollWait, libc::SYS_epoll_wait),
+            #[cfg(target_arch = "x86_64")]
+            (SystemCall::Select, libc::SYS_select),
+        ];
+        for (call, number) in known {
+            assert_eq!(call.number(), Some(number), "{call:?}");
+        }
+    }
+
     #[test]
     fn every_tracepoint_is_found_by_its_name() {
         let calls = SystemCall::ALL
             .iter()
             .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
         for kind in TracepointKind::NAMED.map(|(kind, _)| kind).into_iter().chain(calls) {
-            assert_eq!(TracepointKind::from_name(&kind.to_string()), Some(kind));
+            let name = kind.to_string();
+            assert_eq!(TracepointKind::from_name(&name), Some(kind));
+            assert_eq!(TracepointKind::from_name(name.split_once(':').unwrap().1), Some(kind));
         }
         assert_eq!(TracepointKind::from_name("syscalls:sys_enter_read"), None);
     }

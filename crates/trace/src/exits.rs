@@ -5,6 +5,7 @@
 //! left out and counted. Mean and spread are Welford's running ones, in doubles and in the order of the trace, so that
 //! the rows are perf's to the last digit.
 
+use crate::event::TracepointKind;
 use crate::import::perf::{Line, TextEvent, exit_reason, text};
 use crate::import::{Input, InputError};
 use dwell_recording::ReadError;
@@ -28,6 +29,16 @@ pub enum ExitError {
         line: u64,
         /// The line, or its beginning.
         text: String,
+    },
+    /// A line lacks its thread.
+    #[error(
+        "{name}: line {line} has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`"
+    )]
+    NoThread {
+        /// The file.
+        name: String,
+        /// From 1.
+        line: u64,
     },
     /// No exit is in it.
     #[error(
@@ -158,15 +169,23 @@ pub struct LeftOut {
 }
 
 impl ExitTable {
-    /// Counts the exits of a `perf script` text.
+    /// Counts the exits of a text of events.
     pub fn read(mut input: Input<'_>) -> Result<ExitTable, ExitError> {
         let mut counter = ExitCounter::default();
         while let Some(bytes) = input.next_line()? {
             let line = text(bytes);
-            if !counter.line(&line) {
-                let text = super::import::excerpt(line.trim().as_bytes());
-                let name = input.name().to_owned();
-                return Err(ExitError::Unparsable { name, line: input.line(), text });
+            let fault = |input: &Input<'_>| (input.name().to_owned(), input.line());
+            match counter.line(&line) {
+                Read::Taken => {}
+                Read::Unparsable => {
+                    let text = super::import::excerpt(line.trim().as_bytes());
+                    let (name, line) = fault(&input);
+                    return Err(ExitError::Unparsable { name, line, text });
+                }
+                Read::NoThread => {
+                    let (name, line) = fault(&input);
+                    return Err(ExitError::NoThread { name, line });
+                }
             }
         }
         let table = counter.finish();
@@ -305,8 +324,8 @@ impl ExitCounter {
         }
     }
 
-    /// Takes a line of `perf script`; `false` if it should be an exit or entry and cannot be parsed.
-    fn line(&mut self, line: &str) -> bool {
+    /// Takes a line of a text of events.
+    fn line(&mut self, line: &str) -> Read {
         match Line::parse(line) {
             Line::Event(event) => return self.event(&event),
             Line::Lost { events, .. } => {
@@ -315,21 +334,31 @@ impl ExitCounter {
             Line::Comment(_) | Line::TaskName { .. } => self.left_out.other_lines += 1,
             Line::Other => {
                 self.left_out.other_lines += 1;
-                return !line
-                    .split_whitespace()
-                    .any(|word| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:"));
+                let named = |word| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
+                return if line.split_whitespace().any(named) { Read::Unparsable } else { Read::Taken };
             }
         }
-        true
+        Read::Taken
     }
 
-    fn event(&mut self, event: &TextEvent<'_>) -> bool {
-        match (event.name, exit_reason(event.text)) {
-            ("kvm:kvm_exit", Some(reason)) => self.exit(event.tid, event.time_ns, reason),
-            ("kvm:kvm_exit", None) => return false,
-            ("kvm:kvm_entry", _) => self.entry(event.tid, event.time_ns),
+    fn event(&mut self, event: &TextEvent<'_>) -> Read {
+        match (event.tracepoint(), exit_reason(event.text)) {
+            (Some(TracepointKind::Exit | TracepointKind::Entry), _) if event.lacks_thread() => {
+                return Read::NoThread;
+            }
+            (Some(TracepointKind::Exit), Some(reason)) => self.exit(event.tid, event.time_ns, reason),
+            (Some(TracepointKind::Exit), None) => return Read::Unparsable,
+            (Some(TracepointKind::Entry), _) => self.entry(event.tid, event.time_ns),
             _ => self.left_out.other_lines += 1,
         }
-        true
+        Read::Taken
     }
+}
+
+/// What became of a line.
+enum Read {
+    Taken,
+    /// It should be an exit or entry and cannot be parsed.
+    Unparsable,
+    NoThread,
 }

@@ -4,7 +4,7 @@
 //! event does not have (priorities, states of tasks, addresses) is written as zero or as the usual value.
 //! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
-use crate::event::{Event, EventKind, Interrupt, TracepointKind};
+use crate::event::{Arch, Event, EventKind, Interrupt, TracepointKind};
 use crate::import::perf::LEAVE;
 use crate::pairing::Names;
 use std::collections::{HashMap, HashSet};
@@ -28,6 +28,7 @@ impl<W: Write> PerfText<W> {
         if let Some(kernel) = kernel {
             writeln!(out, "# os release : {kernel}")?;
         }
+        writeln!(out, "# arch : {}", Arch::HERE.name())?;
         writeln!(out, "# clockid: monotonic (1)")?;
         Ok(PerfText { out, names, threads: HashMap::new(), processes: HashSet::new() })
     }

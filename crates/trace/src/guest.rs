@@ -48,7 +48,7 @@
 //! whether the CPU halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is
 //! left.
 
-use crate::event::{Event, EventKind, Interrupt};
+use crate::event::{Arch, Event, EventKind, Interrupt};
 use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
 use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
@@ -101,6 +101,7 @@ pub const POLL_ENDS_NS: u64 = 10_000;
 /// Makes episodes of CPUs.
 pub struct GuestPairing {
     source: GuestSource,
+    polling_state: Option<u32>,
     silent: Vec<u32>,
     idlers: Idlers,
     cpus: ByNumber<u32, Cpu>,
@@ -224,9 +225,6 @@ impl Held {
     }
 }
 
-/// Only x86 has a polling state 0; elsewhere it is the shallowest halt.
-const POLL_STATE: Option<u32> = if cfg!(target_arch = "x86_64") { Some(0) } else { None };
-
 impl GuestPairing {
     /// For events of `source`: with [`GuestSource::CpuIdle`] and [`GuestSource::Bpf`] `power:cpu_idle` is used, with
     /// anything else switches.
@@ -238,6 +236,7 @@ impl GuestPairing {
         };
         GuestPairing {
             source,
+            polling_state: Arch::HERE.polling_state(false),
             silent,
             idlers: Idlers::default(),
             cpus: ByNumber::default(),
@@ -248,6 +247,13 @@ impl GuestPairing {
             wakings_seen: false,
             polled_through: 0,
         }
+    }
+
+    /// Of a machine whose idle states are not numbered as on this one.
+    #[must_use]
+    pub fn with_polling_state(mut self, state: Option<u32>) -> GuestPairing {
+        self.polling_state = state;
+        self
     }
 
     fn cpu(&mut self, number: u32) -> &mut Cpu {
@@ -265,8 +271,9 @@ impl GuestPairing {
     }
 
     fn begin(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
+        let polling_state = self.polling_state;
         let cpu = self.cpu(number);
-        let polls = state.map(|state| Some(state) == POLL_STATE);
+        let polls = state.map(|state| Some(state) == polling_state);
         let mut idle = Idle {
             start_ns: time_ns,
             polled: polls,
@@ -416,8 +423,8 @@ impl GuestPairing {
 
     fn cpu_idle(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
         if self.source != GuestSource::CpuIdle {
+            let polls = state == self.polling_state;
             if let (Some(idle), Some(_)) = (&mut self.cpu(number).idle, state) {
-                let polls = state == POLL_STATE;
                 idle.polled.get_or_insert(polls);
                 idle.halted = Some(idle.halted == Some(true) || !polls);
             }
@@ -554,7 +561,8 @@ mod tests {
     fn run(events: &[Event]) -> (GuestPairing, Vec<PairedEpisode>) {
         let switches = events.iter().any(|event| matches!(event.kind, EventKind::Switch { .. }));
         let source = if switches { GuestSource::Switch } else { GuestSource::CpuIdle };
-        let (mut pairing, mut found) = (GuestPairing::new(source, vec![]), vec![]);
+        let (mut pairing, mut found) =
+            (GuestPairing::new(source, vec![]).with_polling_state(Some(0)), vec![]);
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.finish(&mut found);
         (pairing, found)
@@ -625,7 +633,18 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
+    fn where_no_state_polls_every_period_is_an_episode_that_halted() {
+        let trace =
+            [event(0, 0, idle(0)), event(500, 0, LEFT), event(503, 0, idle(0)), event(1_100, 0, LEFT)];
+        let (mut pairing, mut found) =
+            (GuestPairing::new(GuestSource::CpuIdle, vec![]).with_polling_state(None), vec![]);
+        trace.iter().for_each(|event| pairing.observe(event, &mut found));
+        pairing.finish(&mut found);
+        let seen: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.halted)).collect();
+        assert_eq!(seen, [(0, 500, Some(true)), (503, 597, Some(true))]);
+    }
+
+    #[test]
     fn a_poll_that_ran_out_and_the_halt_after_it_are_one_episode() {
         let (_, found) = run(&[
             event(100, 0, idle(0)),
@@ -650,7 +669,6 @@ mod tests {
 
     /// fio on CPU 0, the disk's interrupt on CPU 1, which has nothing to run.
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn an_interrupt_that_wakes_nobody_on_its_cpu_ends_a_halt_but_no_poll() {
         let disk = EventKind::Interrupt(Interrupt::Device);
         let limit = |ns| EventKind::Reflect { state: 0, residency_ns: 1, limit_ns: ns };
@@ -683,7 +701,6 @@ mod tests {
 
     /// Another CPU asks for a function, to which a polling CPU is called without an interrupt.
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn a_poll_that_ends_before_its_window_is_an_episode_though_no_event_is_seen() {
         let polls = [
             event(0, 0, EventKind::GuestHaltPoll { new: 50_000, old: 25_000 }),
@@ -705,7 +722,6 @@ mod tests {
 
     /// `target_cpu` is where the task ran last, and it may be sent elsewhere.
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn a_waking_ends_a_poll_at_once_or_not_at_all() {
         let (_, found) = run(&[
             event(0, 0, idle(0)),
@@ -754,7 +770,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn the_window_is_the_governors_or_the_length_of_a_poll_that_ran_out() {
         let changed = |new, old| EventKind::GuestHaltPoll { new, old };
         let (_, found) = run(&[

@@ -98,7 +98,7 @@ fn as_text(events: &[Event], layer: Layer, source: GuestSource, kernel: Option<&
     events.iter().for_each(|event| text.event(event).unwrap());
     let text = text.into_inner();
     let mut writer = Writer::new(vec![], Metadata::new(layer), Packing::default()).unwrap();
-    let options = PerfOptions { layer: Some(layer), source, skip_unparsable: false };
+    let options = PerfOptions { layer: Some(layer), source, arch: None, skip_unparsable: false };
     let summary = match perf::import(Input::new("t", &text[..]).unwrap(), &options, &mut writer) {
         Ok(summary) => summary,
         Err(perf::PerfError::NoEpisodes { .. }) => return None,
@@ -109,6 +109,8 @@ fn as_text(events: &[Event], layer: Layer, source: GuestSource, kernel: Option<&
     let metadata = reader.metadata();
     let mut notes = metadata.other.clone();
     notes.remove("dwell.overlaps");
+    notes.remove("dwell.arch");
+    notes.remove(dwell_trace::import::NOTES);
     // Live capture tries out which CPUs emit nothing; the importer has only the trace to go by.
     if let Some(guest) = notes.get_mut("dwell.guest") {
         guest["cpus_without_cpu_idle"] = Value::Array(vec![]);

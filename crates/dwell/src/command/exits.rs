@@ -2,7 +2,7 @@
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::progress;
+use crate::{model, progress};
 use anyhow::bail;
 use dwell_recording::regular;
 use dwell_recording::timer::{TimerPart, TimerReader};
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
-/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, plain or gzip,
-/// with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of
+/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, `trace-cmd report` or
+/// ftrace with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of
 /// HLT includes the poll or sleep of the vCPU.
 ///
 /// Of a recording, the exits that timers caused are counted too: those in which a guest arms its timer, and those that
@@ -40,8 +40,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    let mut notes = vec![];
     let (exits, timer) = if is_parquet(&args.file) {
-        let (exits, timer) = ExitTable::of(&TimerReader::open(&args.file)?)?;
+        let reader = TimerReader::open(&args.file)?;
+        let (exits, timer) = ExitTable::of(&reader)?;
+        notes = model::left_out(reader.metadata());
         (exits, Some(timer))
     } else {
         (ExitTable::read(progress::text(&args.file)?)?, None)
@@ -72,6 +75,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             share((shares.fire_samples, shares.fire_ns)),
         ));
     }
+    notes.iter().for_each(|note| output::note(note));
     Ok(Answer::Yes)
 }
 

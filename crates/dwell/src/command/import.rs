@@ -3,36 +3,54 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, settings};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::timer::TimerWriter;
 use dwell_recording::{
-    Contents, IdleIncludes, Idler, Metadata, Reader, SettingValue, SettingsChange, Writer,
+    Contents, IdleIncludes, Idler, Metadata, Reader, SettingValue, SettingsChange, Writer, regular,
 };
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
+use dwell_trace::event::Arch;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
 use dwell_trace::import::qemu::{DecisionCounts, QemuOptions, Sleeps};
-use dwell_trace::import::{self, ImportSummary, Input};
+use dwell_trace::import::{self, Binary, ImportSummary, Input};
 use dwell_trace::write::Overlaps;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Convert the traces and tables of other tools to a recording
+///
+/// Recognises the text of `perf script`, `trace-cmd report` and ftrace, QEMU's trace of its event loops, and tables of
+/// episodes (CSV), plain or compressed with gzip, xz or zstd, and prints what it took the file for. A perf.data or
+/// trace.dat is converted by its own tool (--convert). The subcommands import one format, with its own options.
 #[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Example: trace-cmd record -e kvm:kvm_vcpu_wakeup -e kvm:kvm_halt_poll_ns sleep 10\n         \
+                  dwell import trace.dat --convert -o host.parquet\n\n\
+                  What perf is to record and to print: dwell import perf --help; QEMU: dwell import qemu --help"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    from: From,
+    from: Option<From>,
+    #[command(flatten)]
+    files: Option<Files>,
+    #[command(flatten)]
+    events: Events,
 }
 
 #[derive(Subcommand)]
 enum From {
-    /// Import a table of episodes (CSV, plain or gzip)
+    /// Import a table of episodes (CSV)
     ///
     /// The first line names the columns, in any order. Required: start_ns and idle_ns. Optional: idler, window_ns,
     /// halted, wake (irq, ipi, timer, io, task, unknown), wake_latency_ns, ready (names of ready handlers, separated
@@ -40,7 +58,7 @@ enum From {
     /// field is not known. Times are whole nanoseconds. The rows of one idler are in order of start_ns.
     #[command(after_help = "Example: dwell import csv idle.csv.gz --layer guest -o idle.parquet")]
     Csv(Csv),
-    /// Import text of `perf script`, plain or gzip
+    /// Import text of `perf script`, `trace-cmd report` or ftrace
     ///
     /// The same trace gives the same recording as `dwell record`.
     ///
@@ -67,7 +85,7 @@ enum From {
                             dwell import perf host.txt -o host.parquet"
     )]
     Perf(Perf),
-    /// Import QEMU's trace log of its event loops, plain or gzip
+    /// Import QEMU's trace log of its event loops
     ///
     /// Reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of QEMU
     /// 7.0 to 11.1. The log has times only with `-msg timestamp=on`; without them an idle time is a lower bound, and
@@ -82,13 +100,20 @@ enum From {
     Qemu(Qemu),
 }
 
-#[derive(clap::Args)]
-struct Common {
+/// Apart from the other options, since clap only sees whether a group is given that has no other within.
+#[derive(clap::Args, Clone, Default)]
+struct Files {
     /// Input file; - reads stdin
     file: PathBuf,
     /// Recording to write; an existing file is replaced when the new one is complete
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    #[arg(skip)]
+    files: Files,
     /// Kernel release of the machine that idled, as `uname -r` prints it
     #[arg(long, value_name = "VERSION")]
     kernel: Option<String>,
@@ -110,6 +135,8 @@ struct Common {
 #[derive(clap::Args)]
 struct Csv {
     #[command(flatten)]
+    files: Files,
+    #[command(flatten)]
     common: Common,
     /// Layer of the episodes: guest, host or iothread
     #[arg(long, value_parser = crate::suggest::idling_layers(layer))]
@@ -127,6 +154,14 @@ struct Csv {
 #[derive(clap::Args)]
 struct Perf {
     #[command(flatten)]
+    files: Files,
+    #[command(flatten)]
+    events: Events,
+}
+
+#[derive(clap::Args)]
+struct Events {
+    #[command(flatten)]
     common: Common,
     /// Layer whose events to use, if the trace has several: host, guest, iothread or timer
     #[arg(long, value_parser = crate::suggest::traced_layers(traced_layer))]
@@ -134,6 +169,15 @@ struct Perf {
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
+    /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64 or s390x
+    ///
+    /// Decides which idle state polls, and the numbers of system calls. [default: that of the text's header or events,
+    /// else of this machine]
+    #[arg(long, value_name = "NAME", value_parser = arch)]
+    arch: Option<Arch>,
+    /// Have a perf.data or trace.dat converted to text by `perf script` or `trace-cmd report`
+    #[arg(long)]
+    convert: bool,
     /// Count lines that cannot be parsed, instead of stopping at the first one
     ///
     /// This concerns lines that name an event; other lines are always skipped.
@@ -143,6 +187,8 @@ struct Perf {
 
 #[derive(clap::Args)]
 struct Qemu {
+    #[command(flatten)]
+    files: Files,
     #[command(flatten)]
     common: Common,
     /// Recording of the same threads by `dwell record thread`, which has their sleeps
@@ -175,6 +221,13 @@ fn layer(text: &str) -> Result<Layer, String> {
     match Layer::from_name(text) {
         Some(layer) if layer != Layer::Driver => Ok(layer),
         _ => Err("layers are guest, host and iothread".to_owned()),
+    }
+}
+
+fn arch(text: &str) -> Result<Arch, String> {
+    match Arch::from_name(text) {
+        Arch::Other => Err("architectures are x86_64, aarch64, riscv64 and s390x".to_owned()),
+        arch => Ok(arch),
     }
 }
 
@@ -218,7 +271,9 @@ impl std::convert::From<Source> for GuestSource {
 
 pub(crate) fn run(args: Args) -> Outcome {
     match args.from {
-        From::Csv(csv) => {
+        None => any(args.files.context("no file to import is given")?, args.events),
+        Some(From::Csv(mut csv)) => {
+            csv.common.files.clone_from(&csv.files);
             let mut metadata = csv.common.metadata(csv.layer)?;
             metadata.idle_includes = match csv.idle_includes {
                 Includes::Event => IdleIncludes::Event,
@@ -227,28 +282,134 @@ pub(crate) fn run(args: Args) -> Outcome {
             };
             let options =
                 csv.idler.map_or_else(|| CsvOptions::for_layer(csv.layer), |idler| CsvOptions { idler });
-            csv.common.import(metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
+            let input = progress::text(&csv.common.files.file)?;
+            csv.common
+                .import(input, metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
         }
-        From::Perf(perf) => {
-            let layer = perf.layer.and_then(|owner| owner.try_into().ok());
-            let options =
-                PerfOptions { layer, source: perf.source.into(), skip_unparsable: perf.skip_unparsable };
-            if perf.layer == Some(Owner::Timer) {
-                let metadata = perf.common.metadata(Owner::Timer)?;
-                return perf.common.import_timers(metadata, &options);
-            }
-            let metadata = perf.common.metadata(layer.unwrap_or(Layer::Host))?;
-            perf.common.import(metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
+        Some(From::Perf(Perf { files, mut events })) => {
+            events.common.files = files;
+            let input = events.open()?;
+            events.import(input)
         }
-        From::Qemu(qemu) => {
-            let metadata = qemu.common.metadata(Layer::Iothread)?;
-            let options = qemu.options(&metadata)?;
-            qemu.common.import(metadata, |input, writer| Ok(import::qemu::import(input, options, writer)?))
+        Some(From::Qemu(mut qemu)) => {
+            qemu.common.files.clone_from(&qemu.files);
+            let input = progress::text(&qemu.common.files.file)?;
+            qemu.import(input)
         }
     }
 }
 
+/// Imports a file by what its first lines are.
+fn any(files: Files, mut args: Events) -> Outcome {
+    args.common.files.clone_from(&files);
+    let mut input = args.open()?;
+    let name = input.name().to_owned();
+    match import::recognise(&mut input)? {
+        import::Format::Events => args.import(input),
+        import::Format::Qemu => Qemu {
+            files,
+            common: args.common,
+            sleeps: None,
+            context: None,
+            skip_unparsable: args.skip_unparsable,
+        }
+        .import(input),
+        import::Format::Csv => {
+            let layer = args.layer.and_then(|owner| Layer::try_from(owner).ok()).with_context(|| {
+                format!("{name}: is a table of episodes, which does not say whose; give --layer guest, host or iothread")
+            })?;
+            let metadata = args.common.metadata(layer)?;
+            let options = CsvOptions::for_layer(layer);
+            args.common
+                .import(input, metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
+        }
+        import::Format::Foreign(foreign) => bail!("{name}: {}", foreign.words()),
+    }
+}
+
+impl Events {
+    /// The text, made by another program where that is needed and asked for.
+    fn open(&self) -> anyhow::Result<Input<'static>> {
+        let mut start = [0; 16];
+        let path = &self.common.files.file;
+        let is_file = self.convert && path.as_path() != Path::new("-");
+        let read = if is_file {
+            regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0)
+        } else {
+            0
+        };
+        match Binary::of(&start[..read]) {
+            Some(kind) => Ok(Input::new(&path.display().to_string(), Converted::start(kind, path)?)?),
+            None => progress::text(path),
+        }
+    }
+
+    fn import(self, input: Input<'_>) -> Outcome {
+        let layer = self.layer.and_then(|owner| owner.try_into().ok());
+        let options = PerfOptions {
+            layer,
+            source: self.source.into(),
+            arch: self.arch,
+            skip_unparsable: self.skip_unparsable,
+        };
+        if self.layer == Some(Owner::Timer) {
+            let metadata = self.common.metadata(Owner::Timer)?;
+            return self.common.import_timers(input, metadata, &options);
+        }
+        let metadata = self.common.metadata(layer.unwrap_or(Layer::Host))?;
+        self.common
+            .import(input, metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
+    }
+}
+
+/// What a program prints of a file; an error at the end if it fails.
+struct Converted {
+    command: String,
+    child: Child,
+    text: ChildStdout,
+}
+
+impl Converted {
+    fn start(kind: Binary, path: &Path) -> anyhow::Result<Converted> {
+        let name = path.to_str().context("the name of the file is not UTF-8")?;
+        let command = kind.command(name);
+        let [program, arguments @ ..] = command.as_slice() else { bail!("no command") };
+        let mut child = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().with_context(|| {
+            format!("{name}: cannot convert {}: cannot run {program}; install it, or convert the file elsewhere", kind.words())
+        })?;
+        let text = child.stdout.take().context("no output")?;
+        Ok(Converted { command: command.join(" "), child, text })
+    }
+}
+
+impl Read for Converted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.text.read(buffer)?;
+        if read == 0 && !buffer.is_empty() {
+            let status = self.child.wait()?;
+            if !status.success() {
+                return Err(io::Error::other(format!("`{}` failed: {status}", self.command)));
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl Drop for Converted {
+    /// A program whose text is not wanted ends when it cannot write on.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Qemu {
+    fn import(self, input: Input<'_>) -> Outcome {
+        let metadata = self.common.metadata(Layer::Iothread)?;
+        let options = self.options(&metadata)?;
+        self.common.import(input, metadata, |input, writer| Ok(import::qemu::import(input, options, writer)?))
+    }
+
     fn options(&self, metadata: &Metadata) -> anyhow::Result<QemuOptions> {
         let rule = match &self.common.qemu {
             None => None,
@@ -279,21 +440,20 @@ impl Common {
         Ok(metadata)
     }
 
-    fn import(
+    fn import<'a>(
         &self,
+        input: Input<'a>,
         metadata: Metadata,
-        read: impl FnOnce(Input<'_>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
+        read: impl FnOnce(Input<'a>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
     ) -> Outcome {
-        let input = progress::text(&self.file)?;
-        let mut writer = Writer::create(&self.output, metadata)?;
+        let mut writer = Writer::create(&self.files.output, metadata)?;
         let summary = read(input, &mut writer)?;
         let contents = writer.finish()?;
         self.report(&summary, &contents)
     }
 
-    fn import_timers(&self, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
-        let input = progress::text(&self.file)?;
-        let mut writer = TimerWriter::create(&self.output, metadata)?;
+    fn import_timers(&self, input: Input<'_>, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
+        let mut writer = TimerWriter::create(&self.files.output, metadata)?;
         let summary = import::perf::import_timers(input, options, &mut writer)?;
         let rows = writer.finish()?;
         // As the report has it, a vCPU is an idler, and each of its rows an episode.
@@ -319,8 +479,8 @@ impl Common {
     fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
         match self.format.format {
             Format::Json => output::json(&Imported {
-                file: self.file.display().to_string(),
-                output: self.output.display().to_string(),
+                file: self.files.file.display().to_string(),
+                output: self.files.output.display().to_string(),
                 summary,
                 idlers: contents.idlers.len(),
                 span_ns: contents.span_ns(),
@@ -350,7 +510,7 @@ impl Common {
         let mut table = Table::new(
             columns.into_iter().chain(numbers.map(|(name, _)| Column::number(name, name))).chain([lost]),
         );
-        let texts = [&self.file, &self.output].map(|path| Cell::Text(path.display().to_string()));
+        let texts = [&self.files.file, &self.files.output].map(|path| Cell::Text(path.display().to_string()));
         let lost = summary.lost.events.map_or(Cell::Missing, |events| Cell::Count(events.into()));
         let numbers = numbers.map(|(_, number)| Cell::Count(number.into()));
         table.push(texts.into_iter().chain(numbers).chain([lost]));
@@ -359,11 +519,12 @@ impl Common {
 
     fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
-            "{}: {what} over {}, from {} lines of {}",
-            self.output.display(),
+            "{}: {what} over {}, from {} lines of {}{}",
+            self.files.output.display(),
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
-            self.file.display()
+            self.files.file.display(),
+            if summary.format.is_empty() { String::new() } else { format!(" ({})", summary.format) }
         ));
         let mut note = |number: u64, what: &str| {
             if number > 0 {
@@ -380,6 +541,7 @@ impl Common {
         note(summary.incomplete_episodes, "incomplete episodes left out (start or end not in the text)");
         note(summary.unparsable, "lines with events that could not be parsed");
         note(summary.out_of_order, "events too far out of order, not used");
+        summary.notes.iter().for_each(|note| text += &output::hanging("  note: ", "    ", note));
         if let Some(overlaps) = &summary.overlaps {
             text.push_str(&overlapping(overlaps));
         }

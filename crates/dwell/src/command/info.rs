@@ -97,6 +97,7 @@ fn timers(reader: &TimerReader, args: &Args) -> Outcome {
             let fired = timers.fired.iter().map(|(how, number)| format!("{} {how}", count((*number).into())));
             let not = format!("{} did not fire", count(timers.not_fired.into()));
             text += &label("timers:", &fired.chain([not]).collect::<Vec<_>>().join(", "));
+            model::left_out(metadata).iter().for_each(|note| text += &label("note:", note));
             output::text(&format!("{text}\n{}", output::fitted(&table)))?;
         }
     }

@@ -92,12 +92,13 @@ pub(crate) fn timers(
         bail!("--layer {}: {} is a recording of timers", whose.name(), path.display());
     }
     let recording = TimerRecording::open(path)?;
+    let metadata = &recording.metadata;
+    let lacks: String = crate::model::left_out(metadata).iter().map(|note| format!("; {note}")).collect();
     ensure!(
         !recording.timers.is_empty(),
-        "{}: no timer was recorded, so there is nothing to replay",
+        "{}: no timer was recorded, so there is nothing to replay{lacks}",
         path.display()
     );
-    let metadata = &recording.metadata;
     let of_recording = || metadata.kernel.as_deref().and_then(Version::parse);
     let kernel = model.versions.kernel.or_else(of_recording).with_context(|| {
         format!("{}: the recording does not have the kernel's release; give it with --kernel", path.display())
@@ -128,7 +129,7 @@ pub(crate) fn timers(
         let place = lateness::better(late)?;
         Some(BetterAdvance::of(*all.get(place)?, [late.first()?, late.get(place)?], &setting))
     });
-    let mut notes = vec![];
+    let mut notes = crate::model::left_out(metadata);
     if let Some(lost) = metadata.lost.events.filter(|lost| *lost > 0) {
         notes.push(format!("the recorder lost {}", number_of(lost.into(), "event")));
     }

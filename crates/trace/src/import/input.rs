@@ -1,13 +1,18 @@
 //! Lines of a text that may be compressed.
 
-use dwell_recording::regular;
+use dwell_recording::{FOREIGN, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
 /// A line may have this many bytes. None of the formats comes near; what does is not text, and would fill the memory.
 const LONGEST_LINE: u64 = 1 << 20;
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// What compressed data begins with.
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const XZ_MAGIC: &[u8] = b"\xfd7zXZ\0";
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+/// As many bytes as decide.
+const MAGIC: usize = 10;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Why the text could not be read.
@@ -33,6 +38,14 @@ pub enum InputError {
         /// The error of the system or the decompressor.
         source: io::Error,
     },
+    /// A file of a tool that can print it.
+    #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), kind.command(name).join(" "))]
+    Binary {
+        /// The file.
+        name: String,
+        /// Whose.
+        kind: Binary,
+    },
     /// No text has such lines.
     #[error("{name}: line {line} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
     LineTooLong {
@@ -43,11 +56,51 @@ pub enum InputError {
     },
 }
 
-/// Text to import, plain or compressed with gzip (also of several members).
+/// A file of events that is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// Of `perf record`.
+    Perf,
+    /// Of `trace-cmd record`.
+    TraceCmd,
+}
+
+impl Binary {
+    /// By the first bytes of a file.
+    pub fn of(start: &[u8]) -> Option<Binary> {
+        [Binary::Perf, Binary::TraceCmd].into_iter().find(|kind| start.starts_with(kind.foreign().0))
+    }
+
+    const fn foreign(self) -> (&'static [u8], &'static str) {
+        let [perf, trace_cmd] = FOREIGN;
+        match self {
+            Binary::Perf => perf,
+            Binary::TraceCmd => trace_cmd,
+        }
+    }
+
+    /// What it is, in a sentence.
+    pub const fn words(self) -> &'static str {
+        self.foreign().1
+    }
+
+    /// The command that prints it as this program reads it.
+    pub fn command(self, name: &str) -> Vec<&str> {
+        match self {
+            Binary::Perf => {
+                vec!["perf", "script", "--ns", "--header", "--show-task-events", "-F", "+pid", "-i", name]
+            }
+            Binary::TraceCmd => vec!["trace-cmd", "report", "-t", "-i", name],
+        }
+    }
+}
+
+/// Text to import, plain or compressed with gzip (also of several members), xz or zstd.
 pub struct Input<'a> {
     name: String,
     text: Box<dyn BufRead + 'a>,
-    compressed: bool,
+    /// With what it is compressed.
+    compressed: Option<&'static str>,
     line: u64,
     buffer: Vec<u8>,
 }
@@ -67,18 +120,25 @@ impl<'a> Input<'a> {
     /// The text that `source` yields; errors call it by `name`.
     pub fn new(name: &str, source: impl Read + 'a) -> Result<Input<'a>, InputError> {
         let failed = |source| InputError::Read { name: name.to_owned(), line: 0, hint: "", source };
-        let (start, raw) = peek::<2>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
-        let compressed = start == GZIP_MAGIC;
-        let text: Box<dyn BufRead + 'a> = if compressed {
-            Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(raw)))
+        let (start, raw) = peek::<MAGIC>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
+        let buffered = |reader: Box<dyn Read + 'a>| Box::new(BufReader::with_capacity(1 << 16, reader));
+        let (text, compressed): (Box<dyn BufRead + 'a>, _) = if start.starts_with(GZIP_MAGIC) {
+            (buffered(Box::new(MultiGzDecoder::new(raw))), Some("gzip"))
+        } else if start.starts_with(XZ_MAGIC) {
+            (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), Some("xz"))
+        } else if start.starts_with(ZSTD_MAGIC) {
+            (buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)), Some("zstd"))
         } else {
-            Box::new(raw)
+            (Box::new(raw), None)
         };
         let mut input = Input { name: name.to_owned(), text, compressed, line: 0, buffer: Vec::new() };
-        let (start, text) = peek::<3>(std::mem::replace(&mut input.text, Box::new(io::empty())))
+        let (start, text) = peek::<MAGIC>(std::mem::replace(&mut input.text, Box::new(io::empty())))
             .map_err(|source| input.failed(source))?;
         input.text = Box::new(text);
-        if start == BOM {
+        if let Some(kind) = Binary::of(&start) {
+            return Err(InputError::Binary { name: name.to_owned(), kind });
+        }
+        if start.starts_with(BOM) {
             input.text.consume(BOM.len());
         }
         Ok(input)
@@ -123,7 +183,12 @@ impl<'a> Input<'a> {
     }
 
     fn failed(&self, source: io::Error) -> InputError {
-        let hint = if self.compressed { "; the gzip data is cut off or damaged" } else { "" };
+        let hint = match self.compressed {
+            Some("gzip") => "; the gzip data is cut off or damaged",
+            Some("xz") => "; the xz data is cut off or damaged",
+            Some(_) => "; the zstd data is cut off or damaged",
+            None => "",
+        };
         InputError::Read { name: self.name.clone(), line: self.line, hint, source }
     }
 }

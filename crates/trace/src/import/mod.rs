@@ -16,7 +16,10 @@ mod input;
 pub mod perf;
 pub mod qemu;
 
-pub use input::{Input, InputError};
+mod recognise;
+
+pub use input::{Binary, Input, InputError};
+pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};
 use dwell_recording::{Losses, Metadata, TimeRecorded};
@@ -49,12 +52,41 @@ pub struct ImportSummary {
     pub overlaps: Option<Overlaps>,
     /// What the times of the text resolve \[ns\]: 1000 for `perf script` without `--ns`. 0: not known.
     pub resolution_ns: u64,
+    /// What the text was taken for, where there was a choice.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub format: String,
+    /// What the text lacks for figures to be right, or was assumed of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The decisions in the trace of a QEMU, compared with the rule of its version; `None` where no rule is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decisions: Option<qemu::DecisionCounts>,
 }
 
+/// The key of [`Metadata::other`] with what a text lacked, for every later command: a list of sentences.
+pub const NOTES: &str = "dwell.notes";
+
 impl ImportSummary {
+    /// Remembers what later commands have to say of the recording.
+    fn note<O>(&mut self, metadata: &mut Metadata<O>, note: String) {
+        let notes = metadata.other.entry(NOTES.to_owned()).or_insert_with(|| serde_json::json!([]));
+        if let Some(notes) = notes.as_array_mut() {
+            notes.push(note.clone().into());
+        }
+        self.notes.push(note);
+    }
+
+    /// More is incomplete than complete.
+    fn note_incomplete<O>(&mut self, metadata: &mut Metadata<O>) {
+        if self.incomplete_episodes > self.episodes {
+            let note = format!(
+                "{} episodes are incomplete and {} are not: the trace lacks events, or its times are wrong",
+                self.incomplete_episodes, self.episodes
+            );
+            self.note(metadata, note);
+        }
+    }
+
     fn use_event(&mut self, name: &str) {
         count(&mut self.used, name);
     }

@@ -51,7 +51,7 @@ use crate::event::{Event, EventKind};
 use crate::host::name_vcpu;
 use crate::pairing::{ByNumber, Idlers, Names};
 use dwell_recording::timer::TimerRows;
-use reasons::Class;
+pub(crate) use reasons::Class;
 use std::collections::HashMap;
 use vcpu::Vcpu;
 

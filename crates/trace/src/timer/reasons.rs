@@ -47,7 +47,7 @@ impl ReasonNames {
 
 /// What matters of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// The guest halted.
     Halt,
     /// An interrupt of the host.
@@ -59,7 +59,7 @@ pub(super) enum Class {
 
 impl Class {
     /// By the names of VMX and SVM.
-    pub(super) fn of(name: &str) -> Class {
+    pub(crate) fn of(name: &str) -> Class {
         match name {
             "HLT" | "hlt" => Class::Halt,
             "EXTERNAL_INTERRUPT" | "interrupt" => Class::Interrupt,

@@ -1,6 +1,7 @@
 //! What importers make of good, odd and broken text.
 
 mod csv;
+mod field;
 mod gzip;
 mod perf_guest;
 mod perf_host;

@@ -1,13 +1,15 @@
 //! The events in the lines of a text, in order of time.
 
 use super::fields;
-use super::line::{Line, TextEvent, text};
+use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
 use super::{PerfError, PerfOptions};
-use crate::event::{Event, EventKind, TracepointKind};
+use crate::event::{Arch, Event, EventKind, TracepointKind};
 use crate::import::{EventSpan, ImportSummary, Input, excerpt};
 use crate::merge::Merge;
+use crate::pairing::ByNumber;
 use dwell_recording::{Clock, Metadata};
+use std::collections::BTreeSet;
 
 /// How much later than others an event may come in the text \[ns\], as in live capture.
 pub const SLACK_NS: u64 = 100_000_000;
@@ -26,13 +28,24 @@ pub(super) trait EventSink {
         summary: &ImportSummary,
     ) -> Result<bool, PerfError>;
 
+    /// Whether a line that cannot be read and names this tracepoint is missed.
+    fn wants(&self, tracepoint: TracepointKind) -> bool;
+
     /// What the event reports: as [`fields::parse`].
-    fn parse(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
-        fields::parse(tracepoint, event)
+    fn parse(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        arch: Arch,
+    ) -> Option<Option<EventKind>> {
+        fields::parse(tracepoint, event, arch)
     }
 
     /// Whether an event is of no use without its CPU.
     fn needs_cpu(&self, kind: &EventKind) -> bool;
+
+    /// Whether an event is of no use without its thread.
+    fn needs_thread(&self, kind: &EventKind) -> bool;
 
     /// Takes the events up to `until_ns`, losses too, and writes what they complete. `line` is the last one read.
     fn release(
@@ -53,12 +66,38 @@ pub(super) struct EventReader<'a> {
     merge: Merge,
     /// The latest time so far.
     newest_ns: u64,
+    order: Order,
+    arch: Arch,
+    /// Which tools write lines like those of the events.
+    dialects: BTreeSet<Dialect>,
     span: EventSpan,
     pub(super) summary: ImportSummary,
 }
 
+/// How the times of the lines of each CPU follow each other; of a thread, where lines have no CPU.
+#[derive(Default)]
+struct Order {
+    last_ns: ByNumber<i32, u64>,
+    events: u64,
+    backwards: u64,
+}
+
+impl Order {
+    fn add(&mut self, event: &TextEvent<'_>) {
+        let place = event.cpu.and_then(|cpu| i32::try_from(cpu).ok()).map_or(event.tid, |cpu| -2 - cpu);
+        let last_ns = self.last_ns.insert(place, event.time_ns).unwrap_or(0);
+        self.events += 1;
+        self.backwards += u64::from(event.time_ns < last_ns);
+    }
+
+    /// The times of one CPU never go back, but for a few that were lost and found.
+    fn has_no_times(&self) -> bool {
+        self.events >= 8 && self.backwards > 1 && self.backwards * 10 >= self.events
+    }
+}
+
 impl<'a> EventReader<'a> {
-    pub(super) fn new(name: &str, options: &'a PerfOptions) -> EventReader<'a> {
+    pub(super) fn new(name: &str, options: &'a PerfOptions, arch: Arch) -> EventReader<'a> {
         EventReader {
             name: name.to_owned(),
             options,
@@ -66,6 +105,9 @@ impl<'a> EventReader<'a> {
             header: Header::default(),
             merge: Merge::new(),
             newest_ns: 0,
+            order: Order::default(),
+            arch,
+            dialects: BTreeSet::new(),
             span: EventSpan::default(),
             summary: ImportSummary::default(),
         }
@@ -74,6 +116,11 @@ impl<'a> EventReader<'a> {
     /// The names of tasks as far as the text is read; shared.
     pub(super) fn names(&self) -> TaskNames {
         self.names.clone()
+    }
+
+    /// The perf that made the text, if its header says.
+    pub(super) fn perf(&self) -> Option<&str> {
+        self.header.perf.as_deref()
     }
 
     /// Reads the whole text.
@@ -97,15 +144,24 @@ impl<'a> EventReader<'a> {
                 }
                 Line::Comment(comment) => {
                     self.header.read(comment);
+                    let lost = std::mem::take(&mut self.header.overwritten);
+                    if lost > 0 {
+                        self.summary.lost.add(None, lost);
+                    }
                     self.summary.other_lines += 1;
                 }
                 Line::Other => match named_in(&line) {
-                    Some(event) => self.unparsable(event, (number, &line))?,
-                    None => self.summary.other_lines += 1,
+                    Some(event) if sink.wants(event) => self.unparsable(event, (number, &line))?,
+                    _ => self.summary.other_lines += 1,
                 },
             }
         }
         self.summary.lines = input.line();
+        let Order { events, backwards, .. } = &self.order;
+        let (events, backwards) = (*events, *backwards);
+        if self.order.has_no_times() {
+            return Err(PerfError::NoTimes { name: self.name.clone(), backwards, events });
+        }
         sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
     }
 
@@ -117,7 +173,8 @@ impl<'a> EventReader<'a> {
     ) -> Result<(), PerfError> {
         self.names.learn(event.tid, event.comm);
         self.span.add(event.time_ns);
-        let Some(tracepoint) = TracepointKind::from_name(event.name) else {
+        self.order.add(event);
+        let Some(tracepoint) = event.tracepoint() else {
             self.summary.ignore_event(event.name);
             return Ok(());
         };
@@ -125,7 +182,7 @@ impl<'a> EventReader<'a> {
             self.summary.ignore_event(event.name);
             return Ok(());
         }
-        let kind = match sink.parse(tracepoint, event) {
+        let kind = match sink.parse(tracepoint, event, self.arch) {
             Some(Some(kind)) => kind,
             Some(None) => {
                 self.summary.ignore_event(event.name);
@@ -137,6 +194,11 @@ impl<'a> EventReader<'a> {
             let (name, event) = (self.name.clone(), tracepoint.to_string());
             return Err(PerfError::NoCpu { name, line: line.0, event });
         }
+        if event.lacks_thread() && sink.needs_thread(&kind) {
+            let (name, event) = (self.name.clone(), tracepoint.to_string());
+            return Err(PerfError::NoThread { name, line: line.0, event });
+        }
+        self.dialects.insert(event.dialect);
         self.summary.use_event(event.name);
         self.summary.resolution_ns = self.summary.resolution_ns.max(event.resolution_ns);
         let event = Event {
@@ -176,11 +238,14 @@ impl<'a> EventReader<'a> {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub(super) fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, span, .. } = self;
+        let EventReader { header, mut summary, span, dialects, .. } = self;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);
         metadata.layer = layer;
-        metadata.source.tool = "perf script".to_owned();
+        let tools: Vec<&str> = dialects.into_iter().map(Dialect::name).collect();
+        metadata.source.tool = tools.join(", ");
+        summary.format.clone_from(&metadata.source.tool);
+        summary.note_incomplete(metadata);
         metadata.source.events = summary.used.keys().cloned().collect();
         metadata.resolution_ns = Some(summary.resolution_ns);
         metadata.recorded = span.0;
@@ -191,13 +256,19 @@ impl<'a> EventReader<'a> {
 
 /// The tracepoint that a line names that is no event.
 fn named_in(line: &str) -> Option<TracepointKind> {
-    line.split_whitespace().find_map(|word| TracepointKind::from_name(word.strip_suffix(':')?))
+    let named =
+        |word: &str| TracepointKind::from_name(word.strip_suffix(':').filter(|name| name.contains(':'))?);
+    line.split_whitespace().find_map(named)
 }
 
 /// What `perf script --header` writes about the machine.
 #[derive(Default)]
 pub(super) struct Header {
     pub(super) kernel: Option<String>,
+    pub(super) arch: Option<Arch>,
+    pub(super) perf: Option<String>,
+    /// What ftrace's buffer had written and no longer has, until the reader takes it.
+    overwritten: u64,
     cpu_model: Option<String>,
     command: Option<String>,
     monotonic: bool,
@@ -206,8 +277,20 @@ pub(super) struct Header {
 impl Header {
     pub(super) fn read(&mut self, comment: &str) {
         self.monotonic |= comment.starts_with("clockid: monotonic ");
+        if let Some(entries) = comment.strip_prefix("entries-in-buffer/entries-written: ") {
+            let numbers = entries.split_whitespace().next().and_then(|numbers| numbers.split_once('/'));
+            let numbers =
+                numbers.and_then(|(there, written)| Some((there.parse().ok()?, written.parse().ok()?)));
+            self.overwritten =
+                numbers.map_or(0, |(there, written): (u64, u64)| written.saturating_sub(there));
+        }
         let Some((key, value)) = comment.split_once(" : ") else { return };
         let place = match key.trim() {
+            "arch" => {
+                self.arch = Some(Arch::from_name(value.trim()));
+                return;
+            }
+            "perf version" => &mut self.perf,
             "os release" => &mut self.kernel,
             "cpudesc" => &mut self.cpu_model,
             "cmdline" => &mut self.command,

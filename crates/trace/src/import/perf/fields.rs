@@ -1,14 +1,27 @@
-//! The texts of the tracepoints that are used, as Linux's `TP_printk` and perf's plugins write them.
+//! The texts of the tracepoints that are used, as Linux's `TP_printk`, the plugins of perf and trace-cmd, and
+//! `trace-cmd report -R` write them.
 
-use super::line::TextEvent;
-use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
+use super::line::{Dialect, TextEvent};
+use crate::event::{Arch, EventKind, Interrupt, SystemCall, TracepointKind};
 
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
 pub(crate) const LEAVE: u32 = u32::MAX;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).
-pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
+pub(super) fn parse(
+    tracepoint: TracepointKind,
+    event: &TextEvent<'_>,
+    arch: Arch,
+) -> Option<Option<EventKind>> {
+    let parsed = printed(tracepoint, event, arch);
+    if parsed.is_none() && event.dialect == Dialect::Ftrace {
+        return raw(tracepoint, event.text, arch);
+    }
+    parsed
+}
+
+fn printed(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Option<Option<EventKind>> {
     let text = event.text;
     let kind = match tracepoint {
         TracepointKind::VcpuWakeup => wakeup(text)?,
@@ -28,13 +41,13 @@ pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option
             EventKind::LapicWait { delta: last_field(text, ": delta ")?.parse().ok()? }
         }
         TracepointKind::HrtimerStart => EventKind::HrtimerStart {
-            timer: hexadecimal(last_field(text, "hrtimer=")?)?,
+            timer: pointer(last_field(text, "hrtimer=")?)?,
             function: function(last_field(text, " function=")?),
             // KTIME_MAX and what is before the clock's beginning are of no timer of KVM's.
             expires_ns: last_field(text, " expires=")?.parse().ok()?,
         },
         TracepointKind::HrtimerExpire => EventKind::HrtimerExpire {
-            timer: hexadecimal(last_field(text, "hrtimer=")?)?,
+            timer: pointer(last_field(text, "hrtimer=")?)?,
             function: function(last_field(text, " function=")?),
         },
         TracepointKind::CpuIdle => cpu_idle(text)?,
@@ -59,13 +72,99 @@ pub(super) fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option
         TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt => {
             EventKind::Interrupt(Interrupt::Ipi)
         }
+        // The timer of Arm is a device like others.
+        TracepointKind::DeviceInterrupt if text.ends_with(" name=arch_timer") => {
+            EventKind::Interrupt(Interrupt::Timer)
+        }
         TracepointKind::DeviceInterrupt => EventKind::Interrupt(Interrupt::Device),
         TracepointKind::Enter(call) => enter(call, text)?,
         TracepointKind::Leave(call) => EventKind::Leave { call, result: result(text)? },
-        TracepointKind::AnyEnter => return any_enter(text),
-        TracepointKind::AnyLeave => return any_leave(text),
+        TracepointKind::AnyEnter => return any_enter(text, arch),
+        TracepointKind::AnyLeave => return any_leave(text, arch),
     };
     Some(Some(kind))
+}
+
+/// `name=value name=value`, as `trace-cmd report -R` writes the fields of a tracepoint.
+fn raw(tracepoint: TracepointKind, text: &str, arch: Arch) -> Option<Option<EventKind>> {
+    let field = |name: &str| raw_field(text, name);
+    let number = |name: &str| u32::try_from(field(name)?).ok();
+    let id = |name: &str| i32::try_from(field(name)?.cast_signed()).ok();
+    Some(Some(match tracepoint {
+        TracepointKind::VcpuWakeup => EventKind::VcpuWakeup {
+            ns: field("ns")?,
+            waited: field("waited")? != 0,
+            valid: field("valid")? != 0,
+        },
+        TracepointKind::HaltPoll => EventKind::HaltPoll {
+            vcpu: number("vcpu_id")?,
+            grow: field("grow")? != 0,
+            new: number("new")?,
+            old: number("old")?,
+        },
+        TracepointKind::GuestHaltPoll => {
+            EventKind::GuestHaltPoll { new: number("new")?, old: number("old")? }
+        }
+        TracepointKind::Exit => {
+            let is_halt = matches!((field("isa"), field("exit_reason")?), (Some(1), 12) | (Some(2), 0x78));
+            let vcpu = number("vcpu_id").filter(|_| is_halt);
+            return Some(vcpu.map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }));
+        }
+        TracepointKind::Switch => EventKind::Switch {
+            prev: id("prev_pid")?,
+            prev_runnable: Some(field("prev_state")? & 0xff == 0),
+            next: id("next_pid")?,
+        },
+        TracepointKind::AnyEnter => {
+            let Some(call) = SystemCall::from_number_on(arch, field("id")?.cast_signed()) else {
+                return Some(None);
+            };
+            // The bytes of six longs.
+            let (_, bytes) = text.split_once("args=ARRAY[")?;
+            let bytes = bytes.split(']').next()?.split(", ").skip(8 * call.timeout_argument()).take(8);
+            let bytes: Vec<u8> = bytes.filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+            let argument = bytes.first_chunk()?;
+            let argument = if arch == Arch::S390 {
+                u64::from_be_bytes(*argument)
+            } else {
+                u64::from_le_bytes(*argument)
+            };
+            EventKind::Enter { call, timeout: call.timeout(argument) }
+        }
+        TracepointKind::AnyLeave => {
+            let Some(call) = SystemCall::from_number_on(arch, field("id")?.cast_signed()) else {
+                return Some(None);
+            };
+            EventKind::Leave { call, result: field("ret")?.cast_signed() }
+        }
+        TracepointKind::Enter(call) => {
+            let (_, arguments) = text.split_once("nr=")?;
+            let (_, argument) =
+                arguments.split_whitespace().nth(1 + call.timeout_argument())?.split_once('=')?;
+            EventKind::Enter { call, timeout: call.timeout(raw_number(argument)?) }
+        }
+        TracepointKind::Leave(call) => EventKind::Leave { call, result: field("ret")?.cast_signed() },
+        _ => return None,
+    }))
+}
+
+/// The value of the last ` name=`, or of one at the beginning.
+fn raw_field(text: &str, name: &str) -> Option<u64> {
+    let mut found = None;
+    for (at, _) in text.match_indices(name) {
+        let alone = text.get(..at)?.bytes().next_back().is_none_or(|b| b == b' ');
+        let value = text.get(at + name.len()..).and_then(|rest| rest.strip_prefix('='));
+        found = value.filter(|_| alone).or(found);
+    }
+    raw_number(first_word(found?))
+}
+
+/// `12`, `-4` in two's complement, `0x1f`.
+fn raw_number(text: &str) -> Option<u64> {
+    match text.strip_prefix('-') {
+        Some(_) => text.parse().ok().map(i64::cast_unsigned),
+        None => digits(text).or_else(|| hexadecimal(text)),
+    }
 }
 
 /// `idle_ns=812 window_ns=7500 busy_ns=1290 halted=0`.
@@ -209,6 +308,11 @@ fn apic(text: &str) -> Option<Option<EventKind>> {
     Some((access == "apic_write APIC_TMICT").then_some(EventKind::CountWritten { value }))
 }
 
+/// `0xffff9c1d4a3b2010`; ftrace itself writes `000000001a2b3c4d`, which is not the address but as good as one.
+fn pointer(text: &str) -> Option<u64> {
+    hexadecimal(text).or_else(|| u64::from_str_radix(text, 16).ok())
+}
+
 /// A function by its address, or by its name: FNV-1a.
 fn function(text: &str) -> u64 {
     let digest = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -218,6 +322,10 @@ fn function(text: &str) -> u64 {
 /// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
 /// `reason MSR_WRITE rip 0x…`.
 pub(crate) fn exit_reason(text: &str) -> Option<&str> {
+    // Of arm64: `TRAP: HSR_EC: 0x0001 (WFx), PC: 0x…`, `IRQ: HSR_EC: …`.
+    if let Some((how, class)) = text.split_once(": HSR_EC: ").or_else(|| text.split_once(": ESR_EC: ")) {
+        return if how == "TRAP" { Some(class.split_once('(')?.1.split_once(')')?.0) } else { Some(how) };
+    }
     let rest = match text.strip_prefix("reason ") {
         Some(rest) => rest,
         None => text.split_once(" reason ")?.1,
@@ -233,28 +341,34 @@ pub(crate) fn exit_reason(text: &str) -> Option<&str> {
 /// `ufds: 0x7ffe, nfds: 0x00000001, timeout_msecs: 0x00000064`: the arguments in their order. Between them a kernel may
 /// show what a pointer points to; that has no colon after a single word.
 fn enter(call: SystemCall, text: &str) -> Option<EventKind> {
-    let (_, argument) = text.split(", ").nth(call.timeout_argument())?.split_once(": ")?;
-    Some(EventKind::Enter { call, timeout: call.timeout(hexadecimal(argument)?) })
+    // ftrace: `(ufds: 7ffe, nfds: 1, …)`.
+    let inside = text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
+    let (_, argument) = inside.unwrap_or(text).split(", ").nth(call.timeout_argument())?.split_once(": ")?;
+    let argument = match inside {
+        Some(_) => u64::from_str_radix(first_word(argument), 16).ok()?,
+        None => hexadecimal(argument)?,
+    };
+    Some(EventKind::Enter { call, timeout: call.timeout(argument) })
 }
 
-/// `0x1`, `0xfffffffffffffffc`.
+/// `0x1`, `0xfffffffffffffffc`, of ftrace `-> 0x1`.
 fn result(text: &str) -> Option<i64> {
-    hexadecimal(text).map(u64::cast_signed)
+    hexadecimal(text.strip_prefix("-> ").unwrap_or(text)).map(u64::cast_signed)
 }
 
 /// `NR 271 (7ffe, 1, 0, 0, 8, 0)`.
-fn any_enter(text: &str) -> Option<Option<EventKind>> {
+fn any_enter(text: &str, arch: Arch) -> Option<Option<EventKind>> {
     let (number, arguments) = text.strip_prefix("NR ")?.split_once(" (")?;
-    let Some(call) = SystemCall::from_number(number.parse().ok()?) else { return Some(None) };
+    let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
     let argument = arguments.split_once(')')?.0.split(", ").nth(call.timeout_argument())?;
     let timeout = call.timeout(u64::from_str_radix(argument, 16).ok()?);
     Some(Some(EventKind::Enter { call, timeout }))
 }
 
 /// `NR 271 = 1`.
-fn any_leave(text: &str) -> Option<Option<EventKind>> {
+fn any_leave(text: &str, arch: Arch) -> Option<Option<EventKind>> {
     let (number, result) = text.strip_prefix("NR ")?.split_once(" = ")?;
-    let Some(call) = SystemCall::from_number(number.parse().ok()?) else { return Some(None) };
+    let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
     Some(Some(EventKind::Leave { call, result: first_word(result).parse().ok()? }))
 }
 
@@ -297,6 +411,7 @@ mod tests {
     /// The outer `None`: cannot be parsed.
     fn read(name: &str, text: &str) -> Option<Option<EventKind>> {
         let event = TextEvent {
+            dialect: if name.contains(':') { Dialect::Perf } else { Dialect::Ftrace },
             comm: "",
             pid: None,
             tid: 77,
@@ -306,7 +421,7 @@ mod tests {
             name,
             text,
         };
-        parse(TracepointKind::from_name(name).expect("a tracepoint of use"), &event)
+        parse(event.tracepoint().expect("a tracepoint of use"), &event, Arch::X86)
     }
 
     #[test]
@@ -404,6 +519,88 @@ mod tests {
         ] {
             assert_eq!(read(name, text), Some(Some(kind)), "{name}: {text}");
         }
+    }
+
+    /// The texts of the calls and of `trace-cmd report -R`, as Linux 6.18 and trace-cmd 3.1 write them.
+    #[test]
+    fn reads_what_ftrace_and_trace_cmd_write_otherwise() {
+        use SystemCall::{Poll, Ppoll};
+        let arguments =
+            "01, 00, 00, 00, 00, 00, 00, 00, 01, 00, 00, 00, 00, 00, 00, 00, 64, 00, 00, 00, 00, 00, 00, 00";
+        for (name, text, kind) in [
+            (
+                "sys_ppoll",
+                "(ufds: 7ffe, nfds: 1, tsp: 0, sigmask: 0)",
+                EventKind::Enter { call: Ppoll, timeout: Timeout::Unlimited },
+            ),
+            ("sys_ppoll", "-> 0xfffffffffffffffc", EventKind::Leave { call: Ppoll, result: -4 }),
+            (
+                "sys_enter",
+                &format!("id=7 args=ARRAY[{arguments}]"),
+                EventKind::Enter { call: Poll, timeout: Timeout::Millis(100) },
+            ),
+            ("sys_exit", "id=7 ret=-4", EventKind::Leave { call: Poll, result: -4 }),
+            (
+                "sys_enter_poll",
+                "__syscall_nr=7 ufds=0x7f nfds=1 timeout_msecs=100",
+                EventKind::Enter { call: Poll, timeout: Timeout::Millis(100) },
+            ),
+            ("sys_exit_poll", "__syscall_nr=7 ret=1", EventKind::Leave { call: Poll, result: 1 }),
+            (
+                "sched_switch",
+                "prev_comm=a prev_pid=4 next_pid=9 prev_pid=6 prev_prio=120 prev_state=1 next_comm=opt x next_pid=7 next_prio=120",
+                EventKind::Switch { prev: 6, prev_runnable: Some(false), next: 7 },
+            ),
+            (
+                "sched_switch",
+                "bash:405 [120] R ==> opt 8:406 [120]",
+                EventKind::Switch { prev: 405, prev_runnable: Some(true), next: 406 },
+            ),
+            (
+                "kvm_vcpu_wakeup",
+                "ns=91252 waited=1 valid=1",
+                EventKind::VcpuWakeup { ns: 91_252, waited: true, valid: true },
+            ),
+            (
+                "kvm_halt_poll_ns",
+                "grow=1 vcpu_id=3 new=10000 old=0",
+                EventKind::HaltPoll { vcpu: 3, grow: true, new: 10_000, old: 0 },
+            ),
+            (
+                "kvm_exit",
+                "exit_reason=12 guest_rip=0x1 isa=1 info1=0x0 vcpu_id=2",
+                EventKind::Exit { vcpu: Some(2), reason: 0 },
+            ),
+            (
+                "hrtimer_start",
+                "hrtimer=00000000e7a81c3d function=tick_nohz_handler/0x0 expires=1558472000000 softexpires=1558472000000",
+                EventKind::HrtimerStart {
+                    timer: 0xe7a8_1c3d,
+                    function: function("tick_nohz_handler/0x0"),
+                    expires_ns: 1_558_472_000_000,
+                },
+            ),
+        ] {
+            assert_eq!(read(name, text), Some(Some(kind)), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_system_calls_are_the_architectures() {
+        let leave = |arch, number: &str| any_leave(&format!("NR {number} = 1"), arch).unwrap();
+        let of = |call| Some(EventKind::Leave { call, result: 1 });
+        for (arch, number, kind) in [
+            (Arch::X86, "22", None),
+            (Arch::X86, "23", of(SystemCall::Select)),
+            (Arch::Arm, "22", of(SystemCall::EpollPwait)),
+            (Arch::Arm, "23", None),
+            (Arch::S390, "302", of(SystemCall::Ppoll)),
+            (Arch::Other, "441", None),
+        ] {
+            assert_eq!(leave(arch, number), kind, "{arch:?} {number}");
+        }
+        assert_eq!(exit_reason("TRAP: HSR_EC: 0x0001 (WFx), PC: 0x1"), Some("WFx"));
+        assert_eq!(exit_reason("IRQ: HSR_EC: 0x0000 (UNKNOWN), PC: 0x1"), Some("IRQ"));
     }
 
     #[test]

@@ -1,22 +1,65 @@
-//! One line of `perf script`: `comm pid/tid [cpu] time: event: text`.
+//! One line of a text of events, as three tools write it:
+//!
+//! | tool | line |
+//! |---|---|
+//! | `perf script` | `comm pid/tid [cpu] time: group:event: text` |
+//! | `trace-cmd report` | `comm-tid [cpu] time: event: text`, with `-l` flags behind the number of the CPU: `comm-tid 1d.h. time: …` |
+//! | ftrace's `trace` and `trace_pipe` | `comm-tid (tgid) [cpu] flags time: event: text` |
 
+use crate::event::{Event, SystemCall, TracepointKind};
 use std::borrow::Cow;
+
+/// Which tool writes a line like this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Dialect {
+    Perf,
+    /// `trace-cmd report`, or ftrace itself.
+    Ftrace,
+}
+
+impl Dialect {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Dialect::Perf => "perf script",
+            Dialect::Ftrace => "trace-cmd or ftrace",
+        }
+    }
+}
 
 /// A line that is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextEvent<'a> {
+    pub(crate) dialect: Dialect,
     pub(crate) comm: &'a str,
-    /// Present only if perf was asked for it (`-F +pid`).
+    /// Present only if perf was asked for it (`-F +pid`), or ftrace (`record-tgid`).
     pub(crate) pid: Option<i32>,
+    /// [`Event::UNKNOWN_ID`](crate::event::Event::UNKNOWN_ID) if perf was asked to leave it out.
     pub(crate) tid: i32,
     /// Absent if perf was asked to leave it out.
     pub(crate) cpu: Option<u32>,
     pub(crate) time_ns: u64,
     /// What the digits of the time resolve: 1 ns with `--ns`, 1000 ns without.
     pub(crate) resolution_ns: u64,
-    /// Such as `kvm:kvm_exit`.
+    /// Such as `kvm:kvm_exit`; ftrace's have no group.
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
+}
+
+impl TextEvent<'_> {
+    /// Which tracepoint it is, if it is of use. ftrace writes `sys_ppoll(…)` and `sys_ppoll -> …` for those of a call.
+    pub(crate) fn tracepoint(&self) -> Option<TracepointKind> {
+        let call = || SystemCall::from_name(self.name.strip_prefix("sys_")?);
+        match self.text.as_bytes().first() {
+            Some(b'(') if self.dialect == Dialect::Ftrace => call().map(TracepointKind::Enter),
+            Some(b'-') if self.dialect == Dialect::Ftrace => call().map(TracepointKind::Leave),
+            _ => TracepointKind::from_name(self.name),
+        }
+    }
+
+    /// Whether the text has no column for the thread.
+    pub(crate) fn lacks_thread(&self) -> bool {
+        self.tid == Event::UNKNOWN_ID && self.comm.is_empty()
+    }
 }
 
 /// The name of the events of lines with `PERF_RECORD_SWITCH_CPU_WIDE`.
@@ -55,7 +98,7 @@ impl<'a> Line<'a> {
             return Line::Comment(comment.trim());
         }
         let Some((head, time_ns, resolution_ns, rest)) = split_at_time(line) else {
-            return match lost(line) {
+            return match lost(line).or_else(|| dropped(line)) {
                 Some(events) => Line::Lost { cpu: cpu_in_words(line), time_ns: None, events },
                 None => Line::Other,
             };
@@ -70,6 +113,7 @@ impl<'a> Line<'a> {
         let switch = record.strip_prefix("PERF_RECORD_SWITCH_CPU_WIDE").map(|text| (SWITCHES, text.trim()));
         match switch.or_else(|| event_and_text(rest)) {
             Some((name, text)) => Line::Event(TextEvent {
+                dialect: head.dialect,
                 comm: head.comm,
                 pid: head.pid,
                 tid: head.tid,
@@ -85,6 +129,7 @@ impl<'a> Line<'a> {
 }
 
 struct Head<'a> {
+    dialect: Dialect,
     comm: &'a str,
     pid: Option<i32>,
     tid: i32,
@@ -94,6 +139,13 @@ struct Head<'a> {
 /// Finds the time, from the left: the first word like `12.345678:` that has a pid and perhaps a CPU before it.
 /// The name of a task may hold blanks, slashes, brackets and colons, so it cannot be found by splitting.
 fn split_at_time(line: &str) -> Option<(Head<'_>, u64, u64, &str)> {
+    split_with(line, head).or_else(|| split_with(line, head_without_task))
+}
+
+fn split_with<'a>(
+    line: &'a str,
+    head: impl Fn(&'a str) -> Option<Head<'a>>,
+) -> Option<(Head<'a>, u64, u64, &'a str)> {
     for (colon, _) in line.match_indices(':') {
         let (before, after) = (line.get(..colon)?, line.get(colon + 1..)?);
         if !(after.is_empty() || after.starts_with([' ', '\t'])) {
@@ -101,7 +153,7 @@ fn split_at_time(line: &str) -> Option<(Head<'_>, u64, u64, &str)> {
         }
         let word = before.rfind([' ', '\t']).map_or(0, |blank| blank + 1);
         let Some((time_ns, resolution_ns)) = before.get(word..).and_then(time) else { continue };
-        if let Some(head) = before.get(..word).and_then(head) {
+        if let Some(head) = before.get(..word).and_then(&head) {
             return Some((head, time_ns, resolution_ns, after.trim()));
         }
     }
@@ -121,21 +173,39 @@ fn time(word: &str) -> Option<(u64, u64)> {
     Some((whole.checked_add(part)?, resolution))
 }
 
-/// What is before the time: `comm pid`, `comm pid/tid`, each perhaps with `[cpu]`, that perhaps with flags (`d.h.`).
+/// What is before the time: `comm pid`, `comm pid/tid`, `comm-tid`, each perhaps with `[cpu]`, that perhaps with flags
+/// (`d.h.`).
 fn head(text: &str) -> Option<Head<'_>> {
     let text = text.trim_end();
     let (before, last) = split_last_word(text);
     if let Some(cpu) = bracketed(last) {
-        return comm_and_tid(before, Some(cpu));
+        return task(before, Some(cpu));
     }
     let (before_flags, maybe_cpu) = split_last_word(before);
     if let Some(cpu) = bracketed(maybe_cpu)
-        && let Some(head) = comm_and_tid(before_flags, Some(cpu))
-        && !last.contains(|c: char| c.is_ascii_digit() && c != '1' && c != '2')
+        && let Some(head) = task(before_flags, Some(cpu))
+        && (head.dialect == Dialect::Ftrace
+            || !last.contains(|c: char| c.is_ascii_digit() && c != '1' && c != '2'))
+    {
+        return Some(head);
+    }
+    if let Some(cpu) = cpu_with_flags(last)
+        && let Some(head) = comm_dash_tid(before, Some(cpu))
     {
         return Some(head);
     }
     comm_and_tid(text, None)
+}
+
+/// `perf script` without its task: nothing, or `[cpu]`, before the time.
+fn head_without_task(text: &str) -> Option<Head<'_>> {
+    let text = text.trim();
+    let cpu = if text.is_empty() { None } else { Some(bracketed(text)?) };
+    Some(Head { dialect: Dialect::Perf, comm: "", pid: None, tid: Event::UNKNOWN_ID, cpu })
+}
+
+fn task(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
+    comm_and_tid(text, cpu).or_else(|| comm_dash_tid(text, cpu))
 }
 
 fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
@@ -144,7 +214,36 @@ fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
         Some((pid, tid)) => (Some(pid.parse().ok()?), tid),
         None => (None, word),
     };
-    Some(Head { comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
+    Some(Head { dialect: Dialect::Perf, comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
+}
+
+/// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`.
+fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
+    let text = text.trim_end();
+    let (task, pid) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
+        Some((task, tgid)) if tgid.bytes().all(|b| b == b'-') => (task.trim_end(), None),
+        Some((task, tgid)) => (task.trim_end(), Some(tgid.trim().parse().ok()?)),
+        None => (text, None),
+    };
+    let (comm, tid) = task.rsplit_once('-')?;
+    let tid = tid.bytes().all(|b| b.is_ascii_digit()).then(|| tid.parse().ok())??;
+    // Of an instance of ftrace trace-cmd writes `instance:        comm-tid`.
+    let comm = comm.split_once(":  ").map_or(comm, |(_, comm)| comm);
+    // The idle tasks of all CPUs, and a task whose name was forgotten.
+    let comm = match comm.trim() {
+        "<idle>" => "swapper",
+        "<...>" => "",
+        comm => comm,
+    };
+    Some(Head { dialect: Dialect::Ftrace, comm, pid, tid, cpu })
+}
+
+/// `1d.h.`: trace-cmd's number of the CPU, with four to seven characters of flags behind it.
+fn cpu_with_flags(word: &str) -> Option<u32> {
+    let digits = word.bytes().position(|b| !b.is_ascii_digit())?;
+    let (cpu, flags) = word.split_at(digits);
+    let flag = |b: u8| b == b'.' || b == b'#' || b.is_ascii_alphanumeric();
+    ((4..=7).contains(&flags.len()) && flags.bytes().all(flag)).then(|| cpu.parse().ok())?
 }
 
 /// `: comm:pid/tid` and ` exec: comm:pid/tid`, after `PERF_RECORD_COMM`.
@@ -175,6 +274,12 @@ fn event_and_text(rest: &str) -> Option<(&str, &str)> {
     if word.bytes().all(|byte| byte.is_ascii_digit()) {
         (word, text) = split(text);
     }
+    if word.starts_with("sys_") && (word.contains('(') || text.starts_with("-> ")) {
+        // `sys_ppoll(ufds: 7ffc, …)`, `sys_ppoll -> 0x1`
+        let end = rest.find(['(', ' '])?;
+        let text = rest.get(end..)?.trim_start();
+        return text.starts_with(['(', '-']).then_some((rest.get(..end)?, text));
+    }
     let name = word.strip_suffix(':').filter(|name| !name.is_empty())?;
     Some((name, text))
 }
@@ -199,6 +304,12 @@ fn lost(line: &str) -> Option<u64> {
         }
     }
     lower.contains("perf_record_lost").then_some(1)
+}
+
+/// The number in trace-cmd's `CPU:0 [12 EVENTS DROPPED]`; where it does not say how many, at least one.
+fn dropped(line: &str) -> Option<u64> {
+    let (_, count) = line.strip_suffix("EVENTS DROPPED]")?.split_once('[')?;
+    if count.is_empty() { Some(1) } else { count.trim().parse().ok() }
 }
 
 /// The number in `CPU:3` and `CPU 3`.
@@ -237,6 +348,46 @@ mod tests {
     }
 
     #[test]
+    fn reads_the_heads_of_ftrace_and_trace_cmd() {
+        for (line, comm, pid, tid, cpu) in [
+            ("       fc_vcpu 0-41207 [003]  876.855418: b: t", "fc_vcpu 0", None, 41207, Some(3)),
+            (" opt 8ejp-x-406   [001]  876.855418: b:          t", "opt 8ejp-x", None, 406, Some(1)),
+            ("    bash-405     1.....  876.855418: b:  t", "bash", None, 405, Some(1)),
+            ("  <idle>-0       0d.h1. 876.855418: b: t", "swapper", None, 0, Some(0)),
+            ("  bash-405     (    405) [001] .....  876.855418: b: t", "bash", Some(405), 405, Some(1)),
+            ("  <...>-405     (-----) [001] d..2.  876.855418: b: t", "", None, 405, Some(1)),
+            ("four:          python3-405   [001]  876.855418: b: t", "python3", None, 405, Some(1)),
+            ("  kworker/0:1-7 [000] d.h. 876.855418: b: t", "kworker/0:1", None, 7, Some(0)),
+            ("  CPU 0/KVM-1234 [003] dN.34 876.855418: b: t", "CPU 0/KVM", None, 1234, Some(3)),
+        ] {
+            let event = event(line);
+            assert_eq!((event.comm, event.pid, event.tid, event.cpu), (comm, pid, tid, cpu), "{line:?}");
+            let rest = (event.time_ns, event.name, event.text, event.dialect);
+            assert_eq!(rest, (876_855_418_000, "b", "t", Dialect::Ftrace), "{line:?}");
+        }
+        assert_eq!(Line::parse("cpus=8"), Line::Other);
+        for (line, text, kind) in [
+            (
+                "a-1 [000] ..... 1.5: sys_ppoll(ufds: 7f, nfds: 1)",
+                "(ufds: 7f, nfds: 1)",
+                TracepointKind::Enter(SystemCall::Ppoll),
+            ),
+            ("a-1 [000] ..... 1.5: sys_ppoll -> 0x1", "-> 0x1", TracepointKind::Leave(SystemCall::Ppoll)),
+        ] {
+            assert_eq!((event(line).text, event(line).tracepoint()), (text, Some(kind)));
+        }
+    }
+
+    #[test]
+    fn a_task_may_be_missing() {
+        for (line, cpu) in [("[001]   7.000005:  a:b: t", Some(1)), ("  7.000005: a:b: t", None)] {
+            let event = event(line);
+            assert_eq!((event.comm, event.tid, event.cpu), ("", Event::UNKNOWN_ID, cpu), "{line:?}");
+        }
+        assert_eq!(Line::parse("see 7.000005: a:b: t"), Line::Other);
+    }
+
+    #[test]
     fn reads_the_names_of_tasks() {
         for text in ["PERF_RECORD_COMM: a:b 1:2/3", "PERF_RECORD_COMM exec: a:b 1:2/3"] {
             let line = format!("  perf     0 [000]     0.000000: {text}");
@@ -265,6 +416,8 @@ mod tests {
             ("CPU:3 [LOST 12 EVENTS]", Some(3), None, 12),
             ("Processed 10 events and lost 2 chunks!", None, None, 2),
             ("PERF_RECORD_LOST_SAMPLES", None, None, 1),
+            ("CPU:1 [12 EVENTS DROPPED]", Some(1), None, 12),
+            ("CPU:1 [EVENTS DROPPED]", Some(1), None, 1),
         ] {
             assert_eq!(Line::parse(line), Line::Lost { cpu, time_ns, events }, "{line:?}");
         }

@@ -1,4 +1,4 @@
-//! Episodes out of the text of `perf script`.
+//! Episodes out of a text of events: of `perf script`, `trace-cmd report` or ftrace.
 //!
 //! The events of the text become [`Event`](crate::event::Event)s and go through the same ordering and pairing
 //! as those of live capture, so that one trace gives one recording, whichever way it comes.
@@ -33,7 +33,7 @@ pub(crate) use line::{Line, TextEvent, text};
 
 use super::{ImportSummary, Input, InputError};
 use crate::contention::Contention;
-use crate::event::{EventKind, TracepointKind};
+use crate::event::{Arch, EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource};
 use crate::host::HostPairing;
 use crate::merge::Merge;
@@ -104,6 +104,29 @@ pub enum PerfError {
         /// The event.
         event: String,
     },
+    /// A line lacks its thread.
+    #[error("{name}: line {line} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
+    NoThread {
+        /// The file.
+        name: String,
+        /// From 1.
+        line: u64,
+        /// The event.
+        event: String,
+    },
+    /// What should be times are none.
+    #[error(
+        "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
+         `perf script --deltatime` prints them; make the text without that option"
+    )]
+    NoTimes {
+        /// The file.
+        name: String,
+        /// Events whose time is before that of the event before.
+        backwards: u64,
+        /// Events.
+        events: u64,
+    },
     /// No exit is in it.
     #[error(
         "{name}: no VM exits in {} lines; events of use: {}, others: {}; record with \
@@ -118,17 +141,45 @@ pub enum PerfError {
     },
     /// No episode is in it.
     #[error(
-        "{name}: no episodes in {} lines; events of use: {}, others: {}; record a host with \
-         `perf record -a -e kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns`, a guest with \
-         `perf record -a -e power:cpu_idle,sched:sched_waking,irq_vectors:local_timer_entry`",
-        summary.lines, list(&summary.used), list(&summary.ignored)
+        "{name}: no episodes in {} lines; events of use: {}, others: {}; {}",
+        summary.lines, list(&summary.used), list(&summary.ignored), how_to_record(*.layer)
     )]
     NoEpisodes {
         /// The file.
         name: String,
+        /// The layer asked for.
+        layer: Option<Layer>,
         /// What is in it.
         summary: Box<ImportSummary>,
     },
+}
+
+/// What to record for episodes of a layer.
+pub fn how_to_record(layer: Option<Layer>) -> String {
+    let of = |layer| match layer {
+        Layer::Host => ("a host", "-e kvm:kvm_vcpu_wakeup -e kvm:kvm_halt_poll_ns", "dwell record host"),
+        Layer::Guest | Layer::Driver => (
+            "a guest",
+            "-e power:cpu_idle -e sched:sched_waking -e irq_vectors:local_timer_entry -e irq:irq_handler_entry",
+            "dwell record guest",
+        ),
+        Layer::Iothread => {
+            ("threads", "-e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'", "dwell record thread")
+        }
+    };
+    match layer {
+        Some(layer) => {
+            let (what, events, dwell) = of(layer);
+            format!("record {what} with `perf record -a {events}`, `trace-cmd record {events}` or `{dwell}`")
+        }
+        None => {
+            let each = [Layer::Host, Layer::Guest, Layer::Iothread].map(|layer| {
+                let (what, events, _) = of(layer);
+                format!("{what} with `{events}`")
+            });
+            format!("record by `perf record -a` or `trace-cmd record` {}", each.join(", "))
+        }
+    }
 }
 
 fn list(counts: &BTreeMap<String, u64>) -> String {
@@ -145,6 +196,8 @@ pub struct PerfOptions {
     pub layer: Option<Layer>,
     /// What shows that a CPU idles, where both are there.
     pub source: GuestSource,
+    /// The machine's architecture, if the text has no header that says it.
+    pub arch: Option<Arch>,
     /// Whether a line that should be an event but cannot be parsed is counted instead of being an error.
     pub skip_unparsable: bool,
 }
@@ -163,8 +216,12 @@ pub fn import<W: Write + Send>(
 ) -> Result<ImportSummary, PerfError> {
     let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
     let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
-    let mut reader = EventReader::new(input.name(), options);
+    let known = options.arch.or(start.header.arch).or(start.seen.arch);
+    let arch = known.unwrap_or(Arch::HERE);
+    let mut reader = EventReader::new(input.name(), options, arch);
     let mut episodes = Episodes {
+        arch,
+        arch_is_known: known.is_some(),
         choice: None,
         name: input.name().to_owned(),
         options,
@@ -189,6 +246,8 @@ struct Start {
 /// The events of use, and on which CPUs they show idling.
 #[derive(Default)]
 struct Seen {
+    /// As the names of events show it.
+    arch: Option<Arch>,
     tracepoints: BTreeSet<TracepointKind>,
     cpus_with_cpu_idle: BTreeSet<u32>,
     cpus_that_switch: BTreeSet<u32>,
@@ -197,7 +256,8 @@ struct Seen {
 impl Seen {
     fn add(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) {
         self.tracepoints.insert(tracepoint);
-        match fields::parse(tracepoint, event).flatten() {
+        // Neither of these depends on the architecture.
+        match fields::parse(tracepoint, event, Arch::HERE).flatten() {
             Some(EventKind::CpuIdle { cpu, .. }) => {
                 self.cpus_with_cpu_idle.insert(cpu);
             }
@@ -219,7 +279,8 @@ impl Start {
         for line in bytes.split(|&byte| byte == b'\n') {
             match Line::parse(&text(line)) {
                 Line::Event(event) => {
-                    if let Some(tracepoint) = TracepointKind::from_name(event.name) {
+                    start.seen.arch = start.seen.arch.or_else(|| arch_of(&event));
+                    if let Some(tracepoint) = event.tracepoint() {
                         start.seen.add(tracepoint, &event);
                     }
                 }
@@ -228,6 +289,17 @@ impl Start {
             }
         }
         start
+    }
+}
+
+/// The architecture, if only one has such an event.
+fn arch_of(event: &TextEvent<'_>) -> Option<Arch> {
+    let name = event.name.rsplit(':').next().unwrap_or_default();
+    match name {
+        _ if event.name.starts_with("irq_vectors:") || name == "local_timer_entry" => Some(Arch::X86),
+        _ if name.ends_with("_arm64") || event.text.contains("HSR_EC: ") => Some(Arch::Arm),
+        _ if name.starts_with("kvm_s390_") => Some(Arch::S390),
+        _ => None,
     }
 }
 
@@ -310,6 +382,8 @@ struct Episodes<'a, W: Write + Send> {
     name: String,
     options: &'a PerfOptions,
     kernel: Option<String>,
+    arch: Arch,
+    arch_is_known: bool,
     names: TaskNames,
     found: Vec<PairedEpisode>,
     episodes: EpisodeWriter,
@@ -347,7 +421,10 @@ impl<W: Write + Send> Episodes<'_, W> {
             Layer::Guest | Layer::Driver => {
                 let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
-                Box::new(GuestPairing::new(used.source, silent))
+                let has_haltpoll =
+                    seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
+                let polling_state = self.arch.polling_state(has_haltpoll);
+                Box::new(GuestPairing::new(used.source, silent).with_polling_state(polling_state))
             }
             Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
         };
@@ -427,6 +504,22 @@ impl<W: Write + Send> Episodes<'_, W> {
         Ok(())
     }
 
+    /// That the architecture is not known, where it matters.
+    fn assumed(&self, summary: &ImportSummary) -> Option<String> {
+        let used = |kind| summary.used.keys().any(|name| TracepointKind::from_name(name) == Some(kind));
+        let matters = match self.choice.as_ref()?.layer {
+            Layer::Guest => used(TracepointKind::CpuIdle),
+            Layer::Iothread => used(TracepointKind::AnyEnter),
+            _ => false,
+        };
+        (matters && !self.arch_is_known).then(|| {
+            format!(
+                "the text does not say of which architecture it is; {} is assumed (--arch, or perf script --header)",
+                self.arch.name()
+            )
+        })
+    }
+
     fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
         if let Some(choice) = &mut self.choice {
             choice.pairing.finish(&mut self.found);
@@ -434,11 +527,16 @@ impl<W: Write + Send> Episodes<'_, W> {
         }
         let lines = reader.summary.lines;
         self.write(&mut reader.summary, lines)?;
-        let Episodes { choice, episodes, writer, name, .. } = self;
+        let assumed = self.assumed(&reader.summary);
+        let Episodes { choice, episodes, writer, name, arch, options, .. } = self;
+        let asked = options.layer;
         let Some(choice) = choice.filter(|_| reader.summary.episodes > 0) else {
-            return Err(PerfError::NoEpisodes { name, summary: Box::new(reader.summary) });
+            let summary = Box::new(reader.summary);
+            return Err(PerfError::NoEpisodes { name, layer: asked, summary });
         };
         let metadata = writer.metadata_mut();
+        metadata.other.insert("dwell.arch".to_owned(), arch.name().into());
+        reader.summary.notes.extend(assumed);
         reader.summary.set_overlaps(episodes.overlaps(), metadata);
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());
@@ -455,6 +553,32 @@ impl<W: Write + Send> EventSink for Episodes<'_, W> {
     ) -> Result<bool, PerfError> {
         self.check_layer(tracepoint, event, summary)?;
         Ok(self.choice.as_ref().is_some_and(|choice| choice.uses(tracepoint)))
+    }
+
+    fn wants(&self, tracepoint: TracepointKind) -> bool {
+        self.choice.as_ref().is_none_or(|choice| choice.uses(tracepoint))
+    }
+
+    /// An exit only names the vCPU.
+    fn parse(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        arch: Arch,
+    ) -> Option<Option<EventKind>> {
+        let parsed = fields::parse(tracepoint, event, arch);
+        if tracepoint == TracepointKind::Exit { parsed.or(Some(None)) } else { parsed }
+    }
+
+    fn needs_thread(&self, kind: &EventKind) -> bool {
+        matches!(
+            kind,
+            EventKind::VcpuWakeup { .. }
+                | EventKind::HaltPoll { .. }
+                | EventKind::Exit { .. }
+                | EventKind::Enter { .. }
+                | EventKind::Leave { .. }
+        )
     }
 
     fn needs_cpu(&self, kind: &EventKind) -> bool {

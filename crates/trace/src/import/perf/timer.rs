@@ -1,14 +1,15 @@
-//! Timers and exits of vCPUs out of the text of `perf script`.
+//! Timers and exits of vCPUs out of a text of events.
 
 use super::events::{EventReader, EventSink};
 use super::fields::{self, exit_reason, vcpu_of};
 use super::{PerfError, PerfOptions, TextEvent};
-use crate::event::{EventKind, TracepointKind};
+use crate::event::{Arch, Event, EventKind, TracepointKind};
 use crate::import::{ImportSummary, Input};
 use crate::merge::Merge;
-use crate::timer::{ReasonNames, TimerPairing, TimerRowWriter};
+use crate::timer::{Class, ReasonNames, TimerPairing, TimerRowWriter};
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Writes the timers and exits in the text; [`TimerPairing`] says of which events they are made. Sets the
@@ -21,12 +22,13 @@ pub fn import_timers<W: Write + Send>(
     options: &PerfOptions,
     writer: &mut TimerWriter<W>,
 ) -> Result<ImportSummary, PerfError> {
-    let mut reader = EventReader::new(input.name(), options);
+    let mut reader = EventReader::new(input.name(), options, options.arch.unwrap_or(Arch::HERE));
     let reasons = ReasonNames::default();
     let mut timers = Timers {
         pairing: TimerPairing::new(None, Box::new(reader.names()), reasons.clone()),
         reasons,
         name: input.name().to_owned(),
+        interrupted: Interrupted::default(),
         found: TimerRows::default(),
         rows: TimerRowWriter::default(),
         writer,
@@ -62,9 +64,50 @@ struct Timers<'a, W: Write + Send> {
     pairing: TimerPairing,
     reasons: ReasonNames,
     name: String,
+    interrupted: Interrupted,
     found: TimerRows,
     rows: TimerRowWriter,
     writer: &'a mut TimerWriter<W>,
+}
+
+/// Exits by an interrupt of the host, and whether that interrupt is in the trace.
+#[derive(Default)]
+struct Interrupted {
+    exits: u64,
+    seen: u64,
+    /// The CPUs that have such an exit and no entry yet.
+    open: BTreeSet<u32>,
+}
+
+impl Interrupted {
+    fn observe(&mut self, event: &Event, reasons: &ReasonNames) {
+        match event.kind {
+            EventKind::Exit { reason, .. } if Class::of(&reasons.name(reason)) == Class::Interrupt => {
+                self.exits += 1;
+                self.open.insert(event.cpu);
+            }
+            EventKind::Interrupt(_) | EventKind::HrtimerExpire { .. } => {
+                self.seen += u64::from(self.open.remove(&event.cpu));
+            }
+            EventKind::Entry { .. } => {
+                self.open.remove(&event.cpu);
+            }
+            _ => {}
+        }
+    }
+
+    /// perf before 6.0, or without the option, leaves all of them out.
+    fn note(&self, perf: Option<&str>) -> Option<String> {
+        let version = perf.map_or_else(String::new, |perf| format!(" (this is perf {perf})"));
+        (self.exits > 0 && self.seen == 0).then(|| {
+            format!(
+                "{} exits are by an interrupt, and none of these interrupts is in the trace: timers that fired while the \
+                 guest ran seem not to have fired, and exits as they fire are too few. perf leaves these events out but \
+                 for `perf script --guest-code` of perf 6.0 or later{version}; trace-cmd and dwell record timer do not",
+                self.exits
+            )
+        })
+    }
 }
 
 impl<W: Write + Send> Timers<'_, W> {
@@ -81,7 +124,22 @@ impl<W: Write + Send> Timers<'_, W> {
         if self.writer.contents().exits() == 0 {
             return Err(PerfError::NoExits { name: self.name, summary: Box::new(reader.summary) });
         }
-        Ok(reader.fill(Owner::Timer, self.writer.metadata_mut()))
+        let metadata = self.writer.metadata_mut();
+        if let Some(note) = self.interrupted.note(reader.perf()) {
+            reader.summary.note(metadata, note);
+        }
+        let of_windows =
+            |name: &str| name.rsplit(':').next().is_some_and(|name| name.starts_with("kvm_hv_stimer_start"));
+        let hyperv: u64 =
+            reader.summary.ignored.iter().filter(|(name, _)| of_windows(name)).map(|(_, count)| count).sum();
+        if hyperv > 0 {
+            let note = format!(
+                "{hyperv} Hyper-V timers (kvm_hv_stimer_start_*), as Windows guests use them, are in the trace; neither they \
+                 nor their exits are counted as timers"
+            );
+            reader.summary.note(metadata, note);
+        }
+        Ok(reader.fill(Owner::Timer, metadata))
     }
 }
 
@@ -95,10 +153,19 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         Ok(is_used(tracepoint))
     }
 
+    fn wants(&self, tracepoint: TracepointKind) -> bool {
+        is_used(tracepoint)
+    }
+
     /// An exit by any reason is of use here.
-    fn parse(&mut self, tracepoint: TracepointKind, event: &TextEvent<'_>) -> Option<Option<EventKind>> {
+    fn parse(
+        &mut self,
+        tracepoint: TracepointKind,
+        event: &TextEvent<'_>,
+        arch: Arch,
+    ) -> Option<Option<EventKind>> {
         if tracepoint != TracepointKind::Exit {
-            return fields::parse(tracepoint, event);
+            return fields::parse(tracepoint, event, arch);
         }
         let reason = self.reasons.number(exit_reason(event.text)?);
         Some(Some(EventKind::Exit { vcpu: vcpu_of(event.text), reason }))
@@ -108,6 +175,10 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         true
     }
 
+    fn needs_thread(&self, kind: &EventKind) -> bool {
+        !matches!(kind, EventKind::Interrupt(_) | EventKind::HrtimerExpire { .. })
+    }
+
     fn release(
         &mut self,
         events: &mut Merge,
@@ -115,8 +186,11 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         _: &mut ImportSummary,
         line: u64,
     ) -> Result<(), PerfError> {
-        let Timers { pairing, found, .. } = self;
-        events.release(until_ns, |event| pairing.observe(event, found));
+        let Timers { pairing, found, interrupted, reasons, .. } = self;
+        events.release(until_ns, |event| {
+            interrupted.observe(event, reasons);
+            pairing.observe(event, found);
+        });
         self.write(line)
     }
 }

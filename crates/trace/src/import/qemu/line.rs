@@ -4,16 +4,20 @@
 //! |---|---|---|
 //! | to 10.0 | `poll_grow ctx 0x… old 0 new 4000` | `TID@SECONDS.MICROS:poll_grow ctx …` |
 //! | 11.1 | 〃 | `2026-11-22T00:13:23.433299Z poll_grow ctx …`, with `guest-name=on` the guest's name before the event |
+//!
+//! `qemu-trace-stap`, for builds with the dtrace back end (RHEL, CentOS, Fedora), writes the same events as
+//! `PID@NANOS poll_grow ctx …`.
 
 use crate::event::Aio;
 
-/// What the times of a log resolve \[ns\].
+/// What the times of QEMU's own log resolve \[ns\].
 pub(super) const RESOLUTION_NS: u64 = 1_000;
 
-/// When a line was written, by CLOCK_REALTIME to the microsecond below, and by which thread, where the line has it.
+/// When a line was written, by CLOCK_REALTIME, cut to what it resolves, and by which thread, where the line has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) ns: u64,
+    pub(super) resolution_ns: u64,
     pub(super) tid: Option<i32>,
 }
 
@@ -130,11 +134,19 @@ fn stamp(before: &str) -> Option<Option<Stamp>> {
             let (tid, time) = text.split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
-            Stamp { ns: nanos(seconds, micros)?, tid: Some(i32::try_from(digits(tid)?).ok()?) }
+            let tid = Some(i32::try_from(digits(tid)?).ok()?);
+            Stamp { ns: nanos(seconds, micros)?, resolution_ns: RESOLUTION_NS, tid }
         }
         None => {
             let time = before.split(' ').next()?;
-            Stamp { ns: date(time)?, tid: None }
+            match time.split_once('@') {
+                // SystemTap has the process, and no thread.
+                Some((pid, ns)) if before.trim_end() == time => {
+                    digits(pid)?;
+                    Stamp { ns: digits(ns)?, resolution_ns: 1, tid: None }
+                }
+                _ => Stamp { ns: date(time)?, resolution_ns: RESOLUTION_NS, tid: None },
+            }
         }
     };
     Some(Some(stamp))
@@ -211,6 +223,15 @@ mod tests {
         for (line, what) in whats {
             let event = event(line);
             assert_eq!((event.ctx, event.what, event.stamp), (0x56, what, None));
+        }
+    }
+
+    #[test]
+    fn systemtap_stamps_with_process_and_nanoseconds() {
+        let stamp = event("22106@1764064800123456789 poll_grow ctx 0x5 old 0 new 4000").stamp.unwrap();
+        assert_eq!((stamp.ns, stamp.resolution_ns, stamp.tid), (1_764_064_800_123_456_789, 1, None));
+        for line in ["x@5 poll_grow ctx 0x5 old 0 new 4000", "1@5 x poll_grow ctx 0x5 old 0 new 4000"] {
+            assert!(matches!(Line::parse(line), Line::Unparsable(_)), "{line}");
         }
     }
 

@@ -49,8 +49,13 @@ pub use dwell_recording::LEAST_LENGTHS;
 use dwell_recording::ReadError;
 use dwell_recording::{Clock, IdleIncludes};
 use dwell_recording::{WriteError, Writer};
-use line::{Line, LogEvent, RESOLUTION_NS, Stamp};
+use line::{Line, LogEvent, Stamp};
 use std::io::Write;
+
+/// Whether a line names an event that is read.
+pub(super) fn names_event(line: &str) -> bool {
+    !matches!(Line::parse(line), Line::Other)
+}
 
 /// More contexts than any QEMU has: what names so many is no trace of one.
 const MOST_CONTEXTS: usize = 1 << 16;
@@ -189,6 +194,7 @@ pub fn import<W: Write + Send>(
         alone: options.sleeps.as_ref().and_then(Sleeps::only),
         pairing: None,
         stamped: None,
+        resolution_ns: 1,
         span: EventSpan::default(),
         first_contradicted_line: None,
         found: vec![],
@@ -214,6 +220,8 @@ struct Log<'a, W: Write + Send> {
     /// Made at the first event, which shows whether the log has times.
     pairing: Option<ThreadPairing>,
     stamped: Option<bool>,
+    /// What the times resolve \[ns\]; the largest so far.
+    resolution_ns: u64,
     span: EventSpan,
     first_contradicted_line: Option<u64>,
     found: Vec<PairedEpisode>,
@@ -239,7 +247,8 @@ impl<W: Write + Send> Log<'_, W> {
                 return Ok(());
             }
         };
-        if let Some(Stamp { ns, .. }) = event.stamp {
+        if let Some(Stamp { ns, resolution_ns, .. }) = event.stamp {
+            self.resolution_ns = self.resolution_ns.max(resolution_ns);
             self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
         }
         if self.options.context.is_some_and(|context| context != event.ctx) {
@@ -267,7 +276,8 @@ impl<W: Write + Send> Log<'_, W> {
             (stamp, _) => stamp.and_then(|stamp| stamp.tid),
         };
         let pairing = self.pairing.get_or_insert_with(|| {
-            let contexts = Contexts::new(self.options.rule, has.then_some(RESOLUTION_NS));
+            let resolution_ns = event.stamp.map(|stamp| stamp.resolution_ns);
+            let contexts = Contexts::new(self.options.rule, resolution_ns);
             let names = self.options.sleeps.as_ref().map(Sleeps::names).unwrap_or_default();
             ThreadPairing::new(None, Box::new(names)).with_contexts(contexts)
         });
@@ -295,7 +305,7 @@ impl<W: Write + Send> Log<'_, W> {
     fn write(&mut self, line: u64) -> Result<(), QemuError> {
         let Some(pairing) = &self.pairing else { return Ok(()) };
         // Without times all starts are 0, and overlaps mean nothing.
-        self.episodes.resolve(if self.stamped == Some(true) { RESOLUTION_NS } else { u64::MAX });
+        self.episodes.resolve(if self.stamped == Some(true) { self.resolution_ns } else { u64::MAX });
         for row in self.found.drain(..) {
             let idler = pairing.idlers().get(row.idler as usize).map_or("", String::as_str);
             self.summary.episodes += 1;
@@ -313,10 +323,12 @@ impl<W: Write + Send> Log<'_, W> {
             pairing.finish(&mut self.found);
         }
         self.write(lines)?;
-        let Log { name, pairing, stamped, span, options, episodes, mut summary, writer, .. } = self;
+        let Log {
+            name, pairing, stamped, resolution_ns, span, options, episodes, mut summary, writer, ..
+        } = self;
         summary.lines = lines;
         let stamped = stamped == Some(true);
-        summary.resolution_ns = if stamped { RESOLUTION_NS } else { 0 };
+        summary.resolution_ns = if stamped { resolution_ns } else { 0 };
         let contexts = pairing.as_ref().and_then(ThreadPairing::contexts);
         summary.incomplete_episodes = pairing.as_ref().map_or(0, Pairing::incomplete);
         summary.decisions = contexts.and_then(Contexts::decisions).map(|decisions| DecisionCounts {
@@ -332,12 +344,13 @@ impl<W: Write + Send> Log<'_, W> {
         };
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);
+        summary.note_incomplete(metadata);
         metadata.layer = Layer::Iothread;
         metadata.source.tool = "qemu -trace".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
         metadata.idle_includes = if stamped { pairing.idle_includes() } else { IdleIncludes::Unknown };
         metadata.clock = if options.sleeps.is_some() { Clock::Monotonic } else { Clock::Unknown };
-        metadata.resolution_ns = stamped.then_some(RESOLUTION_NS);
+        metadata.resolution_ns = stamped.then_some(resolution_ns);
         metadata.recorded = span.0;
         metadata.lost = summary.lost.clone();
         metadata.other.extend(pairing.notes());

@@ -1,0 +1,172 @@
+//! What a text is, by its first lines.
+
+use super::perf::{Line, text};
+use super::qemu;
+use super::{Input, InputError};
+
+/// How much of a text is looked at.
+const LOOK_AHEAD: u64 = 1 << 20;
+
+/// What a text was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `perf script`, `trace-cmd report` or ftrace: [`perf`](super::perf).
+    Events,
+    /// QEMU's trace of its event loops: [`qemu`](super::qemu).
+    Qemu,
+    /// A table of episodes: [`csv`](super::csv).
+    Csv,
+    /// What no importer reads.
+    Foreign(Foreign),
+}
+
+/// A text of another kind, which people have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// Of strace.
+    Strace,
+    /// Of bpftrace: its first line, or maps that it prints.
+    Bpftrace,
+    /// The counters that `virsh domstats` prints.
+    Domstats,
+    /// The table of `perf kvm stat report`.
+    KvmStat,
+    /// A page of systrace, or of another program.
+    Html,
+    /// JSON, such as `perf data convert --to-json` and trace viewers have.
+    Json,
+    /// No text.
+    Bytes,
+    /// A text, of which no line is known.
+    Unknown,
+}
+
+impl Foreign {
+    /// What it is and what to do, after the name of the file and a colon.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Foreign::Strace => {
+                "is of strace, which slows what it traces; record the same calls with `dwell record thread --pid PID`, or \
+                 `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`"
+            }
+            Foreign::Bpftrace => {
+                "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
+                 import that with `dwell import csv`, or record with `dwell record`"
+            }
+            Foreign::Domstats => {
+                "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these"
+            }
+            Foreign::KvmStat => {
+                "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
+                 `perf script --ns --header -i perf.data.guest`"
+            }
+            Foreign::Html => {
+                "is a page; of systrace, import what is between its `<script class=\"trace-data\">` and `</script>`"
+            }
+            Foreign::Json => {
+                "is JSON; make a text of the trace with `perf script --ns --header` or, of a Perfetto trace, \
+                 `traceconv systrace TRACE TEXT`"
+            }
+            Foreign::Bytes => {
+                "is no text, nor a perf.data or trace.dat; of a Perfetto trace make one with \
+                 `traceconv systrace TRACE TEXT`"
+            }
+            Foreign::Unknown => {
+                "has no line of `perf script`, `trace-cmd report`, ftrace or QEMU's trace, nor a first line that names the \
+                 columns start_ns and idle_ns; `dwell import --help` lists what can be imported"
+            }
+        }
+    }
+}
+
+/// Decides by the first lines; they are read again afterwards.
+///
+/// # Errors
+/// The text cannot be read.
+pub fn recognise(input: &mut Input<'_>) -> Result<Format, InputError> {
+    let start = input.look_ahead(LOOK_AHEAD)?;
+    Ok(of(&start))
+}
+
+fn of(start: &[u8]) -> Format {
+    let lines = || start.split(|&byte| byte == b'\n').map(text);
+    if start.contains(&0) {
+        return Format::Foreign(Foreign::Bytes);
+    }
+    let trimmed = start.trim_ascii_start();
+    if trimmed.starts_with(b"<!DOCTYPE") || trimmed.starts_with(b"<html") {
+        return Format::Foreign(Foreign::Html);
+    }
+    if trimmed.starts_with(b"{") || trimmed.starts_with(b"[{") {
+        return Format::Foreign(Foreign::Json);
+    }
+    // A table names its columns; other texts have no such line.
+    let columns = |line: &str| line.contains("start_ns") && line.contains("idle_ns");
+    if lines().take(16).any(|line| columns(&line)) {
+        return Format::Csv;
+    }
+    for line in lines() {
+        if qemu::names_event(&line) {
+            return Format::Qemu;
+        }
+        if matches!(Line::parse(&line), Line::Event(_)) {
+            return Format::Events;
+        }
+        if let Some(foreign) = foreign(line.trim()) {
+            return Format::Foreign(foreign);
+        }
+    }
+    Format::Foreign(Foreign::Unknown)
+}
+
+fn foreign(line: &str) -> Option<Foreign> {
+    if line.starts_with("Attaching ") && line.contains(" probe")
+        || line.starts_with('@') && line.contains(": ")
+    {
+        return Some(Foreign::Bpftrace);
+    }
+    if line.starts_with("Domain: '") || line.contains("halt_attempted_poll") {
+        return Some(Foreign::Domstats);
+    }
+    if line.starts_with("VM-EXIT ") || line.starts_with("Analyze events for all VMs") {
+        return Some(Foreign::KvmStat);
+    }
+    // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
+    let call = ["poll(", "ppoll(", "epoll_wait(", "epoll_pwait(", "select(", "pselect6("];
+    let is_call = line.split(' ').any(|word| call.iter().any(|call| word.starts_with(call)));
+    let attached = line.starts_with("strace: ");
+    (attached || is_call && (line.contains(") = ") || line.contains("<unfinished")))
+        .then_some(Foreign::Strace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_known_by_its_lines() {
+        for (text, format) in [
+            (
+                "# cmdline : perf\n\nswapper 0 [001] 3.000001: power:cpu_idle: state=1 cpu_id=1\n",
+                Format::Events,
+            ),
+            (
+                "cpus=8\n fc_vcpu 0-7 [003] 5.1: kvm_vcpu_wakeup: poll time 1 ns, polling valid\n",
+                Format::Events,
+            ),
+            ("2025 starting up\n1@2.000003:poll_grow ctx 0x5 old 0 new 1\n", Format::Qemu),
+            ("Attaching 2 probes...\nidler;start_ns;idle_ns\n", Format::Csv),
+            ("Attaching 2 probes...\n@[1]: 5\n", Format::Foreign(Foreign::Bpftrace)),
+            ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
+            ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
+            ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
+            ("<!DOCTYPE html>\n", Format::Foreign(Foreign::Html)),
+            ("{\"a\": 1}", Format::Foreign(Foreign::Json)),
+            ("a\0b", Format::Foreign(Foreign::Bytes)),
+            ("hello\n", Format::Foreign(Foreign::Unknown)),
+            ("", Format::Foreign(Foreign::Unknown)),
+        ] {
+            assert_eq!(of(text.as_bytes()), format, "{text}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Traces as people have them: each with the values that were worked out by hand, before dwell read it.
+
+use super::{Imported, import};
+use dwell_recording::timer::{Fire, TimerReader, TimerWriter};
+use dwell_recording::{Layer, Metadata, Owner, Packing};
+use dwell_trace::event::Arch;
+use dwell_trace::exits::ExitTable;
+use dwell_trace::import::perf::{self, PerfOptions};
+use dwell_trace::import::qemu::{self, QemuOptions};
+use dwell_trace::import::{Format, ImportSummary, Input, NOTES, recognise};
+
+macro_rules! file {
+    ($name:literal) => {
+        include_bytes!(concat!("field/", $name))
+    };
+}
+
+/// As `dwell import FILE` does it.
+fn any_with(options: PerfOptions, text: &[u8]) -> Result<Imported, String> {
+    import(
+        text,
+        options.layer.unwrap_or(Layer::Host),
+        |mut input, writer| -> Result<ImportSummary, Refused> {
+            match recognise(&mut input).map_err(Refused::of)? {
+                Format::Events => perf::import(input, &options, writer).map_err(Refused::of),
+                Format::Qemu => qemu::import(input, QemuOptions::default(), writer).map_err(Refused::of),
+                Format::Csv => Err(Refused("a table".to_owned())),
+                Format::Foreign(foreign) => Err(Refused(foreign.words().to_owned())),
+            }
+        },
+    )
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+impl Refused {
+    fn of(error: impl std::error::Error) -> Refused {
+        Refused(error.to_string())
+    }
+}
+
+fn any(text: &[u8]) -> Result<Imported, String> {
+    any_with(PerfOptions::default(), text)
+}
+
+fn refused(text: &[u8]) -> String {
+    any(text).err().expect("refused")
+}
+
+#[test]
+fn case_01_trace_cmd_report_of_a_host() {
+    let imported = any(file!("01-tracecmd-host-halt-poll.txt")).unwrap();
+    let mut rows = imported.rows();
+    rows.sort_by_key(|row| row.contains("41208"));
+    let first = "fc_vcpu 0/tid41207";
+    let second = "fc_vcpu 1/tid41208";
+    assert_eq!(
+        rows,
+        [
+            format!("{first} 5120099912748 91252 0 true - - -"),
+            format!("{first} 5120100213880 6120 - false - - -"),
+            format!("{first} 5120100847990 55010 10000 true - - -"),
+            format!("{first} 5120101482223 17777 - false - - -"),
+            format!("{first} 5120102203000 6800000 20000 true - - -"),
+            format!("{second} 5120098950000 1400000 - true - - -"),
+            format!("{second} 5120100900000 2100000 - true - - -"),
+        ]
+    );
+    let (summary, metadata) = (&imported.summary, imported.reader.metadata());
+    assert_eq!((summary.format.as_str(), summary.resolution_ns), ("trace-cmd or ftrace", 1_000));
+    assert_eq!((metadata.lost.events, &summary.notes), (None, &vec![]));
+}
+
+#[test]
+fn case_03_arm_has_no_polling_state() {
+    let text = file!("03-perf-arm64-guest.txt");
+    let imported = any(text).unwrap();
+    assert_eq!(
+        imported.rows(),
+        [
+            "cpu1 300000000000 180000 - true task 10000 -",
+            "cpu1 300000400000 500000 - true unknown - -",
+            "cpu1 300000903000 597000 - true unknown - -",
+            "cpu1 300001506000 594000 - true task 10000 -",
+            "cpu1 300002500000 1600000 - true unknown - -",
+            "cpu1 300004105000 400000 - true unknown - -",
+        ]
+    );
+    assert_eq!((imported.summary.incomplete_episodes, &imported.summary.notes), (1, &vec![]));
+    assert_eq!(imported.reader.metadata().other["dwell.arch"], "aarch64");
+    // Without the header the caller says it, or it is assumed and said.
+    let text = String::from_utf8_lossy(text).replace("# arch : aarch64\n", "");
+    let asked = PerfOptions { arch: Some(Arch::Arm), ..PerfOptions::default() };
+    assert_eq!(any_with(asked, text.as_bytes()).unwrap().rows(), imported.rows());
+    let notes = any(text.as_bytes()).unwrap().summary.notes;
+    assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
+}
+
+fn timers(text: &[u8]) -> (ImportSummary, TimerReader) {
+    let metadata = Metadata::new(Owner::Timer);
+    let mut writer = TimerWriter::new(Vec::new(), metadata, Packing::default()).unwrap();
+    let input = Input::new("t", text).unwrap();
+    let summary = perf::import_timers(input, &PerfOptions::default(), &mut writer).unwrap();
+    let (_, bytes) = writer.close().unwrap();
+    (summary, TimerReader::from_bytes("t", bytes).unwrap())
+}
+
+#[test]
+fn case_05_timers_of_windows_are_not_passed_over_in_silence() {
+    let (summary, reader) = timers(file!("05-perf-windows-stimer.txt"));
+    let (table, parts) = ExitTable::of(&reader).unwrap();
+    let rows: Vec<_> =
+        table.rows.iter().map(|row| (row.reason.as_str(), row.samples, row.average_ns())).collect();
+    let wanted = [("MSR_WRITE", 6, 2_000.0), ("EXTERNAL_INTERRUPT", 3, 3_100.0), ("HLT", 3, 985_500.0)];
+    assert_eq!((rows, parts.len()), (wanted.to_vec(), 0));
+    assert!(summary.notes[0].starts_with("6 Hyper-V timers"), "{:?}", summary.notes);
+    assert_eq!(reader.metadata().other[NOTES][0], summary.notes[0]);
+}
+
+#[test]
+fn case_06_interrupts_that_perf_left_out_are_missed() {
+    let fired = |reader: &TimerReader, fire: Fire| -> usize {
+        let timers = (0..reader.row_groups()).flat_map(|group| reader.read(group).unwrap().timers);
+        timers.filter(|timer| timer.fired_ns.is_some() && timer.fire == Some(fire)).count()
+    };
+    let (summary, reader) = timers(file!("06-reference-with-guest-code.txt"));
+    assert_eq!((reader.contents().timers(), &summary.notes), (6, &vec![]));
+    assert_eq!(fired(&reader, Fire::HostInterrupt), 3);
+    let (summary, reader) = timers(file!("06-perf515-timer-no-guest-code.txt"));
+    let note = &summary.notes[0];
+    assert!(
+        note.starts_with("3 exits are by an interrupt") && note.contains("this is perf 5.15.160"),
+        "{note}"
+    );
+    assert_eq!(
+        (fired(&reader, Fire::HostInterrupt), &reader.metadata().other[NOTES][0]),
+        (0, &(*note).clone().into())
+    );
+}
+
+#[test]
+fn case_07_differences_are_no_times() {
+    let error = refused(file!("07-perf-deltatime.txt"));
+    assert_eq!(
+        error,
+        "t: times go back in 2 of 10 events: these are no times but differences, as `perf script --deltatime` prints them; \
+         make the text without that option"
+    );
+}
+
+/// Lines of different CPUs may be out of order by what perf's buffers hold.
+#[test]
+fn lines_of_different_cpus_may_be_out_of_order() {
+    let line = |cpu: u32, us: u64, state: u32| {
+        format!("swapper 0 [00{cpu}] 1.{us:06}: power:cpu_idle: state={state} cpu_id={cpu}\n")
+    };
+    let text: String = (0..20)
+        .map(|at| {
+            line(0, 100 + 10 * at, 1)
+                + &line(0, 105 + 10 * at, u32::MAX)
+                + &line(1, 90 + 10 * at, 1)
+                + &line(1, 95 + 10 * at, u32::MAX)
+        })
+        .collect();
+    assert_eq!(any(text.as_bytes()).unwrap().summary.episodes, 40);
+}
+
+#[test]
+fn case_08_a_missing_column_is_named_with_the_option_that_adds_it() {
+    let text = file!("08-perf-fields-no-task.txt");
+    assert_eq!(
+        refused(text),
+        "t: line 2 has no thread, which `kvm:kvm_exit` needs; use `perf script -F +comm,+tid`"
+    );
+    let error = ExitTable::read(Input::new("t", &text[..]).unwrap()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "t: line 1 has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`"
+    );
+    let with: String =
+        String::from_utf8_lossy(text).lines().map(|line| format!("CPU 0/KVM 77 {line}\n")).collect();
+    let rows = any(with.as_bytes()).unwrap().rows();
+    assert_eq!(
+        rows,
+        [
+            "CPU 0/KVM/tid77 770850308800 104200 0 true - - -",
+            "CPU 0/KVM/tid77 770850521100 5900 - false - - -"
+        ]
+    );
+    // CPUs need no thread.
+    let idle = "[001] 1.000000: power:cpu_idle: state=1 cpu_id=1\n[001] 1.000010: power:cpu_idle: state=4294967295 cpu_id=1\n";
+    assert_eq!(any(idle.as_bytes()).unwrap().rows(), ["cpu1 1000000000 10000 - true unknown - -"]);
+}
+
+#[test]
+fn case_09_qemu_trace_stap() {
+    let imported = any(file!("09-qemu-trace-stap.log")).unwrap();
+    assert_eq!(
+        imported.rows(),
+        [
+            "ctx-0x558e2c0d9f40 1764064800123456789 23323 4000 true unknown - -",
+            "ctx-0x558e2c0d9f40 1764064800123500000 5250 8000 false io - -",
+            "ctx-0x558e2c0d9f40 1764064800123600000 300000 8000 true unknown - -",
+        ]
+    );
+    assert_eq!(imported.reader.metadata().resolution_ns, Some(1));
+}
+
+#[test]
+fn case_12_files_of_the_recorders_themselves() {
+    assert_eq!(
+        refused(file!("12-perf.data")),
+        "t: is a perf.data of perf; make a text with `perf script --ns --header --show-task-events -F +pid -i t > FILE.txt`, \
+         or give --convert"
+    );
+    assert_eq!(
+        refused(file!("12-trace.dat")),
+        "t: is a trace.dat of trace-cmd; make a text with `trace-cmd report -t -i t > FILE.txt`, or give --convert"
+    );
+}
+
+#[test]
+fn case_13_without_names_relative_times_and_a_loss() {
+    let imported = any(file!("13-perf-tid-reltime-lost.txt")).unwrap();
+    assert_eq!(imported.rows(), ["cpu4 300 1800 - true ipi 2400 -", "cpu4 101000 80000 - true unknown - -"]);
+    assert_eq!(imported.summary.lost.events, Some(7));
+}
+
+#[test]
+fn case_15_the_log_of_libvirt() {
+    let imported = any(file!("15-libvirt-qemu.log")).unwrap();
+    let mut rows = imported.rows();
+    rows.sort();
+    assert_eq!(
+        rows,
+        [
+            "ctx-0x55d0aa2f9f40 1764064802100000000 21000 32768 false io - -",
+            "ctx-0x55d0aa2f9f40 1764064802100100000 240000 32768 true unknown - -",
+            "ctx-0x55d0aa2f9f40 1764064802101000000 3000 4000 false io - -",
+            "ctx-0x55d0aa2fb180 1764064802100010000 10000 4000 true unknown - -",
+        ]
+    );
+    assert_eq!(imported.summary.incomplete_episodes, 1);
+}
+
+#[test]
+fn case_16_strace_is_named_with_what_records_the_same() {
+    assert!(
+        refused(file!("16-strace-event-loop.txt"))
+            .starts_with("is of strace, which slows what it traces; record")
+    );
+    let asked = PerfOptions { layer: Some(Layer::Iothread), ..PerfOptions::default() };
+    let text = "a 1/2 [001] 1.000360: irq_vectors:local_timer_entry: vector=236\n";
+    let error = any_with(asked, text.as_bytes()).err().unwrap();
+    assert!(error.contains("record threads with `perf record -a -e 'syscalls:sys_enter_*poll*'"), "{error}");
+}
+
+#[test]
+fn case_17_system_calls_of_arm() {
+    let imported = any(file!("17-perf-arm64-raw-syscalls.txt")).unwrap();
+    let rows: Vec<String> =
+        imported.rows().iter().map(|row| row.split(' ').take(3).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(rows, ["redis-server/900 300000000000 180000", "redis-server/900 300000200000 700000"]);
+}
+
+/// The same trace as four tools print it, from one `trace.dat` and ftrace's own file.
+#[test]
+fn one_trace_gives_one_recording_in_every_dialect() {
+    let perf = "\
+swapper 0 [001] 10.000000000: power:cpu_idle: state=1 cpu_id=1
+swapper 0 [000] 10.000080000: sched:sched_waking: comm=a b-3 pid=7 prio=120 target_cpu=001
+swapper 0 [001] 10.000100000: power:cpu_idle: state=4294967295 cpu_id=1
+swapper 0 [001] 10.000200000: power:cpu_idle: state=1 cpu_id=1
+swapper 0 [001] 10.000290000: irq_vectors:local_timer_entry: vector=236
+swapper 0 [001] 10.000300000: power:cpu_idle: state=4294967295 cpu_id=1
+";
+    let ftrace = "\
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 6/9   #P:2
+          <idle>-0       (-----) [001] d..2.    10.000000: cpu_idle: state=1 cpu_id=1
+          <idle>-0       (-----) [000] dNh4.    10.000080: sched_waking: comm=a b-3 pid=7 prio=120 target_cpu=001
+          <idle>-0       (-----) [001] d..2.    10.000100: cpu_idle: state=4294967295 cpu_id=1
+          <idle>-0       (-----) [001] d..2.    10.000200: cpu_idle: state=1 cpu_id=1
+          <idle>-0       (-----) [001] d.h3.    10.000290: local_timer_entry: vector=236
+          <idle>-0       (-----) [001] d..2.    10.000300: cpu_idle: state=4294967295 cpu_id=1
+";
+    let plain = ftrace
+        .replace("       (-----) [00", "     [00")
+        .replace("d..2.", "")
+        .replace("d.h3.", "")
+        .replace("dNh4.", "");
+    let latency = ftrace.replace("       (-----) [001] ", "    1").replace("       (-----) [000] ", "    0");
+    let rows = any(perf.as_bytes()).unwrap().rows();
+    assert_eq!(
+        rows,
+        ["cpu1 10000000000 80000 - true ipi 20000 -", "cpu1 10000200000 90000 - true timer 10000 -"]
+    );
+    for text in [ftrace, &plain, &latency] {
+        let imported = any(text.as_bytes()).unwrap();
+        assert_eq!((imported.rows(), imported.summary.lost.events), (rows.clone(), Some(3)), "{text}");
+    }
+    let dropped = plain.replace("#P:2\n", "#P:2\nCPU:1 [12 EVENTS DROPPED]\n");
+    assert_eq!(any(dropped.as_bytes()).unwrap().summary.lost.events, Some(15));
+}
+
+#[test]
+fn tables_as_pandas_spreadsheets_and_bpftrace_write_them() {
+    use dwell_trace::import::csv::{CsvOptions, import as table};
+    let read = |text: &str| {
+        import(text.as_bytes(), Layer::Guest, |input, writer| {
+            table(input, &CsvOptions::for_layer(Layer::Guest), writer)
+        })
+    };
+    let plain =
+        read("idler,start_ns,idle_ns,halted\ncpu1,200000,1000,true\ncpu1,300000,7,\n").unwrap().rows();
+    assert_eq!(plain, ["cpu1 200000 1000 - true - - -", "cpu1 300000 7 - - - - -"]);
+    for text in [
+        ",idler,start_ns,idle_ns,halted\n0,cpu1,200000.0,1000.0,True\n1,cpu1,300000.0,7.0,\n",
+        "Unnamed: 0,idler,start_ns,idle_ns,halted\n0,cpu1,200000,1000,1.0\n1,cpu1,300000,7,nan\n",
+        "idler;start_ns;idle_ns;halted\ncpu1;200000;1000;1\ncpu1;300000;7;\n",
+        "idler\tstart_ns\tidle_ns\thalted\ncpu1\t200000\t1000\ttrue\ncpu1\t300000\t7\t\n",
+        "Attaching 2 probes...\n\nidler,start_ns,idle_ns,halted\ncpu1,200000,1000,true\ncpu1,300000,7,\n",
+        "\"idler\";\"start_ns\";\"idle_ns\";\"halted\"\n\"cpu1\";200000;1000;TRUE\ncpu1;300000;7;\n",
+    ] {
+        assert_eq!(read(text).unwrap().rows(), plain, "{text}");
+    }
+    for (text, what) in [
+        ("start_ns,idle_ns\n5,1.5\n", "is not a whole number of nanoseconds"),
+        ("start_ns,idle_ns\n5,1e3\n", "is not a whole number of nanoseconds"),
+        ("start_ns,idle_ns,\n5,1,\n", "unknown column ``"),
+    ] {
+        assert!(read(text).err().unwrap().contains(what), "{text}");
+    }
+}
+
+#[test]
+fn text_may_be_compressed_with_xz_and_zstd() {
+    let text = file!("13-perf-tid-reltime-lost.txt");
+    let plain = any(text).unwrap().rows();
+    assert_eq!(any(&zstd::encode_all(&text[..], 1).unwrap()).unwrap().rows(), plain);
+    assert_eq!(any(file!("13.xz")).unwrap().rows(), plain);
+    let cut = &file!("13.xz")[..100];
+    assert!(refused(cut).contains("the xz data is cut off or damaged"));
+}
