@@ -9,7 +9,7 @@ pub(crate) fn are_made_by(command: &str) -> bool {
     let is = |name: &&str| {
         command.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     };
-    CHANGES.iter().any(|name| is(name))
+    CHANGES.iter().any(is)
 }
 
 #[cfg(test)]
