@@ -196,6 +196,8 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                     FirstLengths::of(&numbers?)
                 });
                 Ok(Costs {
+                    // The table has no column of it, and the choice of settings does not look at it.
+                    latency_known: true,
                     first,
                     layer: layer.ok_or_else(|| refused(format!("{recording}: its layer is not known")))?,
                     class: words(&classes, at),

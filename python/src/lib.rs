@@ -104,13 +104,13 @@ fn costs(
     layer: &str,
     version: Option<&str>,
     grid: &str,
-    recorded_latency_ns: u64,
+    wakeup_latency_ns: Option<u64>,
     label: Option<String>,
 ) -> PyResult<PyRecordBatch> {
     let of = layer_of(layer)?;
     let version = version_of(of, version, Versions::NEWEST)?;
     let question = Question::new(of, version, Nanos(halt_cost_ns), fineness_of(grid)?)
-        .without_latency(Nanos(recorded_latency_ns))
+        .with_latency(wakeup_latency_ns.map(Nanos))
         .with_label(label);
     let reader = recordings.into_reader()?;
     // The engine takes its time without the interpreter's lock.

@@ -14,7 +14,7 @@ use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
-use dwell_replay::{Versions, WakeupLatency};
+use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
 use dwell_trace::import::NOTES;
 use std::path::Path;
 
@@ -41,8 +41,22 @@ pub(crate) struct ModelArgs {
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us
     ///
-    /// Only the columns of added latency depend on it. From 0; with 0, halting adds no latency. [default: the wakeup
-    /// latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]
+    /// After a halt the kernel's rule learns from idle time and latency together, so that what it does next depends on
+    /// it, and so do the columns of added latency. From 0; with 0, halting adds no latency. [default: the wakeup
+    /// latencies of the recording; if it has none, the latency measured by `dwell lab calibrate`; else none for the
+    /// rule, and the halt cost in the columns]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) wakeup_latency: Option<Nanos>,
+}
+
+/// The wakeup latency, for commands without the other options of a model.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LatencyArg {
+    /// Latency that one halt adds to its wakeup, such as 8us
+    ///
+    /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
+    /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
+    /// none]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) wakeup_latency: Option<Nanos>,
 }
@@ -97,8 +111,12 @@ pub(crate) struct Model {
     pub(crate) halt_cost_origin: Origin,
     pub(crate) wakeup_latency: WakeupLatency,
     pub(crate) wakeup_latency_origin: Origin,
+    /// The latency that was given, and the one that was measured on the machine of the recording.
+    given_and_measured: (Option<Nanos>, Option<Nanos>),
     /// Whether the version was given as an option.
     version_asked: bool,
+    /// The setting that a QEMU has now.
+    in_force: Option<Setting>,
 }
 
 /// The cost of a halt where none was measured.
@@ -118,10 +136,8 @@ impl Model {
         let layers = whose.layers();
         args.versions.check(layers)?;
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
-        let measured = match args.halt_cost {
-            Some(_) => None,
-            None => Calibration::load_for(metadata)?,
-        };
+        let needed = args.halt_cost.is_none() || args.wakeup_latency.is_none();
+        let measured = if needed { Calibration::load_for(metadata)? } else { None };
         let of = |cost: fn(&HaltCosts) -> Option<Nanos>| {
             let costs = measured.as_ref()?;
             Some((cost(costs)?, Origin::from(costs.halt_of)))
@@ -138,12 +154,12 @@ impl Model {
             Some(_) => None,
             None => WakeupLatency::of_recording(reader)?,
         };
-        let constant = WakeupLatency::constant;
+        let (constant, latency) = (WakeupLatency::constant, of(HaltCosts::halt_latency));
         let (wakeup_latency, wakeup_latency_origin) =
-            match (args.wakeup_latency, recorded, of(HaltCosts::halt_latency)) {
+            match (args.wakeup_latency, recorded, latency) {
                 (Some(given), _, _) => (constant(given), Origin::Given),
                 (None, Some(recorded), _) => (recorded, Origin::Recorded),
-                (None, None, Some((measured, origin))) => (constant(measured), origin),
+                (None, None, Some((latency, origin))) => (constant(latency), origin),
                 (None, None, None) => (constant(halt_cost), Origin::Default),
             };
         Ok(Model {
@@ -159,7 +175,30 @@ impl Model {
             halt_cost_origin,
             wakeup_latency,
             wakeup_latency_origin,
+            given_and_measured: (args.wakeup_latency, latency.map(|(latency, _)| latency)),
+            in_force: None,
         })
+    }
+
+    /// The episodes of a recording, with the wakeup latencies that the rule learns from.
+    pub(crate) fn source(&self, reader: Reader) -> RecordingSource {
+        let (given, measured) = self.given_and_measured;
+        RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
+    }
+
+    /// The same at the other end of what the latency may be, where it is not known.
+    pub(crate) fn other_end(&self, source: &RecordingSource) -> Option<RecordingSource> {
+        (self.wakeup_latency_origin == Origin::Default).then(|| source.at_latency(latency::UPPER))
+    }
+
+    /// The same, with the version and the setting that a QEMU returned.
+    pub(crate) fn with_in_force(self, setting: Setting) -> Model {
+        Model { version: setting.version(), version_asked: true, in_force: Some(setting), ..self }
+    }
+
+    /// Whether a QEMU returned the setting in force.
+    pub(crate) fn is_of_a_qemu(&self) -> bool {
+        self.in_force.is_some()
     }
 
     /// The settings that the rule has, at their defaults: one, or the guest's and the host's.
@@ -169,6 +208,9 @@ impl Model {
 
     /// The settings in force while recording if the recording has them, else the defaults; and whether it has them.
     pub(crate) fn present(&self, metadata: &Metadata) -> (Vec<Setting>, bool) {
+        if let Some(in_force) = self.in_force {
+            return (vec![in_force], true);
+        }
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {
             let recorded = settings::recorded(default.layer(), self.version, metadata);
@@ -184,16 +226,21 @@ impl Model {
         let here = self.whose.layers()[0];
         match self.wakeup_latency_origin {
             Origin::Recorded => notes.push(format!(
-                "added latency is from {} recorded wakeups, {} on average",
+                "wakeup latency: that of each halt as recorded, of {} halts {} on average; where the idler polled, as its \
+                 halts have it",
                 dwell_report::count(self.wakeup_latency.recorded_halts().into()),
                 dwell_report::duration(self.wakeup_latency.mean_ns())
             )),
+            Origin::MeasuredOwnCpu | Origin::MeasuredVcpu => notes.push(format!(
+                "wakeup latency: {} in every halt, measured on this machine by `dwell lab calibrate`",
+                dwell_report::duration(self.wakeup_latency.mean_ns())
+            )),
             Origin::Default if self.halt_cost > Nanos::ZERO => notes.push(
-                "the recording has no wakeup latencies: each halt is assumed to add its halt cost to the latency; \
-                 --wakeup-latency gives another value"
+                "in the columns of added latency each halt adds its halt cost, since the recording has no wakeup \
+                 latencies; --wakeup-latency gives another value"
                     .to_owned(),
             ),
-            Origin::Default | Origin::Given | Origin::MeasuredOwnCpu | Origin::MeasuredVcpu => {}
+            Origin::Default | Origin::Given => {}
         }
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
@@ -214,6 +261,24 @@ impl Model {
         notes.extend(notes_of_recording(metadata));
         notes
     }
+}
+
+/// What it does to costs that the wakeup latency is not known: the costs of each policy without one and at
+/// [`latency::UPPER`], as shares of a CPU.
+pub(crate) fn unknown_latency(costs: impl Iterator<Item = (String, f64, f64)>) -> String {
+    let upper = dwell_report::duration(latency::UPPER.get() as f64);
+    let share = |cost: f64| dwell_report::percent(cost);
+    let changed: Vec<String> = costs
+        .filter(|(_, without, with)| (without - with).abs() > 0.01 * without.max(*with))
+        .map(|(name, without, with)| format!("{name} costs {} instead of {}", share(with), share(without)))
+        .collect();
+    let effect =
+        if changed.is_empty() { "no cost changes by more than 1 %".to_owned() } else { changed.join(", ") };
+    format!(
+        "the wakeup latency of halts is not known, and the rule learns from idle time and latency together: figures are \
+         without it. With {upper}, more than we ever measured, {effect}. --wakeup-latency gives it; `dwell lab calibrate` \
+         measures it"
+    )
 }
 
 /// The cost of a halt and where it comes from.
@@ -287,8 +352,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     let mut notes = vec![];
     if metadata.idle_includes == IdleIncludes::Wake {
         notes.push(
-            "idle times include the wakeup latency: windows close to a typical idle time would do slightly better \
-             than shown"
+            "idle times of halts include the wakeup latency; where it is known it is taken out of them"
                 .to_owned(),
         );
     }

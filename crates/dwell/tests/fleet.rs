@@ -183,6 +183,9 @@ fn plans_of_the_classes_can_be_applied_in_waves() {
     let plans = tempfile::tempdir().unwrap();
     let (into, costs) = (path(&plans, "plans"), path(&plans, "costs.parquet"));
     let args = ["fleet", &path(&folder, ""), "--class", "class", "--plan", &into, "-o", &costs];
+    let refusal = stderr(&dwell(&args));
+    assert!(refusal.contains("give --kernel"), "{refusal}");
+    let args = [&args[..], &["--kernel", "6.18"]].concat();
     let output = dwell(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let mut order = csv::Reader::from_path(path(&plans, "plans/order.csv")).unwrap();

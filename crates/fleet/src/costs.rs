@@ -18,7 +18,7 @@ pub struct Question {
     layer: Layer,
     version: Version,
     halt_cost: Nanos,
-    recorded_latency: Nanos,
+    wakeup_latency: Option<Nanos>,
     label: Option<String>,
     settings: Vec<Setting>,
 }
@@ -73,6 +73,8 @@ pub struct Costs {
     pub today_ns: u64,
     /// The setting in force; `None` where the recording does not have it for this layer.
     pub today: Option<Values>,
+    /// Whether the wakeup latency of its halts is known; else its rules learned from idle times alone.
+    pub latency_known: bool,
     /// The first idle times, which tell VMs apart that have no class; `None` where they are not known.
     pub first: Option<FirstLengths>,
     /// What each setting of the question costs, in its order \[ns\]: polling CPU plus halts at their cost.
@@ -139,13 +141,14 @@ impl Question {
     /// About the settings of a layer's rule in a version, at this halt cost.
     pub fn new(layer: Layer, version: Version, halt_cost: Nanos, fineness: Fineness) -> Question {
         let settings = fineness.settings(layer, version);
-        Question { layer, version, halt_cost, recorded_latency: Nanos::ZERO, label: None, settings }
+        Question { layer, version, halt_cost, wakeup_latency: None, label: None, settings }
     }
 
-    /// The same, with this wakeup latency taken out of idle times that include it.
+    /// The same, with this wakeup latency of all halts in place of those of the recordings, see
+    /// [`dwell_replay::latency`].
     #[must_use]
-    pub fn without_latency(mut self, recorded_latency: Nanos) -> Question {
-        self.recorded_latency = recorded_latency;
+    pub fn with_latency(mut self, wakeup_latency: Option<Nanos>) -> Question {
+        self.wakeup_latency = wakeup_latency;
         self
     }
 
@@ -189,7 +192,7 @@ impl Question {
         let layer = metadata.layer;
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
         let today = check::setting_of(self.layer, self.version, &metadata.settings);
-        let usable = Usable::new(reader, self.layer == Layer::Iothread, self.recorded_latency)?;
+        let usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
         let present = today.unwrap_or_else(|| self.default_setting());
         let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
         let mut first = First::new(usable.idlers());
@@ -201,13 +204,26 @@ impl Question {
         let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
         let today_ns = cost_ns.pop().unwrap_or(0);
         let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
+        let latency_known = usable.source.knows_latency().map_err(ReplayError::from)?;
         let today = today.as_ref().map(Values::from);
         let first = Some(first.found);
-        Ok(Costs { layer, class, episodes, idlers, span_ns, optimum_ns, today_ns, today, first, cost_ns })
+        Ok(Costs {
+            layer,
+            class,
+            episodes,
+            idlers,
+            span_ns,
+            optimum_ns,
+            today_ns,
+            today,
+            latency_known,
+            first,
+            cost_ns,
+        })
     }
 
     fn costs_of_sketch(&self, sketch: &Sketch) -> Result<Costs, Unusable> {
-        sketch.fits(self.layer, self.version, self.recorded_latency)?;
+        sketch.fits(self.layer, self.version, self.wakeup_latency)?;
         let cost = |did: &Did| fits(did.cost_ns(self.halt_cost));
         let of_setting = |setting: &Setting| cost(sketch.did(self.layer, setting)?);
         let cost_ns = self.settings.iter().map(of_setting).collect::<Result<Vec<u64>, _>>()?;
@@ -225,6 +241,7 @@ impl Question {
             optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
             today_ns: cost(&did)?,
             today,
+            latency_known: sketch.latency_known(),
             first: Some(sketch.first_lengths()),
             cost_ns,
         })
@@ -273,7 +290,7 @@ impl Usable {
     pub(crate) fn new(
         reader: Reader,
         with_handlers: bool,
-        recorded_latency: Nanos,
+        wakeup_latency: Option<Nanos>,
     ) -> Result<Usable, Unusable> {
         let metadata = reader.metadata();
         if reader.episodes() == 0 {
@@ -287,12 +304,12 @@ impl Usable {
             return Err(Unusable::TooLong { span_ns });
         }
         let resolution_ns = metadata.resolution_ns.unwrap_or(0);
-        let source = RecordingSource::new(reader, with_handlers);
+        let source = RecordingSource::new(reader, with_handlers).with_latency(wakeup_latency, None);
         let checked = self_check(&source)?;
         if checked.contradicts() {
             return Err(Unusable::SelfCheck(checked.to_string()));
         }
-        let source = source.with_poll_pass(checked.poll_pass()).without_latency(recorded_latency);
+        let source = source.with_poll_pass(checked.poll_pass());
         Ok(Usable { source, span_ns, resolution_ns })
     }
 

@@ -457,6 +457,7 @@ mod tests {
             optimum_ns: cost_ns.iter().copied().min().unwrap() / 2,
             today_ns: cost_ns[1],
             today: None,
+            latency_known: true,
             first: None,
             cost_ns: cost_ns.to_vec(),
         };

@@ -144,7 +144,10 @@ struct Header {
     layer: String,
     /// The release of each rule.
     rules: BTreeMap<String, String>,
-    recorded_latency_ns: u64,
+    /// The latency of all halts, if one was given in place of the recorded ones.
+    wakeup_latency_ns: Option<u64>,
+    /// Recordings without a wakeup latency: their rules learned from idle times alone.
+    latency_unknown: u64,
     recordings: u64,
     episodes: u64,
     idlers: u64,
@@ -199,15 +202,15 @@ pub enum SketchError {
         /// The rule asked for.
         wanted: String,
     },
-    /// Another wakeup latency was taken out of its idle times.
-    #[error("{name}: a sketch with a recorded latency of {has_ns} ns, and {wanted_ns} ns is asked for")]
+    /// Its rules learned from another wakeup latency.
+    #[error("{name}: a sketch with {has}, and {wanted} is asked for")]
     OtherLatency {
         /// The file.
         name: String,
         /// What it has.
-        has_ns: u64,
+        has: String,
         /// What is asked for.
-        wanted_ns: u64,
+        wanted: String,
     },
     /// A setting is not in it.
     #[error(
@@ -341,16 +344,16 @@ impl Histograms {
 }
 
 impl Sketch {
-    /// The sketch of a recording, under the rules of these releases, this wakeup latency taken out of idle
-    /// times that include it.
+    /// The sketch of a recording, under the rules of these releases, with this wakeup latency of all halts if one
+    /// is given.
     ///
     /// # Errors
     /// [`Unusable`], as for the costs of the recording.
-    pub fn of(reader: Reader, versions: Versions, recorded_latency: Nanos) -> Result<Sketch, Unusable> {
+    pub fn of(reader: Reader, versions: Versions, wakeup_latency: Option<Nanos>) -> Result<Sketch, Unusable> {
         let metadata = reader.metadata().clone();
         let name = "the recording".to_owned();
         let layer = metadata.layer;
-        let usable = Usable::new(reader, layer == Layer::Iothread, recorded_latency)?;
+        let usable = Usable::new(reader, layer == Layer::Iothread, wakeup_latency)?;
         let layers = rules_of(layer);
         let mut asked: Vec<(Layer, Vec<Setting>, Option<Setting>)> = vec![];
         for &layer in layers {
@@ -399,13 +402,15 @@ impl Sketch {
             of_rule.today.insert(text, (Did::of(&present)?, all.episodes));
             costs.insert(layer.name(), of_rule);
         }
+        let latency_known = usable.source.knows_latency().map_err(dwell_replay::ReplayError::from)?;
         let header = Header {
             layer: layer.name().to_owned(),
             rules: costs
                 .iter()
                 .map(|(layer, rule)| ((*layer).to_owned(), rule.version.to_string()))
                 .collect(),
-            recorded_latency_ns: recorded_latency.get(),
+            wakeup_latency_ns: wakeup_latency.map(Nanos::get),
+            latency_unknown: u64::from(!latency_known),
             recordings: 1,
             episodes: all.episodes,
             idlers,
@@ -459,6 +464,11 @@ impl Sketch {
         (self.header.lost_events, self.header.lost_at_least)
     }
 
+    /// Whether the wakeup latency of the halts of all its recordings was known.
+    pub fn latency_known(&self) -> bool {
+        self.header.latency_unknown == 0
+    }
+
     /// Idle times that another task cut short.
     pub fn cut_short(&self) -> u64 {
         self.cut_short.values().map(|bin| bin.episodes).sum()
@@ -485,7 +495,12 @@ impl Sketch {
     }
 
     /// Refuses a question about another rule or another latency.
-    pub(crate) fn fits(&self, layer: Layer, version: Version, latency: Nanos) -> Result<(), SketchError> {
+    pub(crate) fn fits(
+        &self,
+        layer: Layer,
+        version: Version,
+        latency: Option<Nanos>,
+    ) -> Result<(), SketchError> {
         let name = || self.name.clone();
         if !self.rules.get(layer.name()).is_some_and(|rule| same_rule(layer, rule.version, version)) {
             let has: Vec<String> =
@@ -493,9 +508,13 @@ impl Sketch {
             let wanted = format!("{} {version}", layer.name());
             return Err(SketchError::OtherRule { name: name(), has: has.join(" and "), wanted });
         }
-        if self.header.recorded_latency_ns != latency.get() {
-            let (has_ns, wanted_ns) = (self.header.recorded_latency_ns, latency.get());
-            return Err(SketchError::OtherLatency { name: name(), has_ns, wanted_ns });
+        let (has, wanted) = (self.header.wakeup_latency_ns, latency.map(Nanos::get));
+        if has != wanted {
+            let words = |ns: Option<u64>| match ns {
+                Some(ns) => format!("a wakeup latency of {ns} ns"),
+                None => "the wakeup latencies of its recordings".to_owned(),
+            };
+            return Err(SketchError::OtherLatency { name: name(), has: words(has), wanted: words(wanted) });
         }
         Ok(())
     }
@@ -574,8 +593,8 @@ impl Sketch {
             return Err(cannot("they are of different layers, rules or grids"));
         }
         let (a, b) = (&self.header, &other.header);
-        if a.recorded_latency_ns != b.recorded_latency_ns {
-            return Err(cannot("their recorded latencies differ"));
+        if a.wakeup_latency_ns != b.wakeup_latency_ns {
+            return Err(cannot("their wakeup latencies differ"));
         }
         let merged = || -> Option<Sketch> {
             let mut rules = BTreeMap::new();
@@ -599,7 +618,8 @@ impl Sketch {
                     .iter()
                     .map(|(layer, rule): (&&str, &RuleCosts)| ((*layer).to_owned(), rule.version.to_string()))
                     .collect(),
-                recorded_latency_ns: a.recorded_latency_ns,
+                wakeup_latency_ns: a.wakeup_latency_ns,
+                latency_unknown: add(a.latency_unknown, b.latency_unknown)?,
                 recordings: add(a.recordings, b.recordings)?,
                 episodes: add(a.episodes, b.episodes)?,
                 idlers: a.idlers.max(b.idlers),
@@ -890,7 +910,7 @@ mod tests {
 
     fn sketch(seed: u64, episodes: u64) -> Sketch {
         let reader = Reader::from_bytes("r", recording(seed, episodes)).unwrap();
-        Sketch::of(reader, Versions::NEWEST, Nanos::ZERO).unwrap()
+        Sketch::of(reader, Versions::NEWEST, None).unwrap()
     }
 
     fn again(sketch: &Sketch) -> Sketch {
@@ -954,12 +974,12 @@ mod tests {
         assert!(error(new(Layer::Host, newest, Fineness::Fine)).contains("does not have the setting"));
         assert!(error(new(Layer::Guest, newest, Fineness::Coarse)).contains("the rule of guest 7.3"));
         assert!(error(new(Layer::Host, Version::new(5, 4), Fineness::Coarse)).contains("host 5.4"));
-        assert!(error(question(20_000).without_latency(Nanos(7))).contains("7 ns is asked for"));
+        assert!(error(question(20_000).with_latency(Some(Nanos(7)))).contains("7 ns is asked for"));
         // A release with the same rule.
         let same = new(Layer::Host, Version::new(6, 18), Fineness::Coarse);
         assert!(same.costs(sketch.clone()).is_ok());
         let guest = Reader::open(&recordings().join("guest-redis_c1.parquet")).unwrap();
-        let guest = Sketch::of(guest, Versions::NEWEST, Nanos::ZERO).unwrap();
+        let guest = Sketch::of(guest, Versions::NEWEST, None).unwrap();
         assert!(sketch.merge(&guest).unwrap_err().to_string().contains("different layers"));
     }
 
@@ -993,7 +1013,7 @@ mod tests {
             std::fs::read_dir(recordings()).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "parquet"));
         for path in &paths {
-            let sketch = Sketch::of(Reader::open(path).unwrap(), Versions::NEWEST, Nanos::ZERO).unwrap();
+            let sketch = Sketch::of(Reader::open(path).unwrap(), Versions::NEWEST, None).unwrap();
             let written = sketch.write(vec![]).unwrap();
             bytes = bytes.max(written.len());
             let sketch = Sketch::from_bytes("s", written).unwrap();

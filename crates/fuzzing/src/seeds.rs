@@ -8,7 +8,6 @@
 use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
-use dwell_policy::Nanos;
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerWriter, VcpuState};
 use dwell_recording::{
     Episode, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
@@ -239,7 +238,7 @@ fn sketches() -> Vec<Vec<u8>> {
     let recordings = parquet().into_iter().skip(1).take(1).chain([long()]);
     let sketch = |bytes| {
         let reader = Reader::from_bytes("seed", bytes).unwrap();
-        Sketch::of(reader, Versions::NEWEST, Nanos::ZERO).unwrap().write(vec![]).unwrap()
+        Sketch::of(reader, Versions::NEWEST, None).unwrap().write(vec![]).unwrap()
     };
     recordings.map(sketch).collect()
 }

@@ -5,11 +5,12 @@
 //! parameters, and its one serialisation.
 
 use crate::counts::Counts;
+use crate::latency::{self, Latencies};
 use crate::rule::Rule;
 use dwell_policy::param::{self, SetError, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Nanos, Owner};
-use dwell_recording::{Chunk, Columns, ReadError, Reader};
+use dwell_recording::{Chunk, ReadError, Reader};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -294,22 +295,27 @@ pub struct WakeupLatency {
 /// So many latencies of a recording are kept; of more, every second, fourth and so on.
 const KEPT: usize = 1 << 16;
 
-/// [`WakeupLatency`] in the making.
-#[derive(Default)]
-struct Sample {
+/// Some of many numbers, evenly.
+pub(crate) struct Sample {
     kept: Vec<u64>,
+    most: usize,
     /// One in 2 to the power of this is kept.
     thinned: u32,
     seen: u64,
 }
 
 impl Sample {
-    fn add(&mut self, latency_ns: u64) {
+    /// Of at most `most`.
+    pub(crate) fn new(most: usize) -> Sample {
+        Sample { kept: vec![], most, thinned: 0, seen: 0 }
+    }
+
+    pub(crate) fn add(&mut self, latency_ns: u64) {
         if self.seen.is_multiple_of(1 << self.thinned) {
             self.kept.push(latency_ns);
         }
         self.seen += 1;
-        if self.kept.len() > KEPT {
+        if self.kept.len() > self.most {
             let mut number = 0;
             self.kept.retain(|_| {
                 number += 1;
@@ -319,9 +325,20 @@ impl Sample {
         }
     }
 
-    fn finish(mut self) -> Option<WakeupLatency> {
+    /// How many there were.
+    pub(crate) const fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    pub(crate) fn sorted(mut self) -> Vec<u64> {
         self.kept.sort_unstable();
-        (!self.kept.is_empty()).then_some(WakeupLatency { sorted_ns: self.kept, recorded: self.seen })
+        self.kept
+    }
+
+    fn finish(self) -> Option<WakeupLatency> {
+        let recorded = self.seen;
+        let sorted_ns = self.sorted();
+        (!sorted_ns.is_empty()).then_some(WakeupLatency { sorted_ns, recorded })
     }
 }
 
@@ -336,21 +353,17 @@ impl WakeupLatency {
     /// # Errors
     /// [`ReadError`] if the recording cannot be read.
     pub fn of_recording(reader: &Reader) -> Result<Option<WakeupLatency>, ReadError> {
-        let (mut chunk, mut sample) = (Chunk::default(), Sample::default());
+        let (mut chunk, mut sample) = (Chunk::default(), Sample::new(KEPT));
         for row_group in 0..reader.row_groups() {
-            reader.read(row_group, Columns::HALTED | Columns::WAKE_LATENCY_NS, &mut chunk)?;
-            for (halted, latency_ns) in chunk.halted.iter().zip(&chunk.wake_latency_ns) {
-                if let Some(latency_ns) = latency_ns.filter(|_| *halted != Some(false)) {
-                    sample.add(latency_ns);
-                }
-            }
+            reader.read(row_group, Latencies::COLUMNS, &mut chunk)?;
+            (0..chunk.rows).filter_map(|row| latency::recorded(&chunk, row)).for_each(|ns| sample.add(ns));
         }
         Ok(sample.finish())
     }
 
     /// Of these; `None` of none. Of more than 65,536 every second, fourth and so on is kept.
     pub fn recorded(latencies_ns: impl IntoIterator<Item = u64>) -> Option<WakeupLatency> {
-        let mut sample = Sample::default();
+        let mut sample = Sample::new(KEPT);
         latencies_ns.into_iter().for_each(|latency_ns| sample.add(latency_ns));
         sample.finish()
     }

@@ -1,7 +1,6 @@
 //! A policy with its setting, and the same ready to run.
 
 use crate::counts::Counts;
-use crate::outer::{self, Controlled};
 use crate::source::Run;
 use dwell_policy::catalogue::{self, Entry, LEADER, SAVINGS, Start, Terms, Use};
 use dwell_policy::guest::{self, Haltpoll};
@@ -27,13 +26,6 @@ pub enum Rule {
     Policy(&'static Entry, Terms),
     /// The rule of a layer in one version: KVM halt polling, the haltpoll governor, or QEMU adaptive polling.
     Layer(Setting),
-    /// KVM halt polling whose parameters a controller outside the kernel sets periodically.
-    Controlled {
-        /// The setting at the start.
-        host: Setting,
-        /// The halt cost and the period of the controller.
-        terms: outer::Terms,
-    },
     /// A guest that polls above a host that polls for the rest of the episode.
     Stacked {
         /// The guest's setting.
@@ -92,7 +84,6 @@ impl Rule {
                     _ => "aio-weighted",
                 },
             },
-            Rule::Controlled { .. } => "kvm+controller",
             Rule::Stacked { .. } => "haltpoll+kvm",
         }
     }
@@ -116,10 +107,6 @@ impl Rule {
                 _ => vec![],
             },
             Rule::Layer(setting) => named(setting).collect(),
-            Rule::Controlled { host, terms } => {
-                let terms = [("halt_cost_ns", whole(terms.halt_cost)), ("period_ns", whole(terms.period))];
-                named(host).chain(terms).collect()
-            }
             Rule::Stacked { guest, host, poll_control } => {
                 named(guest).chain(named(host)).chain([("poll_control", i64::from(*poll_control))]).collect()
             }
@@ -129,25 +116,24 @@ impl Rule {
     /// The policy at the first episode of an idler, for a replay ([`Player::play`]); an event loop has
     /// `handlers` handlers.
     ///
+    /// The rules of the layers learn from what their kernels measure: lengths with the wakeup latency in them
+    /// where the idler halted. A learner gets the lengths without it, which no correction ([`Terms`]) has to
+    /// take out. Where a run has no latencies, the one that dwell_idle takes out is that of its parameter.
+    ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn start(&self, handlers: usize) -> Result<Player, RuleError> {
         match *self {
-            // A replay has the lengths without the latency.
             Rule::Policy(entry, terms) => {
-                Rule::Policy(entry, Terms::at(terms.halt_cost)).start_late(handlers)
-            }
-            Rule::Layer(mut setting) if setting.layer() == Layer::Driver => {
-                // In the range of the parameter.
-                let _ = setting.set("wake_latency_ns", 0);
-                Rule::Layer(setting).start_late(handlers)
+                let rule = Rule::Policy(entry, Terms::at(terms.halt_cost));
+                Ok(Player { latency: Latency::LeftOut, ..rule.start_late(handlers)? })
             }
             rule => rule.start_late(handlers),
         }
     }
 
-    /// As [`Rule::start`], for episodes whose lengths include a wakeup latency where the idler halts
-    /// ([`Player::play_late`]).
+    /// As [`Rule::start`], of a policy that always gets the length with the wakeup latency in it where the idler
+    /// halts ([`Player::play_late`]), as it does on a machine that cannot tell them apart.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
@@ -158,17 +144,18 @@ impl Rule {
                 let handlers = vec![Handler::new(Kind::Polled); handlers.max(1)];
                 State::Aio(Box::new(Aio::new(release, iothread::Params::from(setting), handlers)))
             }
-            Rule::Controlled { host, terms } => {
-                let revision = host::Revision::of(host.version()).map_err(unknown(host))?;
-                State::Controlled(Box::new(Controlled::new(revision, host::Params::from(host), *terms)))
-            }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
                 guest: guest_policy(guest)?,
                 host: if *poll_control { Some(host_policy(host)?) } else { None },
             },
             rule => State::One(rule.policy()?),
         };
-        Ok(Player { state, ended_ns: None })
+        let own = match self {
+            Rule::Layer(setting) if setting.layer() == Layer::Driver => setting.get("wake_latency_ns"),
+            _ => None,
+        };
+        let own = own.and_then(|own| u64::try_from(own).ok()).unwrap_or(0);
+        Ok(Player { state, ended_ns: None, latency: Latency::OfRunOr(own) })
     }
 
     /// The policy at the first episode of an idler, to be run live: an event loop has one handler.
@@ -191,7 +178,6 @@ impl Rule {
                 Some(Start::Rule(_, start)) => start(setting).map_err(unknown(setting))?,
                 _ => return Err(RuleError::NotReplayable(setting.layer().name())),
             },
-            Rule::Controlled { .. } => return Err(RuleError::NotReplayable("kvm+controller")),
             Rule::Stacked { .. } => return Err(RuleError::NotReplayable("haltpoll+kvm")),
         })
     }
@@ -226,6 +212,7 @@ pub struct Player {
     state: State,
     /// When the last episode ended \[ns, the recording's clock\]: the idler has been busy since.
     ended_ns: Option<u64>,
+    latency: Latency,
 }
 
 // One player is one idler under one rule; there are few of those that learn.
@@ -234,8 +221,29 @@ pub struct Player {
 enum State {
     One(Any),
     Aio(Box<Aio<Vec<Handler>>>),
-    Controlled(Box<Controlled>),
     Stacked { guest: Haltpoll, host: Option<HaltPoll> },
+}
+
+/// What a halt adds to the length that a policy learns from.
+#[derive(Clone, Copy, Debug)]
+enum Latency {
+    /// Nothing: it knows when the wakeup event was.
+    LeftOut,
+    /// The wakeup latency of the episode, or so much where the run has none \[ns\].
+    OfRunOr(u64),
+}
+
+/// One episode of an idler.
+#[derive(Clone, Copy)]
+struct Idle<'a> {
+    /// How long the idler was busy before; `None` before its first.
+    busy_ns: Option<u64>,
+    idle_ns: u64,
+    /// How much later it runs if it halts; `None`: not known.
+    latency_ns: Option<u64>,
+    /// How long a poll may last.
+    alone_ns: u64,
+    ready: &'a [u32],
 }
 
 impl Player {
@@ -250,7 +258,7 @@ impl Player {
             }
             (State::One(Any::Driver(_)), Layer::Driver) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
-                    self.state = fresh.state;
+                    *self = Player { ended_ns: self.ended_ns, ..fresh };
                 }
             }
             (State::Aio(policy), Layer::Iothread) => {
@@ -272,38 +280,7 @@ impl Player {
 
     /// As [`Player::play_late`], of an episode in which a poll of KVM's may last at most `alone`.
     pub fn play_late_alone(&mut self, idle: Nanos, wake_latency: Nanos, alone: Nanos) -> Counts {
-        let mut counts = Counts { episodes: 1, idle_ns: idle.get().into(), ..Counts::default() };
-        match &mut self.state {
-            State::One(_) | State::Aio(_) => {
-                return self.play_all_late(std::iter::once((0, idle.get(), alone.get())), wake_latency);
-            }
-            State::Controlled(controlled) => {
-                // Without a clock the idler is never busy: an episode begins when the last has ended.
-                let start = self.ended_ns.unwrap_or(0);
-                let window = controlled.play(start, idle.get());
-                self.ended_ns = Some(start.saturating_add(idle.get()));
-                counts.count_alone(window, idle.get(), alone.get());
-            }
-            State::Stacked { guest, host } => {
-                let guest_window = guest.window();
-                let rest = idle.saturating_sub(guest_window);
-                let host = host.as_mut().filter(|_| rest > Nanos::ZERO);
-                let mut host_window = Nanos::ZERO;
-                let mut host_poll = Nanos::ZERO;
-                let mut late = if rest > Nanos::ZERO { wake_latency } else { Nanos::ZERO };
-                if let Some(host) = host {
-                    host_window = host.window();
-                    host_poll = host_window.min(alone.saturating_sub(guest_window));
-                    late = if rest > host_poll { wake_latency } else { Nanos::ZERO };
-                    host.observe(Outcome::of(Nanos(rest.get().saturating_add(late.get()))));
-                }
-                guest.observe(Outcome::of(Nanos(idle.get().saturating_add(late.get()))));
-                let window = guest_window.get().saturating_add(host_window.get());
-                counts.count_alone(window, idle.get(), guest_window.get().saturating_add(host_poll.get()));
-                counts.exits += u64::from(rest > Nanos::ZERO && rest <= host_poll);
-            }
-        }
-        counts
+        self.play_all_late(std::iter::once((0, idle.get(), alone.get())), wake_latency)
     }
 
     /// As [`Player::play_late_alone`] of one episode after the other: of each how long the idler was busy
@@ -313,13 +290,15 @@ impl Player {
         episodes: impl Iterator<Item = (u64, u64, u64)>,
         wake_latency: Nanos,
     ) -> Counts {
-        match &mut self.state {
-            State::One(policy) => late(policy, episodes, wake_latency),
-            State::Aio(policy) => Late { episodes, wake_latency, sees_tasks: false }.with(policy.as_mut()),
-            State::Controlled(_) | State::Stacked { .. } => episodes
-                .map(|(_, idle, alone)| self.play_late_alone(Nanos(idle), wake_latency, Nanos(alone)))
-                .sum(),
-        }
+        let latency_ns = Some(wake_latency.get());
+        let one = |(busy_ns, idle_ns, alone_ns)| Idle {
+            busy_ns: Some(busy_ns),
+            idle_ns,
+            latency_ns,
+            alone_ns,
+            ready: &[],
+        };
+        self.drive(episodes.map(one), |_| ())
     }
 
     /// Plays the episodes of a run, and returns what the rule did.
@@ -330,17 +309,32 @@ impl Player {
     /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a
     /// guest and the host below it, both together.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
+        let (mut ended_ns, latency_ns) = (self.ended_ns, run.latency_ns());
+        let one = |(episode, (&start_ns, (idle_ns, alone_ns))): (usize, (&u64, (u64, u64)))| {
+            let busy_ns = ended_ns.map(|ended| start_ns.saturating_sub(ended));
+            ended_ns = Some(start_ns.saturating_add(idle_ns));
+            let latency_ns = latency_ns.map(|all| all[episode]);
+            Idle { busy_ns, idle_ns, latency_ns, alone_ns, ready: run.ready(episode) }
+        };
+        let counts = self.drive(run.start_ns.iter().zip(run.idle_and_alone()).enumerate().map(one), see);
+        self.ended_ns = ended_ns;
+        counts
+    }
+
+    /// The one way in which a rule is fed.
+    fn drive<'a>(&mut self, episodes: impl Iterator<Item = Idle<'a>>, see: impl FnMut(Nanos)) -> Counts {
+        let latency = self.latency;
+        let episodes = episodes.map(|episode| match latency {
+            Latency::LeftOut => Idle { latency_ns: None, ..episode },
+            Latency::OfRunOr(ns) => Idle { latency_ns: Some(episode.latency_ns.unwrap_or(ns)), ..episode },
+        });
         match &mut self.state {
             State::One(policy) => {
                 let sees_tasks = sees_tasks(policy);
-                policy.with(Drive { run, ended_ns: &mut self.ended_ns, sees_tasks, see })
+                policy.with(Drive { episodes, sees_tasks, see })
             }
-            State::Aio(policy) if run.has_ready() => drive_with_handlers(policy.as_mut(), run, see),
-            State::Aio(policy) => {
-                Drive { run, ended_ns: &mut self.ended_ns, sees_tasks: false, see }.with(policy.as_mut())
-            }
-            State::Controlled(controlled) => drive_controlled(controlled, run, see),
-            State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), run, see),
+            State::Aio(policy) => Drive { episodes, sees_tasks: false, see }.with(policy.as_mut()),
+            State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), episodes, see),
         }
     }
 }
@@ -350,121 +344,70 @@ fn sees_tasks(policy: &Any) -> bool {
     !matches!(policy, Any::Haltpoll(_) | Any::Driver(_) | Any::Aio(_))
 }
 
-fn late(policy: &mut Any, episodes: impl Iterator<Item = (u64, u64, u64)>, wake_latency: Nanos) -> Counts {
-    let sees_tasks = sees_tasks(policy);
-    policy.with(Late { episodes, wake_latency, sees_tasks })
-}
-
-/// Episodes, each with the time alone, through a policy that learns from a longer one where the idler halts.
-struct Late<I> {
+/// Episodes through a policy, which gets the busy time before each. It learns from a longer one where the idler
+/// halts: KVM's block time, haltpoll's residency (less the window, which the policy takes off), QEMU's
+/// `block_ns` and what dwell_idle measures all end when the idler runs again.
+struct Drive<I, S> {
     episodes: I,
-    wake_latency: Nanos,
-    sees_tasks: bool,
-}
-
-impl<I: Iterator<Item = (u64, u64, u64)>> Use for Late<I> {
-    type Output = Counts;
-
-    fn with<P: Policy + ?Sized>(self, policy: &mut P) -> Counts {
-        let mut counts = Counts::default();
-        for (busy, idle, alone) in self.episodes {
-            let longest = if self.sees_tasks { alone } else { u64::MAX };
-            let window = policy.window_after(Nanos(busy)).get();
-            let late = if idle > window.min(longest) { self.wake_latency.get() } else { 0 };
-            counts.episodes += 1;
-            counts.idle_ns += u128::from(idle);
-            counts.count_alone(window, idle, longest);
-            policy.observe(Outcome::of(Nanos(idle.saturating_add(late))));
-        }
-        counts
-    }
-}
-
-/// The episodes of a run through a policy, which gets the busy time before each.
-struct Drive<'a, S> {
-    run: &'a Run,
-    ended_ns: &'a mut Option<u64>,
     /// Whether another task on the core ends a poll, as in KVM; a guest's and an event loop's policy cannot see it. The
     /// policy learns from the whole episode either way, as KVM's rule does.
     sees_tasks: bool,
     see: S,
 }
 
-impl<S: FnMut(Nanos)> Use for Drive<'_, S> {
+impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
     type Output = Counts;
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
-        let mut counts = of_run(self.run);
-        let mut last = *self.ended_ns;
-        for (&start, (idle, alone)) in self.run.start_ns.iter().zip(self.run.idle_and_alone()) {
-            let window = match last {
-                Some(ended) => policy.window_after(Nanos(start.saturating_sub(ended))),
+        let mut counts = Counts::default();
+        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, ready } in self.episodes {
+            let longest = if self.sees_tasks { alone_ns } else { u64::MAX };
+            let window = match busy_ns {
+                Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
                 None => policy.window(),
             };
             (self.see)(window);
-            counts.count_alone(window.get(), idle, if self.sees_tasks { alone } else { u64::MAX });
-            policy.observe(Outcome::of(Nanos(idle)));
-            last = Some(start.saturating_add(idle));
+            let halts = idle_ns > window.get().min(longest);
+            let late = latency_ns.filter(|_| halts).unwrap_or(0);
+            counts.episodes += 1;
+            counts.idle_ns += u128::from(idle_ns);
+            counts.count_alone(window.get(), idle_ns, longest);
+            policy.observe(Outcome::with_ready(Nanos(idle_ns.saturating_add(late)), ready));
         }
-        *self.ended_ns = last;
         counts
     }
 }
 
-fn drive_controlled(controlled: &mut Controlled, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
-    let mut counts = of_run(run);
-    for (&start, (idle, alone)) in run.start_ns.iter().zip(run.idle_and_alone()) {
-        let window = controlled.play(start, idle);
-        see(Nanos(window));
-        counts.count_alone(window, idle, alone);
-    }
-    counts
-}
-
-fn drive_with_handlers(policy: &mut impl Policy, run: &Run, mut see: impl FnMut(Nanos)) -> Counts {
-    let mut counts = of_run(run);
-    for (episode, &idle) in run.idle_ns.iter().enumerate() {
-        let window = policy.window();
-        see(window);
-        counts.count(window.get(), idle);
-        policy.observe(Outcome::with_ready(Nanos(idle), run.ready(episode)));
-    }
-    counts
-}
-
 /// The guest polls first; the host gets the rest of the episode, and of the time alone: a guest's poll goes
-/// on while another task has the core.
-fn drive_stacked(
+/// on while another task has the core. What the host's poll catches adds no latency.
+fn drive_stacked<'a>(
     guest: &mut Haltpoll,
     mut host: Option<&mut HaltPoll>,
-    run: &Run,
+    episodes: impl Iterator<Item = Idle<'a>>,
     mut see: impl FnMut(Nanos),
 ) -> Counts {
-    let mut counts = of_run(run);
-    for (idle, alone) in run.idle_and_alone() {
+    let mut counts = Counts::default();
+    for Idle { idle_ns, latency_ns, alone_ns, .. } in episodes {
         let guest_window = guest.window().get();
-        guest.observe(Outcome::of(Nanos(idle)));
-        let rest = idle.saturating_sub(guest_window);
-        let mut host_window = 0;
+        let rest = idle_ns.saturating_sub(guest_window);
+        let latency_ns = latency_ns.unwrap_or(0);
+        let (mut host_window, mut host_poll) = (0, 0);
+        let mut late = if rest > 0 { latency_ns } else { 0 };
         if let Some(host) = host.as_mut().filter(|_| rest > 0) {
             host_window = host.window().get();
-            host.observe(Outcome::of(Nanos(rest)));
+            host_poll = host_window.min(alone_ns.saturating_sub(guest_window));
+            late = if rest > host_poll { latency_ns } else { 0 };
+            host.observe(Outcome::of(Nanos(rest.saturating_add(late))));
         }
+        guest.observe(Outcome::of(Nanos(idle_ns.saturating_add(late))));
         let window = guest_window.saturating_add(host_window);
         see(Nanos(window));
-        let host_poll = host_window.min(alone.saturating_sub(guest_window));
-        counts.count_alone(window, idle, guest_window.saturating_add(host_poll));
+        counts.episodes += 1;
+        counts.idle_ns += u128::from(idle_ns);
+        counts.count_alone(window, idle_ns, guest_window.saturating_add(host_poll));
         counts.exits += u64::from(rest > 0 && rest <= host_poll);
     }
     counts
-}
-
-fn of_run(run: &Run) -> Counts {
-    Counts {
-        episodes: run.idle_ns.len() as u64,
-        idle_ns: run.idle_ns.iter().map(|&idle| u128::from(idle)).sum(),
-        ..Counts::default()
-    }
 }
 
 #[cfg(test)]
@@ -472,6 +415,14 @@ mod tests {
     use super::*;
     use crate::{Memory, Source};
     use proptest::prelude::*;
+
+    fn of_run(run: &Run) -> Counts {
+        Counts {
+            episodes: run.idle_ns.len() as u64,
+            idle_ns: run.idle_ns.iter().map(|&idle| u128::from(idle)).sum(),
+            ..Counts::default()
+        }
+    }
 
     fn rules() -> Vec<Rule> {
         let defaults =
@@ -488,10 +439,6 @@ mod tests {
             Rule::Stacked { guest, host, poll_control: false },
             Rule::savings(Terms::at(Nanos(20_000))),
             Rule::leader(Terms::at(Nanos(20_000))),
-            Rule::Controlled {
-                host,
-                terms: outer::Terms { halt_cost: Nanos(20_000), period: Nanos(1_000_000) },
-            },
         ]
     }
 
@@ -624,6 +571,82 @@ mod tests {
                     .unwrap();
             }
         }
+    }
+
+    proptest! {
+        /// The latency of each episode in a run, and the same episodes one by one.
+        #[test]
+        fn a_run_with_latencies_is_its_episodes_one_by_one(
+            episodes in prop::collection::vec(
+                (prop_oneof![0u64..400_000, any::<u64>()], prop_oneof![0u64..60_000, any::<u64>()],
+                 prop::option::of(0u64..400_000)), 1..60)
+        ) {
+            for rule in rules() {
+                let (mut late, mut run) = (rule.start_late(1).unwrap(), rule.start(1).unwrap());
+                if matches!(rule, Rule::Policy(..)) {
+                    // A learner gets the length without the latency.
+                    late.latency = Latency::LeftOut;
+                }
+                let source = Memory::late(episodes.iter().map(|&(idle, late, alone)| (0, idle, Some(late), alone)));
+                let mut counts = Counts::default();
+                source
+                    .visit(0..source.episodes(), &mut |batch| {
+                        batch.runs().for_each(|of_batch| counts += run.play(of_batch));
+                    })
+                    .unwrap();
+                let one_by_one: Counts = episodes
+                    .iter()
+                    .map(|&(idle, latency, alone)| {
+                        let alone = alone.filter(|&alone| alone < idle).unwrap_or(u64::MAX);
+                        late.play_late_alone(Nanos(idle), Nanos(latency), Nanos(alone))
+                    })
+                    .sum();
+                prop_assert_eq!(one_by_one, counts, "{:?}", rule);
+            }
+        }
+    }
+
+    #[test]
+    fn haltpoll_compares_the_residency_of_the_halt_with_its_maximum() {
+        // 10 us to the event and 14 us of latency under a maximum of 15 us: the kernel's window stays at zero, and
+        // by the time to the event alone it would be 15 us (a newcomer's recording of redis).
+        let mut setting = Setting::defaults(Layer::Guest, dwell_policy::version::Version::new(6, 18));
+        setting.set("guest_halt_poll_ns", 15_000).unwrap();
+        setting.set("guest_halt_poll_grow_start", 3_750).unwrap();
+        let polls = |late: u64| {
+            let mut player = Rule::Layer(setting).start(1).unwrap();
+            (0..20).map(|_| player.play_late(Nanos(10_000), Nanos(late)).polls).sum::<u64>()
+        };
+        assert_eq!((polls(14_000), polls(5_001), polls(5_000), polls(0)), (0, 0, 19, 19));
+    }
+
+    #[test]
+    fn linux_5_4_compares_whole_microseconds_of_the_residency() {
+        // 5.4 truncates the residency, latency included: 9,000 + 6,999 ns are 15 us and grow, 1 ns more do not.
+        let polls = |minor, late| {
+            let mut setting = Setting::defaults(Layer::Guest, dwell_policy::version::Version::new(5, minor));
+            setting.set("guest_halt_poll_ns", 15_000).unwrap();
+            let mut player = Rule::Layer(setting).start(1).unwrap();
+            (0..2).map(|_| player.play_late(Nanos(9_000), Nanos(late)).polls).sum::<u64>()
+        };
+        assert_eq!([polls(4, 6_999), polls(4, 7_000), polls(10, 6_000), polls(10, 6_001)], [1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn dwell_idle_takes_out_what_the_recording_or_its_parameter_has() {
+        let idle_ns: Vec<u64> = (0..2_000).map(|n| [9_000, 31_000, 70_000][n % 3]).collect();
+        let counts = |parameter: i64, recorded: Option<u64>| {
+            let mut setting = Setting::defaults(Layer::Driver, dwell_policy::version::Version::new(6, 18));
+            setting.set("halt_cost_ns", 20_000).unwrap();
+            setting.set("wake_latency_ns", parameter).unwrap();
+            let source = Memory::late(idle_ns.iter().map(|&idle| (0, idle, recorded, None)));
+            crate::replay(&source, &[Rule::Layer(setting)], Nanos(20_000), &|_| ()).unwrap().counts[0]
+        };
+        // Where the latency is what the parameter has, or is not known, it learns from the times to the events.
+        let exact = counts(0, None);
+        assert_eq!([counts(15_000, None), counts(15_000, Some(15_000))], [exact; 2]);
+        // Without the parameter, 9 us and 15 us of latency are longer than a halt costs.
+        assert!(counts(0, Some(15_000)).polls < exact.polls);
     }
 
     #[test]

@@ -73,7 +73,8 @@ pub fn by_weight(source: &dyn Source, setting: &Setting) -> Result<Vec<Smoothed>
                     Aio::new(release, *params, vec![Handler::new(Kind::Polled); handlers])
                 });
                 for (episode, &idle) in run.idle_ns.iter().enumerate() {
-                    smoothed.see(aio, idle, run.ready(episode));
+                    let latency_ns = run.latency_ns().map_or(0, |latency| latency[episode]);
+                    smoothed.see(aio, idle, latency_ns, run.ready(episode));
                 }
             }
         }
@@ -82,10 +83,13 @@ pub fn by_weight(source: &dyn Source, setting: &Setting) -> Result<Vec<Smoothed>
 }
 
 impl Smoothed {
-    fn see(&mut self, aio: &mut Aio<Vec<Handler>>, idle_ns: u64, ready: &[u32]) {
+    fn see(&mut self, aio: &mut Aio<Vec<Handler>>, idle_ns: u64, latency_ns: u64, ready: &[u32]) {
         self.episodes += 1;
-        self.window_ns += u128::from(aio.window().get());
-        aio.observe(Outcome::with_ready(Nanos(idle_ns), ready));
+        let window_ns = aio.window().get();
+        self.window_ns += u128::from(window_ns);
+        // The block time ends when the thread runs again.
+        let late_ns = if idle_ns > window_ns { latency_ns } else { 0 };
+        aio.observe(Outcome::with_ready(Nanos(idle_ns.saturating_add(late_ns)), ready));
         // As in a replay: where it is not known which handlers became ready, the first was it.
         let ready = if ready.is_empty() { &[0] } else { ready };
         for handler in ready.iter().filter_map(|&h| aio.handlers().get(h as usize)) {

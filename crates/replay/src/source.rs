@@ -1,10 +1,11 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
+use crate::latency::{self, Latencies};
 use crate::number::{duration, number_of};
 use dwell_policy::Nanos;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 /// Episodes of several idlers, those of each in order.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,9 @@ pub struct Run {
     /// For each episode how long a poll may last \[ns\]; empty if all may last to the end of their episodes. See
     /// [`Run::alone_ns`].
     alone_ns: Vec<u64>,
+    /// For each episode how much later the idler runs if it halts \[ns\]; empty if that is not known of any. See
+    /// [`Run::latency_ns`].
+    latency_ns: Vec<u64>,
     /// Handlers that became ready, one list after the other; see [`Run::ready`].
     ready: Vec<u32>,
     /// For each episode where its handlers end in `ready`; empty if no handlers are known of any episode.
@@ -39,20 +43,35 @@ impl Run {
         (!self.alone_ns.is_empty()).then_some(self.alone_ns.as_slice())
     }
 
+    /// For each episode the wakeup latency \[ns\]: how much later than the wakeup event the idler runs if it halts.
+    /// That is what the rule of a kernel then learns from, see [`Player`](crate::Player). `None` where none is
+    /// known.
+    #[inline]
+    pub fn latency_ns(&self) -> Option<&[u64]> {
+        (!self.latency_ns.is_empty()).then_some(self.latency_ns.as_slice())
+    }
+
     /// The lengths of the episodes, each with the longest that a poll in it may last \[ns\].
     pub(crate) fn idle_and_alone(&self) -> impl Iterator<Item = (u64, u64)> {
         let alone = |episode: usize| self.alone_ns.get(episode).copied().unwrap_or(u64::MAX);
         self.idle_ns.iter().enumerate().map(move |(episode, &idle)| (idle, alone(episode)))
     }
 
-    /// Appends an episode after which another task wanted the core `alone_ns` after the start, if that is known.
-    fn push(&mut self, start_ns: u64, idle_ns: u64, alone_ns: Option<u64>) {
+    /// Appends an episode after which another task wanted the core `alone_ns` after the start, if that is known,
+    /// and after a halt in which the idler runs `latency_ns` late, if that is known.
+    fn push(&mut self, start_ns: u64, idle_ns: u64, latency_ns: Option<u64>, alone_ns: Option<u64>) {
         let alone_ns = alone_ns.filter(|&alone| alone < idle_ns);
         if alone_ns.is_some() && self.alone_ns.is_empty() {
             self.alone_ns.resize(self.idle_ns.len(), u64::MAX);
         }
         if alone_ns.is_some() || !self.alone_ns.is_empty() {
             self.alone_ns.push(alone_ns.unwrap_or(u64::MAX));
+        }
+        if latency_ns.is_some() && self.latency_ns.is_empty() {
+            self.latency_ns.resize(self.idle_ns.len(), 0);
+        }
+        if latency_ns.is_some() || !self.latency_ns.is_empty() {
+            self.latency_ns.push(latency_ns.unwrap_or(0));
         }
         self.start_ns.push(start_ns);
         self.idle_ns.push(idle_ns);
@@ -89,6 +108,7 @@ impl Batch {
             run.start_ns.clear();
             run.idle_ns.clear();
             run.alone_ns.clear();
+            run.latency_ns.clear();
             run.ready.clear();
             run.ready_ends.clear();
         }
@@ -97,10 +117,15 @@ impl Batch {
     /// Appends an episode of an idler that was never busy, and where known the time after which another task
     /// wanted the core \[ns\].
     pub fn push(&mut self, idler: usize, idle_ns: u64, alone_ns: Option<u64>) {
+        self.push_late(idler, idle_ns, None, alone_ns);
+    }
+
+    /// As [`Batch::push`], and where known with the wakeup latency that a halt in it has \[ns\].
+    pub fn push_late(&mut self, idler: usize, idle_ns: u64, latency_ns: Option<u64>, alone_ns: Option<u64>) {
         let run = self.run(idler);
         let last = run.start_ns.last().zip(run.idle_ns.last());
         let start_ns = last.map_or(0, |(start, idle)| start.saturating_add(*idle));
-        run.push(start_ns, idle_ns, alone_ns);
+        run.push(start_ns, idle_ns, latency_ns, alone_ns);
     }
 
     fn run(&mut self, idler: usize) -> &mut Run {
@@ -234,24 +259,50 @@ pub struct SourceError(#[from] ReadError);
 pub struct RecordingSource {
     reader: Arc<Reader>,
     with_handlers: bool,
-    late: Nanos,
+    /// The wakeup latency of all halts, if it was given.
+    given: Option<Nanos>,
+    /// That of halts of which the recording has none.
+    otherwise: Option<Nanos>,
+    latencies: OnceLock<Latencies>,
     poll_pass: Nanos,
 }
 
 impl RecordingSource {
-    /// The episodes of a recording; ready handlers are read only with `with_handlers`.
+    /// The episodes of a recording, with its own wakeup latencies; ready handlers are read only with
+    /// `with_handlers`.
     pub fn new(reader: impl Into<Arc<Reader>>, with_handlers: bool) -> RecordingSource {
-        RecordingSource { reader: reader.into(), with_handlers, late: Nanos::ZERO, poll_pass: Nanos::ZERO }
+        RecordingSource {
+            reader: reader.into(),
+            with_handlers,
+            given: None,
+            otherwise: None,
+            latencies: OnceLock::new(),
+            poll_pass: Nanos::ZERO,
+        }
     }
 
-    /// The same, the wakeup latency taken out of its idle times where the metadata have that they include it
-    /// ([`IdleIncludes::Wake`]): every episode that is not known to have been polled through is so much shorter.
+    /// The same, with the wakeup latency of all halts, if one is `given`, and else with that of the recording, or
+    /// `otherwise` where it has none. [`latency`](mod@crate::latency) has what becomes of it.
     #[must_use]
-    pub fn without_latency(mut self, wake_latency: Nanos) -> RecordingSource {
-        if self.reader.metadata().idle_includes == IdleIncludes::Wake {
-            self.late = wake_latency;
-        }
+    pub fn with_latency(mut self, given: Option<Nanos>, otherwise: Option<Nanos>) -> RecordingSource {
+        (self.given, self.otherwise) = (given, otherwise);
         self
+    }
+
+    /// The same episodes with this wakeup latency of all halts: the other end to try where it is not known.
+    #[must_use]
+    pub fn at_latency(&self, latency: Nanos) -> RecordingSource {
+        RecordingSource::new(Arc::clone(&self.reader), self.with_handlers)
+            .with_latency(Some(latency), None)
+            .with_poll_pass(self.poll_pass)
+    }
+
+    /// Whether the wakeup latency of its halts is known: given, recorded, or measured elsewhere.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    pub fn knows_latency(&self) -> Result<bool, SourceError> {
+        Ok(self.given.is_some() || self.otherwise.is_some() || self.latencies()?.any())
     }
 
     /// The same, for a host one pass of whose polling loop takes `pass`: KVM looks for other tasks at the end
@@ -271,10 +322,17 @@ impl RecordingSource {
     }
 
     /// The episodes as they were recorded, with the handlers of an event loop: what the rule in force learned from.
+    /// Lengths that include the wakeup latency are left as they are.
     #[must_use]
     pub fn as_recorded(&self) -> RecordingSource {
-        let with_handlers = self.reader.metadata().layer == Layer::Iothread;
-        RecordingSource::new(Arc::clone(&self.reader), with_handlers)
+        let metadata = self.reader.metadata();
+        let with_handlers = metadata.layer == Layer::Iothread;
+        let source = RecordingSource::new(Arc::clone(&self.reader), with_handlers);
+        if metadata.idle_includes == IdleIncludes::Wake {
+            source.with_latency(Some(Nanos::ZERO), None)
+        } else {
+            source.with_latency(self.given, self.otherwise)
+        }
     }
 
     /// The recording.
@@ -282,13 +340,32 @@ impl RecordingSource {
         &self.reader
     }
 
-    fn columns(&self) -> Columns {
+    /// The latencies of the recording, read once.
+    fn latencies(&self) -> Result<&Latencies, SourceError> {
+        if self.latencies.get().is_none() {
+            let found =
+                if self.given.is_some() { Latencies::default() } else { Latencies::of(&self.reader)? };
+            // Another thread may have been first, with the same.
+            let _ = self.latencies.set(found);
+        }
+        Ok(self.latencies.get_or_init(Latencies::default))
+    }
+
+    /// Whether any halt has a latency; one of zero is none.
+    fn is_late(&self, latencies: &Latencies) -> bool {
+        match self.given {
+            Some(given) => given > Nanos::ZERO,
+            None => latencies.any() || self.otherwise.is_some_and(|otherwise| otherwise > Nanos::ZERO),
+        }
+    }
+
+    fn columns(&self, late: bool) -> Columns {
         let mut columns = Columns::IDLER | Columns::START_NS | Columns::IDLE_NS;
         if self.handlers() > 0 {
             columns = columns | Columns::READY;
         }
-        if self.late > Nanos::ZERO {
-            columns = columns | Columns::HALTED;
+        if late {
+            columns = columns | Latencies::COLUMNS;
         }
         if self.with_alone() {
             columns = columns | Columns::ALONE_NS;
@@ -332,7 +409,9 @@ impl Source for RecordingSource {
         let parts: Vec<Range<u64>> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
         let mut spans = vec![Span::default(); parts.len()];
         let mut batch = Batch::default();
-        self.read_ahead(&parts, |rows, chunk| {
+        let latencies = self.latencies()?;
+        let late = Some(latencies).filter(|latencies| self.is_late(latencies));
+        self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             for (number, part) in parts.iter().enumerate() {
                 let wanted = rows.start.max(part.start)..rows.end.min(part.end);
                 if !wanted.is_empty() {
@@ -340,8 +419,9 @@ impl Source for RecordingSource {
                     self.fill(
                         &mut batch,
                         &mut spans[number],
-                        chunk,
+                        (rows.start, chunk),
                         within(wanted.start)..within(wanted.end),
+                        late,
                     );
                     see(number, &batch);
                 }
@@ -377,6 +457,7 @@ impl RecordingSource {
     fn read_ahead(
         &self,
         parts: &[Range<u64>],
+        columns: Columns,
         mut see: impl FnMut(Range<u64>, &Chunk),
     ) -> Result<(), SourceError> {
         let mut first_row = 0;
@@ -394,7 +475,7 @@ impl RecordingSource {
             scope.spawn(move || {
                 for (row_group, rows) in wanted {
                     let mut chunk = again.try_recv().unwrap_or_default();
-                    let read = self.reader.read(row_group, self.columns(), &mut chunk);
+                    let read = self.reader.read(row_group, columns, &mut chunk);
                     // The reader has ended with an error.
                     if decoded.send(read.map(|()| (rows, chunk))).is_err() {
                         return;
@@ -411,22 +492,57 @@ impl RecordingSource {
         })
     }
 
-    /// The rows of a chunk as a batch.
-    fn fill(&self, batch: &mut Batch, span: &mut Span, chunk: &Chunk, rows: Range<usize>) {
+    /// The rows of a chunk that begins with row `first` as a batch, with the `late` latencies of halts if there are any.
+    fn fill(
+        &self,
+        batch: &mut Batch,
+        span: &mut Span,
+        (first, chunk): (u64, &Chunk),
+        rows: Range<usize>,
+        late: Option<&Latencies>,
+    ) {
         let with_ready = self.handlers() > 0;
         batch.clear();
         for row in rows {
-            let polled_through = chunk.halted.get(row).is_some_and(|halted| *halted == Some(false));
-            let late = if polled_through { 0 } else { self.late.get() };
-            let idle_ns = chunk.idle_ns[row].saturating_sub(late);
-            span.add(chunk.start_ns[row], idle_ns);
+            let idler = chunk.idler[row] as usize;
+            let latency_ns = late.map(|latencies| self.latency_of(latencies, chunk, row, first + row as u64));
+            let within_ns = latency_ns.filter(|_| self.includes_latency(chunk, row)).unwrap_or(0);
+            let recorded_ns = chunk.idle_ns[row];
+            // What another task cut short halted, so that the event came later.
             let alone_ns = chunk.alone_ns.get(row).copied().flatten();
-            let run = batch.run(chunk.idler[row] as usize);
-            run.push(chunk.start_ns[row], idle_ns, alone_ns.map(|alone| alone.max(self.poll_pass.get())));
+            let least_ns = alone_ns.filter(|&alone| alone < recorded_ns).map_or(0, |alone| alone + 1);
+            let idle_ns = recorded_ns.saturating_sub(within_ns).max(least_ns);
+            // No more than there is: together they are what was recorded.
+            let latency_ns = latency_ns.map(|ns| if within_ns > 0 { recorded_ns - idle_ns } else { ns });
+            span.add(chunk.start_ns[row], idle_ns);
+            let alone_ns = alone_ns.map(|alone| alone.max(self.poll_pass.get()));
+            let run = batch.run(idler);
+            run.push(chunk.start_ns[row], idle_ns, latency_ns, alone_ns);
             if with_ready {
                 run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
                 run.ready_ends.push(run.ready.len());
             }
+        }
+    }
+
+    fn latency_of(&self, latencies: &Latencies, chunk: &Chunk, row: usize, number: u64) -> u64 {
+        if let Some(given) = self.given {
+            return given.get();
+        }
+        let drawn = || latencies.drawn(chunk.idler[row] as usize, number);
+        let otherwise = || self.otherwise.map_or(0, Nanos::get);
+        latency::recorded(chunk, row).or_else(drawn).unwrap_or_else(otherwise)
+    }
+
+    /// Whether the length of an episode ends when the idler runs again.
+    fn includes_latency(&self, chunk: &Chunk, row: usize) -> bool {
+        let metadata = self.reader.metadata();
+        match chunk.halted[row] {
+            Some(false) => false,
+            _ if metadata.idle_includes == IdleIncludes::Wake => true,
+            // `record guest` saw no event.
+            Some(true) => chunk.wake_latency_ns[row].is_none() && metadata.other.contains_key("dwell.guest"),
+            None => false,
         }
     }
 }
@@ -444,6 +560,7 @@ struct MemoryEpisode {
     idler: usize,
     start_ns: u64,
     idle_ns: u64,
+    latency_ns: Option<u64>,
     alone_ns: Option<u64>,
 }
 
@@ -455,10 +572,16 @@ impl Memory {
 
     /// Idler, length, and where known the time after which another task wanted the core \[ns\], in order.
     pub fn contended(episodes: impl IntoIterator<Item = (usize, u64, Option<u64>)>) -> Memory {
+        Memory::late(episodes.into_iter().map(|(idler, idle_ns, alone_ns)| (idler, idle_ns, None, alone_ns)))
+    }
+
+    /// Idler, length, and where known the wakeup latency of a halt and the time after which another task wanted
+    /// the core \[ns\], in order.
+    pub fn late(episodes: impl IntoIterator<Item = (usize, u64, Option<u64>, Option<u64>)>) -> Memory {
         let mut now = 0u64;
         let mut memory = Memory::default();
-        for (idler, idle_ns, alone_ns) in episodes {
-            memory.episodes.push(MemoryEpisode { idler, start_ns: now, idle_ns, alone_ns });
+        for (idler, idle_ns, latency_ns, alone_ns) in episodes {
+            memory.episodes.push(MemoryEpisode { idler, start_ns: now, idle_ns, latency_ns, alone_ns });
             memory.idlers = memory.idlers.max(idler + 1);
             now = now.saturating_add(idle_ns);
         }
@@ -488,8 +611,9 @@ impl Memory {
                     let idler = before + run.idler;
                     for (place, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
                         let alone_ns = run.alone_ns().map(|alone| alone[place]);
+                        let latency_ns = run.latency_ns().map(|latency| latency[place]);
                         first_ns = first_ns.min(start_ns);
-                        one.push(MemoryEpisode { idler, start_ns, idle_ns, alone_ns });
+                        one.push(MemoryEpisode { idler, start_ns, idle_ns, latency_ns, alone_ns });
                     }
                 }
             })?;
@@ -555,7 +679,8 @@ impl Source for Memory {
                 batch.clear();
                 for episode in episodes {
                     span.add(episode.start_ns, episode.idle_ns);
-                    batch.run(episode.idler).push(episode.start_ns, episode.idle_ns, episode.alone_ns);
+                    let MemoryEpisode { idler, start_ns, idle_ns, latency_ns, alone_ns } = *episode;
+                    batch.run(idler).push(start_ns, idle_ns, latency_ns, alone_ns);
                 }
                 see(number, &batch);
             }

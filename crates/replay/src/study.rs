@@ -14,7 +14,6 @@ use crate::bank::Bank;
 use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::grid;
-use crate::outer;
 use crate::pass::ReplayError;
 use crate::rule::Rule;
 use crate::source::Source;
@@ -55,10 +54,6 @@ pub enum Subject {
     BestKvm,
     /// A policy that learns, of the catalogue or of your own.
     Learner(&'static Entry),
-    /// KVM halt polling whose parameters a controller outside the kernel sets every second.
-    Outer,
-    /// The same, every tenth of a second.
-    OuterOften,
 }
 
 /// A window that hardly any episode outlasts.
@@ -80,7 +75,7 @@ impl Subject {
             Subject::BestKvm,
         ];
         let learners = learners().map(Subject::Learner);
-        fixed.into_iter().chain(learners).chain([Subject::Outer, Subject::OuterOften]).collect()
+        fixed.into_iter().chain(learners).collect()
     }
 
     /// Name in tables and JSON.
@@ -94,8 +89,6 @@ impl Subject {
             Subject::BestFixed => "best fixed",
             Subject::BestKvm => "best kvm",
             Subject::Learner(entry) => entry.name,
-            Subject::Outer => "outer 1s",
-            Subject::OuterOften => "outer 100ms",
         }
     }
 
@@ -114,17 +107,8 @@ impl Subject {
             Subject::SkiRental => Rule::SkiRental(halt_cost),
             Subject::BestFixed | Subject::BestKvm => return None,
             Subject::Learner(entry) => Rule::Policy(entry, Terms::at(halt_cost)),
-            Subject::Outer => controlled(version, halt_cost, SECOND),
-            Subject::OuterOften => controlled(version, halt_cost, Nanos(SECOND.get() / 10)),
         })
     }
-}
-
-const SECOND: Nanos = Nanos(1_000_000_000);
-
-fn controlled(version: Version, halt_cost: Nanos, period: Nanos) -> Rule {
-    let host = Setting::defaults(Layer::Host, version);
-    Rule::Controlled { host, terms: outer::Terms { halt_cost, period } }
 }
 
 /// One recording at one halt cost.

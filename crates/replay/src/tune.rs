@@ -32,7 +32,8 @@ pub struct Task<'a> {
     pub goal: Goal,
     /// What one halt and wakeup costs in CPU time.
     pub halt_cost: Nanos,
-    /// The latency that a halt adds to its wakeup: of the columns of added latency only.
+    /// The latency that a halt adds to its wakeup, of the columns of added latency; what rules learn from is the
+    /// source's.
     pub wakeup_latency: &'a WakeupLatency,
     /// What a gain has to reach to be worth a change.
     pub worth_a_change: Worth,

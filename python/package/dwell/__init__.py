@@ -129,7 +129,7 @@ def costs(
     layer: str = "host",
     version: str | None = None,
     grid: str = "coarse",
-    recorded_latency_ns: int = 0,
+    wakeup_latency_ns: int | None = None,
     label: str | None = None,
 ) -> RecordBatch:
     """What every setting would have cost each recording: the map of a study, a row for each recording.
@@ -142,8 +142,8 @@ def costs(
       ``wake_latency_ns`` and ``alone_ns``. Without starts, the episodes of an idler are back to back. All episodes of a
       recording have to be in one table, those of each idler in their order.
 
-    ``halt_cost_ns`` is what one halt and wakeup costs in CPU time; ``recorded_latency_ns`` is subtracted from idle times
-    that include the wakeup latency; ``label`` names a key of the metadata whose value is the ``class``.
+    ``halt_cost_ns`` is what one halt and wakeup costs in CPU time; ``wakeup_latency_ns`` is the wakeup latency of every
+    halt, from which a rule learns with the idle time, in place of those of the recordings; ``label`` names a key of the metadata whose value is the ``class``.
 
     The columns are ``vm`` (the name of the file without folders and extension), ``recording``, ``layer``, ``class``, ``episodes``,
     ``idlers``, ``span_ns``, ``optimum_ns``, ``today_ns`` and ``today`` (the setting in force), ``first_lengths`` (the
@@ -157,7 +157,7 @@ def costs(
     >>> found["optimum_ns"].to_pylist(), [each[0] for each in found["cost_ns"].to_pylist()]
     ([25000, 20000], [40000, 20000])
     """
-    return _dwell.costs(recordings, halt_cost_ns, layer, version, grid, recorded_latency_ns, label)
+    return _dwell.costs(recordings, halt_cost_ns, layer, version, grid, wakeup_latency_ns, label)
 
 
 def rollout(

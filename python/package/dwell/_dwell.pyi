@@ -26,7 +26,7 @@ def costs(
     layer: str,
     version: str | None,
     grid: str,
-    recorded_latency_ns: int,
+    wakeup_latency_ns: int | None,
     label: str | None,
 ) -> RecordBatch: ...
 def rollout(

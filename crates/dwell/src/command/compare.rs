@@ -1,9 +1,10 @@
 //! `dwell compare`
 
 use crate::failure::{Answer, Outcome};
+use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
 use crate::timer::{self, VmArgs};
-use crate::{model, progress, quantity, settings};
+use crate::{progress, quantity, settings};
 use anyhow::{Context, bail, ensure};
 use dwell_machine::{Sysroot, kernel};
 use dwell_policy::iothread::{Property, Release, Revision};
@@ -14,7 +15,7 @@ use dwell_recording::Metadata;
 use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
 use dwell_replay::tune::{Task, tune};
-use dwell_replay::{Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid};
+use dwell_replay::{Counts, Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid, latency};
 use dwell_report::{Cell, Column, Table, duration, percent, priced};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -66,12 +67,8 @@ pub(crate) struct Args {
     /// From 0; a bare number is nanoseconds. With 0, halts are free.
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
     halt_cost: Nanos,
-    /// Latency that one halt adds to its wakeup, such as 8us
-    ///
-    /// Only the columns of added latency depend on it. [default: the wakeup latencies of the recording, else
-    /// the halt cost]
-    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
-    wakeup_latency: Option<Nanos>,
+    #[command(flatten)]
+    latency: LatencyArg,
     /// Also find the best setting of each generation
     ///
     /// The setting is chosen on the first half of the recording; its figures are from the second.
@@ -139,7 +136,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 fn timers(args: &Args) -> Outcome {
     ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
     ensure!(
-        args.set.is_empty() && !args.best && args.wakeup_latency.is_none(),
+        args.set.is_empty() && !args.best && args.latency.wakeup_latency.is_none(),
         "--set, --best and --wakeup-latency need a recording; they have no effect with --layer timer"
     );
     let machine = Sysroot::at(&args.sysroot);
@@ -166,7 +163,7 @@ fn iothreads(args: &Args, file: &Path) -> Outcome {
     );
     let reader = model::open(file)?;
     let metadata = reader.metadata().clone();
-    let source = RecordingSource::new(reader, true);
+    let source = RecordingSource::new(reader, true).with_latency(args.latency.wakeup_latency, None);
     let chosen = chosen(args, &metadata)?;
     let compared = compare(args, file, &metadata, &source, &chosen)?;
     match args.format.format {
@@ -228,6 +225,15 @@ fn compare(
             result(setting, which, pricing.row(&Rule::Layer(*setting), counts))
         })
         .collect();
+    let mut notes = vec![];
+    if !source.knows_latency()? {
+        let late = progress::replay(&source.at_latency(latency::UPPER), &rules, args.halt_cost)?;
+        let share = |counts: &Counts| pricing.price(counts).cost_share();
+        let costs = results.iter().zip(replayed.counts.iter().zip(&late.counts));
+        notes.push(model::unknown_latency(costs.map(|(result, (without, with))| {
+            (format!("{} with {}", result.qemu, result.which), share(without), share(with))
+        })));
+    }
     let (best, best_span_ns) = if args.best {
         best(file, metadata, source, args.halt_cost, &wakeup_latency)?
     } else {
@@ -249,13 +255,13 @@ fn compare(
         best,
         best_span_ns,
         smoothed,
-        notes: notes(metadata, source),
+        notes: notes.into_iter().chain(self::notes(metadata, source)).collect(),
     })
 }
 
 /// The latency of a halt: as given, else as recorded, else the halt cost.
 fn wakeup_latency(args: &Args, source: &RecordingSource) -> anyhow::Result<WakeupLatency> {
-    if let Some(given) = args.wakeup_latency {
+    if let Some(given) = args.latency.wakeup_latency {
         return Ok(WakeupLatency::constant(given));
     }
     let recorded = WakeupLatency::of_recording(source.reader())?;

@@ -4,7 +4,7 @@ mod page;
 mod plans;
 
 use crate::failure::{Answer, Outcome};
-use crate::model;
+use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 use dwell_fleet::{Choice, Classes, Fineness, HeldOut, Question, Rollout, Row, Used, recordings, rollout};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::NewFile;
-use dwell_replay::Versions;
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_replay::{Versions, latency};
+use dwell_report::{Cell, Column, Table, duration, percent};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,11 +45,8 @@ pub(crate) struct Args {
     layer: Layer,
     #[command(flatten)]
     versions: VersionArgs,
-    /// Wakeup latency to subtract from idle times that include it
-    ///
-    /// From 0; with 0, idle times are used as recorded.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
-    recorded_latency: Nanos,
+    #[command(flatten)]
+    latency: LatencyArg,
     /// How many settings to choose, separated by commas
     ///
     /// From 1 to 100.
@@ -128,7 +125,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let version = args.versions.over(Versions::NEWEST).of(args.layer);
     let (label, table) = args.class()?;
     let question = Question::new(args.layer, version, args.halt_cost, args.grid)
-        .without_latency(args.recorded_latency)
+        .with_latency(args.latency.wakeup_latency)
         .with_label(label);
     let mut rows = replay(&args.folder, &question)?;
     if let Some(table) = table {
@@ -147,7 +144,15 @@ pub(crate) fn run(args: Args) -> Outcome {
     let numbers: Vec<usize> = args.settings.iter().copied().map(usize::from).collect();
     let cannot = || format!("cannot choose settings for {}", args.folder.display());
     let found = rollout(&rows, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
-    args.plans.write(&question, &rows, &found)?;
+    let mut notes = notes(&args, &rows, &found);
+    let unknown = rows.iter().filter(|row| lacks_latency(row)).count();
+    if unknown > 0 {
+        let question = question.clone().with_latency(Some(latency::UPPER));
+        let late = Row::or_else(replay(&args.folder, &question)?, &rows, lacks_latency);
+        let late = rollout(&late, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
+        notes.push(other_end(&found, &late, unknown, rows.len()));
+    }
+    args.plans.write(&question, &rows, &found, args.versions.kernel.is_some())?;
     let printed = Printed {
         folder: args.folder.display().to_string(),
         layer: args.layer.name(),
@@ -158,7 +163,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         episodes: rows.iter().filter_map(|row| Some(row.costs.as_ref().ok()?.episodes)).sum(),
         left_out,
         rollout: &found,
-        notes: notes(&args, &rows, &found),
+        notes,
     };
     if let Some(path) = &args.report {
         page::write(path, &printed)?;
@@ -204,6 +209,32 @@ fn write_costs(path: &Path, question: &Question, rows: &[Row]) -> anyhow::Result
     let mut file = dwell_fleet::write(NewFile::create(path)?, question, rows).with_context(cannot)?;
     file.flush().with_context(cannot)?;
     Ok(file.keep()?)
+}
+
+/// Whether the rules learned from idle times alone.
+fn lacks_latency(row: &Row) -> bool {
+    row.costs.as_ref().is_ok_and(|costs| !costs.latency_known)
+}
+
+/// What it does to the first choice that the wakeup latency of some recordings is not known.
+fn other_end(found: &Rollout, late: &Rollout, unknown: usize, recordings: usize) -> String {
+    let first =
+        |rollout: &Rollout| rollout.choices.iter().find(|choice| !choice.settings.is_empty()).cloned();
+    let effect = first(found).zip(first(late)).map_or_else(String::new, |(without, with)| {
+        let gain = |choice: &Choice| choice.gain_over_today.map_or_else(|| "-".to_owned(), percent);
+        format!(
+            ", `{}` would be {} and gain {} over today instead of {}",
+            without.choice,
+            if without.settings == with.settings { "the same" } else { "of other settings" },
+            gain(&with),
+            gain(&without)
+        )
+    });
+    format!(
+        "of {unknown} of {recordings} recordings the wakeup latency is not known, and rules learn from idle time and latency \
+         together: figures are without it. With {} in every halt of recordings{effect}",
+        duration(latency::UPPER.get() as f64)
+    )
 }
 
 fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {

@@ -339,7 +339,7 @@ impl Drop for Beside {
 /// Writes the sketch of a recording, if it has episodes.
 fn sketch_of(episodes: &Path, output: &Path, summary: Summary) -> anyhow::Result<Summary> {
     if summary.contents.episodes > 0 {
-        let sketch = super::sketch::of(Reader::open(episodes)?, &VersionArgs::default(), Nanos::ZERO);
+        let sketch = super::sketch::of(Reader::open(episodes)?, &VersionArgs::default(), None);
         super::sketch::write(&sketch.context("cannot make a sketch of what was recorded")?, output)?;
     }
     Ok(summary)

@@ -11,7 +11,7 @@ use anyhow::{bail, ensure};
 use dwell_policy::param::Setting;
 use dwell_replay::advice::Origin;
 use dwell_replay::check::SelfCheck;
-use dwell_replay::{Pricing, RecordingSource, Replayed, Row, Rule, Source};
+use dwell_replay::{Counts, Pricing, Replayed, Row, Rule, Source};
 use dwell_report::{Cell, Column, Table, priced};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -109,8 +109,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
     rules.extend(&args.policy);
 
-    let source = RecordingSource::new(reader, model.whose == Whose::One(dwell_policy::Layer::Iothread));
-    let (source, self_check) = check::check(source)?;
+    let (source, self_check) = check::check(model.source(reader))?;
     notes.extend(check::note(&self_check));
     notes.extend(model::note_of_few(source.episodes()));
     notes.extend(model::note_of_time(&metadata));
@@ -138,6 +137,16 @@ pub(crate) fn run(args: Args) -> Outcome {
         notes,
         results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
     };
+    let mut replayed = replayed;
+    if let Some(late) = model.other_end(&source) {
+        let late = progress::replay(&late, &rules, model.halt_cost)?;
+        let share = |counts: &Counts| pricing.price(counts).cost_share();
+        let costs = replayed.results.iter().zip(counts.iter().zip(&late.counts));
+        let costs = costs.map(|(row, (without, with))| {
+            (format!("{} {}", row.policy, row.setting).trim_end().to_owned(), share(without), share(with))
+        });
+        replayed.notes.insert(0, model::unknown_latency(costs));
+    }
     let stacked = model.whose == Whose::Stacked;
     match args.format.format {
         Format::Json => output::json(&replayed)?,

@@ -1,9 +1,9 @@
 //! `dwell sketch`
 
 use crate::failure::{Answer, Outcome};
+use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
 use crate::settings::VersionArgs;
-use crate::{model, quantity};
 use anyhow::{Context, ensure};
 use dwell_fleet::sketch::{OPTIMUM_ERROR, is_edge};
 use dwell_fleet::{Fineness, Input, Question, Sketch};
@@ -46,11 +46,8 @@ pub(crate) struct Args {
     exit_code: bool,
     #[command(flatten)]
     versions: VersionArgs,
-    /// Wakeup latency to subtract from idle times that include it
-    ///
-    /// From 0; with 0, idle times are used as recorded. `dwell fleet` has to be given the same.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
-    recorded_latency: Nanos,
+    #[command(flatten)]
+    latency: LatencyArg,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -106,12 +103,14 @@ fn of_file(args: &Args, file: &Path) -> anyhow::Result<Sketch> {
     let cannot = || format!("cannot make a sketch of {}", file.display());
     match Input::open(file).with_context(cannot)? {
         Input::Sketch(sketch) => Ok(*sketch),
-        Input::Recording(reader) => of(*reader, &args.versions, args.recorded_latency).with_context(cannot),
+        Input::Recording(reader) => {
+            of(*reader, &args.versions, args.latency.wakeup_latency).with_context(cannot)
+        }
     }
 }
 
 /// The sketch of a recording, under the rules of its releases if no others are asked for.
-pub(crate) fn of(reader: Reader, versions: &VersionArgs, late: Nanos) -> anyhow::Result<Sketch> {
+pub(crate) fn of(reader: Reader, versions: &VersionArgs, late: Option<Nanos>) -> anyhow::Result<Sketch> {
     let versions = versions.over(Versions::of_recording(reader.metadata()));
     Ok(Sketch::of(reader, versions, late)?)
 }
@@ -261,7 +260,7 @@ fn check(args: &Args) -> Outcome {
 
 fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
     let open = || Reader::open(file);
-    let sketch = of(open()?, &args.versions, args.recorded_latency)?;
+    let sketch = of(open()?, &args.versions, args.latency.wakeup_latency)?;
     let bytes = sketch.write(vec![])?;
     let size = bytes.len();
     let sketch = Sketch::from_bytes(&file.display().to_string(), bytes)?;
@@ -273,7 +272,7 @@ fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
             settings += number;
             let layer = Layer::from_name(layer).context("a layer without a name")?;
             let question = Question::new(layer, version, halt_cost, Fineness::Coarse)
-                .without_latency(args.recorded_latency);
+                .with_latency(args.latency.wakeup_latency);
             let (exact, found) = (question.costs(open()?)?, question.costs(sketch.clone())?);
             let pairs = || {
                 let today = std::iter::once((exact.today_ns, found.today_ns));

@@ -2,16 +2,17 @@
 
 use crate::check;
 use crate::failure::{Answer, Outcome};
+use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
-use crate::{model, progress, quantity, settings};
+use crate::{progress, quantity, settings};
 use anyhow::{Context, bail};
 use dwell_policy::version::{NEWEST_KERNEL, Version};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
 use dwell_replay::check::SelfCheck;
-use dwell_replay::study::{FITTED, Priced, Subject, Summary, kept, study};
+use dwell_replay::study::{FITTED, Priced, Subject, Summary, study};
 use dwell_replay::tune::MIN_EPISODES;
-use dwell_replay::{RecordingSource, Source};
+use dwell_replay::{RecordingSource, Source, latency};
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -37,11 +38,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::duration)]
     halt_cost: Vec<Nanos>,
-    /// Wakeup latency to subtract from idle times that include it
-    ///
-    /// From 0; with 0, idle times are used as recorded.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = quantity::duration)]
-    recorded_latency: Nanos,
+    #[command(flatten)]
+    latency: LatencyArg,
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
@@ -53,7 +51,10 @@ pub(crate) struct Args {
 struct Studied {
     folder: String,
     kernel: String,
-    recorded_latency_ns: u64,
+    /// The latency of all halts, if it was given.
+    wakeup_latency_ns: Option<u64>,
+    /// That of the other end, where none is known.
+    upper_latency_ns: u64,
     split: String,
     notes: Vec<String>,
     unreadable: Vec<Unreadable>,
@@ -71,8 +72,6 @@ struct AtPrice {
     halt_cost_ns: u64,
     recordings: Vec<RecordingJson>,
     summary: Vec<SummaryJson>,
-    /// The same of the geometric means.
-    outer_keeps: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -82,12 +81,12 @@ struct RecordingJson {
     /// Whether the leader's parameters were chosen on it.
     fitted: bool,
     idle_includes: IdleIncludes,
+    /// Whether the wakeup latency of its halts is known.
+    latency_known: bool,
     episodes: u64,
     self_check: SelfCheck,
     optimum_cost_ns: u128,
     cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
-    /// The share of the leader's gain over KVM's default that the outer controller keeps, with one decision per second.
-    outer_keeps: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +96,8 @@ struct SummaryJson {
     geometric_mean: Option<f64>,
     geometric_mean_fitted: Option<f64>,
     geometric_mean_others: Option<f64>,
+    /// Of all, with the upper latency in every halt of recordings of which none is known.
+    geometric_mean_late: Option<f64>,
     worst: Option<f64>,
     worst_recording: Option<String>,
 }
@@ -111,6 +112,8 @@ struct Found {
     episodes: u64,
     self_check: SelfCheck,
     priced: Vec<Priced>,
+    /// At the other end of what the wakeup latency may be, where it is not known.
+    late: Option<Vec<Priced>>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -142,8 +145,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         folder: args.folder.display().to_string(),
         kernel: version.to_string(),
         split: split(&found),
-        recorded_latency_ns: args.recorded_latency.get(),
-        notes: notes(&found, args.recorded_latency),
+        wakeup_latency_ns: args.latency.wakeup_latency.map(Nanos::get),
+        upper_latency_ns: latency::UPPER.get(),
+        notes: notes(&found),
         unreadable,
         prices: (0..).zip(&args.halt_cost).map(|(place, price)| at_price(&found, place, *price)).collect(),
     };
@@ -172,11 +176,18 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
-    let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
-    let source = source.without_latency(args.recorded_latency);
-    let bar = progress::episodes(source.episodes(), "replaying");
-    let priced = study(&source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
-    bar.finish_and_clear();
+    let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
+    let (source, self_check) = check::check(source)?;
+    let priced = |source: &RecordingSource| {
+        let bar = progress::episodes(source.episodes(), "replaying");
+        let priced = study(source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
+        bar.finish_and_clear();
+        priced
+    };
+    let late = match source.knows_latency()? {
+        true => None,
+        false => Some(priced(&source.at_latency(latency::UPPER))?),
+    };
     let fitted = FITTED.contains(&name.as_str());
     Ok(Found {
         has_time,
@@ -186,7 +197,8 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
         idle_includes,
         episodes: source.episodes(),
         self_check,
-        priced: priced?,
+        priced: priced(&source)?,
+        late,
     })
 }
 
@@ -199,20 +211,25 @@ fn split(found: &[Found]) -> String {
     )
 }
 
-fn notes(found: &[Found], recorded_latency: Nanos) -> Vec<String> {
+fn notes(found: &[Found]) -> Vec<String> {
+    let mut notes = vec![];
     let late = found.iter().filter(|one| one.idle_includes == IdleIncludes::Wake).count();
-    let said = if recorded_latency > Nanos::ZERO {
-        format!("{} of it was subtracted", duration(recorded_latency.get() as f64))
-    } else {
-        "they are used as recorded, the same for every policy and the optimum; --recorded-latency subtracts it".to_owned()
-    };
-    let of_late = format!(
-        "idle times of recordings with † ({late}) include the wakeup latency of the recorded halts: {said}"
-    );
-    let short = "KVM's rule under the controller starts at its default: the time to the first decision is in the figures, and is \
-                 a large part of a recording of a few seconds";
-    let mut notes = if late > 0 { vec![of_late] } else { vec![] };
-    notes.push(short.to_owned());
+    if late > 0 {
+        notes.push(format!(
+            "idle times of recordings with † ({late}) include the wakeup latency of the recorded halts; --wakeup-latency \
+             takes it out"
+        ));
+    }
+    let unknown = found.iter().filter(|one| one.late.is_some()).count();
+    if unknown > 0 {
+        notes.push(format!(
+            "of {unknown} of {} the wakeup latency is not known, and the kernels' rules learn from idle time and latency \
+             together: figures are without it, and the row `with {upper} of latency` has the means with so much in every \
+             halt of these",
+            dwell_report::number_of(found.len() as u128, "recording"),
+            upper = duration(latency::UPPER.get() as f64),
+        ));
+    }
     let names = |wanted: &dyn Fn(&Found) -> bool| {
         found.iter().filter(|one| wanted(one)).map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
     };
@@ -240,6 +257,7 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         layer: one.layer.name(),
         fitted: one.fitted,
         idle_includes: one.idle_includes,
+        latency_known: one.late.is_none(),
         episodes: one.episodes,
         self_check: one.self_check.clone(),
         optimum_cost_ns: one.priced[place].optimum_ns,
@@ -247,7 +265,6 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
             .into_iter()
             .map(|subject| (subject.name(), ratio(one, subject)))
             .collect(),
-        outer_keeps: outer_keeps(|subject| ratio(one, subject)),
     };
     let summary = |subject: Subject| {
         let of = |wanted: &dyn Fn(&&Found) -> bool| {
@@ -255,6 +272,7 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         };
         let mean = |summary: Option<Summary>| summary.map(|summary| summary.geometric_mean);
         let all = of(&|_| true);
+        let late = |one: &Found| one.late.as_ref().unwrap_or(&one.priced)[place].ratio(subject);
         let is_worst = |one: &&Found| ratio(one, subject) == all.map(|all| all.worst);
         SummaryJson {
             policy: subject.name(),
@@ -262,24 +280,17 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
             geometric_mean: mean(all),
             geometric_mean_fitted: mean(of(&|one| one.fitted)),
             geometric_mean_others: mean(of(&|one| !one.fitted)),
+            geometric_mean_late: mean(Summary::of(found.iter().filter_map(late))),
             worst: all.map(|all| all.worst),
             worst_recording: all.and_then(|_| found.iter().find(is_worst)).map(|one| one.name.clone()),
         }
     };
-    let mean = |subject| Summary::of(found.iter().filter_map(|one| ratio(one, subject)));
     AtPrice {
         halt_cost_ns: price.get(),
         recordings: found.iter().map(recording).collect(),
         summary: Subject::all().into_iter().map(summary).collect(),
-        outer_keeps: outer_keeps(|subject| mean(subject).map(|summary| summary.geometric_mean)),
     }
 }
-
-fn outer_keeps(ratio: impl Fn(Subject) -> Option<f64>) -> Option<f64> {
-    kept(ratio(Subject::Kvm)?, ratio(Subject::LEADER)?, ratio(Subject::Outer)?)
-}
-
-const MEAN: &str = "geometric mean";
 
 /// Recordings by policies, and below them the means and the worst.
 fn table(at: &AtPrice) -> Table {
@@ -295,25 +306,27 @@ fn table(at: &AtPrice) -> Table {
         .iter()
         .map(|subject| Column::number(subject.name(), subject.name()).rank(rank(subject.name())));
     let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes").rank(9)];
-    let last = [Column::number("kept by 1s", "outer_keeps").rank(4)];
-    let mut table = Table::new(head.into_iter().chain(policies).chain(last));
+    let mut table = Table::new(head.into_iter().chain(policies));
     for one in &at.recordings {
         let late = if one.idle_includes == IdleIncludes::Wake { "†" } else { "" };
         // No blank: a name and its marks stay on one line.
         let name = format!("{}{}{late}", one.recording, if one.fitted { "*" } else { "" });
         let ratios = subjects.iter().map(|subject| Cell::ratio(one.cost_over_optimum[subject.name()]));
         let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
-        table.push(first.into_iter().chain(ratios).chain([Cell::share(one.outer_keeps)]));
+        table.push(first.into_iter().chain(ratios));
     }
     let mut row = |name: &str, value: &dyn Fn(&SummaryJson) -> Cell| {
         let cells = at.summary.iter().map(value);
-        let last = if name == MEAN { Cell::share(at.outer_keeps) } else { Cell::Text(String::new()) };
         let first = [Cell::Text(name.to_owned()), Cell::Text(String::new())];
-        table.push(first.into_iter().chain(cells).chain([last]));
+        table.push(first.into_iter().chain(cells));
     };
     // Means differ in their fourth digit.
     let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
-    row(MEAN, &|of| fine(of.geometric_mean));
+    row("geometric mean", &|of| fine(of.geometric_mean));
+    if at.recordings.iter().any(|one| !one.latency_known) {
+        let name = format!("  with {} of latency", duration(latency::UPPER.get() as f64));
+        row(&name, &|of| fine(of.geometric_mean_late));
+    }
     if at.recordings.iter().any(|one| one.fitted) {
         row("  of those with *", &|of| fine(of.geometric_mean_fitted));
         row("  of the others", &|of| fine(of.geometric_mean_others));

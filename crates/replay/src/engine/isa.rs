@@ -1,7 +1,7 @@
 //! Which instructions the kernels use, and the kernels compiled for each.
 
 use super::group::LaneGroup;
-use super::kernel::{Ranges, apart, find_ranges, limits, together};
+use super::kernel::{Ranges, apart, find_ranges, together};
 use super::lanes::{Lanes, Plain};
 use super::segment::Segment;
 
@@ -68,6 +68,7 @@ impl Isa {
     }
 }
 
+type FindRanges = unsafe fn(Segment<'_>, (i32, i32), bool, &mut Ranges);
 type Apart = unsafe fn(Segment<'_>, usize, &mut LaneGroup);
 type Together = unsafe fn(Segment<'_>, &Ranges, usize, &mut LaneGroup);
 
@@ -76,14 +77,15 @@ type Together = unsafe fn(Segment<'_>, &Ranges, usize, &mut LaneGroup);
 pub(super) struct Kernels {
     /// Lanes of a group.
     pub(super) lanes: usize,
-    find_ranges: unsafe fn(&[i32], i32, i32, &mut Ranges),
+    /// Without and with wakeup latencies, as all but `contended`, which takes either.
+    find_ranges: [FindRanges; 2],
     /// By rule, by growth ([`LaneGroup::growth`]), and by whether all divisions are shifts.
-    apart: [[[Apart; 2]; 3]; 3],
+    apart: [[[[Apart; 2]; 3]; 3]; 2],
     /// For the host's rule where other tasks cut polls short: by growth, and by whether all divisions are shifts.
     contended: [[Apart; 2]; 3],
     /// By rule, by growth: of [`Growth::Shift`] and [`Growth::Raise`] whose windows above zero grow past `start`, and
     /// of all others; and by whether all divisions are shifts.
-    together: [[[Together; 2]; 3]; 2],
+    together: [[[[Together; 2]; 3]; 2]; 2],
 }
 
 /// What a rule learns from: the index of its kernels.
@@ -100,7 +102,8 @@ pub(super) enum Learns {
 impl Kernels {
     /// Runs a group of any lanes.
     pub(super) fn apart(&self, learns: Learns, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
-        let kernel = self.apart[learns as usize][group.growth as usize][usize::from(group.shifts)];
+        let kernels = &self.apart[usize::from(segment.is_late())];
+        let kernel = kernels[learns as usize][group.growth as usize][usize::from(group.shifts)];
         // SAFETY: `Isa::kernels` has asserted that the CPU has the instructions.
         unsafe { kernel(segment, idler, group) }
     }
@@ -117,12 +120,12 @@ impl Kernels {
         &self,
         learns: Learns,
         segment: Segment<'_>,
-        (lowest, highest): (i32, i32),
+        maxima: (i32, i32),
         ranges: &mut Ranges,
     ) {
-        let (small, between) = limits(lowest, highest, learns != Learns::Episode);
+        let kernel = self.find_ranges[usize::from(segment.is_late())];
         // SAFETY: as above.
-        unsafe { (self.find_ranges)(segment.lengths, small, between, ranges) }
+        unsafe { kernel(segment, maxima, learns != Learns::Episode, ranges) }
     }
 
     /// Runs a group whose lanes can run together, with the ranges for its maxima.
@@ -135,7 +138,8 @@ impl Kernels {
         group: &mut LaneGroup,
     ) {
         let growth = if group.grows_past_start { group.growth as usize } else { 2 };
-        let kernel = self.together[usize::from(learns != Learns::Episode)][growth][usize::from(group.shifts)];
+        let kernels = &self.together[usize::from(segment.is_late())];
+        let kernel = kernels[usize::from(learns != Learns::Episode)][growth][usize::from(group.shifts)];
         // SAFETY: as above.
         unsafe { kernel(segment, ranges, idler, group) }
     }
@@ -143,14 +147,45 @@ impl Kernels {
 
 /// A kernel of any divisor and one of shifts.
 macro_rules! by_division {
-    ($($of:literal),*) => {
-        [run_together::<$($of),*, false>, run_together::<$($of),*, true>]
+    ($run:ident, $($of:tt),*) => {
+        [$run::<$($of),*, false>, $run::<$($of),*, true>]
     };
 }
 
-macro_rules! apart_by_division {
-    ($($of:literal),*) => {
-        [run_apart::<$($of),*, false>, run_apart::<$($of),*, true>]
+/// The kernels of groups of any lanes by rule and growth, and of those that run together.
+macro_rules! all_apart {
+    ($late:tt) => {
+        [
+            [
+                by_division!(run_apart, false, $late, false, false, true, true),
+                by_division!(run_apart, false, $late, false, false, false, true),
+                by_division!(run_apart, false, $late, false, false, false, false),
+            ],
+            [
+                by_division!(run_apart, false, $late, true, false, true, true),
+                by_division!(run_apart, false, $late, true, false, false, true),
+                by_division!(run_apart, false, $late, true, false, false, false),
+            ],
+            // The division by a thousand dwarfs the growth.
+            [by_division!(run_apart, false, $late, true, true, false, false); 3],
+        ]
+    };
+}
+
+macro_rules! all_together {
+    ($late:tt) => {
+        [
+            [
+                by_division!(run_together, $late, false, true, false),
+                by_division!(run_together, $late, false, false, false),
+                by_division!(run_together, $late, false, false, true),
+            ],
+            [
+                by_division!(run_together, $late, true, true, false),
+                by_division!(run_together, $late, true, false, false),
+                by_division!(run_together, $late, true, false, true),
+            ],
+        ]
     };
 }
 
@@ -163,57 +198,46 @@ macro_rules! kernels {
 
             pub(super) const KERNELS: Kernels = Kernels {
                 lanes: $together * <$lanes>::WIDTH,
-                find_ranges: ranges,
-                apart: [
-                    [
-                        apart_by_division!(false, false, false, true, true),
-                        apart_by_division!(false, false, false, false, true),
-                        apart_by_division!(false, false, false, false, false),
-                    ],
-                    [
-                        apart_by_division!(false, true, false, true, true),
-                        apart_by_division!(false, true, false, false, true),
-                        apart_by_division!(false, true, false, false, false),
-                    ],
-                    // The division by a thousand dwarfs the growth.
-                    [apart_by_division!(false, true, true, false, false); 3],
-                ],
+                find_ranges: [ranges::<false>, ranges::<true>],
+                apart: [all_apart!(false), all_apart!(true)],
                 contended: [
-                    apart_by_division!(true, false, false, true, true),
-                    apart_by_division!(true, false, false, false, true),
-                    apart_by_division!(true, false, false, false, false),
+                    by_division!(run_apart, true, true, false, false, true, true),
+                    by_division!(run_apart, true, true, false, false, false, true),
+                    by_division!(run_apart, true, true, false, false, false, false),
                 ],
-                together: [
-                    [by_division!(false, true, false), by_division!(false, false, false), by_division!(false, false, true)],
-                    [by_division!(true, true, false), by_division!(true, false, false), by_division!(true, false, true)],
-                ],
+                together: [all_together!(false), all_together!(true)],
             };
 
             $(#[$feature])?
-            unsafe fn ranges(lengths: &[i32], small: i32, between: i32, ranges: &mut Ranges) {
+            unsafe fn ranges<const LATE: bool>(
+                segment: Segment<'_>,
+                maxima: (i32, i32),
+                guest: bool,
+                ranges: &mut Ranges,
+            ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { find_ranges::<$lanes>(lengths, small, between, ranges) }
+                unsafe { find_ranges::<$lanes, LATE>(segment, maxima, guest, ranges) }
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const CONTENDED: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
+            unsafe fn run_apart<const CONTENDED: bool, const LATE: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
                 segment: Segment<'_>,
                 idler: usize,
                 group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, CONTENDED, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(segment, idler, group) }
+                unsafe { apart::<$lanes, $apart, CONTENDED, LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(segment, idler, group) }
             }
 
             $(#[$feature])?
-            unsafe fn run_together<const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
+            unsafe fn run_together<const LATE: bool, const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
                 segment: Segment<'_>,
                 ranges: &Ranges,
                 idler: usize,
                 group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(segment, ranges, idler, group) }
+                unsafe { together::<$lanes, $together, LATE, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(segment, ranges, idler, group) }
             }
         }
     };

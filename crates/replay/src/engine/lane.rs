@@ -85,7 +85,7 @@ impl Plan {
                 Layer::Guest => Plan::guest(setting),
                 Layer::Driver | Layer::Iothread => Plan::Scalar,
             },
-            Rule::Policy(..) | Rule::Controlled { .. } | Rule::Stacked { .. } => Plan::Scalar,
+            Rule::Policy(..) | Rule::Stacked { .. } => Plan::Scalar,
         }
     }
 

@@ -33,6 +33,10 @@
 //! polls min(window, time alone). A segment that has such an episode goes through a kernel of its own; all
 //! others never look at the column.
 //!
+//! # Wakeup latency
+//! A rule that halts learns from the length and the latency together. A segment with latencies has that sum as
+//! a second column and goes through kernels that are compiled for it; all others go through those without.
+//!
 //! # The bound
 //! What a vector of settings of KVM's rule costs, if all factors are powers of two:
 //!

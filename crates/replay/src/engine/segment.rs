@@ -22,6 +22,8 @@ pub(super) struct Segments {
     block_max: Vec<i32>,
     /// The sum of each block's lengths, modulo 2^32.
     block_sum: Vec<u32>,
+    /// For each length what the rule learns from where it halts \[ns\], the latency included; empty if none is known.
+    learned: Vec<i32>,
     /// For each length the time alone \[ns\], or [`TO_THE_END`]; empty if no episode of the run was cut short.
     alone: Vec<i32>,
     cuts: Vec<Cut>,
@@ -47,6 +49,8 @@ pub(super) struct Segment<'a> {
     /// Episodes without length that came before.
     pub(super) instant: u64,
     pub(super) lengths: &'a [i32],
+    /// For each length what a rule learns from that halts in it; empty if that is the length.
+    pub(super) learned: &'a [i32],
     pub(super) block_max: &'a [i32],
     pub(super) block_sum: &'a [u32],
     /// For each length the time after which another task wanted the core \[ns\], or [`TO_THE_END`]; empty if
@@ -59,12 +63,13 @@ impl Segments {
     pub(super) fn fill(&mut self, run: &Run) {
         self.idler = run.idler;
         self.alone.clear();
+        self.learned.clear();
         self.lengths.clear();
         self.block_max.clear();
         self.block_sum.clear();
         self.cuts.clear();
         let (mut from, mut instant) = (0, 0);
-        let alone_ns = run.alone_ns();
+        let (alone_ns, latency_ns) = (run.alone_ns(), run.latency_ns());
         for (episode, &idle) in run.idle_ns.iter().enumerate() {
             if idle == 0 {
                 if self.lengths.len() > from {
@@ -75,6 +80,10 @@ impl Segments {
                 continue;
             }
             self.lengths.push(i32::try_from(idle).unwrap_or(LONGEST));
+            if let Some(latency_ns) = latency_ns {
+                let learned = idle.saturating_add(latency_ns[episode]);
+                self.learned.push(i32::try_from(learned).unwrap_or(LONGEST));
+            }
             if let Some(alone_ns) = alone_ns {
                 let alone = alone_ns[episode];
                 // A window is shorter than the longest length: a time alone above that cuts no poll short.
@@ -108,6 +117,7 @@ impl Segments {
             Segment {
                 instant: cut.instant,
                 lengths: &self.lengths[cut.from..cut.to],
+                learned: self.learned.get(cut.from..cut.to).unwrap_or(&[]),
                 block_max: &self.block_max[blocks.clone()],
                 block_sum: &self.block_sum[blocks],
                 alone: if cut.contended { &self.alone[cut.from..cut.to] } else { &[] },
@@ -117,19 +127,25 @@ impl Segments {
 }
 
 impl<'a> Segment<'a> {
+    /// Whether halts have wakeup latencies.
+    pub(super) fn is_late(&self) -> bool {
+        !self.learned.is_empty()
+    }
+
     /// The segment in parts of `length`, a multiple of [`BLOCK`].
     pub(super) fn parts(self, length: usize) -> impl Iterator<Item = Segment<'a>> {
         debug_assert!(length.is_multiple_of(BLOCK));
         let blocks = length / BLOCK;
         let sums = self.block_sum.chunks(blocks);
-        let alone = move |part: usize| self.alone.chunks(length).nth(part).unwrap_or(&[]);
+        let of_part = move |column: &'a [i32], part| column.chunks(length).nth(part).unwrap_or(&[]);
         self.lengths.chunks(length).zip(self.block_max.chunks(blocks)).zip(sums).enumerate().map(
             move |(part, ((lengths, block_max), block_sum))| Segment {
                 instant: 0,
                 lengths,
+                learned: of_part(self.learned, part),
                 block_max,
                 block_sum,
-                alone: alone(part),
+                alone: of_part(self.alone, part),
             },
         )
     }

@@ -93,6 +93,8 @@ fn every_small_setting_agrees_on_every_short_stream() {
     same_as_scalar(&rules, &memory, &[]);
     // And one idler through all of them, also with so few settings of a maximum that they go with those of others.
     let one: Vec<u64> = (0..words).flat_map(|word| (0..4).map(move |i| letter(word, i))).collect();
+    let late = one.iter().enumerate().map(|(i, &idle)| (0, idle, Some([0, 1, 5, 3][i % 4]), None));
+    same_as_scalar(&rules, &Memory::late(late), &[7_777]);
     let one = Memory::of_one(&one);
     same_as_scalar(&rules, &one, &[7_777]);
     for first in 0..rules.len() / 8 {
@@ -151,7 +153,18 @@ fn grids_agree_on_long_streams_of_every_kind() {
             }
         }
     }
-    same_as_scalar(&rules, &Memory::new(episodes), &[3, 11_111, 11_112, 20_000]);
+    let cuts = [3, 11_111, 11_112, 20_000];
+    same_as_scalar(&rules, &Memory::new(episodes.iter().copied()), &cuts);
+    // Latencies of a few us, some far longer, and none in a part.
+    let late = episodes.into_iter().enumerate().map(|(place, (idler, idle))| {
+        let latency = match next() % 50 {
+            0 => next() % 5_000_000,
+            1 => 0,
+            _ => 9_000 + next() % 9_000,
+        };
+        (idler, idle, (place < 26_000).then_some(latency), None)
+    });
+    same_as_scalar(&rules, &Memory::late(late), &cuts);
 }
 
 /// Values that a parameter of 32 bits may have, the odd ones above all.
@@ -250,8 +263,39 @@ fn alone(rules: &[Rule]) -> impl Strategy<Value = Option<u64>> + use<> {
     ]
 }
 
+/// Latencies around what a rule compares, and any others.
+fn latency(rules: &[Rule]) -> impl Strategy<Value = u64> + use<> {
+    let near: Vec<u64> =
+        rules.iter().flat_map(Rule::values).map(|(_, value)| value.cast_unsigned()).collect();
+    let around = (prop::sample::select(near), -1i64..=1).prop_map(|(at, by)| at.saturating_add_signed(by));
+    prop_oneof![4 => 0u64..20_000, 2 => 0u64..4, 2 => around, 1 => any::<u64>()]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn engine_is_the_scalar_replay_with_latencies(
+        (rules, episodes, late, times) in rules().prop_flat_map(|rules| {
+            let episodes = episodes(&rules);
+            let late = prop::collection::vec(latency(&rules), 1..60);
+            let times = prop::collection::vec(alone(&rules), 1..60);
+            (Just(rules), episodes, late, times)
+        }),
+        cuts in prop::collection::vec(0u64..2_000, 0..4),
+        // None, some or all episodes are contended; the same latency comes several times in a row, or not.
+        (contended, share) in (prop_oneof![Just(0usize), Just(50), Just(1)], 1usize..7),
+    ) {
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        let all = episodes.into_iter().enumerate().map(|(place, (idler, idle))| {
+            let time = times[place % times.len()].filter(|_| contended > 0 && place % contended == 0);
+            (idler, idle, Some(late[place / share % late.len()]), time)
+        });
+        let mut rules = rules;
+        rules.extend([Rule::Never, Rule::Always, Rule::Fixed(Nanos(20_000))]);
+        same_as_scalar(&rules, &Memory::late(all), &cuts);
+    }
+
     #[test]
     fn engine_is_the_scalar_replay_under_contention(
         (rules, episodes, times) in rules().prop_flat_map(|rules| {

@@ -6,7 +6,7 @@ use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::newfile;
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::{Cell, Column, Table, duration, number_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -38,23 +38,38 @@ const NO_CLASS: &str = "all";
 
 impl PlansArgs {
     /// Writes the plans, if they are asked for.
-    pub(super) fn write(&self, question: &Question, rows: &[Row], found: &Rollout) -> anyhow::Result<()> {
+    pub(super) fn write(
+        &self,
+        question: &Question,
+        rows: &[Row],
+        found: &Rollout,
+        kernel_is_known: bool,
+    ) -> anyhow::Result<()> {
         let Some(folder) = &self.plan else { return Ok(()) };
         let of_classes = found.given.iter().find(|(choice, _)| choice == A_CLASS);
         let (name, given) =
             of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
-        if question.default_setting().layer() == Layer::Iothread {
+        let layer = question.default_setting().layer();
+        if layer == Layer::Iothread {
             bail!(
                 "cannot write plans for I/O threads, whose IDs are not in the recordings: use dwell tune --plan"
             );
         }
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+        if !kernel_is_known {
+            bail!(
+                "cannot write plans: which kernel they are for is not known; give --kernel, the release of the machines that \
+                 get them"
+            );
+        }
         let settings = question.settings();
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut others) = (BTreeSet::new(), BTreeSet::new());
         for row in rows {
             let Ok(costs) = &row.costs else { continue };
+            if costs.layer != layer {
+                others.insert(costs.layer.name());
+                continue;
+            }
             if !seen.insert(&row.vm) {
                 continue;
             }
@@ -71,6 +86,18 @@ impl PlansArgs {
             let group = Group { class, setting, today: today.to_string() };
             groups.entry(group).or_insert_with(|| (today, vec![])).1.push(&row.vm);
         }
+        if seen.is_empty() {
+            let others: Vec<&str> = others.into_iter().collect();
+            bail!(
+                "cannot write plans of the {} layer: the recordings are of the layer {}, and its idle times are not those of \
+                 the {} layer; use --layer, or recordings of that layer",
+                layer.name(),
+                others.join(" and "),
+                layer.name()
+            );
+        }
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let mut order = vec![];
         let mut of_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut plan_of: BTreeMap<&str, String> = BTreeMap::new();
@@ -109,8 +136,8 @@ impl PlansArgs {
         table.write_csv(&mut text)?;
         newfile::write(&folder.join("order.csv"), &text)?;
         eprintln!(
-            "{} plans for {} written to {}; order.csv has the waves",
-            groups.len(),
+            "{} for {} written to {}; order.csv has the waves",
+            number_of(groups.len() as u128, "plan"),
             super::vms(order.len()),
             folder.display()
         );

@@ -17,7 +17,7 @@ use dwell_replay::advice::Advice;
 use dwell_replay::alignment::{self, Alignment};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::figures::{Compared, Figures, Policy, compare};
-use dwell_replay::{RecordingSource, Rule, Source};
+use dwell_replay::{Rule, Source};
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use serde::Serialize;
@@ -173,7 +173,7 @@ impl Recording {
         let layer = tune::one_layer(&model)?;
         let planned =
             planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
-        let (source, self_check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
+        let (source, self_check) = check::check(model.source(reader))?;
         // A recording that is too short for advice still has figures to show.
         let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal, self_check.clone()) {
             Ok(tuned) => (Some(tuned), None),

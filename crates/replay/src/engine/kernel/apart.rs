@@ -10,7 +10,7 @@ use super::{Tallies, store, vectors};
 ///
 /// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes,
 /// and polls no longer than the time alone; what a lane learns from it does not change, as the rule looks at
-/// the length of the episode.
+/// the length of the episode. `LATE`: an episode that halts is learned for a longer one.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -19,6 +19,7 @@ pub(in super::super) unsafe fn apart<
     L: Lanes,
     const V: usize,
     const CONTENDED: bool,
+    const LATE: bool,
     const GUEST: bool,
     const MICROS: bool,
     const GROWS_BY_SHIFT: bool,
@@ -30,10 +31,12 @@ pub(in super::super) unsafe fn apart<
     group: &mut LaneGroup,
 ) {
     assert!(!CONTENDED || segment.alone.len() == segment.lengths.len());
+    let learned = if segment.learned.is_empty() { segment.lengths } else { segment.learned };
+    assert!(learned.len() == segment.lengths.len());
     let mut at = 0;
     // What is beyond the last setting only fills vectors.
     while at < group.lanes() {
-        // SAFETY: the caller vouches for the CPU. There are as many times alone as lengths, as asserted. The
+        // SAFETY: the caller vouches for the CPU. There are as many of each column as lengths, as asserted. The
         // settings are used up before the group is changed.
         unsafe {
             let mut q: [L; V] = vectors(group.windows(idler), at);
@@ -46,8 +49,12 @@ pub(in super::super) unsafe fn apart<
                 let cut_short = CONTENDED && alone != TO_THE_END;
                 tallies.common_halts += u64::from(cut_short);
                 let longest_poll = L::splat(alone);
+                let y = if LATE { L::splat(*learned.get_unchecked(episode)) } else { x };
+                // One that is cut short is always learned for the longer.
+                let outlasting = if LATE && cut_short { y } else { x };
                 for (v, q) in q.iter_mut().enumerate() {
-                    let step = settings.step::<GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(v, x, *q);
+                    let step = settings
+                        .step::<LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(v, outlasting, y, *q);
                     if cut_short {
                         tallies.polled[v] = tallies.polled[v].add(longest_poll.min(*q));
                     } else {

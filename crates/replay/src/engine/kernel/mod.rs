@@ -6,7 +6,8 @@
 //! see [`Tallies`].
 //!
 //! Then the window changes. The host shrinks it if *x* > max, and grows it if *q* < *x* < max. The guest counts only
-//! *t* = *x* - *q*, and shrinks if *t* > max, and grows if *q* < *t* ≤ max.
+//! *t* = *x* - *q*, and shrinks if *t* > max, and grows if *q* < *t* ≤ max. With a wakeup latency the window changes,
+//! where *x* > *q*, by *y* = *x* + latency in place of *x*.
 
 // `v` numbers vectors in registers and in memory alike.
 #![allow(clippy::needless_range_loop)]
@@ -17,7 +18,7 @@ mod settings;
 mod together;
 
 pub(super) use apart::apart;
-pub(super) use ranges::{Ranges, find_ranges, limits};
+pub(super) use ranges::{Ranges, find_ranges};
 pub(super) use together::together;
 
 use super::group::{Column, LaneGroup};

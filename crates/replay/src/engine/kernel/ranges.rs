@@ -1,10 +1,11 @@
 //! Ranges of small episodes and of others in a segment.
 
 use super::super::lanes::Lanes;
+use super::super::segment::Segment;
 
 /// Runs of small episodes and of others in one segment, for settings whose maxima lie in one range.
 ///
-/// Small episodes shrink no window, and big ones grow none and outlast all.
+/// Small episodes shrink no window, and big ones grow none and outlast all, with whatever latency they have.
 #[derive(Default)]
 pub(in super::super) struct Ranges {
     /// Ends of runs, in turn of small episodes (the first may be empty) and of others.
@@ -21,36 +22,46 @@ pub(in super::super) const fn limits(lowest: i32, highest: i32, guest: bool) -> 
     if guest { (lowest, 2 * highest) } else { (lowest - 1, highest) }
 }
 
-/// Finds the runs of small episodes and of others.
+/// Finds the runs of small episodes and of others. `LATE`: a halted episode is `learned` for one that is longer than
+/// its length; a small one has to be so with the latency too, and a big one outlasts all windows without it.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
-pub(in super::super) unsafe fn find_ranges<L: Lanes>(
-    lengths: &[i32],
-    small: i32,
-    between: i32,
+pub(in super::super) unsafe fn find_ranges<L: Lanes, const LATE: bool>(
+    segment: Segment<'_>,
+    (lowest, highest): (i32, i32),
+    guest: bool,
     ranges: &mut Ranges,
 ) {
+    let (small, between) = limits(lowest, highest, guest);
+    let lengths = segment.lengths;
+    let learned = if LATE { segment.learned } else { lengths };
+    assert!(learned.len() == lengths.len());
     ranges.ends.clear();
     let (mut before, mut not_small, mut big) = (0u64, 0u32, 0u32);
-    for (word, lengths) in (0..).zip(lengths.chunks(64)) {
+    for (word, (lengths, learned)) in (0..).zip(lengths.chunks(64).zip(learned.chunks(64))) {
         let mut bits = 0u64;
         if lengths.len() == 64 {
-            for (vector, lengths) in lengths.chunks_exact(L::WIDTH).enumerate() {
-                // SAFETY: the caller vouches for the CPU; the load reads `WIDTH` numbers of a slice of so many.
+            let vectors = lengths.chunks_exact(L::WIDTH).zip(learned.chunks_exact(L::WIDTH));
+            for (vector, (lengths, learned)) in vectors.enumerate() {
+                // SAFETY: the caller vouches for the CPU; each load reads `WIDTH` numbers of a slice of so many.
                 let (above_small, above_between) = unsafe {
-                    let x = L::load(lengths.as_ptr());
-                    (x.gt(L::splat(small)), x.gt(L::splat(between)))
+                    let y = L::load(learned.as_ptr());
+                    let mut above = y.gt(L::splat(between));
+                    if LATE {
+                        above = L::both(above, L::load(lengths.as_ptr()).gt(L::splat(highest)));
+                    }
+                    (y.gt(L::splat(small)), above)
                 };
                 bits |= L::bits(above_small) << (vector * L::WIDTH);
                 big += L::bits(above_between).count_ones();
             }
             not_small += bits.count_ones();
         } else {
-            for (i, &length) in lengths.iter().enumerate() {
-                bits |= u64::from(length > small) << i;
-                big += u32::from(length > between);
+            for (i, (&length, &learned)) in lengths.iter().zip(learned).enumerate() {
+                bits |= u64::from(learned > small) << i;
+                big += u32::from(learned > between && length > highest);
             }
             not_small += bits.count_ones();
             // What is beyond the end is as the last one: no turn.

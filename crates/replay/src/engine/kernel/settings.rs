@@ -144,7 +144,8 @@ impl<L: Lanes> Settings<L> {
         unsafe { self.floored(v, self.divided::<BY_SHIFT>(v, window)) }
     }
 
-    /// An episode of any length under windows that are not longer than their maximum.
+    /// An episode of any length `x` under windows that are not longer than their maximum. `LATE`: where it halts,
+    /// it is learned for one of length `y`, which is no shorter; else `y` is `x`.
     ///
     /// `RAISES`: no growth ends below the window that it began from.
     ///
@@ -152,6 +153,7 @@ impl<L: Lanes> Settings<L> {
     /// See [`Settings::max`].
     #[inline(always)]
     pub(super) unsafe fn step<
+        const LATE: bool,
         const GUEST: bool,
         const MICROS: bool,
         const GROWS_BY_SHIFT: bool,
@@ -161,29 +163,37 @@ impl<L: Lanes> Settings<L> {
         self,
         v: usize,
         x: L,
+        y: L,
         window: L,
     ) -> Step<L> {
         // SAFETY: the caller vouches for it.
         unsafe {
             let max = self.max(v);
             let halted = x.gt(window);
-            // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with
-            // microseconds `halted` sees to that, since the division takes `t` for a large number.
+            // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
+            // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
+            let y = if LATE { y } else { x };
+            // No closure: it would not be compiled for the CPU of the function that calls this.
+            macro_rules! if_late {
+                ($mask:expr) => {
+                    if LATE { L::both(halted, $mask) } else { $mask }
+                };
+            }
             let (grows, shrinks);
             if MICROS {
                 let (factor, bits) = const { reciprocal(1_000) };
                 let micros =
-                    x.sub(window).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
+                    y.sub(window).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
                 let t = micros.mul(L::splat(1_000));
                 shrinks = L::both(halted, t.gt(max));
                 grows = L::without(L::both(halted, t.gt(window)), shrinks);
             } else if GUEST {
-                let t = x.sub(window);
-                shrinks = t.gt(max);
-                grows = L::without(t.gt(window), shrinks);
+                let t = y.sub(window);
+                shrinks = if_late!(t.gt(max));
+                grows = L::without(if_late!(t.gt(window)), shrinks);
             } else {
-                shrinks = x.gt(max);
-                grows = L::both(halted, max.gt(x));
+                shrinks = if_late!(y.gt(max));
+                grows = L::both(halted, max.gt(y));
             }
             let grown = if GROWS_BY_SHIFT {
                 window.shl(Self::vector(self.grow_shift, v))

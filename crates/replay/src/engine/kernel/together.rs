@@ -18,12 +18,15 @@ use super::{Tallies, store, vectors};
 /// Two things are skipped: a block that all windows cover, and what is left of a run of others once all windows are
 /// zero, or stay as they are; where maxima differ, up to the next episode between.
 ///
+/// `LATE`: an episode that halts is learned for a longer one, see [`Segment::learned`].
+///
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
 pub(in super::super) unsafe fn together<
     L: Lanes,
     const V: usize,
+    const LATE: bool,
     const GUEST: bool,
     const GROWS_BY_SHIFT: bool,
     const LIFTS: bool,
@@ -37,8 +40,11 @@ pub(in super::super) unsafe fn together<
     assert!(group.capacity() == V * L::WIDTH);
     let (lowest, highest) = group.maxima();
     let (_, between) = limits(lowest, highest, GUEST);
+    let is_big = |length: i32, late: i32| late > between && (!LATE || length > highest);
     let lengths = segment.lengths;
+    let learned = if LATE { segment.learned } else { lengths };
     let n = lengths.len();
+    assert!(learned.len() == n);
     // SAFETY: the caller vouches for the CPU. The settings are used up before the group is changed.
     unsafe {
         let mut q: [L; V] = vectors(group.windows(idler), 0);
@@ -46,14 +52,18 @@ pub(in super::super) unsafe fn together<
         let settings = Settings::<L>::of(group, 0, V * L::WIDTH);
         let zero = L::splat(0);
         macro_rules! small {
-            ($length:expr) => {{
-                let x = L::splat($length);
+            ($episode:expr) => {{
+                let x = L::splat(*lengths.get_unchecked($episode));
+                let y = if LATE { L::splat(*learned.get_unchecked($episode)) } else { x };
                 settings.forget();
                 for v in 0..V {
                     let halted = x.gt(q[v]);
                     tallies.polled[v] = tallies.polled[v].add(x.min(q[v]));
                     tallies.halts[v] = tallies.halts[v].count(halted);
-                    let grows = if GUEST { x.gt(q[v].add(q[v])) } else { halted };
+                    let mut grows = if GUEST { y.gt(q[v].add(q[v])) } else { halted };
+                    if GUEST && LATE {
+                        grows = L::both(halted, grows);
+                    }
                     q[v] = settings.grown_where::<GROWS_BY_SHIFT, LIFTS>(v, q[v], grows);
                 }
             }};
@@ -64,7 +74,7 @@ pub(in super::super) unsafe fn together<
             let Some(&end) = ends.next() else { break };
             let end = (end as usize).min(n);
             if i < end {
-                small!(*lengths.get_unchecked(i));
+                small!(i);
                 i += 1;
                 if !LIFTS {
                     for v in 0..V {
@@ -87,7 +97,7 @@ pub(in super::super) unsafe fn together<
                     }
                     let stop = block_end.min(end);
                     while i < stop {
-                        small!(*lengths.get_unchecked(i));
+                        small!(i);
                         i += 1;
                     }
                 }
@@ -95,11 +105,11 @@ pub(in super::super) unsafe fn together<
             let Some(&end) = ends.next() else { break };
             let end = (end as usize).min(n);
             while i < end {
-                let length = *lengths.get_unchecked(i);
+                let (length, late) = (*lengths.get_unchecked(i), *learned.get_unchecked(i));
                 i += 1;
                 tallies.common_unpolled += 1;
                 settings.forget();
-                if length > between {
+                if is_big(length, late) {
                     tallies.common_halts += 1;
                     let (mut any, mut changed) = (zero, zero);
                     for v in 0..V {
@@ -122,7 +132,8 @@ pub(in super::super) unsafe fn together<
                     let to = if ranges.between == 0 || zeros && lowest == highest {
                         end
                     } else {
-                        i + lengths[i..end].iter().take_while(|&&length| length > between).count()
+                        let rest = lengths[i..end].iter().zip(&learned[i..end]);
+                        i + rest.take_while(|&(&length, &late)| is_big(length, late)).count()
                     };
                     let times = to - i;
                     tallies.common_halts += times as u64;
@@ -136,10 +147,11 @@ pub(in super::super) unsafe fn together<
                     }
                     i = to;
                 } else {
-                    let x = L::splat(length);
+                    let (x, y) = (L::splat(length), L::splat(late));
                     for v in 0..V {
                         let p = q[v].min(settings.max(v));
-                        let step = settings.step::<GUEST, false, GROWS_BY_SHIFT, true, SHIFTS>(v, x, p);
+                        let step =
+                            settings.step::<LATE, GUEST, false, GROWS_BY_SHIFT, true, SHIFTS>(v, x, y, p);
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                         tallies.kept[v] = tallies.kept[v].count(step.kept);
