@@ -440,7 +440,10 @@ impl Advice {
             if value < 0.0 { (-value, [-high, -low], "more") } else { (value, [low, high], "less") };
         let cpu = match gain.of {
             Figure::Halts => String::new(),
-            Figure::Cost | Figure::PollingCpu => format!(", {} of a CPU", percent(gain.per_s.abs() / 1e9)),
+            Figure::PollingCpu => format!(", {} of a CPU", percent(gain.per_s.abs() / 1e9)),
+            Figure::Cost => {
+                format!(", a price of {} of a CPU{}", percent(gain.per_s.abs() / 1e9), self.price_words())
+            }
         };
         format!(
             "{} {less} {} than the present setting on the second half (95 % interval {} to {}){cpu}{}",
@@ -452,9 +455,37 @@ impl Advice {
         )
     }
 
-    fn latency_words(&self) -> String {
+    /// The candidate and the present setting.
+    fn compared(&self) -> Option<(&AdviceRow, &AdviceRow)> {
         let candidate = self.row(Role::Recommended).or_else(|| self.row(Role::Rejected));
-        let Some((candidate, present)) = candidate.zip(self.row(Role::Present)) else { return String::new() };
+        candidate.zip(self.row(Role::Present))
+    }
+
+    /// Halts a second that the recommended or rejected setting adds to those of the present one.
+    pub fn more_halts_per_s(&self) -> Option<f64> {
+        let (candidate, present) = self.compared()?;
+        Some(candidate.row.figures.halts_per_s - present.row.figures.halts_per_s)
+    }
+
+    /// Of a price, the CPU time and the halts at what one is taken to cost.
+    fn price_words(&self) -> String {
+        let Some((candidate, present)) = self.compared() else { return String::new() };
+        let change = |of: fn(&Priced) -> f64| of(&candidate.row.figures) - of(&present.row.figures);
+        let halts = change(|figures| figures.halts_per_s) * self.halt_cost_ns as f64 / 1e9;
+        let words = |share: f64| {
+            let more = if share > 0.0 { "more" } else { "less" };
+            format!("{} {more}", percent(share.abs()))
+        };
+        format!(
+            " ({} CPU time polled, {} for halts at {} each)",
+            words(change(Priced::polling_share)),
+            words(halts),
+            duration(self.halt_cost_ns as f64)
+        )
+    }
+
+    fn latency_words(&self) -> String {
+        let Some((candidate, present)) = self.compared() else { return String::new() };
         let mean = |row: &AdviceRow| row.row.figures.mean_added_latency_ns;
         let added = mean(candidate) - mean(present);
         if added.abs() < 0.5 {

@@ -13,11 +13,12 @@ use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_machine::Sysroot;
 use dwell_policy::Layer;
+use dwell_recording::{Chunk, Columns, Reader, WakeCause};
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::timer::advice::Verdict;
 use dwell_replay::tune::{Task, tune};
-use dwell_replay::{RecordingSource, Source, Values, grid};
+use dwell_replay::{Counts, RecordingSource, Rule, Source, Values, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
 use serde::Serialize;
 use std::path::Path;
@@ -128,20 +129,32 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.plan.refuse_bundled()?;
     }
     args.plan.refuse_other_machine(reader.metadata())?;
-    let model = Model::of(&args.model, &reader)?;
+    let mut model = Model::of(&args.model, &reader)?;
     let layer = one_layer(&model)?;
     let target = args.plan.target(layer)?;
+    let begins_with_source = first_note.is_some();
+    let mut in_force = None;
+    if let Some(target) = &target {
+        let present = plan::in_force(target)?;
+        in_force = Some(format!(
+            "the setting in force is that of I/O thread {} of the QEMU at {}, {}",
+            target.id,
+            target.socket,
+            present.version()
+        ));
+        model = model.with_in_force(present);
+    }
     let facts = args.plan.facts(&file, &reader)?;
-    let (source, check) = check::check(RecordingSource::new(reader, layer == Layer::Iothread))?;
+    let (source, check) = check::check(model.source(reader))?;
     let mut tuned = advise(&file, &source, &model, &args.goal, check)?;
-    tuned.begins_with_source = first_note.is_some();
-    tuned.notes.splice(..0, first_note);
+    tuned.begins_with_source = begins_with_source;
+    tuned.notes.splice(..0, first_note.into_iter().chain(in_force));
     if !args.front {
         tuned.advice.front.clear();
     }
     match args.format.format {
         Format::Json => output::json(&tuned)?,
-        Format::Csv if args.front => output::csv(&front_table(&tuned.advice))?,
+        Format::Csv if args.front => output::csv(&front_table(&tuned.advice, None))?,
         Format::Csv => output::csv(&table(&tuned.advice))?,
         Format::Table => output::text(&(opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned)))?,
     }
@@ -223,15 +236,24 @@ pub(crate) fn advise(
                 .to_owned(),
         );
     }
+    if let Some(late) = model.other_end(source) {
+        notes.insert(0, other_end(source, &late, &advice, model)?);
+    }
     let machine = Sysroot::of_this_machine();
     let names = source.reader().contents().idlers.iter().map(|idler| &*idler.name);
-    let lines = match advice.recommended() {
-        _ if layer == Layer::Iothread && !lines::can_set(metadata, names) => {
-            notes.push(
-                "the recorded threads are not QEMU's, as far as their names show: dwell has no lines that set them".to_owned(),
-            );
-            vec![]
-        }
+    let has_property = layer != Layer::Iothread || model.is_of_a_qemu() || lines::can_set(metadata, names);
+    let mut words = if has_property {
+        advice.words()
+    } else {
+        "none: the recorded threads are not QEMU's, as far as their names show, and have no such parameters. The rows show \
+         what QEMU's rule would have cost; with --qmp SOCKET --iothread ID they are taken for that thread"
+            .to_owned()
+    };
+    if let Some(more) = closed_loop(source.reader(), &advice)? {
+        words += ". ";
+        words += &more;
+    }
+    let lines = match advice.recommended().filter(|_| has_property) {
         Some(setting) => lines::for_recording(&setting, &present, metadata, &machine),
         None => vec![],
     };
@@ -251,7 +273,7 @@ pub(crate) fn advise(
         idlers: source.idlers(),
         halt_cost_origin: model.halt_cost_origin,
         wakeup_latency_origin: model.wakeup_latency_origin,
-        words: advice.words(),
+        words,
         lines,
         advice,
         self_check,
@@ -260,13 +282,85 @@ pub(crate) fn advise(
     })
 }
 
-/// The Pareto front.
-fn front_table(advice: &Advice) -> Table {
+/// Costs of the present and the chosen setting at the other end of what the wakeup latency may be.
+fn other_end(
+    source: &RecordingSource,
+    late: &RecordingSource,
+    advice: &Advice,
+    model: &Model,
+) -> anyhow::Result<String> {
+    let mut named = vec![("the present setting", advice.present)];
+    named
+        .extend(advice.chosen.filter(|chosen| *chosen != advice.present).map(|chosen| ("the other", chosen)));
+    let rules: Vec<Rule> = named.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
+    let cost_shares = |source: &RecordingSource| -> anyhow::Result<Vec<f64>> {
+        let replayed = progress::replay(source, &rules, model.halt_cost)?;
+        let share =
+            |counts: &Counts| counts.cost_ns(model.halt_cost) as f64 / replayed.span.ns().max(1) as f64;
+        Ok(replayed.counts.iter().map(share).collect())
+    };
+    let (without, with) = (cost_shares(source)?, cost_shares(late)?);
+    let costs = named.iter().zip(without.iter().zip(&with));
+    let mut words = model::unknown_latency(costs.map(|((name, _), (a, b))| ((*name).to_owned(), *a, *b)));
+    if let ([a, b, ..], [late_a, late_b, ..]) = (&without[..], &with[..])
+        && (a < b) != (late_a < late_b)
+    {
+        words +=
+            ". THE ADVICE DEPENDS ON IT: at that latency the other setting costs more than the present one";
+    }
+    Ok(words)
+}
+
+/// This share of the wakeups by tasks of other recorded CPUs, or more: the load waits for itself.
+const CLOSED_LOOP: f64 = 0.8;
+
+/// What a replay does not show of a load that waits for itself; nothing where the recording does not show such a load.
+fn closed_loop(reader: &Reader, advice: &Advice) -> anyhow::Result<Option<String>> {
+    let (mut chunk, mut known, mut by_others) = (Chunk::default(), 0u64, 0u64);
+    for row_group in 0..reader.row_groups() {
+        reader.read(row_group, Columns::WAKE, &mut chunk)?;
+        for wake in chunk.wake.iter().flatten().filter(|wake| **wake != WakeCause::Unknown) {
+            known += 1;
+            by_others += u64::from(*wake == WakeCause::Ipi);
+        }
+    }
+    let share = by_others as f64 / known.max(1) as f64;
+    if share < CLOSED_LOOP || 2 * known < reader.episodes() || reader.contents().idlers.len() < 2 {
+        return Ok(None);
+    }
+    let direction = match advice.more_halts_per_s() {
+        Some(more) if more > 0.0 => {
+            "this one halts more often: expect less work done, up to several times less"
+        }
+        Some(more) if more < 0.0 => {
+            "this one halts less often: expect more work done, and more CPU time in all"
+        }
+        _ => "fewer halts get more work done, at more CPU time in all, and more halts less",
+    };
+    Ok(Some(format!(
+        "{} of the wakeups were by tasks of other CPUs, which idle themselves: this load waits for itself, its throughput \
+         will change with the setting, and a replay does not show that. As a rule of thumb, {direction}. Measure work before \
+         and after: dwell verify --work CMD",
+        percent(share)
+    )))
+}
+
+/// So many rows of the front are printed as text.
+const FRONT_ROWS: usize = 20;
+
+/// The Pareto front; parameters that are as `present` are left out, if that is given, and all but every so many rows.
+fn front_table(advice: &Advice, present: Option<&Values>) -> Table {
     let mut table =
         Table::new(priced::columns(false).into_iter().chain([Column::text("setting", "setting").below()]));
-    for row in &advice.front {
-        let setting = Cell::Text(row.setting.to_string());
-        table.push(priced::cells(&row.figures, false).into_iter().chain([setting]));
+    let rows = advice.front.len();
+    let most = if present.is_some() { FRONT_ROWS } else { rows };
+    // Evenly, the first and the last among them.
+    let shown = |row: usize| rows <= most || row * (most - 1) % (rows - 1) < most - 1;
+    for (_, row) in advice.front.iter().enumerate().filter(|(at, _)| shown(*at)) {
+        let setting =
+            present.map_or_else(|| row.setting.clone(), |present| row.setting.differing_from(present));
+        let setting = if setting.is_empty() { "as present".to_owned() } else { setting.to_string() };
+        table.push(priced::cells(&row.figures, false).into_iter().chain([Cell::Text(setting)]));
     }
     table
 }
@@ -353,10 +447,11 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
     );
     let costs = format!("halt cost: {}", model::halt_cost_words(advice.halt_cost_ns, tuned.halt_cost_origin));
     let bound = format!(
-        "Any policy could gain at most {} of a CPU: the present setting costs {}, and the optimum, a lower bound for any \
-         policy, {}.",
+        "Prices are CPU time polled plus halts at the halt cost, in shares of a CPU. Any policy could gain at most {}: the \
+         present setting costs {}, of which CPU time polled {}, and the optimum, a lower bound for any policy, {}.",
         share(advice.upper_bound.gain_ns_per_s.max(0.0)),
         share(advice.upper_bound.present_cost_ns_per_s),
+        share(advice.figures(Role::Present).polling_ns_per_s),
         share(advice.upper_bound.optimum_cost_ns_per_s),
     );
     let halves = format!(
@@ -391,10 +486,16 @@ fn front_words(advice: &Advice) -> String {
         return String::new();
     }
     let words = format!(
-        "No setting tried has both less polling CPU and fewer halts than one of these {}, on the second half:",
+        "No setting tried has both less polling CPU and fewer halts than one of these {}, on the second half{}:",
         count(advice.front.len() as u128),
+        if advice.front.len() > FRONT_ROWS {
+            format!("; {FRONT_ROWS} are shown, --format csv has all")
+        } else {
+            String::new()
+        },
     );
-    format!("\n{}\n{}", output::wrapped(&words), output::fitted(&front_table(advice)))
+    let present = Values::from(&advice.present);
+    format!("\n{}\n{}", output::wrapped(&words), output::fitted(&front_table(advice, Some(&present))))
 }
 
 /// The lines that set the advised values, and the notes, as text.

@@ -71,7 +71,8 @@ pub struct Plan {
     /// The I/O thread to set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iothread: Option<IothreadTarget>,
-    /// The predicted effect.
+    /// The predicted effect; nothing in a plan that was not made from advice.
+    #[serde(default, skip_serializing_if = "Effect::is_none")]
     pub effect: Effect,
     /// The basis of the prediction.
     pub conditions: Conditions,
@@ -115,6 +116,12 @@ pub struct Effect {
     /// The gain; `None` in a plan that was not made from advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
+}
+
+impl Effect {
+    fn is_none(&self) -> bool {
+        *self == Effect::default()
+    }
 }
 
 /// The basis of a prediction.

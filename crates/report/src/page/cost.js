@@ -30,15 +30,17 @@ const verdict = (recording) => {
       tile(
         'present',
         percent(tune.upper_bound.present_cost_ns_per_s / 1e9),
-        'of a CPU: what the present setting costs',
+        `of a CPU: price of the present setting, of which ${percent(pollingShare(rowOf(recording, 'present')))} CPU time polled`,
       ),
       tile(
         'recommended',
         change ? percent(costShare(recording, rowOf(recording, 'recommended'))) : 'leave it',
-        change ? 'of a CPU: what the recommended one costs' : 'no better setting is certain',
+        change
+          ? `of a CPU: price of the recommended one, of which ${percent(pollingShare(rowOf(recording, 'recommended')))} CPU time polled`
+          : 'no better setting is certain',
       ),
-      tile('bound', percent(tune.upper_bound.optimum_cost_ns_per_s / 1e9), 'of a CPU: what no policy can go below'),
-      tile('gain', `${percent(gain)}`, 'of a CPU: the largest possible gain'),
+      tile('bound', percent(tune.upper_bound.optimum_cost_ns_per_s / 1e9), 'of a CPU: price that no policy can go below'),
+      tile('gain', `${percent(gain)}`, 'of a CPU: the largest possible gain in price'),
       tile('latency', latencyWords(recording), 'latency that halts add to a wakeup, on average'),
     ),
     element('p', { class: 'advice' }, `Advice: ${tune.advice}`),

@@ -9,9 +9,17 @@ use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::plan::{Plan, RecordedOn, RecordingFacts};
 use dwell_machine::Sysroot;
 use dwell_policy::Layer;
+use dwell_policy::param::Setting;
 use dwell_recording::{Metadata, Reader, newfile};
 use dwell_replay::advice::Advice;
 use std::path::{Path, PathBuf};
+
+/// The release of a QEMU and what its I/O thread has now.
+pub(super) fn in_force(target: &IothreadTarget) -> anyhow::Result<Setting> {
+    let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &target.socket)?;
+    let thread = iothread::find(&mut monitor, &target.id)?;
+    Ok(iothread::setting(&thread, &monitor.greeting().version)?)
+}
 
 /// Options of the plan.
 #[derive(Debug, clap::Args)]
@@ -22,8 +30,10 @@ pub(super) struct PlanArgs {
     /// If the advice is to leave the present setting as it is, no file is written.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// UNIX socket of QEMU's monitor (QMP), for the plan of an I/O thread
-    #[arg(long, value_name = "SOCKET", requires_all = ["plan", "iothread"])]
+    /// UNIX socket of QEMU's monitor (QMP) of the recorded I/O thread
+    ///
+    /// QEMU is asked for its release and for the setting in force. Needed for the plan of an I/O thread.
+    #[arg(long, value_name = "SOCKET", requires = "iothread")]
     qmp: Option<PathBuf>,
     /// ID of the I/O thread, as `dwell iothread list` prints it
     #[arg(long, value_name = "ID", requires = "qmp")]
