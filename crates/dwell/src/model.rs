@@ -43,7 +43,7 @@ pub(crate) struct ModelArgs {
     ///
     /// After a halt the kernel's rule learns from idle time and latency together, so that what it does next depends on
     /// it, and so do the columns of added latency. From 0; with 0, halting adds no latency. [default: the wakeup
-    /// latencies of the recording; if it has none, the latency measured by `dwell lab calibrate`; else none for the
+    /// latencies of the recording; if it has none, the latency measured by `dwell-lab calibrate`; else none for the
     /// rule, and the halt cost in the columns]
     #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) wakeup_latency: Option<Nanos>,
@@ -155,13 +155,12 @@ impl Model {
             None => WakeupLatency::of_recording(reader)?,
         };
         let (constant, latency) = (WakeupLatency::constant, of(HaltCosts::halt_latency));
-        let (wakeup_latency, wakeup_latency_origin) =
-            match (args.wakeup_latency, recorded, latency) {
-                (Some(given), _, _) => (constant(given), Origin::Given),
-                (None, Some(recorded), _) => (recorded, Origin::Recorded),
-                (None, None, Some((latency, origin))) => (constant(latency), origin),
-                (None, None, None) => (constant(halt_cost), Origin::Default),
-            };
+        let (wakeup_latency, wakeup_latency_origin) = match (args.wakeup_latency, recorded, latency) {
+            (Some(given), _, _) => (constant(given), Origin::Given),
+            (None, Some(recorded), _) => (recorded, Origin::Recorded),
+            (None, None, Some((latency, origin))) => (constant(latency), origin),
+            (None, None, None) => (constant(halt_cost), Origin::Default),
+        };
         Ok(Model {
             whose,
             version,
@@ -186,9 +185,10 @@ impl Model {
         RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
     }
 
-    /// The same at the other end of what the latency may be, where it is not known.
-    pub(crate) fn other_end(&self, source: &RecordingSource) -> Option<RecordingSource> {
-        (self.wakeup_latency_origin == Origin::Default).then(|| source.at_latency(latency::UPPER))
+    /// The other end of what the latency may be, where it is not known.
+    pub(crate) fn upper_latency(&self, source: &RecordingSource) -> anyhow::Result<Option<Nanos>> {
+        let unknown = self.wakeup_latency_origin == Origin::Default;
+        Ok(if unknown { Some(source.upper_latency()?) } else { None })
     }
 
     /// The same, with the version and the setting that a QEMU returned.
@@ -232,7 +232,7 @@ impl Model {
                 dwell_report::duration(self.wakeup_latency.mean_ns())
             )),
             Origin::MeasuredOwnCpu | Origin::MeasuredVcpu => notes.push(format!(
-                "wakeup latency: {} in every halt, measured on this machine by `dwell lab calibrate`",
+                "wakeup latency: {} in every halt, measured on this machine by `dwell-lab calibrate`",
                 dwell_report::duration(self.wakeup_latency.mean_ns())
             )),
             Origin::Default if self.halt_cost > Nanos::ZERO => notes.push(
@@ -263,10 +263,12 @@ impl Model {
     }
 }
 
-/// What it does to costs that the wakeup latency is not known: the costs of each policy without one and at
-/// [`latency::UPPER`], as shares of a CPU.
-pub(crate) fn unknown_latency(costs: impl Iterator<Item = (String, f64, f64)>) -> String {
-    let upper = dwell_report::duration(latency::UPPER.get() as f64);
+/// What it does to costs that the wakeup latency is not known: the costs of each policy without one and at the `upper`
+/// end, as shares of a CPU.
+pub(crate) fn unknown_latency(upper: Nanos, costs: impl Iterator<Item = (String, f64, f64)>) -> String {
+    let why =
+        if upper == latency::UPPER { "more than we ever measured" } else { "as long as the shortest halts" };
+    let upper = dwell_report::duration(upper.get() as f64);
     let share = |cost: f64| dwell_report::percent(cost);
     let changed: Vec<String> = costs
         .filter(|(_, without, with)| (without - with).abs() > 0.01 * without.max(*with))
@@ -276,7 +278,7 @@ pub(crate) fn unknown_latency(costs: impl Iterator<Item = (String, f64, f64)>) -
         if changed.is_empty() { "no cost changes by more than 1 %".to_owned() } else { changed.join(", ") };
     format!(
         "the wakeup latency of halts is not known, and the rule learns from idle time and latency together: figures are \
-         without it. With {upper}, more than we ever measured, {effect}. --wakeup-latency gives it; `dwell lab calibrate` \
+         without it. With {upper}, {why}, {effect}. --wakeup-latency gives it; `dwell-lab calibrate` \
          measures it"
     )
 }

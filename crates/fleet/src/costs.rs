@@ -19,6 +19,7 @@ pub struct Question {
     version: Version,
     halt_cost: Nanos,
     wakeup_latency: Option<Nanos>,
+    at_other_end: bool,
     label: Option<String>,
     settings: Vec<Setting>,
 }
@@ -141,7 +142,15 @@ impl Question {
     /// About the settings of a layer's rule in a version, at this halt cost.
     pub fn new(layer: Layer, version: Version, halt_cost: Nanos, fineness: Fineness) -> Question {
         let settings = fineness.settings(layer, version);
-        Question { layer, version, halt_cost, wakeup_latency: None, label: None, settings }
+        Question {
+            layer,
+            version,
+            halt_cost,
+            wakeup_latency: None,
+            at_other_end: false,
+            label: None,
+            settings,
+        }
     }
 
     /// The same, with this wakeup latency of all halts in place of those of the recordings, see
@@ -149,6 +158,14 @@ impl Question {
     #[must_use]
     pub fn with_latency(mut self, wakeup_latency: Option<Nanos>) -> Question {
         self.wakeup_latency = wakeup_latency;
+        self
+    }
+
+    /// The same, with the longest wakeup latency that may be ([`RecordingSource::upper_latency`]) for recordings of
+    /// which none is known. Sketches have no other end: what they have is without it.
+    #[must_use]
+    pub fn at_other_end(mut self) -> Question {
+        self.at_other_end = true;
         self
     }
 
@@ -192,7 +209,12 @@ impl Question {
         let layer = metadata.layer;
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
         let today = check::setting_of(self.layer, self.version, &metadata.settings);
-        let usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
+        let mut usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
+        let latency_known = usable.source.knows_latency().map_err(ReplayError::from)?;
+        if self.at_other_end && !latency_known {
+            let upper = usable.source.upper_latency().map_err(ReplayError::from)?;
+            usable.source = usable.source.at_latency(upper);
+        }
         let present = today.unwrap_or_else(|| self.default_setting());
         let rules: Vec<Rule> = self.settings.iter().copied().chain([present]).map(Rule::Layer).collect();
         let mut first = First::new(usable.idlers());
@@ -204,7 +226,7 @@ impl Question {
         let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
         let today_ns = cost_ns.pop().unwrap_or(0);
         let (episodes, optimum_ns) = (optimum.episodes, cost(&optimum)?);
-        let latency_known = usable.source.knows_latency().map_err(ReplayError::from)?;
+
         let today = today.as_ref().map(Values::from);
         let first = Some(first.found);
         Ok(Costs {

@@ -21,18 +21,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// The costs in `rows` in place of those in `others` that are `wanted`, where they count; both are of the same
-    /// recordings, and `others` have the classes.
-    pub fn or_else(rows: Vec<Row>, others: &[Row], wanted: impl Fn(&Row) -> bool) -> Vec<Row> {
-        let one = |(row, other): (Row, &Row)| match (row.costs, &other.costs) {
-            (Ok(costs), Ok(before)) if wanted(other) => {
-                Row { costs: Ok(Costs { class: before.class.clone(), ..costs }), ..other.clone() }
-            }
-            _ => other.clone(),
-        };
-        rows.into_iter().zip(others).map(one).collect()
-    }
-
     /// The costs of a recording, as it was `opened`; errors call it by a name that is not repeated in the row.
     pub fn new(recording: String, name: &str, question: &Question, opened: Result<Input, Unusable>) -> Row {
         let costs = opened.and_then(|input| question.costs(input)).map_err(|error| {

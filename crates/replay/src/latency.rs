@@ -14,8 +14,9 @@
 //!    beyond it is right only if latencies are as spread as they are: a mean would be moved by a few wakeups of
 //!    milliseconds, and with a median of 14 us no idle time of 2 us would stay within 15 us, though one latency in a
 //!    hundred is that short. An idler with fewer than [`FEWEST`] halts has the latencies of all.
-//! 4. A value that was measured elsewhere, as by `dwell lab calibrate`.
-//! 5. None: then the rule gets the idle time, and [`UPPER`] is the other end to try.
+//! 4. A value that was measured elsewhere, as by `dwell-lab calibrate`.
+//! 5. None: then the rule gets the idle time, and the other end to try is [`UPPER`], or as much of it as there is in
+//!    lengths that include it ([`RecordingSource::upper_latency`](crate::RecordingSource::upper_latency)).
 //!
 //! # Lengths that include it
 //! Where a recording's idle times run until the idler runs again ([`IdleIncludes::Wake`]), so does each that is not known
@@ -178,6 +179,7 @@ mod tests {
         let reader = recording(IdleIncludes::Event, &rows);
         let source = || RecordingSource::new(Arc::clone(&reader), false);
         assert_eq!(seen(&source()), [(vec![50_000, 9_000], None)]);
+        assert_eq!(source().upper_latency().unwrap(), UPPER);
         assert_eq!(seen(&source().with_latency(None, None)), [(vec![50_000, 9_000], None)]);
         let measured = source().with_latency(None, Some(Nanos(7)));
         assert_eq!(seen(&measured), [(vec![50_000, 9_000], Some(vec![7, 7]))]);
@@ -197,6 +199,8 @@ mod tests {
         // Each that may have halted is 5 us shorter, or nothing; with the latency it is as long as recorded.
         assert_eq!(idle, [45_000, 9_000, 0, 55_000]);
         assert_eq!(latency.unwrap(), [5_000, 5_000, 3_000, 5_000]);
+        // What may have halted was 3 us or longer, so that the latency can have been no longer.
+        assert_eq!(late.upper_latency().unwrap(), Nanos(3_000));
         let [(idle, latency)] = seen(&RecordingSource::new(reader, false)).try_into().unwrap();
         assert_eq!(
             (idle, latency.unwrap()),

@@ -2,6 +2,7 @@
 
 use crate::latency::{self, Latencies};
 use crate::number::{duration, number_of};
+use crate::priced::Sample;
 use dwell_policy::Nanos;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
@@ -295,6 +296,23 @@ impl RecordingSource {
         RecordingSource::new(Arc::clone(&self.reader), self.with_handlers)
             .with_latency(Some(latency), None)
             .with_poll_pass(self.poll_pass)
+    }
+
+    /// The longest wakeup latency to try where it is not known: [`latency::UPPER`], but no longer than 99 in 100 of the
+    /// lengths that include it.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    pub fn upper_latency(&self) -> Result<Nanos, SourceError> {
+        let (mut chunk, mut lengths) = (Chunk::default(), Sample::new(1 << 12));
+        for row_group in 0..self.reader.row_groups() {
+            self.reader.read(row_group, Columns::IDLE_NS | Latencies::COLUMNS, &mut chunk)?;
+            let late = (0..chunk.rows).filter(|&row| self.includes_latency(&chunk, row));
+            late.for_each(|row| lengths.add(chunk.idle_ns[row]));
+        }
+        let lengths = lengths.sorted();
+        let short = lengths.get(lengths.len() / 100).map_or(latency::UPPER, |&ns| Nanos(ns));
+        Ok(short.min(latency::UPPER))
     }
 
     /// Whether the wakeup latency of its halts is known: given, recorded, or measured elsewhere.

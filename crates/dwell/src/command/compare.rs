@@ -15,7 +15,7 @@ use dwell_recording::Metadata;
 use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
 use dwell_replay::tune::{Task, tune};
-use dwell_replay::{Counts, Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid, latency};
+use dwell_replay::{Counts, Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid};
 use dwell_report::{Cell, Column, Table, duration, percent, priced};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -227,12 +227,16 @@ fn compare(
         .collect();
     let mut notes = vec![];
     if !source.knows_latency()? {
-        let late = progress::replay(&source.at_latency(latency::UPPER), &rules, args.halt_cost)?;
+        let upper = source.upper_latency()?;
+        let late = progress::replay(&source.at_latency(upper), &rules, args.halt_cost)?;
         let share = |counts: &Counts| pricing.price(counts).cost_share();
         let costs = results.iter().zip(replayed.counts.iter().zip(&late.counts));
-        notes.push(model::unknown_latency(costs.map(|(result, (without, with))| {
-            (format!("{} with {}", result.qemu, result.which), share(without), share(with))
-        })));
+        notes.push(model::unknown_latency(
+            upper,
+            costs.map(|(result, (without, with))| {
+                (format!("{} with {}", result.qemu, result.which), share(without), share(with))
+            }),
+        ));
     }
     let (best, best_span_ns) = if args.best {
         best(file, metadata, source, args.halt_cost, &wakeup_latency)?

@@ -138,14 +138,17 @@ pub(crate) fn run(args: Args) -> Outcome {
         results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
     };
     let mut replayed = replayed;
-    if let Some(late) = model.other_end(&source) {
-        let late = progress::replay(&late, &rules, model.halt_cost)?;
+    if let Some(upper) = model.upper_latency(&source)? {
+        let late = progress::replay(&source.at_latency(upper), &rules, model.halt_cost)?;
         let share = |counts: &Counts| pricing.price(counts).cost_share();
         let costs = replayed.results.iter().zip(counts.iter().zip(&late.counts));
-        let costs = costs.map(|(row, (without, with))| {
-            (format!("{} {}", row.policy, row.setting).trim_end().to_owned(), share(without), share(with))
-        });
-        replayed.notes.insert(0, model::unknown_latency(costs));
+        let alike = |row: &Row| replayed.results.iter().filter(|other| other.policy == row.policy).count();
+        let name = |row: &Row| {
+            if alike(row) > 1 { format!("{} {}", row.policy, row.setting) } else { row.policy.clone() }
+        };
+        let costs = costs.map(|(row, (without, with))| (name(row), share(without), share(with)));
+        let note = model::unknown_latency(upper, costs);
+        replayed.notes.insert(0, note);
     }
     let stacked = model.whose == Whose::Stacked;
     match args.format.format {

@@ -186,7 +186,7 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     };
     let late = match source.knows_latency()? {
         true => None,
-        false => Some(priced(&source.at_latency(latency::UPPER))?),
+        false => Some(priced(&source.at_latency(source.upper_latency()?))?),
     };
     let fitted = FITTED.contains(&name.as_str());
     Ok(Found {
@@ -224,8 +224,8 @@ fn notes(found: &[Found]) -> Vec<String> {
     if unknown > 0 {
         notes.push(format!(
             "of {unknown} of {} the wakeup latency is not known, and the kernels' rules learn from idle time and latency \
-             together: figures are without it, and the row `with {upper} of latency` has the means with so much in every \
-             halt of these",
+             together: figures are without it, and the row `with {upper} of latency or what there is` has the means with so much in every halt of these, or as \
+             much as 99 in 100 lengths that include it have",
             dwell_report::number_of(found.len() as u128, "recording"),
             upper = duration(latency::UPPER.get() as f64),
         ));
@@ -324,7 +324,7 @@ fn table(at: &AtPrice) -> Table {
     let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
     row("geometric mean", &|of| fine(of.geometric_mean));
     if at.recordings.iter().any(|one| !one.latency_known) {
-        let name = format!("  with {} of latency", duration(latency::UPPER.get() as f64));
+        let name = format!("  with {} of latency or what there is", duration(latency::UPPER.get() as f64));
         row(&name, &|of| fine(of.geometric_mean_late));
     }
     if at.recordings.iter().any(|one| one.fitted) {

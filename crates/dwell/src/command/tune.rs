@@ -12,7 +12,7 @@ use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_machine::Sysroot;
-use dwell_policy::Layer;
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, WakeCause};
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
@@ -236,8 +236,8 @@ pub(crate) fn advise(
                 .to_owned(),
         );
     }
-    if let Some(late) = model.other_end(source) {
-        notes.insert(0, other_end(source, &late, &advice, model)?);
+    if let Some(upper) = model.upper_latency(source)? {
+        notes.insert(0, other_end(source, upper, &advice, model)?);
     }
     let machine = Sysroot::of_this_machine();
     let names = source.reader().contents().idlers.iter().map(|idler| &*idler.name);
@@ -285,7 +285,7 @@ pub(crate) fn advise(
 /// Costs of the present and the chosen setting at the other end of what the wakeup latency may be.
 fn other_end(
     source: &RecordingSource,
-    late: &RecordingSource,
+    upper: Nanos,
     advice: &Advice,
     model: &Model,
 ) -> anyhow::Result<String> {
@@ -299,9 +299,10 @@ fn other_end(
             |counts: &Counts| counts.cost_ns(model.halt_cost) as f64 / replayed.span.ns().max(1) as f64;
         Ok(replayed.counts.iter().map(share).collect())
     };
-    let (without, with) = (cost_shares(source)?, cost_shares(late)?);
+    let (without, with) = (cost_shares(source)?, cost_shares(&source.at_latency(upper))?);
     let costs = named.iter().zip(without.iter().zip(&with));
-    let mut words = model::unknown_latency(costs.map(|((name, _), (a, b))| ((*name).to_owned(), *a, *b)));
+    let mut words =
+        model::unknown_latency(upper, costs.map(|((name, _), (a, b))| ((*name).to_owned(), *a, *b)));
     if let ([a, b, ..], [late_a, late_b, ..]) = (&without[..], &with[..])
         && (a < b) != (late_a < late_b)
     {
