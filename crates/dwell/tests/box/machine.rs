@@ -297,7 +297,10 @@ impl Job<'_> {
             .arg(kernel)
             .arg("-initrd")
             .arg(initramfs)
-            .args(["-append", &format!("console=ttyS0 panic=-1 quiet nowatchdog {}", self.append)])
+            .args([
+                "-append",
+                &format!("console=ttyS0 panic=-1 quiet nowatchdog no_timer_check {}", self.append),
+            ])
             .arg("-serial")
             .arg(format!("file:{}", dir.join("console").display()))
             .arg("-serial")

@@ -61,7 +61,7 @@ impl Qemu {
         command
             .args(["-name", "guest,debug-threads=on", "-machine", "pc,accel=tcg", "-cpu", "max", "-m", "256"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
             .args(["-object", &format!("iothread,id=io0{separator}{}", options.iothread)])
             .args(["-device", "virtio-blk-pci,drive=d0,iothread=io0"])
             .arg("-kernel")
