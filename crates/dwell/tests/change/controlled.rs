@@ -292,6 +292,10 @@ fn guest(scene: &Scene, more: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_vm_that_goes_away_ends_nothing_and_leaves_the_originals() {
+    const NAME: &str = "a_vm_that_goes_away_ends_nothing_and_leaves_the_originals";
+    if let Err(why) = HaltingVcpu::new(None) {
+        return dwell_testing::skip!("kvm", NAME, "{why}");
+    }
     let scene = host();
     let before = values(&scene);
     let mut child = beside_a_vcpu(|| {
@@ -363,7 +367,15 @@ fn on_a_full_disk_nothing_is_taken_and_everything_is_given_back() {
 
 #[test]
 fn counters_that_are_torn_and_run_backwards_do_no_harm() {
+    const NAME: &str = "counters_that_are_torn_and_run_backwards_do_no_harm";
     let scene = Scene::guest();
+    // Its bursts are of this machine.
+    let mut record = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    record.args(["record", "guest", "--duration", "50ms", "-o"]).arg(scene.machine.path("/burst"));
+    let recorded = output(&mut record);
+    if stderr(&recorded).contains("no permission") {
+        return dwell_testing::skip!("tracing", NAME, "{}", stderr(&recorded).trim());
+    }
     let file = |cpu: u32, state: u32, what: &str| {
         format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle/state{state}/{what}")
     };

@@ -72,7 +72,12 @@ impl Control<'_> {
             if !given_up && controller.status(now_ns).untrusted.is_none() {
                 continue;
             }
-            let renewed = if given_up { self.renew(at) } else { Ok(controller.start(now_ns)) };
+            let renewed = if given_up {
+                self.renew(at)
+            } else {
+                controller.start(now_ns);
+                Ok(())
+            };
             match renewed {
                 Ok(()) => {
                     let originals = self.layers[at].controller.originals();
