@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Decisions to see of each QEMU with its defaults, and with other parameters; fewer count if these take too long.
 const WANTED: [u64; 2] = [12_000, 3_000];
-const LONGEST: [Duration; 2] = [Duration::from_secs(75), Duration::from_secs(30)];
+const LONGEST: [Duration; 2] = [Duration::from_secs(150), Duration::from_secs(90)];
 
 /// What the I/O thread did, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

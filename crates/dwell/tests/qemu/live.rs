@@ -181,7 +181,7 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     assert!(interrupt.success());
     let begun = Instant::now();
     let output = bench.wait_with_output().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(20), "it did not end");
+    assert!(begun.elapsed() < Duration::from_secs(60), "it did not end");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("stopped early"));
     assert_eq!(properties(&monitor), before);
