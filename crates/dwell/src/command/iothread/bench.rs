@@ -325,8 +325,9 @@ fn measure(
 
 fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
     live.set(&[("poll-max-ns".to_owned(), 0)])?;
-    let tid = live.observed.tid();
-    Waits::record(tid, RECORD, stop, || live.requests()).context("cannot record the thread without polling")
+    let thread = live.observed;
+    Waits::record(thread, RECORD, stop, || live.requests())
+        .context("cannot record the thread without polling")
 }
 
 fn measured_row(iothread: &str, arm: &Arm, findings: &Results) -> Option<measured::Row> {

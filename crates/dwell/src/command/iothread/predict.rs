@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 use dwell_capture::{Observer, Recorder, Target, Until};
+use dwell_machine::threads::Thread;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
-use dwell_replay::{Bank, RecordingSource, Rule, Source};
+use dwell_replay::{Counts, RecordingSource, Rule, Source};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,6 +15,8 @@ use std::time::Duration;
 pub(super) struct Waits {
     source: RecordingSource,
     requests: u64,
+    /// Longer waits slept; at the beginning of the others an event was there already \[ns\].
+    ready_ns: u64,
 }
 
 /// The predicted cost of one request under a setting.
@@ -28,21 +31,25 @@ impl Waits {
     /// Records a thread that does not poll; `requests` returns how many were served so far. It is asked while events
     /// count: opening and closing a recorder takes half a second, in which requests are served too.
     pub(super) fn record(
-        tid: u32,
+        thread: Thread,
         length: Duration,
         stop: &AtomicBool,
         requests: impl FnMut() -> anyhow::Result<u64>,
     ) -> anyhow::Result<Waits> {
-        let pid = i32::try_from(tid).context("not a thread ID")?;
+        let pid = i32::try_from(thread.tid()).context("not a thread ID")?;
         let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: None }, None)?;
-        let mut served = Served { requests, ends: vec![] };
+        let mut served = Served { thread, requests, ends: vec![] };
         let (summary, bytes) = recorder.to_memory(&Until { duration: Some(length), stop }, &mut served)?;
-        let requests = served.number()?;
+        let [requests, sleeps] = served.between()?;
         anyhow::ensure!(summary.status.lost == 0, "{} events were lost while recording", summary.status.lost);
         anyhow::ensure!(summary.contents.episodes > 0, "the thread did not wait in {length:?}");
         anyhow::ensure!(requests > 0, "no request was served in {length:?}");
         let source = RecordingSource::new(Reader::from_bytes("the thread's waits", bytes)?, true);
-        Ok(Waits { source, requests })
+        let mut lengths = vec![];
+        source.visit(0..u64::MAX, &mut |batch| {
+            batch.runs().for_each(|run| lengths.extend_from_slice(&run.idle_ns));
+        })?;
+        Ok(Waits { source, requests, ready_ns: longest_ready(lengths, sleeps) })
     }
 
     pub(super) fn episodes(&self) -> u64 {
@@ -56,32 +63,53 @@ impl Waits {
     /// Replays the waits through each setting.
     pub(super) fn predict(&self, settings: &[Setting]) -> anyhow::Result<Vec<Predicted>> {
         debug_assert!(settings.iter().all(|setting| setting.layer() == Layer::Iothread));
-        let rules: Vec<Rule> = settings.iter().map(|setting| Rule::Layer(*setting)).collect();
-        let mut bank = Bank::new(&rules, self.source.handlers())?;
-        self.source.visit(0..u64::MAX, &mut |batch| bank.feed(batch))?;
-        let requests = self.requests as f64;
-        let predicted = |counts: dwell_replay::Counts| Predicted {
-            sleeps: counts.halts as f64 / requests,
-            polled_ns: counts.polled_ns as f64 / requests,
+        let per_request = |number: f64| number / self.requests as f64;
+        let predict = |setting: &Setting| {
+            let mut player = Rule::Layer(*setting).start(self.source.handlers())?;
+            let (mut sleeps, mut counts) = (0u64, Counts::default());
+            self.source.visit(0..u64::MAX, &mut |batch| {
+                for run in batch.runs() {
+                    let mut lengths = run.idle_ns.iter();
+                    counts += player.follow(run, |window| {
+                        let slept = |idle: &u64| *idle > self.ready_ns && *idle > window.get();
+                        sleeps += u64::from(lengths.next().is_some_and(slept));
+                    });
+                }
+            })?;
+            Ok(Predicted {
+                sleeps: per_request(sleeps as f64),
+                polled_ns: per_request(counts.polled_ns as f64),
+            })
         };
-        Ok(bank.take().into_iter().map(predicted).collect())
+        settings.iter().map(predict).collect()
     }
 }
 
-/// Reads how many requests were served, at the beginning and at the end of a recording.
+/// The longest wait that found an event ready, where so many of the waits slept: these are the longest ones \[ns\].
+fn longest_ready(mut lengths_ns: Vec<u64>, sleeps: u64) -> u64 {
+    lengths_ns.sort_unstable();
+    let ready = lengths_ns.len().saturating_sub(usize::try_from(sleeps).unwrap_or(usize::MAX));
+    ready.checked_sub(1).map_or(0, |last| lengths_ns[last])
+}
+
+/// Reads how many requests were served and how often the thread slept, at the beginning and at the end of a recording.
 struct Served<F> {
+    thread: Thread,
     requests: F,
-    ends: Vec<anyhow::Result<u64>>,
+    ends: Vec<anyhow::Result<[u64; 2]>>,
 }
 
 impl<F: FnMut() -> anyhow::Result<u64>> Served<F> {
     fn read(&mut self) {
-        self.ends.push((self.requests)());
+        let requests = (self.requests)();
+        let sleeps = super::usage(self.thread).map(|usage| usage.switches.voluntary);
+        self.ends.push(requests.and_then(|requests| Ok([requests, sleeps?])));
     }
 
-    fn number(self) -> anyhow::Result<u64> {
-        let ends: Vec<u64> = self.ends.into_iter().collect::<anyhow::Result<_>>()?;
-        Ok(ends.last().unwrap_or(&0).saturating_sub(*ends.first().unwrap_or(&0)))
+    fn between(self) -> anyhow::Result<[u64; 2]> {
+        let ends: Vec<[u64; 2]> = self.ends.into_iter().collect::<anyhow::Result<_>>()?;
+        let [begin, end] = ends.as_slice() else { anyhow::bail!("the recorder did not begin") };
+        Ok([0, 1].map(|which| end[which].saturating_sub(begin[which])))
     }
 }
 
@@ -100,22 +128,25 @@ mod tests {
     use super::*;
     use dwell_capture::RecordError;
     use dwell_policy::version::Version;
-    use rustix::event::{Timespec, poll};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A thread that waits once a request: predicted were 0.78 of its waits, those of two of 2.5 seconds.
+    /// A thread that sleeps once a request, and waits once more for an event that is there. Predicted were 0.78 of its
+    /// waits, those of two of 2.5 seconds, and then all of them.
     #[test]
-    fn requests_and_waits_are_of_the_same_time() {
+    fn requests_and_sleeps_are_of_the_same_time() {
         const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let (served, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end) = (Arc::clone(&served), Arc::clone(&stop));
         let (name, named) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            name.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()).unwrap();
+            let ready = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+            name.send(Thread::current()).unwrap();
             while !end.load(Ordering::Relaxed) {
                 // A wait that a signal ends is one too.
                 let _ = poll(&mut [], Some(&WAIT));
+                let _ = poll(&mut [PollFd::new(&ready, PollFlags::IN)], None);
                 count.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -127,7 +158,7 @@ mod tests {
         thread.join().unwrap();
         let waits = match waits {
             Err(error) if error.is::<RecordError>() => {
-                return dwell_testing::skip!("tracing", "prediction of a thread of this process", "{error}");
+                return dwell_testing::skip!("root", "requests_and_sleeps_are_of_the_same_time", "{error}");
             }
             waits => waits.unwrap(),
         };
@@ -135,5 +166,14 @@ mod tests {
         never.set("poll-max-ns", 0).unwrap();
         let sleeps = waits.predict(&[never]).unwrap()[0].sleeps;
         assert!((0.97..=1.03).contains(&sleeps), "{sleeps} of {} requests", waits.requests());
+        assert!(waits.episodes() as f64 > 1.9 * waits.requests() as f64);
+    }
+
+    #[test]
+    fn the_shortest_waits_are_those_that_did_not_sleep() {
+        assert_eq!(longest_ready(vec![70, 2, 90, 3], 2), 3);
+        assert_eq!(longest_ready(vec![70, 2], 5), 0);
+        assert_eq!(longest_ready(vec![70, 2], 0), 70);
+        assert_eq!(longest_ready(vec![], 0), 0);
     }
 }
