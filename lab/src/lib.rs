@@ -17,8 +17,3 @@ pub mod idle;
 pub mod loads;
 pub mod samples;
 pub mod vm;
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -49,8 +49,3 @@ pub use dwell_trace::guest::GuestSource;
 pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
 pub use target::{RecordError, Target};
 pub use timer::{TimerRecorder, TimerSummary};
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

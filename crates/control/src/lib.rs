@@ -85,8 +85,3 @@ pub use status::{Costs, Seen, Status};
 pub use tenant::{Tenant, Veto};
 pub use terms::Terms;
 pub use vm::{SetMaximum, VmController};
-
-// The example of the README is compiled and run as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

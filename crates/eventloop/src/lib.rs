@@ -39,6 +39,7 @@
 //! # Limits
 //! The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the
 //! policy learns that polling costs as much.
+#![warn(missing_docs)]
 
 mod doorbell;
 mod exact;

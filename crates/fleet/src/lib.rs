@@ -28,8 +28,3 @@ pub use rollout::{A_CLASS, Choice, ChosenOn, Rollout, RolloutError, Used, VmCost
 pub use sketch::{Input, Sketch, SketchError};
 pub use split::{HeldOut, waves};
 pub use table::{FIELDS, write};
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -77,6 +77,7 @@
 //!   its time-out by 8 looks.
 //! * With `COOP_TASKRUN` or `DEFER_TASKRUN` but without `TASKRUN_FLAG`, io_uring posts completions only when
 //!   the thread enters the kernel: a look at the completion queue then sees nothing.
+#![warn(missing_docs)]
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(feature = "std")]

@@ -46,8 +46,3 @@ pub mod verification;
 mod whole_file;
 
 pub use read_only::read_only;
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

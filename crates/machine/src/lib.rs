@@ -64,8 +64,3 @@ pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
 pub use timer::{Apicv, Timer, TimerHost, preemption_timer};
 pub use vmm::{IoThread, Vmm, VmmKind};
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

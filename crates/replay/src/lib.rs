@@ -45,8 +45,3 @@ pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupL
 pub use rule::{Player, Rule, RuleError};
 pub use source::{Batch, Halves, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span};
 pub use versions::Versions;
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

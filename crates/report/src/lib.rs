@@ -16,8 +16,3 @@ mod table;
 pub use dwell_replay::number::{count, duration, number_of, percent, ratio};
 pub use histogram::histogram;
 pub use table::{Cell, Column, Table, wrap};
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

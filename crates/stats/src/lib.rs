@@ -84,8 +84,3 @@ pub use row::{Comparison, ResultRow};
 pub use schedule::{Arm, Arms, Role, Schedule, Slot};
 pub use student::student_mean;
 pub use warning::Warning;
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

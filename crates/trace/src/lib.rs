@@ -21,8 +21,3 @@ pub mod pairing;
 pub mod thread;
 pub mod timer;
 pub mod write;
-
-// The examples of the README are compiled and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
