@@ -15,6 +15,7 @@ pub mod journal;
 pub mod kvm_stats;
 pub mod libvirt;
 pub mod measured;
+pub mod metrics;
 pub mod parquet;
 pub mod perf;
 pub mod plan;
@@ -31,7 +32,7 @@ pub mod trace_text;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -44,6 +45,7 @@ pub const TARGETS: [Target; 18] = [
     ("qmp", qmp::run),
     ("libvirt", libvirt::run),
     ("measured", measured::run),
+    ("metrics", metrics::run),
     ("kvm_stats", kvm_stats::run),
     ("doctor", doctor::run),
     ("request", request::run),

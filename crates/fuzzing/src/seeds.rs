@@ -55,6 +55,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "qmp" => qmp(),
         "libvirt" => libvirt(),
         "measured" => measured(),
+        "metrics" => metrics(),
         "kvm_stats" => kvm_stats(),
         "doctor" => doctor(),
         "request" => request(),
@@ -389,4 +390,9 @@ fn request() -> Vec<Vec<u8>> {
     let read = vec![header, descriptor(0x1f00, 512, 3, 2), status.clone()];
     let split = vec![descriptor(0x1100, 7, 1, 1), descriptor(0x1107, 25, 1, 2), status];
     vec![memory(written, vec![], 1), memory(table, read, 0), memory(split, vec![], 11)]
+}
+
+fn metrics() -> Vec<Vec<u8>> {
+    let text = "# TYPE served counter\nserved_total{code=\"200\",path=\"/a}\\\"\"} 12 17\nserved_total{code=\"5\"} 3\n# EOF\n";
+    ["served_total", "served_total{code=\"5\"}"].map(|name| format!("{name}\n{text}").into_bytes()).into()
 }

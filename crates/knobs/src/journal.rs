@@ -391,13 +391,17 @@ fn latest_of(verifications: &[Verification]) -> Vec<Verification> {
     let mut latest = verifications.get(first..).unwrap_or_default().to_vec();
     for verification in &mut latest {
         verification.notes.truncate(MOST_NOTES);
-        verification.notes.iter_mut().for_each(|note| crate::plan::shorten(note, LONGEST_NOTE));
+        verification.why.truncate(MOST_REASONS);
+        let texts = verification.notes.iter_mut().chain(&mut verification.why);
+        texts.for_each(|text| crate::plan::shorten(text, LONGEST_NOTE));
     }
     latest
 }
 
 /// The notes that are kept of a verification.
 const MOST_NOTES: usize = 8;
+/// The reasons of a verdict that are kept.
+const MOST_REASONS: usize = 4;
 /// The longest of them \[characters\].
 const LONGEST_NOTE: usize = 200;
 

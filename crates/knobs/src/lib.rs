@@ -15,6 +15,7 @@
 //! | original values, on the disk | [`journal`] |
 //! | values that a controller changes all the time | [`lease`] |
 //! | predicted and measured effects | [`verification`] |
+//! | a number of a text of metrics | [`open_metrics`] |
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
@@ -36,6 +37,7 @@ pub mod knob;
 pub mod lease;
 pub mod libvirt;
 pub mod lines;
+pub mod open_metrics;
 pub mod place;
 pub mod plan;
 pub mod qmp;

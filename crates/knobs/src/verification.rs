@@ -1,13 +1,26 @@
-//! Whether a change has the effect that its plan predicts.
+//! Whether a change has the effect that its plan predicts, and whether as much work is done as before.
 //!
 //! A change is verified by switching between the values from before and after it, with those from before
-//! twice (A/A); the difference between these two is the error of the method. The verdict is decided by the
-//! interval of the difference between after and before, from at least [`MIN_ROUNDS`] rounds.
+//! twice (A/A); the difference between these two is the error of the method. What is judged, from the intervals
+//! of at least [`MIN_ROUNDS`] rounds, in this order:
+//!
+//! 1. Less [`Work`] is done: a regression, whatever a second costs.
+//! 2. A unit of work costs more: a regression. One costs as much: no difference.
+//! 3. Nothing was predicted: a gain. The difference is outside the prediction, in either direction, or more work
+//!    is done, which no replay predicts: a gain, not as predicted. Else the prediction is confirmed.
+//!
+//! The cost of a second alone would show a gain wherever fewer requests are served.
 
 use crate::plan::Plan;
 pub use dwell_replay::Figure;
+use dwell_replay::number;
 use dwell_stats::{Interval, MIN_ROUNDS};
 use serde::{Deserialize, Serialize};
+
+/// A prediction and a measurement that differ by less than this share of the predicted difference agree.
+const AGREEMENT: f64 = 0.2;
+/// They also agree where they differ by less CPU time than this, 0.5 % of a CPU \[ns/s\].
+pub const NEGLIGIBLE_NS_PER_S: f64 = 5e6;
 
 /// The figure that a plan promises a gain of.
 pub fn promised(plan: &Plan) -> Figure {
@@ -33,21 +46,149 @@ pub struct Compared {
     pub control_difference: Option<Interval>,
 }
 
+/// What counts as work done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// The end of an episode.
+    Wakeup,
+    /// A context switch of any CPU. Of a host, a vCPU that halts is one, so that it does not count there.
+    ContextSwitch,
+    /// A request to a block device of QEMU.
+    Request,
+    /// One of what the user's own counter counts.
+    Work,
+}
+
+impl Unit {
+    /// All of them.
+    pub const ALL: [Unit; 4] = [Unit::Wakeup, Unit::ContextSwitch, Unit::Request, Unit::Work];
+
+    /// Its rate in results.
+    pub const fn per_s(self) -> &'static str {
+        match self {
+            Unit::Wakeup => "wakeups_per_s",
+            Unit::ContextSwitch => "context_switches_per_s",
+            Unit::Request => "requests_per_s",
+            Unit::Work => "work_per_s",
+        }
+    }
+
+    /// What a plan promises, by this unit, in results.
+    pub const fn promised_per_unit(self) -> &'static str {
+        match self {
+            Unit::Wakeup => "promised_per_wakeup",
+            Unit::ContextSwitch => "promised_per_context_switch",
+            Unit::Request => "promised_per_request",
+            Unit::Work => "promised_per_work",
+        }
+    }
+
+    /// One of them, in a sentence.
+    pub const fn one(self) -> &'static str {
+        match self {
+            Unit::Wakeup => "wakeup",
+            Unit::ContextSwitch => "context switch",
+            Unit::Request => "request",
+            Unit::Work => "unit of work",
+        }
+    }
+
+    /// Many of them, in a sentence.
+    pub const fn many(self) -> &'static str {
+        match self {
+            Unit::Wakeup => "wakeups",
+            Unit::ContextSwitch => "context switches",
+            Unit::Request => "requests",
+            Unit::Work => "units of work",
+        }
+    }
+
+    /// Whether it counts work itself, and not what goes along with it.
+    const fn is_work(self) -> bool {
+        matches!(self, Unit::Request | Unit::Work)
+    }
+
+    /// The share by which less, or more, is another amount of work. Wakeups and switches also depend on how many
+    /// requests are served at one wakeup.
+    const fn tolerance(self) -> f64 {
+        if self.is_work() { 0.02 } else { 0.05 }
+    }
+}
+
+/// Work done before and after a change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// What is counted.
+    pub unit: Unit,
+    /// A second, with the values from before.
+    pub before: Option<Interval>,
+    /// A second, with the values from after.
+    pub after: Option<Interval>,
+    /// After / before, within rounds.
+    pub ratio: Option<Interval>,
+    /// The figure that the plan promises a gain of, by unit, with the values from before.
+    pub promised_before: Option<Interval>,
+    /// The same with the values from after.
+    pub promised_after: Option<Interval>,
+    /// After - before of it, within rounds.
+    pub promised_difference: Option<Interval>,
+}
+
+impl Work {
+    fn ratio_limits(&self) -> Option<[f64; 2]> {
+        self.ratio.and_then(|ratio| ratio.limits())
+    }
+
+    fn fell(&self) -> bool {
+        self.ratio_limits().is_some_and(|[_, high]| high < 1.0 - self.unit.tolerance())
+    }
+
+    fn rose(&self) -> bool {
+        self.ratio_limits().is_some_and(|[low, _]| low > 1.0 + self.unit.tolerance())
+    }
+
+    /// `20,627 requests/s for 58,398 (-65 %)`.
+    fn words(&self) -> String {
+        let value = |measured: Option<Interval>| measured.map_or(f64::NAN, |measured| measured.value);
+        let (before, after) = (value(self.before), value(self.after));
+        format!(
+            "{} {}/s for {} ({:+.0} %)",
+            number::rounded(after),
+            self.unit.many(),
+            number::rounded(before),
+            (self.ratio.map_or(after / before, |ratio| ratio.value) - 1.0) * 100.0
+        )
+    }
+}
+
+/// Of the work that was measured, what counts: work itself where it is known, else all that goes along with it.
+fn counting(work: &[Work]) -> Vec<&Work> {
+    let known = || work.iter().filter(|work| work.ratio_limits().is_some());
+    match known().filter(|work| work.unit.is_work()).max_by_key(|work| work.unit) {
+        Some(itself) => vec![itself],
+        None => known().collect(),
+    }
+}
+
 /// Whether the measurement confirms the predicted effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// A gain at least as large as predicted, or one whose interval includes the predicted one.
+    /// A gain, as large as predicted, with as much work done.
     #[serde(alias = "came")]
     Confirmed,
-    /// A gain whose whole interval is smaller than predicted.
-    #[serde(alias = "came_in_part")]
-    PartlyConfirmed,
+    /// A gain, and what was measured is outside the prediction. Earlier versions called a gain that was less than
+    /// predicted partly confirmed.
+    #[serde(alias = "came_in_part", alias = "partly_confirmed")]
+    NotAsPredicted,
+    /// A gain of a change of which nothing was predicted.
+    Gain,
     /// The interval of the difference includes 0.
     #[serde(alias = "not_seen")]
     NoDifference,
-    /// The change made it worse.
+    /// The change made it worse: less work is done, or a unit of work costs more.
     #[serde(alias = "worse")]
     Regression,
     /// Nothing reads the parameters here.
@@ -63,14 +204,15 @@ pub enum Verdict {
 impl Verdict {
     /// Whether a gain was measured.
     pub const fn is_gain(self) -> bool {
-        matches!(self, Verdict::Confirmed | Verdict::PartlyConfirmed)
+        matches!(self, Verdict::Confirmed | Verdict::NotAsPredicted | Verdict::Gain)
     }
 
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
             Verdict::Confirmed => "confirmed: the gain is as predicted",
-            Verdict::PartlyConfirmed => "partly confirmed: a gain, but less than predicted",
+            Verdict::NotAsPredicted => "not as predicted: a gain, but another effect than predicted",
+            Verdict::Gain => "gain: nothing was predicted",
             Verdict::NoDifference => "no difference: the interval includes 0",
             Verdict::Regression => "regression: the change made it worse",
             Verdict::NoEffect => "no effect: nothing reads the parameters here",
@@ -87,10 +229,16 @@ pub struct Verification {
     pub at_unix_s: u64,
     /// Whether the effect was confirmed.
     pub verdict: Verdict,
+    /// What the verdict is based on, in words.
+    #[serde(default)]
+    pub why: Vec<String>,
     /// The figure that the plan promises a gain of.
     pub promised: Figure,
-    /// Every figure.
+    /// Every figure that is predicted.
     pub figures: Vec<Compared>,
+    /// The work done.
+    #[serde(default)]
+    pub work: Vec<Work>,
     /// Complete rounds; a round measures before, after, before, and again in reverse order.
     pub rounds: u32,
     /// How long it took \[s\].
@@ -108,82 +256,97 @@ pub struct Verification {
     pub notes: Vec<String>,
 }
 
-/// The verdict on the figure that the plan promises a gain of, measured in so many complete rounds.
-pub fn judge(compared: &Compared, rounds: u32) -> Verdict {
-    if (rounds as usize) < MIN_ROUNDS {
-        return Verdict::NotEnoughRounds;
+/// What a verdict is based on.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// Whether the plan predicts anything.
+    pub predicted: bool,
+    /// The figure that the plan promises a gain of.
+    pub promised: Figure,
+    /// The figures that can be compared with the prediction.
+    pub figures: &'a [Compared],
+    /// The work done.
+    pub work: &'a [Work],
+    /// CPU time of one halt \[ns\].
+    pub halt_cost_ns: f64,
+    /// Complete rounds.
+    pub rounds: u32,
+}
+
+impl Evidence<'_> {
+    /// The verdict, and what it is based on.
+    pub fn judge(&self) -> (Verdict, Vec<String>) {
+        if (self.rounds as usize) < MIN_ROUNDS {
+            return (Verdict::NotEnoughRounds, vec![]);
+        }
+        if self.work.iter().any(|work| work.unit == Unit::Work && work.ratio_limits().is_none()) {
+            return (
+                Verdict::NotMeasured,
+                vec!["the counter of work did not rise in every block".to_owned()],
+            );
+        }
+        let promised = self.figures.iter().find(|compared| compared.figure == self.promised);
+        let Some((promised, [low, high])) = promised.and_then(|of| Some((of, of.difference?.limits()?)))
+        else {
+            return (Verdict::NotMeasured, vec![]);
+        };
+        let work = counting(self.work);
+        let words = |work: &[&Work]| work.iter().map(|work| work.words()).collect::<Vec<_>>().join(", ");
+        let all = |is: fn(&Work) -> bool| !work.is_empty() && work.iter().all(|work| is(work));
+        if all(Work::fell) {
+            return (Verdict::Regression, vec![format!("less work is done: {}", words(&work))]);
+        }
+        // Where more is predicted, as for a limit that must be kept, more is a gain.
+        let more = self.predicted && promised.predicted_after > promised.predicted_before;
+        let oriented = |[low, high]: [f64; 2]| if more { [-high, -low] } else { [low, high] };
+        let by_unit: Vec<[f64; 2]> =
+            work.iter().filter_map(|work| work.promised_difference?.limits()).map(oriented).collect();
+        let judged = if by_unit.is_empty() { vec![oriented([low, high])] } else { by_unit };
+        let unit = work.last().map_or("second", |work| work.unit.one());
+        if judged.iter().all(|[low, _]| *low > 0.0) {
+            let which = if more { "less" } else { "more" };
+            return (Verdict::Regression, vec![format!("{which} {} for each {unit}", self.promised.words())]);
+        }
+        let rose = all(Work::rose);
+        if !rose && !judged.iter().all(|[_, high]| *high < 0.0) {
+            return (Verdict::NoDifference, vec![]);
+        }
+        if !self.predicted {
+            return (Verdict::Gain, vec![]);
+        }
+        let outside = self.figures.iter().filter_map(|compared| compared.outside(self.halt_cost_ns));
+        let rose = rose.then(|| format!("more work is done: {}", words(&work)));
+        let why: Vec<String> = rose.into_iter().chain(outside).collect();
+        (if why.is_empty() { Verdict::Confirmed } else { Verdict::NotAsPredicted }, why)
     }
-    let predicted = compared.predicted_after - compared.predicted_before;
-    let limits = compared.difference.and_then(|difference| difference.limits());
-    let Some([low, high]) = limits else { return Verdict::NotMeasured };
-    // As a gain is counted: less is better where less was predicted.
-    let (low, high, predicted) =
-        if predicted <= 0.0 { (low, high, predicted) } else { (-high, -low, -predicted) };
-    match () {
-        () if low > 0.0 => Verdict::Regression,
-        () if high >= 0.0 => Verdict::NoDifference,
-        () if low > predicted => Verdict::PartlyConfirmed,
-        () => Verdict::Confirmed,
+}
+
+impl Compared {
+    /// How the measured difference is outside the prediction, if it is.
+    fn outside(&self, halt_cost_ns: f64) -> Option<String> {
+        let difference = self.difference?;
+        let [low, high] = difference.limits()?;
+        let predicted = self.predicted_after - self.predicted_before;
+        let negligible = match self.figure {
+            Figure::Halts => NEGLIGIBLE_NS_PER_S / halt_cost_ns.max(1_000.0),
+            Figure::Cost | Figure::PollingCpu => NEGLIGIBLE_NS_PER_S,
+        };
+        let tolerance = negligible.max(AGREEMENT * predicted.abs());
+        let agrees = low <= predicted + tolerance && high >= predicted - tolerance;
+        let text = |value: f64| match self.figure {
+            Figure::Halts => number::rounded(value),
+            Figure::Cost | Figure::PollingCpu => number::percent(value / 1e9),
+        };
+        (!agrees).then(|| {
+            format!(
+                "{}: {} measured, {} predicted as the difference",
+                self.figure.words(),
+                text(difference.value),
+                text(predicted)
+            )
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn verdict(before: f64, after: f64, low: f64, high: f64) -> Verdict {
-        judge_rounds(before, after, low, high, 8)
-    }
-
-    fn judge_rounds(before: f64, after: f64, low: f64, high: f64, rounds: u32) -> Verdict {
-        let compared = Compared {
-            figure: Figure::Cost,
-            predicted_before: before,
-            predicted_after: after,
-            before: None,
-            after: None,
-            difference: Some(Interval { low, value: f64::midpoint(low, high), high }),
-            control_difference: None,
-        };
-        judge(&compared, rounds)
-    }
-
-    #[test]
-    fn the_interval_of_the_difference_decides() {
-        assert_eq!(verdict(100.0, 60.0, -50.0, -30.0), Verdict::Confirmed);
-        assert_eq!(verdict(100.0, 60.0, -90.0, -50.0), Verdict::Confirmed);
-        assert_eq!(verdict(100.0, 60.0, -20.0, -10.0), Verdict::PartlyConfirmed);
-        assert_eq!(verdict(100.0, 60.0, -20.0, 1.0), Verdict::NoDifference);
-        assert_eq!(verdict(100.0, 60.0, 1.0, 20.0), Verdict::Regression);
-        // Where more was predicted, as for a limit that must be kept, more is a gain.
-        assert_eq!(verdict(60.0, 100.0, 30.0, 50.0), Verdict::Confirmed);
-        assert_eq!(verdict(60.0, 100.0, -50.0, -30.0), Verdict::Regression);
-        assert_eq!(verdict(100.0, 60.0, f64::NEG_INFINITY, -30.0), Verdict::NotMeasured);
-    }
-
-    /// Two rounds gave "the predicted effect came", from an interval between two values.
-    #[test]
-    fn a_few_rounds_confirm_nothing() {
-        for rounds in 0..6 {
-            assert_eq!(judge_rounds(100.0, 60.0, -50.0, -30.0, rounds), Verdict::NotEnoughRounds, "{rounds}");
-            assert_eq!(judge_rounds(100.0, 60.0, 1.0, 20.0, rounds), Verdict::NotEnoughRounds, "{rounds}");
-        }
-        assert_eq!(judge_rounds(100.0, 60.0, -50.0, -30.0, 6), Verdict::Confirmed);
-    }
-
-    #[test]
-    fn verdicts_of_older_journals_are_read() {
-        for (old, verdict) in [
-            ("came", Verdict::Confirmed),
-            ("came_in_part", Verdict::PartlyConfirmed),
-            ("not_seen", Verdict::NoDifference),
-            ("worse", Verdict::Regression),
-            ("void", Verdict::NoEffect),
-            ("unknown", Verdict::NotMeasured),
-        ] {
-            let read: Verdict = serde_json::from_value(old.into()).unwrap();
-            assert_eq!(read, verdict);
-        }
-        assert_eq!(serde_json::to_value(Verdict::NotEnoughRounds).unwrap(), "not_enough_rounds");
-    }
-}
+mod tests;

@@ -13,6 +13,6 @@ pub mod page;
 pub mod priced;
 mod table;
 
-pub use dwell_replay::number::{count, duration, number_of, percent, ratio};
+pub use dwell_replay::number::{count, duration, number_of, percent, ratio, rounded};
 pub use histogram::histogram;
 pub use table::{Cell, Column, Table, wrap};

@@ -3,6 +3,7 @@
 mod bench;
 mod predict;
 mod set;
+pub(crate) mod turn;
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};

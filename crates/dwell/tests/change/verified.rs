@@ -1,4 +1,4 @@
-//! `dwell verify`, interrupted.
+//! `dwell verify`, interrupted, and without the counter that it is given.
 
 use crate::{Scene, start};
 use std::process::{Command, Stdio};
@@ -39,4 +39,32 @@ fn a_verification_that_was_interrupted_is_told_and_taken_back() {
     assert!(scene.stdout(&["status"]).contains("`dwell verify 1` was interrupted"));
     scene.stdout(&["revert"]);
     assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn a_counter_that_cannot_be_read_is_told_before_a_value_is_switched() {
+    let scene = Scene::guest();
+    scene.stdout(&["apply", "PLAN"]);
+    let applied = scene.machine.snapshot();
+    for (counter, why) in [
+        (&["--work", "echo none"][..], "it printed `none`; it has to print one number"),
+        (&["--work", "exit 3"], "--work `exit 3`: exit status: 3"),
+        (
+            &["--work-metric", "http://127.0.0.1:1/metrics", "served_total"],
+            "--work-metric http://127.0.0.1:1/metrics",
+        ),
+        (&["--work-metric", "https://localhost/metrics", "served_total"], "write http://HOST:PORT/PATH"),
+    ] {
+        let told = scene.refused(&[&["verify"], counter].concat());
+        if told.contains("cannot verify the change; no value was switched: cannot record") {
+            dwell_testing::skip!(
+                "tracing",
+                "a_counter_that_cannot_be_read_is_told_before_a_value_is_switched",
+                "this machine cannot be recorded"
+            );
+            return;
+        }
+        assert!(told.contains(why), "{told}");
+        assert_eq!(scene.machine.snapshot(), applied);
+    }
 }

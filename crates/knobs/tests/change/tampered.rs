@@ -353,8 +353,10 @@ fn of_500_verifications_the_last_few_are_kept() {
         change.verifications.push(Verification {
             at_unix_s,
             verdict: Verdict::NotMeasured,
+            why: vec!["w".repeat(10_000); 100],
             promised: Figure::Cost,
             figures: vec![],
+            work: vec![],
             rounds: 1,
             elapsed_s: 1.0,
             wakeups_per_s: None,

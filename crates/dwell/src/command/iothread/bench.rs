@@ -1,7 +1,8 @@
 //! `dwell iothread bench`
 
 use super::predict::{Predicted, Waits};
-use super::{MonitorArgs, kernel_thread, usage};
+use super::turn::{Reading, Turn};
+use super::{MonitorArgs, kernel_thread};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{progress, quantity, settings, stop};
@@ -9,7 +10,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
 use dwell_machine::load::Load;
-use dwell_machine::threads::{Thread, Usage};
+use dwell_machine::threads::Thread;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -18,7 +19,7 @@ use dwell_report::{Cell, Column, Table, duration, percent};
 use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Progress, Results, Trial, Unit};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Measure settings on a running QEMU, then restore the present one
 ///
@@ -183,13 +184,6 @@ struct Live {
     restored: bool,
 }
 
-/// The counters of a thread and its QEMU at one time.
-struct Reading {
-    at: Instant,
-    usage: Usage,
-    requests: u64,
-}
-
 impl Live {
     fn set(&mut self, values: &[(String, i64)]) -> anyhow::Result<()> {
         self.nobody_else()?;
@@ -238,7 +232,7 @@ impl Live {
 
     fn read(&mut self) -> anyhow::Result<Reading> {
         let requests = self.requests()?;
-        Ok(Reading { at: Instant::now(), usage: usage(self.observed)?, requests })
+        Reading::of(self.observed, requests)
     }
 
     fn turn(
@@ -252,10 +246,7 @@ impl Live {
         let begin = self.read()?;
         std::thread::sleep(length);
         let end = self.read()?;
-        let seconds = end.at.duration_since(begin.at).as_secs_f64();
-        let used = end.usage - begin.usage;
-        let (cpu_ns, sleeps) = (used.cpu.get() as f64, used.switches.voluntary as f64);
-        let requests = end.requests.saturating_sub(begin.requests) as f64;
+        let Turn { seconds, cpu_ns, sleeps, requests } = end.since(&begin);
         let block = Block::default()
             .figure(CPU_SHARE, cpu_ns / 1e9 / seconds)
             .figure(SLEEPS_PER_S, sleeps / seconds)

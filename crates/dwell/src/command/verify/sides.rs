@@ -1,128 +1,291 @@
-//! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread.
+//! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
-use super::WAKEUPS;
-use crate::command::iothread::{kernel_thread, usage};
+use super::work::{Counters, Reading as Counted, WorkArgs};
+use crate::command::iothread::kernel_thread;
+use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
-use dwell_capture::{GuestSource, Recorder, Target, Until};
+use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
+use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
-use dwell_knobs::verification::Figure;
+use dwell_knobs::verification::{Figure, NEGLIGIBLE_NS_PER_S, Unit, promised};
 use dwell_machine::Writable;
 use dwell_machine::threads::Thread;
 use dwell_policy::{Layer, Owner};
-use dwell_recording::accounting::{self, Account};
+use dwell_recording::accounting::{self, Account, Outcome};
 use dwell_recording::{Chunk, Reader};
 use dwell_stats::Block;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The source of measurements.
 pub(super) struct Sides {
     measured: Source,
+    counters: Counters,
+    promised: Figure,
     halt_cost_ns: f64,
+    /// The longest window that a side allows \[ns\].
+    longest_window_ns: [Option<u64>; 2],
+    /// Blocks, and those of which the window of the other side did not go.
+    blocks: u32,
+    unsettled: u32,
     /// Whether the recording shows polls.
     shows_polls: bool,
+    lost: u64,
 }
 
 enum Source {
     Recorder(Target),
-    Thread(Thread),
+    Thread { thread: Thread, socket: String },
 }
+
+/// How often a block is measured again at most, because windows of the other side are still in it.
+const AGAIN: u32 = 4;
 
 impl Sides {
     /// Opens the source.
-    pub(super) fn open(machine: &dyn Writable, change: &Change) -> anyhow::Result<Sides> {
-        let measured = match (change.plan.owner, &change.plan.iothread) {
+    pub(super) fn open(machine: &dyn Writable, change: &Change, work: &WorkArgs) -> anyhow::Result<Sides> {
+        let owner = change.plan.owner;
+        let measured = match (owner, &change.plan.iothread) {
             (Owner::Layer(Layer::Iothread), Some(target)) => {
                 let mut monitor = iothread::connect(machine, &target.socket)?;
                 let thread = iothread::find(&mut monitor, &target.id)?;
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
-                Source::Thread(Thread::of(pid, tid))
+                Source::Thread { thread: Thread::of(pid, tid), socket: target.socket.clone() }
             }
             (Owner::Layer(Layer::Guest | Layer::Driver), _) => {
-                Source::Recorder(Target::Guest { source: GuestSource::Auto })
+                Source::Recorder(with_source(Target::Guest { source: GuestSource::Auto })?)
             }
-            _ => Source::Recorder(Target::Host { pid: None, exits: false, contention: false }),
+            _ => {
+                let target = Target::Host { pid: None, exits: false, contention: false };
+                Source::Recorder(with_source(target)?)
+            }
         };
-        let measured = match measured {
-            Source::Recorder(target) => Source::Recorder(with_source(target)?),
-            thread @ Source::Thread(_) => thread,
-        };
-        let halt_cost_ns = change.plan.conditions.halt_cost_ns as f64;
-        Ok(Sides { measured, halt_cost_ns, shows_polls: false })
+        // A vCPU that halts is a switch of its host.
+        let counters = Counters::new(work, matches!(owner, Owner::Layer(Layer::Guest | Layer::Driver)))?;
+        Ok(Sides {
+            measured,
+            counters,
+            promised: promised(&change.plan),
+            halt_cost_ns: change.plan.conditions.halt_cost_ns as f64,
+            longest_window_ns: [Side::Before, Side::After].map(|side| longest_window(change, side)),
+            blocks: 0,
+            unsettled: 0,
+            shows_polls: false,
+            lost: 0,
+        })
     }
 
-    /// Measures for this time.
-    pub(super) fn block(&mut self, length: Duration, stop: &AtomicBool) -> anyhow::Result<Block> {
-        match &self.measured {
-            Source::Thread(thread) => counted(thread, length, self.halt_cost_ns),
-            Source::Recorder(target) => {
-                let until = Until { duration: Some(length), stop };
-                let (summary, bytes) = Recorder::open(target.clone(), None)?.to_memory(&until, &mut ())?;
-                let account = account(&Reader::from_bytes("block", bytes)?)?;
-                self.shows_polls |= account.polls > 0;
-                Ok(self.figures(&account, summary.status.elapsed))
-            }
+    /// What counts as work.
+    pub(super) fn units(&self) -> Vec<Unit> {
+        let own = match self.measured {
+            Source::Thread { .. } => Unit::Request,
+            Source::Recorder(_) => Unit::Wakeup,
+        };
+        self.counters.units().chain([own]).collect()
+    }
+
+    /// Of which figures the prediction can be compared with what is measured: of a thread, polling cannot be
+    /// separated from work.
+    pub(super) fn comparable(&self, figure: Figure) -> bool {
+        match self.measured {
+            Source::Thread { .. } => figure == Figure::Halts || figure == self.promised,
+            Source::Recorder(_) => true,
         }
     }
 
-    fn figures(&self, account: &Account, elapsed: Duration) -> Block {
-        let per_second = |sum: f64| sum / elapsed.as_secs_f64();
-        let polled_ns = account.polled_ns as f64;
-        let halts = account.halts_at_most() as f64;
-        let cost_ns = polled_ns + halts * self.halt_cost_ns;
-        Block::default()
-            .figure(Figure::Cost.name(), per_second(cost_ns))
-            .figure(Figure::PollingCpu.name(), per_second(polled_ns))
-            .figure(Figure::Halts.name(), per_second(halts))
-            .figure(WAKEUPS, per_second(account.episodes as f64))
+    /// Measures for this time, when the windows of the other side have gone: a window that is longer than the values
+    /// in force allow is from before they were written, and stays until some halts have shrunk it.
+    pub(super) fn block(
+        &mut self,
+        machine: &dyn Writable,
+        side: Side,
+        length: Duration,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Block> {
+        self.blocks += 1;
+        for attempt in 0.. {
+            let (block, stale) = match &self.measured {
+                Source::Thread { thread, socket } => {
+                    (self.of_thread(machine, *thread, socket, length)?, false)
+                }
+                Source::Recorder(target) => self.recorded(target.clone(), side, length, stop)?,
+            };
+            if !stale {
+                return Ok(block);
+            }
+            if attempt == AGAIN || stop.load(Ordering::Relaxed) {
+                self.unsettled += 1;
+                return Ok(block);
+            }
+        }
+        unreachable!("a block is measured a few times at most")
     }
 
-    /// A note on the limits of the figures.
-    pub(super) fn notes(&self) -> Option<String> {
+    /// A recording, and whether longer windows are in it than the side allows.
+    fn recorded(
+        &mut self,
+        target: Target,
+        side: Side,
+        length: Duration,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<(Block, bool)> {
+        let until = Until { duration: Some(length), stop };
+        let mut watch = Watch { counters: &self.counters, begin: None, end: None };
+        let (summary, bytes) = Recorder::open(target, None)?.to_memory(&until, &mut watch)?;
+        let rates = watch.rates()?;
+        self.lost += summary.status.lost;
+        let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
+        let (account, stale_ns) = account(&Reader::from_bytes("block", bytes)?, longest_ns)?;
+        self.shows_polls |= account.polls > 0;
+        let seconds = summary.status.elapsed.as_secs_f64();
+        let stale = stale_ns as f64 / seconds > NEGLIGIBLE_NS_PER_S;
+        Ok((self.figures(&account, seconds, rates), stale))
+    }
+
+    fn figures(&self, account: &Account, seconds: f64, rates: Vec<(Unit, f64)>) -> Block {
+        let polled_ns = account.polled_ns as f64;
+        let halts = account.halts_at_most() as f64;
+        let wakeups = (Unit::Wakeup, account.episodes as f64 / seconds);
+        self.with_work(
+            [(polled_ns + halts * self.halt_cost_ns) / seconds, polled_ns / seconds, halts / seconds],
+            rates.into_iter().chain([wakeups]),
+        )
+    }
+
+    /// All CPU time of a thread: polling and work cannot be separated from outside, and work cancels out in the
+    /// difference.
+    fn of_thread(
+        &self,
+        machine: &dyn Writable,
+        thread: Thread,
+        socket: &str,
+        length: Duration,
+    ) -> anyhow::Result<Block> {
+        let read = || {
+            // The monitor serves one client at a time, and a change is written through it too.
+            let requests = iothread::requests(&mut iothread::connect(machine, socket)?, None)?;
+            anyhow::Ok((Reading::of(thread, requests)?, self.counters.read()?))
+        };
+        let (begin, counted) = read()?;
+        std::thread::sleep(length);
+        let (end, counted_then) = read()?;
+        let Turn { seconds, cpu_ns, sleeps, requests } = end.since(&begin);
+        let cost_ns = cpu_ns + sleeps * self.halt_cost_ns;
+        Ok(self.with_work(
+            [cost_ns / seconds, cpu_ns / seconds, sleeps / seconds],
+            counted_then.rates_since(&counted).chain([(Unit::Request, requests / seconds)]),
+        ))
+    }
+
+    /// A block of the figures, and of what is promised by unit of work.
+    fn with_work(&self, figures: [f64; 3], rates: impl Iterator<Item = (Unit, f64)>) -> Block {
+        let mut block = Block::default();
+        let mut of_promised = f64::NAN;
+        for (figure, value) in Figure::ALL.into_iter().zip(figures) {
+            block = block.figure(figure.name(), value);
+            if figure == self.promised {
+                of_promised = value;
+            }
+        }
+        rates.fold(block, |block, (unit, rate)| {
+            // A rate of 0 is no work to divide by: not known.
+            block.figure(unit.per_s(), rate).figure(unit.promised_per_unit(), of_promised / rate)
+        })
+    }
+
+    /// Notes on the limits of the figures.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = vec![];
         match self.measured {
-            Source::Thread(_) => Some(
+            Source::Thread { .. } => notes.push(
                 "all CPU time of the thread was measured, including its work; compare only the difference with the \
                  prediction"
                     .to_owned(),
             ),
             Source::Recorder(_) if !self.shows_polls => {
-                Some("the recording shows no polls: every episode counts as a halt".to_owned())
+                notes.push("the recording shows no polls: every episode counts as a halt".to_owned());
             }
-            Source::Recorder(_) => None,
+            Source::Recorder(_) => {}
         }
+        if self.unsettled > 0 {
+            notes.push(format!(
+                "in {} of {} blocks, idlers still polled for longer than the values in force allow: windows from \
+                 before the switch were not gone after {AGAIN} more blocks; use a longer --settle",
+                self.unsettled, self.blocks
+            ));
+        }
+        if self.lost > 0 {
+            notes.push(format!("{} events were lost: more was done than was counted", self.lost));
+        }
+        notes
     }
+}
+
+/// The longest window that a side of a change allows \[ns\]: its value where it was written, else the plan's.
+fn longest_window(change: &Change, side: Side) -> Option<u64> {
+    let name = match change.plan.owner {
+        Owner::Layer(Layer::Guest) => "guest_halt_poll_ns",
+        Owner::Layer(Layer::Host) => "halt_poll_ns",
+        _ => return None,
+    };
+    let written = change.entries.iter().find(|entry| entry.knob.as_deref() == Some(name));
+    let value = match written {
+        Some(entry) => {
+            let text = if side == Side::After { &entry.applied } else { &entry.original };
+            text.as_ref()?.trim().parse().ok()?
+        }
+        None => change.plan.present.get(name)?,
+    };
+    u64::try_from(value).ok()
 }
 
 /// The target with the source that works here: finding it in every block would take longer than the block.
 fn with_source(target: Target) -> anyhow::Result<Target> {
-    let recorder =
-        Recorder::open(target.clone(), None).context("cannot verify the change; no value was switched")?;
+    let recorder = Recorder::open(target, None).context("cannot verify the change; no value was switched")?;
     Ok(recorder.target().clone())
 }
 
-/// All CPU time of a thread: polling and work cannot be separated from outside, and work cancels out in the difference.
-fn counted(thread: &Thread, length: Duration, halt_cost_ns: f64) -> anyhow::Result<Block> {
-    let (begun, before) = (Instant::now(), usage(*thread)?);
-    std::thread::sleep(length);
-    let used = usage(*thread)? - before;
-    let seconds = begun.elapsed().as_secs_f64();
-    let sleeps = used.switches.voluntary as f64 / seconds;
-    let cpu_ns = used.cpu.get() as f64 / seconds;
-    Ok(Block::default()
-        .figure(Figure::Cost.name(), cpu_ns + sleeps * halt_cost_ns)
-        .figure(Figure::PollingCpu.name(), cpu_ns)
-        .figure(Figure::Halts.name(), sleeps)
-        .figure(WAKEUPS, sleeps))
+/// Reads the counters of work where a recording begins and where it ends.
+struct Watch<'a> {
+    counters: &'a Counters,
+    begin: Option<anyhow::Result<Counted>>,
+    end: Option<anyhow::Result<Counted>>,
 }
 
-/// The figures of a recorded block.
-fn account(reader: &Reader) -> anyhow::Result<Account> {
-    let mut account = Account::default();
+impl Observer for Watch<'_> {
+    fn begins(&mut self) {
+        self.begin = Some(self.counters.read());
+    }
+
+    fn ends(&mut self) {
+        self.end = Some(self.counters.read());
+    }
+}
+
+impl Watch<'_> {
+    fn rates(self) -> anyhow::Result<Vec<(Unit, f64)>> {
+        let (Some(begin), Some(end)) = (self.begin, self.end) else { return Ok(vec![]) };
+        let (begin, end) = (begin?, end?);
+        Ok(end.rates_since(&begin).collect())
+    }
+}
+
+/// A poll may be longer than its window by the time that it takes to look, and by an interrupt \[ns\].
+const LATE_NS: u64 = 20_000;
+
+/// The account of a recorded block, and the time polled by windows that are longer than allowed.
+fn account(reader: &Reader, longest_ns: Option<u64>) -> anyhow::Result<(Account, u128)> {
+    let allowed_ns = longest_ns.map_or(u64::MAX, |ns| if ns == 0 { 0 } else { ns.saturating_add(LATE_NS) });
+    let (mut account, mut stale_ns) = (Account::default(), 0u128);
     let mut chunk = Chunk::default();
     for group in 0..reader.row_groups() {
         reader.read(group, accounting::COLUMNS, &mut chunk)?;
-        account.add_chunk(&chunk);
+        for row in 0..chunk.rows {
+            let outcome = Outcome::of_row(&chunk, row);
+            account.add(outcome);
+            stale_ns += outcome.polled_ns.filter(|polled_ns| *polled_ns > allowed_ns).map_or(0, u128::from);
+        }
     }
-    Ok(account)
+    Ok((account, stale_ns))
 }

@@ -1,0 +1,207 @@
+//! Prints a verification.
+
+use crate::output::{self, Format};
+use crate::state::title;
+use dwell_knobs::journal::{Change, Id};
+use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification};
+use dwell_report::{Cell, Column, Table, duration, measured, percent, rounded};
+use dwell_stats::{Interval, MIN_ROUNDS};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Verified<'a> {
+    change: Id,
+    #[serde(flatten)]
+    verification: &'a Verification,
+    /// Each figure before and after the change, for `dwell report --measured`.
+    predicted_and_measured: measured::Measured,
+}
+
+pub(super) fn report(format: Format, change: &Change, verification: &Verification) -> anyhow::Result<()> {
+    match format {
+        Format::Json => output::json(&Verified {
+            change: change.id,
+            verification,
+            predicted_and_measured: beside_prediction(change, verification),
+        }),
+        Format::Csv => output::csv(&for_programs(verification)),
+        Format::Table => text(change, verification),
+    }
+}
+
+fn beside_prediction(change: &Change, verification: &Verification) -> measured::Measured {
+    let rows = |of: &Compared| {
+        let sides = [("before", of.predicted_before, of.before), ("after", of.predicted_after, of.after)];
+        let figure = of.figure.name();
+        sides.map(|(side, predicted, value)| {
+            let value = value?;
+            Some(measured::Row {
+                subject: format!("change {}, {side}", change.id),
+                figure: figure.into(),
+                predicted,
+                measured: value.value,
+                error: measured::error(predicted, value),
+            })
+        })
+    };
+    measured::Measured {
+        source: "dwell verify".into(),
+        verdict: Some(verification.verdict.words().to_owned()),
+        rows: verification.figures.iter().flat_map(rows).flatten().collect(),
+    }
+}
+
+fn text(change: &Change, verification: &Verification) -> anyhow::Result<()> {
+    output::text(&format!(
+        "change {}: {}\n{} rounds in {}\n\n",
+        change.id,
+        title(change),
+        verification.rounds,
+        duration(verification.elapsed_s * 1e9)
+    ))?;
+    output::text(&output::fitted(&for_people(verification)))?;
+    output::text(&output::wrapped(&format!("\nVerdict: {}", verdict(verification))))?;
+    for note in &verification.notes {
+        output::text(&output::wrapped(&format!("note: {note}")))?;
+    }
+    output::text(match verification.reverted {
+        true => "the change was reverted automatically\n",
+        false => "the values from after are in force\n",
+    })
+}
+
+fn verdict(verification: &Verification) -> String {
+    let words = verification.verdict.words();
+    if verification.verdict == Verdict::NotEnoughRounds {
+        let complete = verification.rounds;
+        return format!(
+            "{words}: {complete} complete, at least {MIN_ROUNDS} are needed; use a longer --budget or a shorter --turn"
+        );
+    }
+    match verification.why.join("; ") {
+        why if why.is_empty() => words.to_owned(),
+        why => format!("{words}; {why}"),
+    }
+}
+
+/// One row: a figure, predicted and measured.
+struct Row {
+    name: String,
+    predicted: [Option<f64>; 2],
+    measured: [Option<Interval>; 2],
+    difference: Option<Interval>,
+    control: Option<Interval>,
+    shown: fn(f64) -> String,
+}
+
+fn share_of_cpu(ns_per_s: f64) -> String {
+    percent(ns_per_s / 1e9)
+}
+
+/// What is predicted, and the work.
+fn rows(verification: &Verification) -> Vec<Row> {
+    let predicted = verification.figures.iter().map(|of| Row {
+        name: match of.figure {
+            Figure::Halts => "halts/s".to_owned(),
+            Figure::Cost | Figure::PollingCpu => of.figure.words().to_owned(),
+        },
+        predicted: [Some(of.predicted_before), Some(of.predicted_after)],
+        measured: [of.before, of.after],
+        difference: of.difference,
+        control: of.control_difference,
+        shown: if of.figure == Figure::Halts { rounded } else { share_of_cpu },
+    });
+    let work = verification.work.iter().flat_map(|of| {
+        let planned = verification.planned_wakeups_per_s.filter(|_| of.unit == Unit::Wakeup);
+        let each = Row {
+            name: format!("{} per {}", verification.promised.words(), of.unit.one()),
+            predicted: [None; 2],
+            measured: [of.promised_before, of.promised_after],
+            difference: of.promised_difference,
+            control: None,
+            shown: if verification.promised == Figure::Halts { dwell_report::ratio } else { duration },
+        };
+        let done = Row {
+            name: format!("{}/s", of.unit.many()),
+            predicted: [planned; 2],
+            measured: [of.before, of.after],
+            difference: None,
+            control: None,
+            shown: rounded,
+        };
+        [done, each]
+    });
+    predicted.chain(work).collect()
+}
+
+fn for_people(verification: &Verification) -> Table {
+    let mut table = Table::new([
+        Column::text("figure", "figure"),
+        Column::number("predicted before", "predicted_before").rank(3),
+        Column::number("predicted after", "predicted_after").rank(1),
+        Column::number("measured before", "before"),
+        Column::number("measured after", "after"),
+        Column::number("difference", "difference"),
+        Column::text("95 % interval", "interval").rank(2),
+        Column::text("A/A", "control").rank(4),
+    ]);
+    for row in rows(verification) {
+        let cell = |value: Option<f64>| value.map_or(Cell::Missing, |value| Cell::Text((row.shown)(value)));
+        let within = |interval: Option<Interval>| {
+            let limits = interval.and_then(|interval| interval.limits());
+            limits.map_or(Cell::Missing, |[low, high]| {
+                Cell::Text(format!("{} to {}", (row.shown)(low), (row.shown)(high)))
+            })
+        };
+        let [before, after] = row.measured.map(|measured| measured.map(|measured| measured.value));
+        table.push([
+            Cell::Text(row.name.clone()),
+            cell(row.predicted[0]),
+            cell(row.predicted[1]),
+            cell(before),
+            cell(after),
+            cell(row.difference.map(|difference| difference.value)),
+            within(row.difference),
+            within(row.control),
+        ]);
+    }
+    table
+}
+
+/// In the units of the names: ns/s for CPU time, ns or a number for what is promised by unit of work.
+fn for_programs(verification: &Verification) -> Table {
+    let mut table = Table::new([
+        Column::text("figure", "figure"),
+        Column::number("predicted before", "predicted_before"),
+        Column::number("predicted after", "predicted_after"),
+        Column::number("measured before", "before"),
+        Column::number("measured after", "after"),
+        Column::number("difference", "difference"),
+        Column::number("from", "difference_low_95"),
+        Column::number("to", "difference_high_95"),
+        Column::number("A/A from", "control_low_95"),
+        Column::number("A/A to", "control_high_95"),
+    ]);
+    let names = verification
+        .figures
+        .iter()
+        .map(|of| of.figure.name())
+        .chain(verification.work.iter().flat_map(|of| [of.unit.per_s(), of.unit.promised_per_unit()]));
+    let known = |value: Option<f64>| value.filter(|v| v.is_finite()).map_or(Cell::Missing, Cell::Rounded);
+    for (name, row) in names.zip(rows(verification)) {
+        let [before, after] = row.measured.map(|measured| measured.map(|measured| measured.value));
+        table.push([
+            Cell::Text(name.to_owned()),
+            known(row.predicted[0]),
+            known(row.predicted[1]),
+            known(before),
+            known(after),
+            known(row.difference.map(|of| of.value)),
+            known(row.difference.map(|of| of.low)),
+            known(row.difference.map(|of| of.high)),
+            known(row.control.map(|of| of.low)),
+            known(row.control.map(|of| of.high)),
+        ]);
+    }
+    table
+}
