@@ -164,7 +164,7 @@ impl Recorder {
         &self.session.metadata
     }
 
-    /// Records into the file `path`, which appears when it is complete.
+    /// Records into the file `path`, which appears when it is complete and has an episode.
     ///
     /// # Errors
     /// What went wrong; there is then no file.
@@ -174,8 +174,10 @@ impl Recorder {
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Summary, RecordError> {
-        let (summary, file) = self.write(NewFile::create(path)?, until, observer)?;
-        file.keep()?;
+        let (summary, file) = self.write(NewFile::private(path)?, until, observer)?;
+        if summary.contents.episodes > 0 {
+            file.keep()?;
+        }
         Ok(summary)
     }
 

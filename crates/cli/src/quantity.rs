@@ -2,9 +2,41 @@
 
 use dwell_policy::Nanos;
 
-/// A duration, as [`Nanos`] parses it; the error quotes the text.
+/// A duration with its unit, or 0; the error quotes the text.
 pub fn duration(text: &str) -> Result<Nanos, String> {
-    text.parse().map_err(|error| format!("`{text}` {error}"))
+    let time: Nanos = text.parse().map_err(|error| format!("`{text}` {error}"))?;
+    let bare = text.trim().ends_with(|c: char| c.is_ascii_digit());
+    if bare && time != Nanos::ZERO {
+        let number = text.trim();
+        return Err(format!("`{number}` has no unit; write {number}s, {number}ms, {number}us or {number}ns"));
+    }
+    Ok(time)
+}
+
+/// The longest that a halt and its wakeup can take; more is a unit that was mistaken.
+const LONGEST_HALT: Nanos = Nanos(10_000_000);
+
+/// The cost or the latency of a halt: a duration of at most 10 ms.
+pub fn halt(text: &str) -> Result<Nanos, String> {
+    match duration(text)? {
+        time if time > LONGEST_HALT => Err(format!(
+            "`{text}` is more than any halt takes ({LONGEST_HALT:#}); is it a smaller unit, as in 20us?"
+        )),
+        time => Ok(time),
+    }
+}
+
+/// The shortest time in which there is anything to record.
+const SHORTEST_RECORDING: Nanos = Nanos(1_000_000);
+
+/// How long to record: at least 1 ms.
+pub fn recording_time(text: &str) -> Result<Nanos, String> {
+    match duration(text)? {
+        time if time < SHORTEST_RECORDING => Err(format!(
+            "`{text}` is too short to record anything; it takes at least {SHORTEST_RECORDING:#}, as in 10s"
+        )),
+        time => Ok(time),
+    }
 }
 
 /// A share of one CPU, at most all of it: `2%` or `0.02`.
@@ -44,6 +76,33 @@ mod tests {
     fn durations_say_what_is_wrong_with_which_text() {
         assert_eq!(duration("1.5ms"), Ok(Nanos(1_500_000)));
         assert_eq!(duration("0.5"), Err("`0.5` is finer than a nanosecond".to_owned()));
+        assert_eq!(duration("0"), Ok(Nanos::ZERO));
+    }
+
+    /// `record --duration 10` recorded for 10 ns over the recording that was there.
+    #[test]
+    fn a_number_without_a_unit_is_no_duration() {
+        for text in ["10", "20", "1.0", " 7 "] {
+            let told = duration(text).unwrap_err();
+            let remedy = format!("write {}s, ", text.trim());
+            assert!(told.contains("has no unit") && told.contains(&remedy), "{told}");
+        }
+    }
+
+    #[test]
+    fn times_that_nothing_takes_are_questioned() {
+        assert_eq!(
+            (halt("20us"), halt("10ms"), halt("0")),
+            (Ok(Nanos(20_000)), Ok(Nanos(10_000_000)), Ok(Nanos::ZERO))
+        );
+        assert!(
+            halt("20s")
+                .unwrap_err()
+                .contains("`20s` is more than any halt takes (10ms); is it a smaller unit")
+        );
+        assert!(halt("20").unwrap_err().contains("no unit"));
+        assert_eq!(recording_time("1ms"), Ok(Nanos(1_000_000)));
+        assert!(recording_time("10ns").unwrap_err().contains("at least 1ms, as in 10s"));
     }
 
     #[test]

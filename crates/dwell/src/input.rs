@@ -1,5 +1,6 @@
 //! The recording to tune on: a file, this machine recorded now, or the bundled recording.
 
+use crate::overwrite::may_write;
 use crate::{model, progress, quantity, stop};
 use dwell_policy::Nanos;
 use dwell_recording::{Reader, newfile};
@@ -22,7 +23,7 @@ pub(crate) struct InputArgs {
     /// first line of the output gives the reason.
     file: Option<PathBuf>,
     /// How long to record this machine, if no FILE is given
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::recording_time)]
     #[arg(conflicts_with_all = ["file", "bundled"])]
     record_for: Nanos,
     /// Keep the recording of this machine in this file, if no FILE is given
@@ -70,6 +71,9 @@ impl InputArgs {
     }
 
     fn record(&self) -> anyhow::Result<Recorded> {
+        if let Some(path) = &self.keep {
+            may_write(path, false, "remove it")?;
+        }
         let stop = stop::on_ctrl_c()?;
         let asked = Duration::from_nanos(self.record_for.get());
         let shown = duration(self.record_for.get() as f64);
@@ -82,7 +86,7 @@ impl InputArgs {
             Err(error) => return Ok(Recorded::Nothing(error.to_string())),
         };
         if let Some(path) = &self.keep {
-            newfile::write(path, &bytes)?;
+            newfile::write_private(path, &bytes)?;
         }
         let episodes = summary.contents.episodes;
         if episodes < MIN_EPISODES {
@@ -90,10 +94,7 @@ impl InputArgs {
             return Ok(Recorded::Nothing(why));
         }
         let name = "this machine";
-        let note = format!(
-            "no FILE given: {name}, recorded for {}",
-            duration(summary.status.elapsed.as_nanos() as f64)
-        );
+        let note = format!("{name}, recorded for {}", duration(summary.status.elapsed.as_nanos() as f64));
         Ok(Recorded::Enough(Box::new(Input {
             reader: Reader::from_bytes(name, bytes)?,
             file: name.to_owned(),

@@ -3,8 +3,10 @@
 mod changes;
 mod check;
 mod command;
+mod help;
 mod input;
 mod model;
+mod overwrite;
 mod privileges;
 mod progress;
 mod settings;
@@ -29,7 +31,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "dwell", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 success; 1 negative result, only with --exit-code; 2 error.\n\
-                        Durations take ns, us, ms or s, as in 200us; a bare number is nanoseconds.")]
+                        Durations take ns, us, ms or s, as in 200us.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -65,7 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = help::arranged(Cli::command()).get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

@@ -33,11 +33,11 @@ pub(crate) struct ModelArgs {
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
     /// Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you.
-    /// From 0; a bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt
+    /// From 0 to 10ms. 5us is little more than the CPU time of the exit, 20us that of a halt
     /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
     /// polling is best. [default: measured by `dwell-lab calibrate` on the machine of the recording, else
     /// that of the driver dwell_idle, else 20us]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::halt)]
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us
     ///
@@ -45,7 +45,7 @@ pub(crate) struct ModelArgs {
     /// it, and so do the columns of added latency. From 0; with 0, halting adds no latency. [default: the wakeup
     /// latencies of the recording; if it has none, the latency measured by `dwell-lab calibrate`; else none for the
     /// rule, and the halt cost in the columns]
-    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::halt)]
     pub(crate) wakeup_latency: Option<Nanos>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct LatencyArg {
     /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
     /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
     /// none]
-    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::halt)]
     pub(crate) wakeup_latency: Option<Nanos>,
 }
 

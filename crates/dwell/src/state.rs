@@ -14,15 +14,20 @@ pub(crate) struct StateArgs {
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
     /// Directory of the journal, below --sysroot
-    #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY)]
+    #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY, value_parser = from_root)]
     pub(crate) state_dir: String,
+}
+
+/// A path from the root on; a relative one begins at the working directory.
+fn from_root(path: &str) -> Result<String, String> {
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    path.into_os_string().into_string().map_err(|_| "the working directory is not UTF-8".to_owned())
 }
 
 impl StateArgs {
     /// The machine.
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
         ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
-        ensure!(self.state_dir.starts_with('/'), "--state-dir {}: not an absolute path", self.state_dir);
         Ok(Sysroot::at(&self.sysroot))
     }
 

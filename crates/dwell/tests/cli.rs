@@ -281,7 +281,7 @@ fn import_prints_csv_with_as_many_fields_in_every_line_and_json() {
     let folder = Folder::new();
     let csv = folder.write("a, b.csv", b"start_ns,idle_ns\n0,10\n20,30\n");
     let to = folder.text("a, b.parquet");
-    let args = ["import", "csv", &csv, "--layer", "guest", "-o", &to, "--format"];
+    let args = ["import", "csv", &csv, "--layer", "guest", "-o", &to, "--force", "--format"];
     let output = dwell(&[&args[..], &["csv"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut reader = csv::Reader::from_reader(&output.stdout[..]);
@@ -471,13 +471,85 @@ fn a_qemu_log_is_imported_judged_and_compared() {
     let timeless =
         log.lines().map(|line| format!("{}\n", line.split_once(':').unwrap().1)).collect::<String>();
     let from = folder.write("timeless.log", timeless.as_bytes());
-    let _ = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
+    let _ = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--force", "--format", "json"]);
     assert!(refused_in_one_line(&["tune", &to]).contains("-msg timestamp=on"));
     let broken = folder.write("broken.log", b"poll_grow ctx 0x5 old 0\n");
-    let line = refused_in_one_line(&["import", "qemu", &broken, "-o", &to]);
+    let line = refused_in_one_line(&["import", "qemu", &broken, "-o", &to, "--force"]);
     assert!(line.contains("line 1 names `poll_grow` but cannot be parsed"), "{line}");
     let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
     assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
+}
+
+/// A log that was made under other parameters than the assumed ones was imported, and `tune` advised all the same.
+#[test]
+fn a_qemu_log_that_contradicts_the_rule_is_refused() {
+    let mut log = String::new();
+    for number in 0..100u64 {
+        let stamp = |after: u64| format!("7@1.{:06}:", number * 200 + after);
+        log += &format!("{}poll_grow ctx 0x5 old 0 new 4000\n", stamp(20));
+        log += &format!("{}run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n", stamp(30));
+        log += &format!("{}run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", stamp(35));
+        log += &format!("{}poll_shrink ctx 0x5 old 4000 new 2000\n", stamp(135));
+    }
+    let folder = Folder::new();
+    let (from, to) = (folder.write("qemu.log", log.as_bytes()), folder.text("qemu.parquet"));
+    let import =
+        |more: &[&str]| dwell(&[&["import", "qemu", &from, "--qemu", "7.2", "-o", &to][..], more].concat());
+    let output = import(&[]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("decisions in ") && told.contains("--in-force NAME=VALUE"), "{told}");
+    assert!(!Path::new(&to).exists());
+    assert!(import(&["--allow-contradictions"]).status.success());
+}
+
+#[test]
+fn a_file_that_is_there_is_replaced_only_with_force() {
+    let folder = Folder::new();
+    let csv = folder.write("a.csv", b"start_ns,idle_ns\n0,10\n20,30\n");
+    let file = recording("guest-redis_c1.parquet");
+    let to = folder.text("there");
+    for args in [
+        &["import", "csv", &csv, "--layer", "guest", "-o", &to][..],
+        &["sketch", &file, "-o", &to],
+        &["report", &file, "-o", &to],
+        &["record", "guest", "--duration", "10ms", "-o", &to],
+    ] {
+        std::fs::write(&to, "precious").unwrap();
+        let told = refused_in_one_line(args);
+        assert!(told.contains("the file exists; --force replaces it"), "{args:?}: {told}");
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "precious");
+        if args[0] != "record" {
+            assert!(dwell(&[args, &["--force"]].concat()).status.success(), "{args:?}");
+            assert_ne!(std::fs::read(&to).unwrap(), b"precious");
+        }
+    }
+    let told = refused_in_one_line(&["tune", "--record-for", "10ms", "--keep", &to]);
+    assert!(told.contains("the file exists; remove it"), "{told}");
+}
+
+#[test]
+fn a_time_without_a_unit_is_refused_with_the_remedy() {
+    let folder = Folder::new();
+    let (to, file) = (folder.text("there.parquet"), recording("guest-redis_c1.parquet"));
+    for (args, says) in [
+        (&["record", "guest", "--duration", "10", "-o", &to][..], "write 10s, 10ms, 10us or 10ns"),
+        (&["record", "guest", "--duration", "10ns", "-o", &to], "at least 1ms"),
+        (&["tune", &file, "--halt-cost", "20"], "write 20s, 20ms, 20us or 20ns"),
+        (&["tune", &file, "--halt-cost", "20s"], "more than any halt takes"),
+        (&["verify", "--budget", "30"], "write 30s, "),
+        (&["study", &file, "--halt-cost", "5"], "write 5s, "),
+    ] {
+        let told = refused(args);
+        assert!(told.contains(says), "{args:?}: {told}");
+    }
+    assert!(!Path::new(&to).exists());
+}
+
+#[test]
+fn a_recording_is_no_plan() {
+    let told = refused_in_one_line(&["apply", &recording("guest-redis_c1.parquet")]);
+    assert!(told.contains("it is a recording; make a plan of it with `dwell tune"), "{told}");
 }
 
 #[test]
@@ -709,17 +781,19 @@ fn import_recognises_what_it_is_given() {
         ("09-qemu-trace-stap.log", "", 3),
         ("13.xz", "perf script", 2),
     ] {
-        let summary = json(&["import", &field_case(name), "-o", &to, "--format", "json"]);
+        let summary = json(&["import", &field_case(name), "-o", &to, "--force", "--format", "json"]);
         let found = (summary["format"].as_str().unwrap_or(""), summary["episodes"].as_u64());
         assert_eq!(found, (format, Some(episodes)), "{name}");
     }
     let table = folder.write("table.csv", b"start_ns;idle_ns\n5.0;7.0\n");
     assert!(
-        refused_in_one_line(&["import", &table, "-o", &to]).contains("give --layer guest, host or iothread")
+        refused_in_one_line(&["import", &table, "-o", &to, "--force"])
+            .contains("give --layer guest, host or iothread")
     );
-    let summary = json(&["import", &table, "--layer", "guest", "-o", &to, "--format", "json"]);
+    let summary = json(&["import", &table, "--layer", "guest", "-o", &to, "--force", "--format", "json"]);
     assert_eq!(summary["episodes"], 1);
-    let strace = refused_in_one_line(&["import", &field_case("16-strace-event-loop.txt"), "-o", &to]);
+    let strace =
+        refused_in_one_line(&["import", &field_case("16-strace-event-loop.txt"), "-o", &to, "--force"]);
     assert!(strace.contains("`dwell record thread --pid PID`"), "{strace}");
 }
 
@@ -733,7 +807,7 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
         ("06-perf515-timer-no-guest-code.txt", "3 exits are by an interrupt, and none of these"),
     ] {
         let case = field_case(name);
-        let import = ["import", case.as_str(), "--layer", "timer", "-o", &to];
+        let import = ["import", case.as_str(), "--layer", "timer", "-o", &to, "--force"];
         for args in [&import[..], &["info", &to], &["exits", &to], &["tune", &to]] {
             let output = dwell(args);
             let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
@@ -748,7 +822,7 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     let folder = Folder::new();
     let to = folder.text("out.parquet");
     let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
-    let line = refused_in_one_line(&["import", &perf, "-o", &to]);
+    let line = refused_in_one_line(&["import", &perf, "-o", &to, "--force"]);
     assert!(line.contains("is a perf.data of perf; make a text with `perf script --ns"), "{line}");
     assert!(refused_in_one_line(&["exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
     for command in ["info", "tune"] {
@@ -761,7 +835,7 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
             .expect("the mode can be set");
         let path = format!("{}:/usr/bin:/bin", folder.0.path().display());
-        let args = ["import", &perf, "--convert", "-o", &to, "--format", "json"];
+        let args = ["import", &perf, "--convert", "-o", &to, "--force", "--format", "json"];
         Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).env("PATH", path).output().expect("dwell starts")
     };
     let output = convert(&format!("[ \"$1 $7 $8\" = \"script -i {perf}\" ] && cat '{text}'"));

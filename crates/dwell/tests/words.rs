@@ -58,10 +58,13 @@ fn without_age(line: &str) -> String {
 
 /// Every command, sub-commands of sub-commands too.
 fn commands(above: &[String]) -> Vec<Vec<String>> {
-    let args: Vec<&str> = above.iter().map(String::as_str).chain(["-h"]).collect();
+    let args: Vec<&str> = above.iter().map(String::as_str).chain(["--help"]).collect();
     let help = printed(&args, 100);
-    let listed =
-        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // Those of the program are in groups.
+    let listed = help
+        .lines()
+        .skip_while(|line| !["Everyday:", "Commands:"].contains(line))
+        .take_while(|line| !["Options:", "Arguments:"].contains(line));
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
     let mut all = vec![above.to_vec()];

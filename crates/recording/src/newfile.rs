@@ -1,7 +1,8 @@
-//! A file that appears under its name only when it is complete, and that no other user can read.
+//! A file that appears under its name only when it is complete.
 //!
-//! It is written under a random name beside its destination, with mode 0600, and renamed. A file that it
-//! replaces hands on its mode. A symbolic link is neither followed nor replaced: either could surprise, so
+//! It is written under a random name beside its destination and renamed. Its mode is that of other new files of
+//! the process (0666 less the umask), of a [private](NewFile::private) one 0600: a recording shows what other users'
+//! threads do. A file that it replaces hands on its mode. A symbolic link is neither followed nor replaced: either could surprise, so
 //! the caller is asked for the file that is meant. What a process that was killed left behind is removed when
 //! the next file is begun in the same directory; whether its writer is alive is known from a lock (flock(2)),
 //! which ends with the process.
@@ -55,13 +56,16 @@ pub enum NewFileError {
 pub struct NewFile {
     file: NamedTempFile,
     path: PathBuf,
-    mode: u32,
+    /// That of the file that is replaced.
+    mode: Option<u32>,
 }
 
 /// How the names of temporary files begin and end.
 const NAME: (&str, &str) = (".dwell-", ".new");
-/// The mode of a file that replaces none: its owner's.
+/// The mode of a file that only its owner may read.
 const PRIVATE: u32 = 0o600;
+/// The mode of a file that everybody may read, as far as the umask allows.
+const SHARED: u32 = 0o666;
 
 impl NewFile {
     /// Begins the file that will be at `path`.
@@ -69,13 +73,26 @@ impl NewFile {
     /// # Errors
     /// [`NewFileError`] if something at `path` cannot be replaced, or its directory cannot be written.
     pub fn create(path: &Path) -> Result<NewFile, NewFileError> {
+        NewFile::with_mode(path, SHARED)
+    }
+
+    /// Begins one that no other user can read, unless it replaces one that they can.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`].
+    pub fn private(path: &Path) -> Result<NewFile, NewFileError> {
+        NewFile::with_mode(path, PRIVATE)
+    }
+
+    fn with_mode(path: &Path, new: u32) -> Result<NewFile, NewFileError> {
         let mode = mode_at(path)?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
         let failed = |source| NewFileError::Create { dir: dir.to_owned(), source };
-        let file = begin(dir).map_err(failed)?;
+        // One that is replaced may be private: its mode is set when all is written.
+        let file = begin(dir, if mode.is_some() { PRIVATE } else { new }).map_err(failed)?;
         remove_leftovers(dir, &file);
         Ok(NewFile { file, path: path.to_owned(), mode })
     }
@@ -87,7 +104,7 @@ impl NewFile {
     pub fn keep(self) -> Result<(), NewFileError> {
         let NewFile { file, path, mode } = self;
         let failed = |source| NewFileError::Keep { path: path.clone(), source };
-        if mode != PRIVATE {
+        if let Some(mode) = mode {
             file.as_file().set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
         }
         file.as_file().sync_all().map_err(failed)?;
@@ -101,33 +118,44 @@ impl NewFile {
 /// # Errors
 /// As [`NewFile::create`] and [`NewFile::keep`].
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), NewFileError> {
-    let mut file = NewFile::create(path)?;
-    let failed = |source| NewFileError::Keep { path: path.to_owned(), source };
-    file.write_all(bytes).and_then(|()| file.flush()).map_err(failed)?;
+    fill(NewFile::create(path)?, bytes)
+}
+
+/// The same, for a file that no other user can read.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), NewFileError> {
+    fill(NewFile::private(path)?, bytes)
+}
+
+fn fill(mut file: NewFile, bytes: &[u8]) -> Result<(), NewFileError> {
+    let written = file.write_all(bytes).and_then(|()| file.flush());
+    written.map_err(|source| NewFileError::Keep { path: file.path.clone(), source })?;
     file.keep()
 }
 
-/// The mode of what is to be replaced, or that of a private file.
-fn mode_at(path: &Path) -> Result<u32, NewFileError> {
+/// The mode of what is to be replaced.
+fn mode_at(path: &Path) -> Result<Option<u32>, NewFileError> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.is_symlink() => {
             let target = fs::read_link(path).unwrap_or_default();
             Err(NewFileError::Link { path: path.to_owned(), target })
         }
         Ok(there) if !there.is_file() => Err(NewFileError::NotRegular { path: path.to_owned() }),
-        Ok(there) => Ok(there.mode() & 0o777),
+        Ok(there) => Ok(Some(there.mode() & 0o777)),
         // What cannot be looked at cannot be written either, which is reported then.
-        Err(_) => Ok(PRIVATE),
+        Err(_) => Ok(None),
     }
 }
 
 /// A new file with a random name, locked.
-fn begin(dir: &Path) -> io::Result<NamedTempFile> {
+fn begin(dir: &Path, mode: u32) -> io::Result<NamedTempFile> {
     loop {
         let file = tempfile::Builder::new()
             .prefix(NAME.0)
             .suffix(NAME.1)
-            .permissions(Permissions::from_mode(PRIVATE))
+            .permissions(Permissions::from_mode(mode))
             .tempfile_in(dir)?;
         match file.as_file().try_lock() {
             // Another process may have taken it for a leftover before it was locked.
@@ -177,10 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_private_and_one_that_replaces_another_keeps_its_mode() {
+    fn a_new_file_has_the_mode_of_other_files_and_one_that_replaces_another_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
+        let (path, other) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&other, "").unwrap();
         write(&path, b"1").unwrap();
+        assert_eq!(mode(&path), mode(&other));
+        fs::remove_file(&other).unwrap();
+        fs::remove_file(&path).unwrap();
+        write_private(&path, b"1").unwrap();
         assert_eq!(mode(&path), 0o600);
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         write(&path, b"2").unwrap();

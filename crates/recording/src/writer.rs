@@ -152,7 +152,7 @@ impl Writer<NewFile> {
 
     /// Begins the recording that will be at `path`, packed as asked.
     pub fn create_packed(path: &Path, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
-        Writer::new(NewFile::create(path)?, metadata, packing)
+        Writer::new(NewFile::private(path)?, metadata, packing)
     }
 
     /// Writes what is left, and gives the file its name. Returns what is in it.

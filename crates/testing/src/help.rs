@@ -66,9 +66,9 @@ impl Help {
         let text = String::from_utf8(output.stdout).expect("help is UTF-8");
         let subs: Vec<String> = text
             .lines()
-            .skip_while(|line| *line != "Commands:")
-            .skip(1)
-            .take_while(|line| !line.is_empty())
+            // Those of the program may be in groups.
+            .skip_while(|line| !["Everyday:", "Commands:"].contains(line))
+            .take_while(|line| !["Options:", "Arguments:"].contains(line))
             .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
             .map(|line| line.split_whitespace().next().expect("a line has a word").to_owned())
             .filter(|name| name != "help")

@@ -42,8 +42,8 @@ use std::sync::atomic::AtomicBool;
 pub(crate) struct ControlArgs {
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; a bare number is nanoseconds.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    /// From 0 to 10ms.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::halt)]
     halt_cost: Nanos,
     /// Time between wakeups, such as exponential:100us; can be repeated
     ///

@@ -49,8 +49,8 @@ use tempfile::TempDir;
 pub(crate) struct GuestArgs {
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; a bare number is nanoseconds.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    /// From 0 to 10ms.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::halt)]
     halt_cost: Nanos,
     /// Load to run: redis, redis-paced, pipe, fio or pgbench; can be repeated [default: all]
     #[arg(long, value_name = "LOAD")]

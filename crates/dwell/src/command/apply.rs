@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, wait};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use dwell_knobs::change::{self, Obstacle, Override, Permission, Ready};
 use dwell_knobs::journal::{self, Id, Journal};
 use dwell_knobs::place::Place;
@@ -12,6 +12,7 @@ use dwell_machine::Writable;
 use dwell_recording::regular;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Apply a plan and journal the original values
@@ -85,9 +86,21 @@ const LONGEST_PLAN: u64 = 1 << 20;
 
 /// Reads a plan.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
+    if is_recording(path) {
+        bail!(
+            "cannot read the plan {0}: it is a recording; make a plan of it with `dwell tune {0} --plan plan.toml`",
+            path.display()
+        );
+    }
     let text = regular::read_text(path, LONGEST_PLAN)
         .with_context(|| format!("cannot read the plan {}", path.display()))?;
     Plan::from_toml(&text).with_context(|| path.display().to_string())
+}
+
+/// Whether a file begins as Parquet does.
+fn is_recording(path: &Path) -> bool {
+    let mut begin = [0; 4];
+    regular::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == *b"PAR1")
 }
 
 /// How a plan is carried out.

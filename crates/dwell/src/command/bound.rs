@@ -45,8 +45,8 @@ pub(crate) struct Args {
     duration: Nanos,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; a bare number is nanoseconds. With 0, halts are free.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "20us")]
+    /// From 0 to 10ms. With 0, halts are free.
+    #[arg(long, value_name = "TIME", value_parser = quantity::halt, default_value = "20us")]
     halt_cost: Nanos,
     /// Only the VMs of this process
     #[arg(long)]

@@ -64,8 +64,8 @@ pub(crate) struct Args {
     set: Vec<String>,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; a bare number is nanoseconds. With 0, halts are free.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    /// From 0 to 10ms. With 0, halts are free.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::halt)]
     halt_cost: Nanos,
     #[command(flatten)]
     latency: LatencyArg,

@@ -2,8 +2,8 @@
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
+use crate::settings;
 use crate::timer::{self, Posting, VmArgs};
-use crate::{quantity, settings};
 use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
@@ -11,7 +11,7 @@ use dwell_knobs::knob::{Knob, capability};
 use dwell_machine::{Machine, Sysroot, kernel, parameter};
 use dwell_policy::param::{Param, Setting};
 use dwell_policy::version::{NEWEST_QEMU, Version};
-use dwell_policy::{Layer, Owner};
+use dwell_policy::{Layer, Nanos, Owner};
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -122,8 +122,8 @@ pub(crate) fn run(args: Args) -> Outcome {
 }
 
 fn told_of_capability(asked: &str) -> anyhow::Result<Capability> {
-    let value = asked.split_once('=').map(|(_, value)| quantity::duration(value));
-    let value = value.transpose().map_err(|why| anyhow!("{asked}: {why}"))?;
+    let value = asked.split_once('=').map(|(_, value)| value.parse::<Nanos>());
+    let value = value.transpose().map_err(|why| anyhow!("{asked}: the value {why}"))?;
     let longest = || anyhow!("{asked}: it takes 32 bits, at most {} ns", u32::MAX);
     let call = value.map(|ns| u32::try_from(ns.get()).map_err(|_| longest())).transpose()?;
     Ok(Capability {

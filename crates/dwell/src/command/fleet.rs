@@ -6,6 +6,7 @@ mod plans;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
+use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
@@ -37,8 +38,8 @@ pub(crate) struct Args {
     folder: PathBuf,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///
-    /// From 0; a bare number is nanoseconds. With 0, halts are free and never polling is best.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::duration)]
+    /// From 0 to 10ms. With 0, halts are free and never polling is best.
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::halt)]
     halt_cost: Nanos,
     /// Layer whose rule to replay: host, guest or iothread
     #[arg(long, value_name = "LAYER", default_value = "host", value_parser = crate::suggest::idling_layers(layer))]
@@ -83,6 +84,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     plans: plans::PlansArgs,
     #[command(flatten)]
+    force: ForceArg,
+    #[command(flatten)]
     format: FormatArg,
 }
 
@@ -121,6 +124,10 @@ struct LeftOut<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    let order = args.plans.order();
+    for path in [&args.output, &args.report, &order].into_iter().flatten() {
+        args.force.may_write(path)?;
+    }
     args.versions.check(&[args.layer])?;
     let version = args.versions.over(Versions::NEWEST).of(args.layer);
     let (label, table) = args.class()?;

@@ -2,6 +2,7 @@
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
+use crate::overwrite::ForceArg;
 use crate::{progress, settings};
 use anyhow::{Context, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
@@ -105,7 +106,7 @@ enum From {
 struct Files {
     /// Input file; - reads stdin
     file: PathBuf,
-    /// Recording to write; an existing file is replaced when the new one is complete
+    /// Recording to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -114,6 +115,8 @@ struct Files {
 struct Common {
     #[arg(skip)]
     files: Files,
+    #[command(flatten)]
+    force: ForceArg,
     /// Kernel release of the machine that idled, as `uname -r` prints it
     #[arg(long, value_name = "VERSION")]
     kernel: Option<String>,
@@ -200,7 +203,16 @@ struct Qemu {
     /// Count lines that cannot be parsed, instead of stopping at the first one
     #[arg(long)]
     skip_unparsable: bool,
+    /// Write the recording even if its decisions contradict the rule
+    ///
+    /// Without this option, a log is refused of which more than one decision in twenty is not that of the rule with the
+    /// parameters of --in-force, or without that option with QEMU's defaults: advice from it would be wrong.
+    #[arg(long)]
+    allow_contradictions: bool,
 }
+
+/// A log of which more decisions contradict the rule was made under other parameters.
+const MOST_CONTRADICTED: f64 = 0.05;
 
 fn address(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").ok_or("an address starts with 0x")?;
@@ -312,6 +324,7 @@ fn any(files: Files, mut args: Events) -> Outcome {
             sleeps: None,
             context: None,
             skip_unparsable: args.skip_unparsable,
+            allow_contradictions: false,
         }
         .import(input),
         import::Format::Csv => {
@@ -407,7 +420,31 @@ impl Qemu {
     fn import(self, input: Input<'_>) -> Outcome {
         let metadata = self.common.metadata(Layer::Iothread)?;
         let options = self.options(&metadata)?;
-        self.common.import(input, metadata, |input, writer| Ok(import::qemu::import(input, options, writer)?))
+        self.common.import(input, metadata, |input, writer| {
+            let summary = import::qemu::import(input, options, writer)?;
+            self.refuse_contradictions(&summary)?;
+            Ok(summary)
+        })
+    }
+
+    fn refuse_contradictions(&self, summary: &ImportSummary) -> anyhow::Result<()> {
+        let Some(decisions) = &summary.decisions else { return Ok(()) };
+        let contradicted = decisions.contradicted as f64 > decisions.traced as f64 * MOST_CONTRADICTED;
+        if self.allow_contradictions || !contradicted {
+            return Ok(());
+        }
+        let assumed = match self.common.in_force.is_empty() {
+            true => "QEMU's defaults, which are assumed: give the values in force with --in-force NAME=VALUE",
+            false => "the values of --in-force: were they changed meanwhile?",
+        };
+        bail!(
+            "cannot write {}: {} of {} decisions in {} contradict {assumed}; `dwell import qemu --allow-contradictions` \
+             writes it anyway",
+            self.files.output.display(),
+            count(decisions.contradicted.into()),
+            count(decisions.traced.into()),
+            self.files.file.display(),
+        )
     }
 
     fn options(&self, metadata: &Metadata) -> anyhow::Result<QemuOptions> {
@@ -446,6 +483,7 @@ impl Common {
         metadata: Metadata,
         read: impl FnOnce(Input<'a>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
     ) -> Outcome {
+        self.force.may_write(&self.files.output)?;
         let mut writer = Writer::create(&self.files.output, metadata)?;
         let summary = read(input, &mut writer)?;
         let contents = writer.finish()?;
@@ -453,6 +491,7 @@ impl Common {
     }
 
     fn import_timers(&self, input: Input<'_>, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
+        self.force.may_write(&self.files.output)?;
         let mut writer = TimerWriter::create(&self.files.output, metadata)?;
         let summary = import::perf::import_timers(input, options, &mut writer)?;
         let rows = writer.finish()?;

@@ -2,10 +2,11 @@
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
+use crate::overwrite::ForceArg;
 use crate::progress::{self, per_second};
 use crate::settings::VersionArgs;
 use crate::{model, privileges, quantity, stop};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, TimerRecorder, TimerSummary, Until};
 use dwell_policy::Nanos;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Record how CPUs, vCPUs or I/O threads idle, or the timers of vCPUs
+/// Record how CPUs, vCPUs or I/O threads idle
 ///
 /// Reads tracepoints through perf ring buffers or BPF programs and changes nothing on the machine. Needs root, or
 /// CAP_PERFMON and a readable tracefs, and CAP_BPF for BPF. Ctrl-C ends the recording and keeps it. Lost events are
@@ -58,13 +59,15 @@ enum Whom {
 #[derive(clap::Args)]
 struct Common {
     /// How long to record [default: until Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::recording_time)]
     duration: Option<Nanos>,
     /// Recording to write [default: dwell-LAYER.parquet]
     ///
-    /// An existing file is replaced when the recording is complete.
+    /// There is no file where nothing was recorded, which is an error.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArg,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -195,6 +198,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
+    common.force.may_write(&output)?;
     let recorder = Recorder::open(target, Some(command_line()))?;
     model::left_out(recorder.metadata()).iter().for_each(|note| output::note(note));
     // Before any other thread is started: capabilities are those of a thread, and inherited.
@@ -211,6 +215,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     line.clear();
     let summary = summary?;
+    if summary.contents.episodes == 0 {
+        bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
+    }
     let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
     match common.format.format {
         Format::Json => output::json(&recorded)?,
@@ -237,8 +244,9 @@ struct RecordedTimers {
 }
 
 fn timers(args: Timer) -> Outcome {
-    let Common { duration, output, format } = args.common;
+    let Common { duration, output, force, format } = args.common;
     let output = output.unwrap_or_else(|| "dwell-timer.parquet".into());
+    force.may_write(&output)?;
     let recorder = TimerRecorder::open(args.pid, Some(command_line()))?;
     privileges::keep_those_for_recording(&output);
     let stop = stop::on_ctrl_c()?;
@@ -393,17 +401,14 @@ fn words(recorded: &Recorded) -> String {
         let number = count(recorded.incomplete_episodes.into());
         text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
     }
-    text += &match recorded.episodes {
-        0 => nothing(recorded.layer).to_owned(),
-        _ if recorded.is_sketch => {
-            "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned()
-        }
-        _ => format!("next: dwell tune {}\n", recorded.output),
+    text += &match recorded.is_sketch {
+        true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
+        false => format!("next: dwell tune {}\n", recorded.output),
     };
     text
 }
 
-/// One row per idler; figures of the whole recording are repeated in each. Without idlers, one row without a name.
+/// One row per idler; figures of the whole recording are repeated in each.
 fn table(recorded: &Recorded) -> Table {
     let mut table = Table::new([
         Column::text("output", "output"),
@@ -415,9 +420,7 @@ fn table(recorded: &Recorded) -> Table {
         Column::number("lost_events", "lost_events"),
         Column::number("incomplete_episodes", "incomplete_episodes"),
     ]);
-    let none = [Idler { name: String::new(), episodes: 0 }];
-    let idlers = if recorded.idlers.is_empty() { &none[..] } else { &recorded.idlers };
-    for idler in idlers {
+    for idler in &recorded.idlers {
         table.push([
             Cell::Text(recorded.output.clone()),
             Cell::Text(recorded.layer.to_owned()),
@@ -432,13 +435,12 @@ fn table(recorded: &Recorded) -> Table {
     table
 }
 
+/// Why nothing was recorded.
 fn nothing(layer: &str) -> &'static str {
     match layer {
-        "host" => {
-            "nothing was recorded: no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits\n"
-        }
-        "guest" => "nothing was recorded: every CPU was busy\n",
-        _ => "nothing was recorded: no such thread waited in poll, ppoll, epoll, select or io_uring_enter\n",
+        "host" => "no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits",
+        "guest" => "every CPU was busy; record for longer",
+        _ => "no such thread waited in poll, ppoll, epoll, select or io_uring_enter",
     }
 }
 

@@ -8,6 +8,7 @@ mod text;
 use crate::command::tune::GoalArgs;
 use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
+use crate::overwrite::ForceArg;
 use crate::timer::change::Change;
 use crate::timer::page as page_of_timers;
 use crate::timer::recorded::{self, RecordedArgs, Timers};
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     ///
     /// Recordings with the time of day, as `dwell record` writes them, that overlap are drawn on one time axis: a
     /// guest and its host, for example. Others each start at zero.
-    #[arg(value_name = "FILE", required_unless_present = "before")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["before", "decisions"])]
     files: Vec<PathBuf>,
     /// Recording from before a change, to compare with --after
     #[arg(long, value_name = "A", requires = "after")]
@@ -78,10 +79,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Form::Html)]
     format: Form,
     /// File to write [default: stdout; required for a page if stdout is a terminal]
-    ///
-    /// An existing file is replaced when the new one is complete.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArg,
 }
 
 /// Output format.
@@ -101,6 +102,9 @@ enum Form {
 pub(crate) fn run(args: Args) -> Outcome {
     if args.format == Form::Html && args.output.is_none() && io::stdout().is_terminal() {
         bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format text");
+    }
+    if let Some(path) = &args.output {
+        args.force.may_write(path)?;
     }
     if let [file] = args.files.as_slice()
         && recorded::is_one(file)

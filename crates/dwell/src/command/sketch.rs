@@ -3,6 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
+use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use anyhow::{Context, ensure};
 use dwell_fleet::sketch::{OPTIMUM_ERROR, is_edge};
@@ -32,9 +33,11 @@ pub(crate) struct Args {
     /// Recordings or sketches (*.parquet)
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Sketch to write; an existing file is replaced
+    /// Sketch to write
     #[arg(long, short, value_name = "FILE", required_unless_present = "check")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArg,
     /// Compare the sketch of each recording with its exact replay
     ///
     /// Prints the largest error of any setting at several halt costs, and that of the offline optimum with
@@ -78,6 +81,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.check {
         return check(&args);
     }
+    let output = args.output.as_deref().context("no --output was given")?;
+    args.force.may_write(output)?;
     let mut merged: Option<Sketch> = None;
     for file in &args.files {
         let sketch = of_file(&args, file)?;
@@ -87,7 +92,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         });
     }
     let sketch = merged.context("no file was given")?;
-    let output = args.output.as_deref().context("no --output was given")?;
     write(&sketch, output)?;
     let written = written(&sketch, output);
     match args.format.format {

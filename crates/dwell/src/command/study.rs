@@ -34,9 +34,9 @@ pub(crate) struct Args {
     folder: PathBuf,
     /// Costs of one halt and wakeup in CPU time, separated by commas
     ///
-    /// From 0; a bare number is nanoseconds. With 0, halts are free.
+    /// From 0 to 10ms. With 0, halts are free.
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
-    #[arg(value_parser = quantity::duration)]
+    #[arg(value_parser = quantity::halt)]
     halt_cost: Vec<Nanos>,
     #[command(flatten)]
     latency: LatencyArg,

@@ -42,7 +42,7 @@ impl TimerWriter<NewFile> {
     /// Where the file cannot be made.
     pub fn create(path: &Path, metadata: Metadata<Owner>) -> Result<Self, WriteError> {
         let packing = Packing { rows_per_group: ROWS_PER_GROUP, ..Packing::default() };
-        TimerWriter::new(NewFile::create(path)?, metadata, packing)
+        TimerWriter::new(NewFile::private(path)?, metadata, packing)
     }
 
     /// Writes what is left, and gives the file its name. Returns what is in it.

@@ -15,6 +15,7 @@ const aligned = (alignment) => {
 const timeline = (recordings) => {
   const chosen = recordings.map(() => 0);
   const step = (recording) => recording.figures.timeline;
+  const perSecond = (recording, values) => values.map((number) => (number * 1e9) / step(recording).slice_ns);
   const offset = (recording, slice) => recording.axis_start_ns + slice * step(recording).slice_ns;
   const upper = 130,
     lower = 150,
@@ -63,7 +64,7 @@ const timeline = (recordings) => {
           heading('idle times: one in ten, half, nine in ten are shorter', top + 30 + upper),
         );
         const below = top + upper + lower + 78;
-        if (counted[number]) titles.push(heading('recorded: halts, and polls that saw the wakeup', below));
+        if (counted[number]) titles.push(heading('recorded: halts/s, and polls/s that saw the wakeup', below));
         const rows = [
           [top + 24, upper - 6, 'w'],
           [top + upper + 54, lower - 6, 'i'],
@@ -139,10 +140,17 @@ const timeline = (recordings) => {
         }
         if (counted[number]) {
           [
-            ['halts', halts, colour('ink')],
-            ['successful polls', polls_succeeded, colour('idle')],
+            ['halts', halts, colour('wasted')],
+            ['successful polls', polls_succeeded, colour('success')],
           ].forEach(([name, values, color]) =>
-            series.push(on(c, { name, color, lineStyle: { width: 1.5 }, data: lineOf(recording, values, idler) })),
+            series.push(
+              on(c, {
+                name,
+                color,
+                lineStyle: { width: 1.5 },
+                data: lineOf(recording, perSecond(recording, values), idler),
+              }),
+            ),
           );
         }
         [

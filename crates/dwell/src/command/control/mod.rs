@@ -74,8 +74,8 @@ use tenants::Vm;
         )),
     mut_arg("halt_cost", |arg| arg.long_help(
         "Cost of one halt and wakeup in CPU time, such as 20us\n\n\
-         Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0; a \
-         bare number is nanoseconds. 5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested \
+         Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0. \
+         5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested \
          or busy hosts; 50us and more put a value on latency. With 0, halts are free and never polling is best. [default: that of \
          the configuration, else 20us; with --replay measured by `dwell-lab calibrate` on the machine of the recording, else \
          that of the driver dwell_idle, else 20us]",

@@ -36,7 +36,15 @@ struct Group<'a> {
 /// The class of VMs without one.
 const NO_CLASS: &str = "all";
 
+/// The file that has the waves.
+const ORDER: &str = "order.csv";
+
 impl PlansArgs {
+    /// The file that is written last.
+    pub(super) fn order(&self) -> Option<PathBuf> {
+        self.plan.as_ref().map(|folder| folder.join(ORDER))
+    }
+
     /// Writes the plans, if they are asked for.
     pub(super) fn write(
         &self,
@@ -134,7 +142,7 @@ impl PlansArgs {
         }
         let mut text = vec![];
         table.write_csv(&mut text)?;
-        newfile::write(&folder.join("order.csv"), &text)?;
+        newfile::write(&folder.join(ORDER), &text)?;
         eprintln!(
             "{} for {} written to {}; order.csv has the waves",
             number_of(groups.len() as u128, "plan"),

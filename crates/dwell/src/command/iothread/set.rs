@@ -4,13 +4,13 @@ use super::MonitorArgs;
 use crate::command::apply::{self, How};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::quantity;
 use crate::state::StateArgs;
 use anyhow::Context;
 use dwell_knobs::change::Permission;
 use dwell_knobs::iothread::{self, IoThread, Plan};
 use dwell_knobs::journal::Id;
 use dwell_knobs::knob::IothreadTarget;
+use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ fn assignment(text: &str) -> Result<(String, i64), String> {
     if name != Property::PollMaxNs.name() {
         return Err(format!("{name} takes a whole number"));
     }
-    let ns = quantity::duration(value.trim())?;
+    let ns: Nanos = value.trim().parse().map_err(|error| format!("`{}` {error}", value.trim()))?;
     i64::try_from(ns.get()).map(|ns| (name, ns)).map_err(|_| "more than 2^63 - 1 ns".to_owned())
 }
 

@@ -105,20 +105,46 @@ fn idlers(
     theme: &Theme,
 ) {
     let arrow = if state.reversed() { "^" } else { "v" };
-    let heading = Sort::ALL.map(|column| {
+    let columns = shown(area.width, state.sort());
+    let heading = columns.iter().map(|&column| {
         let sorted = column == state.sort();
-        let text = if sorted { format!("{}{arrow}", column.heading()) } else { column.heading().to_owned() };
+        let text = if sorted { format!("{arrow} {}", column.heading()) } else { column.heading().to_owned() };
         aligned(column, text).style(if sorted { theme.sorted } else { theme.heading })
     });
-    let drawn = rows.iter().map(|row| Drawn::new(Sort::ALL.map(|column| aligned(column, cell(row, column)))));
-    let widths = Sort::ALL.map(|column| match column {
-        Sort::Name => Constraint::Min(16),
-        // The heading has an arrow beside it.
-        Sort::Wakeups => Constraint::Length(10),
-        _ => Constraint::Length(9),
+    let heading = Drawn::new(heading);
+    let drawn =
+        rows.iter().map(|row| Drawn::new(columns.iter().map(|&column| aligned(column, cell(row, column)))));
+    let widths = columns.iter().map(|&column| match column {
+        Sort::Name => Constraint::Min(NAME),
+        _ => Constraint::Length(width_of(column, state.sort())),
     });
-    let table = Table::new(drawn, widths).header(Drawn::new(heading)).row_highlight_style(theme.selected);
+    let table = Table::new(drawn, widths).header(heading).row_highlight_style(theme.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+}
+
+/// The least width of a name.
+const NAME: u16 = 16;
+
+/// The width of a number under its heading; the sorted one has an arrow before it.
+fn width_of(column: Sort, sorted: Sort) -> u16 {
+    if column == sorted { 11 } else { 9 }
+}
+
+/// The columns that fit, in order: those of least interest are left out first, never the sorted one.
+fn shown(width: u16, sorted: Sort) -> Vec<Sort> {
+    let mut columns = Sort::ALL.to_vec();
+    let mut left_out = [Sort::Window, Sort::P99, Sort::Success, Sort::P50, Sort::Wakeups, Sort::Cpu]
+        .into_iter()
+        .filter(|column| *column != sorted);
+    let needed = |columns: &[Sort]| {
+        let numbers = columns.iter().filter(|column| **column != Sort::Name);
+        NAME + numbers.map(|column| width_of(*column, sorted) + 1).sum::<u16>()
+    };
+    while needed(&columns) > width {
+        let Some(out) = left_out.next() else { break };
+        columns.retain(|column| *column != out);
+    }
+    columns
 }
 
 fn aligned<'a>(column: Sort, text: String) -> Cell<'a> {
@@ -197,7 +223,7 @@ mod tests {
     fn screen_with_idlers_and_the_histogram_of_the_first() {
         let expected = "\
 dwell top  host   at least 3 events lost   3 idlers   at least 1,110 wakeups/s
-idler               wakeups/sv  idle p50  idle p99    window   success   polling
+idler              v wakeups/s  idle p50  idle p99    window   success   polling
 web/0                    1,000   49.2 us   49.2 us    200 us     100 %    5.00 %
 web/1                      100    983 us    983 us   10.0 us    0.00 %    0.10 %
 redis                       10      8 ns      8 ns         -         -         -
@@ -220,13 +246,28 @@ q quit   ? help   up down select an idler   home end the first, the last
         state.apply(Action::Letter('1'));
         let drawn = screen(&state, 120, 12);
         assert!(
-            drawn.contains("wakeups/s^") && drawn.contains("host   paused   at least 3 events lost"),
+            drawn.contains("^ wakeups/s") && drawn.contains("host   paused   at least 3 events lost"),
             "{drawn}"
         );
         assert!(drawn.contains("show only names that contain: 1_"), "{drawn}");
         assert!(drawn.contains("idle times of web/1") && !drawn.contains("web/0"), "{drawn}");
         state.apply(Action::Accept);
         assert!(screen(&state, 120, 12).contains("[names with 1]"));
+    }
+
+    /// At 60 columns headings lost their beginnings, and `1.88 ms` was `.88 ms`.
+    #[test]
+    fn columns_that_do_not_fit_are_left_out() {
+        let drawn = screen(&example(), 60, 10);
+        let lines: Vec<&str> = drawn.lines().collect();
+        assert_eq!(lines[1], "idler              v wakeups/s  idle p50   success   polling", "{drawn}");
+        assert!(lines[2].ends_with("1,000   49.2 us     100 %    5.00 %"), "{drawn}");
+        for sorted in Sort::ALL {
+            for width in 1..100 {
+                let columns = shown(width, sorted);
+                assert!(columns.contains(&sorted) && columns[0] == Sort::Name, "{width}: {columns:?}");
+            }
+        }
     }
 
     #[test]

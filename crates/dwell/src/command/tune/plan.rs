@@ -1,6 +1,7 @@
 //! `dwell tune --plan`: the recommended setting as a plan for `dwell apply`.
 
 use crate::model::Model;
+use crate::overwrite::may_write;
 use crate::timer::recorded::Timers;
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Permission};
@@ -43,9 +44,9 @@ pub(super) struct PlanArgs {
     /// Needed to keep the values over a restart.
     #[arg(long, value_name = "NAME", requires = "qmp")]
     domain: Option<String>,
-    /// Write the plan even if it does not fit this machine
+    /// Write the plan even if it does not fit this machine, and replace an existing file
     ///
-    /// That is, if the recording is of another machine, or if present values or versions differ from it.
+    /// It does not fit if the recording is of another machine, or if present values or versions differ from it.
     #[arg(long, requires = "plan")]
     force: bool,
 }
@@ -74,9 +75,8 @@ impl PlanArgs {
 
     /// The identity of the recording for the plan; `None` without --plan.
     pub(super) fn facts(&self, file: &str, reader: &Reader) -> anyhow::Result<Option<RecordingFacts>> {
-        if self.plan.is_none() {
-            return Ok(None);
-        }
+        let Some(path) = &self.plan else { return Ok(None) };
+        may_write(path, self.force, "--force replaces it")?;
         Ok(Some(RecordingFacts::of(file, reader).with_context(|| file.to_owned())?))
     }
 
@@ -140,6 +140,7 @@ impl PlanArgs {
             );
             return Ok(());
         };
+        may_write(path, self.force, "--force replaces it")?;
         self.refuse_other_machine(&tuned.metadata)?;
         self.finish(path, &plan, &tuned.metadata)
     }
