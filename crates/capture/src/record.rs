@@ -10,10 +10,12 @@ use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{Machine, Sysroot, cpu, identity, kernel};
+use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
 use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
-use dwell_recording::{Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer};
+use dwell_recording::{
+    Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer, kernel_on,
+};
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
@@ -262,7 +264,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         metadata.source.command = command;
         metadata.idle_includes = pairing.idle_includes();
         metadata.clock = Clock::Monotonic;
-        metadata.kernel = kernel::release(&*system);
+        // The rules of another machine are not those of this one.
+        metadata.kernel = kernel::release(&*system).map(|release| kernel_on(release, arch::read(&*system)));
         metadata.cpu_model = cpu::model(&*system);
         metadata.machine = identity::machine_id(&*system);
         metadata.lost.events = Some(0);

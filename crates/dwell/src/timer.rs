@@ -5,6 +5,7 @@ pub(crate) mod page;
 pub(crate) mod recorded;
 
 use crate::output;
+use dwell_knobs::explain::Effect;
 use dwell_knobs::timer::{DISABLE_EXITS, Described, Given, describe};
 use dwell_machine::Machine;
 use dwell_policy::timer::Revision;
@@ -113,6 +114,8 @@ pub(crate) struct Posting {
     #[serde(flatten)]
     described: Described,
     rules: Vec<RuleRow>,
+    /// The rules of which this kernel has one; more than one where it is not known which.
+    possible: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upgrade: Option<Upgrade>,
 }
@@ -131,25 +134,48 @@ pub(crate) fn posting(
     machine: &dyn Machine,
 ) -> anyhow::Result<Posting> {
     let described = describe(&args.given(pi_inject_timer), None, Some(machine));
-    let revision = Revision::of(kernel)?;
+    let rules = Revision::rules(kernel)?;
+    let revision = rules.first;
+    let mut possible: Vec<&str> = rules.iter().map(|revision| revision.posting().name()).collect();
+    possible.dedup();
+    let mut compared = posting::compare(&described.vm, revision);
+    // Of several none is in force for certain.
+    compared.iter_mut().for_each(|row| row.in_force &= possible.len() == 1);
     let upgrade = args.upgrade.map(|to| -> anyhow::Result<Upgrade> {
         let changes = upgrade::compare(&described.vm, revision, Revision::of(to)?);
         Ok(Upgrade { to: to.to_string(), changes })
     });
     Ok(Posting {
         kernel: kernel.to_string(),
-        rules: posting::compare(&described.vm, revision),
+        rules: compared,
+        possible,
         upgrade: upgrade.transpose()?,
         described,
     })
 }
 
 impl Posting {
-    /// Why `pi_inject_timer` has no effect for this VM; `None` if it has one.
-    pub(crate) fn no_effect(&self) -> Option<String> {
-        let mut in_force = self.rules.iter().filter(|row| row.in_force);
-        let depends = in_force.any(|row| row.depends_on_pi_inject_timer);
-        (!depends).then(|| "for this VM, on and off give the same mechanism and the same exits".to_owned())
+    /// What `pi_inject_timer` does for this VM.
+    pub(crate) fn effect(&self) -> Effect {
+        let depends = self.of_kernel().map(|row| row.depends_on_pi_inject_timer);
+        match (depends.clone().any(|depends| depends), depends.clone().all(|depends| depends)) {
+            (_, true) => Effect::Effective,
+            (false, _) => Effect::NoEffect {
+                why: "for this VM, on and off give the same mechanism and the same exits".to_owned(),
+            },
+            (true, false) => Effect::NotKnown {
+                why: format!(
+                    "it depends on which of the rules {} Linux {} has",
+                    self.possible.join(" and "),
+                    self.kernel
+                ),
+            },
+        }
+    }
+
+    /// The rules of which this kernel has one.
+    fn of_kernel(&self) -> impl Iterator<Item = &RuleRow> + Clone {
+        self.rules.iter().filter(|row| self.possible.contains(&row.rule))
     }
 
     /// For people.
@@ -164,7 +190,7 @@ impl Posting {
             let line = format!("{}: in {}; missing to post: {missing}", row.rule, kernels(row));
             text += &output::hanging("  ", "    ", &line);
         }
-        for row in self.rules.iter().filter(|row| row.in_force) {
+        for row in self.of_kernel() {
             text += &format!("\n{}", output::wrapped(&self.verdict(row)));
             for one in needed(row) {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
@@ -202,8 +228,9 @@ impl Posting {
             )
         };
         format!(
-            "In force under Linux {}: {}. Timers of this VM {may}; exits of a timer that is armed and fires while the guest \
+            "{} under Linux {}: {}. Timers of this VM {may}; exits of a timer that is armed and fires while the guest \
              runs: {} to arm, {fire}. Missing for delivery without an exit: {}.",
+            if row.in_force { "In force" } else { "Possibly in force" },
             self.kernel,
             row.rule,
             bills.running.arming,

@@ -2,7 +2,9 @@
 
 use crate::knob::{Knob, Module};
 use crate::place::Place;
-use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable};
+use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable, can_post};
+use dwell_policy::arch::Arch;
+use dwell_policy::host::{self, MaxSource};
 use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
@@ -90,21 +92,37 @@ const DWELL_IDLE: &str = Module::DwellIdle.name();
 pub struct Readers {
     cpuidle: Cpuidle,
     apicv: Option<Apicv>,
+    can_post: Option<bool>,
 }
 
 impl From<&Facts> for Readers {
     fn from(facts: &Facts) -> Readers {
-        Readers { cpuidle: facts.guest.cpuidle.clone(), apicv: facts.timer.apicv }
+        let (apicv, can_post) = (facts.timer.apicv, facts.timer.can_post);
+        Readers { cpuidle: facts.guest.cpuidle.clone(), apicv, can_post }
     }
 }
 
 impl Readers {
     /// Reads them from a machine.
     pub fn of(machine: &dyn Machine) -> Readers {
-        Readers { cpuidle: Cpuidle::read(machine), apicv: Apicv::read(machine) }
+        let (apicv, can_post) = (Apicv::read(machine), can_post(machine));
+        Readers { cpuidle: Cpuidle::read(machine), apicv, can_post }
     }
 
-    /// Why nothing reads this knob; `None` if something does, as far as a machine shows.
+    /// What a machine does not show, where whether anything reads this knob depends on it.
+    pub fn not_known(&self, knob: Knob) -> Option<&'static str> {
+        match knob.param.owner {
+            Owner::Layer(Layer::Guest) if !self.cpuidle.is_known => {
+                Some("which cpuidle driver is in use does not show here")
+            }
+            Owner::Timer if knob.param.name == "pi_inject_timer" && self.can_post.is_none() => {
+                Some("whether APICv or AVIC is on does not show here")
+            }
+            _ => None,
+        }
+    }
+
+    /// Why nothing reads this knob; `None` if something does, or that is [not known](Readers::not_known).
     pub fn no_effect(&self, knob: Knob) -> Option<NoEffect> {
         match knob.param.owner {
             Owner::Layer(Layer::Guest) => self.haltpoll(),
@@ -115,6 +133,7 @@ impl Readers {
 
     fn haltpoll(&self) -> Option<NoEffect> {
         match self.cpuidle.driver.as_deref() {
+            None if !self.cpuidle.is_known => return None,
             None => return Some(NoEffect::NoCpuidleDriver),
             Some(DWELL_IDLE) => return Some(NoEffect::DwellIdle),
             Some(_) => {}
@@ -128,10 +147,8 @@ impl Readers {
     }
 
     fn posting(&self) -> Option<NoEffect> {
-        match self.apicv {
-            Some(switch) if switch.on => None,
-            switch => Some(NoEffect::NoApicv { switch: switch.map(|switch| switch.path.to_owned()) }),
-        }
+        let switch = self.apicv.map(|switch| switch.path.to_owned());
+        (self.can_post == Some(false)).then_some(NoEffect::NoApicv { switch })
     }
 }
 
@@ -140,18 +157,42 @@ pub fn no_effect(machine: &dyn Machine, knob: Knob) -> Option<NoEffect> {
     Readers::of(machine).no_effect(knob)
 }
 
-/// A limit that dwell cannot check and that whoever sets this knob has to know.
-pub fn proviso(knob: Knob, version: Version) -> Option<&'static str> {
-    let merged_2022 =
-        || Revision::of(version).is_ok_and(|revision| revision.posting() == PostingPredicate::Merged2022);
+/// Limits that dwell cannot check and that whoever sets this knob has to know.
+pub fn provisos(knob: Knob, version: Version) -> Vec<&'static str> {
     match knob.param.name {
-        "pi_inject_timer" if merged_2022() => Some(
-            "this kernel posts only for VMs that execute MWAIT or HLT themselves (-overcommit cpu-pm=on of QEMU)",
-        ),
-        "halt_poll_ns" if version.at_least(5, 8) => Some(
-            "VMs whose VMM has set KVM_CAP_HALT_POLL keep their own maximum, which cannot be read from outside",
-        ),
-        _ => None,
+        "pi_inject_timer" => match Revision::rules(version).map(|rules| rules.agreed(Revision::posting)) {
+            Ok(Some(PostingPredicate::Merged2022)) => vec![
+                "this kernel posts only for VMs that execute MWAIT or HLT themselves (-overcommit cpu-pm=on of QEMU)",
+            ],
+            Ok(None) => vec![
+                "whether this kernel posts for every VM, or only for those that execute MWAIT or HLT themselves \
+                 (-overcommit cpu-pm=on of QEMU), is not known: its distributor may have taken over the rule of 2022",
+            ],
+            _ => vec![],
+        },
+        "halt_poll_ns" => {
+            let source =
+                host::Revision::rules(version).ok().and_then(|r| r.agreed(host::Revision::max_source));
+            let mut all = vec![];
+            if version.at_least(5, 8) {
+                all.push("VMs whose VMM has set KVM_CAP_HALT_POLL keep their own maximum, which cannot be read from outside");
+            }
+            if source == Some(MaxSource::CopiedAtCreation) {
+                all.push(
+                    "what is written before a VM starts, and the old value after it, is a setting of this VM alone",
+                );
+            }
+            if version.arch == Arch::X86_64 {
+                all.push(
+                    "no VM uses the value whose HLT does not exit (-overcommit cpu-pm=on of QEMU), or whose guest has \
+                     switched host polling off (haltpoll, with poll control)",
+                );
+            }
+            all.extend(version.arch.host_proviso());
+            all
+        }
+        "halt_poll_max_steal" => version.arch.host_proviso().into_iter().collect(),
+        _ => vec![],
     }
 }
 

@@ -23,9 +23,12 @@ use crate::explain::same::{Sameness, compare};
 use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
 use dwell_machine::parameter::{self, Parameter};
-use dwell_machine::{Absent, Cpuidle, DwellIdle, Facts, Guest, Hypervisor, IoThread, KvmDevice, Vmm};
-use dwell_policy::host::MaxSource;
-use dwell_policy::param::{self, Setting};
+use dwell_machine::wanted::{Reader, Wanted};
+use dwell_machine::{Absent, Cpuidle, DwellIdle, Facts, Guest, IoThread, KvmDevice, Module, VmOptions, Vmm};
+use dwell_policy::arch::Arch;
+use dwell_policy::host::{MaxSource, Revision as HostRevision};
+use dwell_policy::param::{self, Param, Setting};
+use dwell_policy::timer::Revision as TimerRevision;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use serde::Serialize;
@@ -139,6 +142,29 @@ pub static TABLE: &[Row] = &[
         remedy: "give a version with a similar rule by --kernel, where a command takes it",
     },
     Row {
+        code: "kernel-of-distributor",
+        severity: Note,
+        when: of_distributor,
+        what: "kernel {release} is {distributor}'s, with changes of later releases: not every rule of {series} is its own",
+        why: "known are {sources}; where no source shows which rule this kernel has, the rules that are possible are named",
+        remedy: "nothing; where a rule is named as not known, measure, or take the more careful one",
+    },
+    Row {
+        code: "architecture-not-modelled",
+        severity: Note,
+        when: |facts| {
+            let why = facts.kernel.arch.and_then(|arch| {
+                Some((arch, arch.lacks(Owner::Layer(Layer::Host)).or(arch.host_proviso())?))
+            });
+            each(why.filter(|_| facts.host.kvm.is_some()), |(arch, why)| {
+                [("arch", json!(arch.name())), ("why", json!(why))]
+            })
+        },
+        what: "halt polling on {arch} is modelled in part, or not at all",
+        why: "{why}",
+        remedy: "nothing; the defaults and the parameters listed are those of {arch}",
+    },
+    Row {
         code: "parameter-unreadable",
         severity: Warning,
         when: |facts| {
@@ -156,6 +182,59 @@ pub static TABLE: &[Row] = &[
         what: "{knobs}: no effect",
         why: "{why}",
         remedy: "set the default ({defaults}), or change what prevents the effect",
+    },
+    Row {
+        code: "wanted-refused",
+        severity: Warning,
+        when: |facts| {
+            asked(facts, |facts, wanted, param| {
+                let known = facts.kernel.version.is_none_or(|version| param.exists_in(version));
+                (known && is_of(wanted) && accepted(param, &wanted.value).is_none())
+                    .then(|| format!("the kernel takes {} to {} and keeps what it has", param.min, param.max))
+            })
+        },
+        what: "{by} asks for {name}={value}, which the kernel refuses: {now}",
+        why: "{why}; a module does not load with such an option",
+        remedy: "write a number in this range; 0 means {zero}",
+    },
+    Row {
+        code: "wanted-ignored",
+        severity: Warning,
+        when: |facts| asked(facts, ignored),
+        what: "{by} asks for {name}={value}, which nothing reads: {now}",
+        why: "{why}",
+        remedy: "remove it, or write {owner}.{name} (in modprobe.d: options {owner} {name}=...) where the parameter exists",
+    },
+    Row {
+        code: "wanted-overridden",
+        severity: Note,
+        when: |facts| {
+            asked(facts, |facts, wanted, param| {
+                let later = last_wanted(facts, param).filter(|last| !std::ptr::eq(*last, wanted))?;
+                let value = accepted(param, &wanted.value)?;
+                (is_read(facts, wanted, param) && accepted(param, &later.value) != Some(value))
+                    .then(|| format!("{} sets it to {} later", later.by, later.value))
+            })
+        },
+        what: "{by} asks for {name}={value}, which is overridden: {now}",
+        why: "{why}",
+        remedy: "keep one of the two",
+    },
+    Row {
+        code: "wanted-not-in-force",
+        severity: Warning,
+        when: |facts| {
+            asked(facts, |facts, wanted, param| {
+                let last = last_wanted(facts, param).is_some_and(|last| std::ptr::eq(last, wanted));
+                let now = parameters(facts).find(|parameter| parameter.param == param)?.value?;
+                let value = accepted(param, &wanted.value)?;
+                (last && value != now && param.name != "pi_inject_timer")
+                    .then(|| format!("it was written since, or {} was changed since", wanted.by))
+            })
+        },
+        what: "{by} asks for {name}={value}, and {now}",
+        why: "{why}; after the next boot it is {value}",
+        remedy: "write the value that is wanted to both",
     },
     Row {
         code: "kvm-denied",
@@ -191,6 +270,15 @@ pub static TABLE: &[Row] = &[
         what: "halt_poll_ns = {halt_poll_ns} ns may differ from what running VMs use ({vms} running)",
         why: COPIED,
         remedy: "restart or migrate VMs after a write, or have the VMM set KVM_CAP_HALT_POLL, or use 6.1",
+    },
+    Row {
+        code: "host-max-not-known",
+        severity: Note,
+        when: |facts| when(facts.host.max_source.is_none() && host(facts).is_some()),
+        what: "whether running VMs follow a write to halt_poll_ns is not known for this kernel",
+        why: COPIED,
+        remedy: "look for override_halt_poll_ns in the kernel's types (bpftool btf dump file /sys/kernel/btf/kvm): where it is, they \
+                 do; else restart or migrate VMs after a write",
     },
     Row {
         code: "host-polling-off",
@@ -243,10 +331,23 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "idle-poll",
         severity: Danger,
-        when: |facts| when(facts.guest.idle_override.as_deref() == Some("poll")),
+        when: |facts| {
+            let poll = facts.guest.idle_override.as_deref() == Some("poll");
+            each(Some(facts.guest.kvm_guest).filter(|_| poll), |guest| {
+                [(
+                    "instead",
+                    json!(match guest {
+                        Some(true) => HALTPOLL_INSTEAD.to_owned(),
+                        Some(false) => LATENCY_INSTEAD.to_owned(),
+                        None =>
+                            format!("in a guest of KVM, {HALTPOLL_INSTEAD}; on a host, {LATENCY_INSTEAD}"),
+                    }),
+                )]
+            })
+        },
         what: "idle=poll on the kernel's command line: no CPU ever halts",
         why: "every idle CPU polls all the time, and the haltpoll driver refuses to load",
-        remedy: "remove it and use haltpoll, which polls for a while and then halts",
+        remedy: "remove it; {instead}",
     },
     Row {
         code: "idle-override",
@@ -280,10 +381,34 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-not-a-kvm-guest",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| could_load(guest) && !is_kvm_guest(guest)),
+        when: |facts| no_driver(facts, |guest| could_load(guest) && guest.kvm_guest == Some(false)),
         what: HALTPOLL_IDLE,
         why: "the driver and the governor need KVM's signature in CPUID, which is missing",
         remedy: "nothing: haltpoll is for guests of KVM",
+    },
+    Row {
+        code: "haltpoll-of-distributor",
+        severity: Note,
+        when: |facts| {
+            let other = facts.kernel.arch.filter(|arch| *arch != Arch::X86_64);
+            let found = no_driver(facts, could_load).into_iter().zip(other).next();
+            each(found, |(_, arch)| [("arch", json!(arch.name()))])
+        },
+        what: HALTPOLL_IDLE,
+        why: "Linux has haltpoll on x86-64 only, up to 7.3: on {arch} this kernel has it from its distributor, and what its \
+              driver asks for does not show here",
+        remedy: "modprobe cpuidle_haltpoll force=1, as openEuler documents; dmesg has the reason if it does not load",
+    },
+    Row {
+        code: "haltpoll-guest-not-known",
+        severity: Note,
+        when: |facts| {
+            let x86 = facts.kernel.arch.is_none_or(|arch| arch == Arch::X86_64);
+            no_driver(facts, |guest| could_load(guest) && guest.kvm_guest.is_none() && x86)
+        },
+        what: HALTPOLL_IDLE,
+        why: "whether this is a guest of KVM, which the driver asks for, does not show here",
+        remedy: "run dwell doctor on that machine",
     },
     Row {
         code: "haltpoll-no-realtime-hint",
@@ -291,8 +416,9 @@ pub static TABLE: &[Row] = &[
         when: |facts| no_driver(facts, |guest| needs_hint(guest) && can_be_forced(facts)),
         what: HALTPOLL_IDLE,
         why: "the driver loads only if the hypervisor gives the REALTIME hint, or if it is forced",
-        remedy: "boot with cpuidle_haltpoll.force=1 (a module: modprobe cpuidle-haltpoll force=1), or start the VM with \
-                 -cpu …,kvm-hint-dedicated=on",
+        remedy: "modprobe cpuidle-haltpoll force=1 (built in: boot with cpuidle_haltpoll.force=1); for a VM on CPUs of its own \
+                 -cpu …,kvm-hint-dedicated=on, which promises that, and the guest then does without paravirtual \
+                 spinlocks and TLB flushes",
     },
     Row {
         code: "haltpoll-no-realtime-hint-no-force",
@@ -300,13 +426,14 @@ pub static TABLE: &[Row] = &[
         when: |facts| no_driver(facts, |guest| needs_hint(guest) && !can_be_forced(facts)),
         what: HALTPOLL_IDLE,
         why: "the driver loads only if the hypervisor gives the REALTIME hint",
-        remedy: "start the VM with -cpu …,kvm-hint-dedicated=on, or use Linux 5.7, whose driver can be forced",
+        remedy: "use Linux 5.7, whose driver can be forced; for a VM on CPUs of its own -cpu …,kvm-hint-dedicated=on, which \
+                 promises that",
     },
     Row {
         code: "haltpoll-not-loaded",
         severity: Note,
         when: |facts| {
-            no_driver(facts, |guest| could_load(guest) && is_kvm_guest(guest) && !needs_hint(guest))
+            no_driver(facts, |guest| could_load(guest) && guest.kvm_guest == Some(true) && !needs_hint(guest))
         },
         what: HALTPOLL_IDLE,
         why: "the driver cpuidle-haltpoll could load, but is not loaded",
@@ -345,10 +472,15 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "both-layers-poll",
         severity: Warning,
-        when: |facts| when(haltpoll_decides(facts) && facts.guest.poll_control == Some(false)),
+        when: |facts| {
+            let both = haltpoll_decides(facts) && facts.guest.poll_control == Some(false);
+            each(both.then(|| Manager::POLL_CONTROL.join("; ")), |how| [("poll_control", json!(how))])
+        },
         what: "guest and host both poll",
-        why: "the hypervisor offers no poll control, so after a failed poll of the guest the host polls once more",
-        remedy: "update the host, or set halt_poll_ns=0 there (or KVM_CAP_HALT_POLL 0 for this VM)",
+        why: "the hypervisor offers no poll control, so after a failed poll of the guest the host polls once more; QEMU offers it \
+              to named CPU models only if it is asked to",
+        remedy: "give the VM poll control: {poll_control}; on a host before 5.4, or where that cannot be set, halt_poll_ns=0 \
+                 there",
     },
     Row {
         code: "dwell-idle",
@@ -480,13 +612,43 @@ pub static TABLE: &[Row] = &[
         code: "pi-inject-needs-exits-disabled",
         severity: Note,
         when: |facts| {
-            let posts = posts(facts) && facts.timer.apicv.is_some_and(|switch| switch.on);
-            when(posts && facts.timer.posting_needs_disabled_exits())
+            let posts = posts(facts) && facts.timer.can_post == Some(true);
+            let served = vms(facts).any(|(_, options)| options.cpu_pm);
+            when(posts && facts.timer.posting_needs_disabled_exits() && !served)
         },
-        what: "pi_inject_timer works only for VMs that execute MWAIT or HLT themselves",
-        why: "since 5.18 (and in stable 5.4, 5.10, 5.15) other VMs take the ordinary path; which VMs those are cannot be seen \
-              from outside",
+        what: "pi_inject_timer works only for VMs that execute MWAIT or HLT themselves, and none is seen here",
+        why: "since 5.18 (and in stable 5.4, 5.10, 5.15, and RHEL 9 since 5.14.0-110) other VMs take the ordinary path",
         remedy: "start such VMs with QEMU's -overcommit cpu-pm=on, on dedicated CPUs",
+    },
+    Row {
+        code: "pi-inject-rule-not-known",
+        severity: Note,
+        when: |facts| {
+            let modelled = |version: Version| param::known_version(Owner::Timer, version).is_ok();
+            let undecided = facts.timer.posting_needs.is_none() && facts.kernel.version.is_some_and(modelled);
+            when(posts(facts) && facts.timer.can_post != Some(false) && undecided)
+        },
+        what: "for which VMs pi_inject_timer works is not known for this kernel",
+        why: "before 5.18 for every VM with APICv or AVIC, since then only for those that execute MWAIT or HLT themselves; \
+              distributors have taken that over",
+        remedy: "count on it only for VMs with QEMU's -overcommit cpu-pm=on, or count their EXTERNAL_INTERRUPT exits",
+    },
+    Row {
+        code: "vm-cpu-pm",
+        severity: Note,
+        when: |facts| vms_that(facts, |vm| vm.cpu_pm),
+        what: "VM {name} (process {pid}) executes HLT and MWAIT itself (cpu-pm=on): halt_poll_ns has no effect on it",
+        why: "its idle vCPUs do not leave the guest, so the host neither polls for them nor counts their halts",
+        remedy: "nothing; each of its vCPUs needs a CPU of its own, and its guest decides how it idles",
+    },
+    Row {
+        code: "vm-windows-timers",
+        severity: Warning,
+        when: windows_timers,
+        what: "VM {name} (process {pid}) is set up for Windows and lacks {lacking}",
+        why: "Windows then keeps time with timers that exit hundreds to thousands of times a second while it is idle: a third \
+              of a CPU is common, and no setting of halt polling changes that; `dwell exits` counts them",
+        remedy: "{windows}",
     },
     Row {
         code: "pi-inject-without-nohz-full",
@@ -569,10 +731,76 @@ pub static TABLE: &[Row] = &[
     },
 ];
 
+const HALTPOLL_INSTEAD: &str = "haltpoll polls for a while and then halts";
+const LATENCY_INSTEAD: &str = "request 1 us of latency for the CPUs that need it (pm_qos_resume_latency_us), or limit their C-states: \
+                               haltpoll does not load there";
 const COPIED: &str =
     "from 5.8 to 6.0 a VM keeps the value from its creation; since 6.1 it is read at every halt";
 const HALTPOLL_IDLE: &str = "the haltpoll governor is available, but no cpuidle driver uses it";
-const ADVANCE: &str = "set lapic_timer_advance_ns=-1, or lapic_timer_advance=Y since 6.12, when kvm loads";
+const ADVANCE: &str = "set lapic_timer_advance_ns=-1, or lapic_timer_advance=Y since 6.10, when kvm loads";
+
+/// Each wanted value of a parameter of dwell's for which there is a reason, with it.
+fn asked(facts: &Facts, reason: impl Fn(&Facts, &Wanted, &'static Param) -> Option<String>) -> Vec<Data> {
+    let found = facts.wanted.iter().filter_map(|wanted| {
+        let param = wanted.param?;
+        Some((wanted, param, reason(facts, wanted, param)?))
+    });
+    each(found, |(wanted, param, why)| {
+        let now = parameters(facts).find(|parameter| parameter.param == param).and_then(|p| p.value);
+        let now = now.map_or_else(
+            || "what is in force does not show here".to_owned(),
+            |now| format!("{} is in force", parameter::shown(param, now)),
+        );
+        [
+            ("by", json!(wanted.by)),
+            ("name", json!(wanted.name)),
+            ("value", json!(wanted.value)),
+            ("owner", json!(wanted.owner())),
+            ("zero", json!(param.zero)),
+            ("now", json!(now)),
+            ("why", json!(why)),
+        ]
+    })
+}
+
+/// The number of a value that the kernel takes.
+fn accepted(param: &Param, text: &str) -> Option<i64> {
+    parameter::number_of(param, text).filter(|value| (param.min..=param.max).contains(value))
+}
+
+fn is_of(wanted: &Wanted) -> bool {
+    wanted.owner() == Some(wanted.module.as_str())
+}
+
+/// Why nothing reads a wanted value.
+fn ignored(facts: &Facts, wanted: &Wanted, param: &'static Param) -> Option<String> {
+    let owner = wanted.owner()?;
+    if wanted.module.is_empty() {
+        return Some(format!("without {owner}. before it the word is not for the module"));
+    }
+    if !is_of(wanted) {
+        return Some(format!("it is a parameter of {owner}, not of {}", wanted.module));
+    }
+    if let Some(version) = facts.kernel.version.filter(|version| !param.exists_in(*version)) {
+        let shows = parameters(facts).any(|parameter| parameter.param == param);
+        return (!shows)
+            .then(|| Setting::defaults(param.owner, version).set(param.name, 0).err())?
+            .map(|e| e.to_string());
+    }
+    let built_in = owner == "kvm" && facts.host.kvm == Some(Module::BuiltIn);
+    (built_in && wanted.reader == Reader::Modprobe)
+        .then(|| format!("{owner} is built in, and modprobe does not load it"))
+}
+
+/// Whether a wanted value is read and taken.
+fn is_read(facts: &Facts, wanted: &Wanted, param: &'static Param) -> bool {
+    ignored(facts, wanted, param).is_none() && accepted(param, &wanted.value).is_some()
+}
+
+/// What sets a parameter last when the machine starts.
+fn last_wanted<'f>(facts: &'f Facts, param: &'static Param) -> Option<&'f Wanted> {
+    facts.wanted.iter().rfind(|wanted| wanted.param == Some(param) && is_read(facts, wanted, param))
+}
 
 /// One instance without figures, or none.
 fn when(is: bool) -> Vec<Data> {
@@ -704,12 +932,103 @@ fn could_load(guest: &Guest) -> bool {
     guest.cpuidle.driver.is_none() && guest.idle_override.is_none()
 }
 
-fn is_kvm_guest(guest: &Guest) -> bool {
-    guest.hypervisor.as_ref().is_some_and(Hypervisor::is_kvm)
+/// The driver asks for the hint or to be forced. Forcing it is right whether there is a hint or not, so that a hint that is
+/// not known needs no finding of its own.
+fn needs_hint(guest: &Guest) -> bool {
+    let loads = guest.realtime_hint == Some(true) || guest.force == Some(true);
+    could_load(guest) && guest.kvm_guest == Some(true) && !loads
 }
 
-fn needs_hint(guest: &Guest) -> bool {
-    could_load(guest) && is_kvm_guest(guest) && guest.realtime_hint != Some(true) && guest.force != Some(true)
+/// The VMs of QEMU, with what their command lines decide.
+fn vms(facts: &Facts) -> impl Iterator<Item = (&Vmm, &VmOptions)> {
+    facts.vmms.iter().filter_map(|vmm| Some((vmm, vmm.options.as_ref()?)))
+}
+
+fn named(vmm: &Vmm) -> [(&'static str, Value); 2] {
+    [("name", json!(vmm.name.as_deref().unwrap_or("without a name"))), ("pid", json!(vmm.pid))]
+}
+
+fn vms_that(facts: &Facts, is: fn(&VmOptions) -> bool) -> Vec<Data> {
+    each(vms(facts).filter(|(_, options)| is(options)), |(vmm, _)| named(vmm))
+}
+
+/// VMs with Hyper-V enlightenments, which are for Windows, without those that keep an idle one quiet.
+fn windows_timers(facts: &Facts) -> Vec<Data> {
+    let found = vms(facts).filter(|(_, options)| !options.hyper_v.is_empty()).filter_map(|(vmm, options)| {
+        let missing = ["hv-time", "hv-synic", "hv-stimer"].into_iter().filter(|name| !options.has(name));
+        let mut lacking: Vec<String> = missing.map(str::to_owned).collect();
+        lacking.extend((options.hpet == Some(true)).then(|| "hpet=off".to_owned()));
+        (!lacking.is_empty()).then_some((vmm, lacking))
+    });
+    each(found, |(vmm, lacking)| {
+        let [name, pid] = named(vmm);
+        [name, pid, ("lacking", json!(lacking)), ("windows", json!(Manager::of(vmm).words(Manager::WINDOWS)))]
+    })
+}
+
+/// Who starts a VM, in whose words a remedy is.
+#[derive(Clone, Copy)]
+enum Manager {
+    Qemu,
+    Libvirt,
+    Proxmox,
+    KubeVirt,
+}
+
+/// A remedy for QEMU, libvirt, Proxmox and KubeVirt.
+type Words = [&'static str; 4];
+
+impl Manager {
+    const WINDOWS: Words = [
+        "QEMU: -cpu …,hv_time,hv_vpindex,hv_synic,hv_stimer and -machine …,hpet=off",
+        "libvirt: in <hyperv> <vpindex state='on'/> <synic state='on'/> <stimer state='on'/>, in <clock> <timer \
+         name='hypervclock' present='yes'/> and <timer name='hpet' present='no'/>",
+        "Proxmox: ostype win10 or win11 with a machine version whose defaults have them, else args: -cpu …,hv_time,hv_vpindex,\
+         hv_synic,hv_stimer; and -machine hpet=off",
+        "KubeVirt: in features.hyperv vpindex, synic and synictimer, in clock.timer hyperv, and hpet with present: false",
+    ];
+    const POLL_CONTROL: Words = [
+        "QEMU: -cpu …,kvm-poll-control=on",
+        "libvirt: <features> <kvm> <poll-control state='on'/>",
+        "Proxmox: args: -cpu …,kvm-poll-control=on",
+        "KubeVirt: a hook that adds <poll-control state='on'/> to the domain",
+    ];
+
+    /// From the names that managers give to machines and processes.
+    fn of(vmm: &Vmm) -> Manager {
+        let machine = vmm.options.as_ref().and_then(|options| options.machine.as_deref()).unwrap_or_default();
+        match vmm.name.as_deref().unwrap_or_default() {
+            _ if machine.contains("+pve") => Manager::Proxmox,
+            name if machine.contains("rhel") && name.contains('_') => Manager::KubeVirt,
+            _ if vmm.by_libvirt => Manager::Libvirt,
+            _ => Manager::Qemu,
+        }
+    }
+
+    const fn words(self, words: Words) -> &'static str {
+        words[self as usize]
+    }
+}
+
+/// A kernel of a distributor that takes over later changes, with the sources of what is known.
+fn of_distributor(facts: &Facts) -> Vec<Data> {
+    let found = facts.kernel.version.and_then(|version| {
+        let (build, release) = (version.build?, facts.kernel.release.as_ref()?);
+        let host = HostRevision::rules(version).ok()?;
+        let timer = TimerRevision::rules(version).ok().filter(|_| !facts.timer.parameters.is_empty());
+        let sources = [host.source, timer.and_then(|rules| rules.source)];
+        let sources: Vec<&str> = sources.into_iter().flatten().collect();
+        Some((release, build.distributor.name(), format!("{}.{}", version.major, version.minor), sources))
+    });
+    each(found, |(release, distributor, series, sources)| {
+        let sources = if sources.is_empty() { json!("no changes for certain") } else { json!(sources) };
+        [
+            ("release", json!(release)),
+            ("distributor", json!(distributor)),
+            ("series", json!(series)),
+            ("sources", sources),
+        ]
+    })
 }
 
 fn can_be_forced(facts: &Facts) -> bool {

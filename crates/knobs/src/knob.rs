@@ -5,7 +5,7 @@
 //! comes from it.
 
 use crate::place::Place;
-use dwell_machine::parameter;
+use dwell_machine::{Machine, parameter};
 use dwell_policy::host::{MaxSource, Revision};
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::Version;
@@ -70,6 +70,8 @@ pub enum Scope {
     NextHaltUnlessCap,
     /// VMs that are created from now on; running ones keep what there was.
     NewVms,
+    /// It is not known whether [`Scope::NewVms`] or [`Scope::NextHaltUnlessCap`].
+    NewVmsOrNextHalt,
     /// vCPUs that are created from now on.
     NewVcpus,
     /// Every CPU of this guest at its next halt.
@@ -83,6 +85,16 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// Of a write to `halt_poll_ns`, by where the longest window comes from; `None`: that is not known.
+    pub const fn of_max(source: Option<MaxSource>) -> Scope {
+        match source {
+            Some(MaxSource::Live) => Scope::NextHalt,
+            Some(MaxSource::CopiedAtCreation) => Scope::NewVms,
+            Some(MaxSource::CapElseLive) => Scope::NextHaltUnlessCap,
+            None => Scope::NewVmsOrNextHalt,
+        }
+    }
+
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {
@@ -92,6 +104,10 @@ impl Scope {
             }
             Scope::NewVms => {
                 "VMs that are created from now on (5.8 to 6.0 copy halt_poll_ns then); running VMs keep what they have"
+            }
+            Scope::NewVmsOrNextHalt => {
+                "not known for this kernel: by the rule of 5.8 to 6.0 VMs that are created from now on, by that since 6.1 every \
+                 vCPU at its next halt"
             }
             Scope::NewVcpus => "vCPUs that are created from now on",
             Scope::NextIdle => "every CPU of this guest at its next halt",
@@ -153,11 +169,17 @@ impl Knob {
             Owner::Timer => Scope::NextTimer,
             // The other three are read at each use in every version.
             Owner::Layer(Layer::Host) if self.param.name != "halt_poll_ns" => Scope::NextHalt,
-            Owner::Layer(Layer::Host) => match Revision::of(version).map(Revision::max_source) {
-                Ok(MaxSource::CopiedAtCreation) => Scope::NewVms,
-                Ok(MaxSource::CapElseLive) => Scope::NextHaltUnlessCap,
-                _ => Scope::NextHalt,
-            },
+            Owner::Layer(Layer::Host) => Scope::of_max(
+                Revision::rules(version).ok().and_then(|rules| rules.agreed(Revision::max_source)),
+            ),
+        }
+    }
+
+    /// The same on a machine, whose kernel may show what its version does not decide.
+    pub fn scope_on(self, machine: &dyn Machine, version: Version) -> Scope {
+        match self.scope(version) {
+            Scope::NewVmsOrNextHalt => Scope::of_max(dwell_machine::max_source(machine, Some(version))),
+            scope => scope,
         }
     }
 
@@ -244,7 +266,7 @@ mod tests {
         assert_eq!(Knob::find("poll_max_ns").unwrap().param.name, "poll-max-ns");
         assert_eq!(Knob::find("guest-halt-poll-ns").unwrap().param.owner, Layer::Guest);
         assert_eq!(Knob::find("halt_pol"), None);
-        assert_eq!(Knob::all().count(), 21);
+        assert_eq!(Knob::all().count(), 22);
     }
 
     #[test]

@@ -561,8 +561,9 @@ fn fit(machine: &dyn Writable, entries: &[Entry], originals: Setting) -> Result<
         if let Some(why) = readers.no_effect(knob) {
             return Err(unfit(NoEffect::to_string(&why)));
         }
-        if knob.scope(originals.version()) == Scope::NewVms {
-            return Err(unfit(format!("a write reaches {}", Scope::NewVms.words())));
+        let scope = knob.scope_on(machine, originals.version());
+        if matches!(scope, Scope::NewVms | Scope::NewVmsOrNextHalt) {
+            return Err(unfit(format!("a write reaches {}", scope.words())));
         }
     }
     Ok(())

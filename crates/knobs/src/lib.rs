@@ -43,6 +43,7 @@ pub mod plan;
 pub mod qmp;
 mod read_only;
 pub mod timer;
+pub mod typed;
 pub mod value;
 pub mod verification;
 mod whole_file;

@@ -131,6 +131,9 @@ fn kvm(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
         Some(Scope::NewVms) => {
             "now, on the host, as root (this kernel copies halt_poll_ns when a VM is created: running VMs keep the old one)"
         }
+        Some(Scope::NewVmsOrNextHalt) => {
+            "now, on the host, as root (for VMs that are started later; whether running VMs follow is not known for this kernel)"
+        }
         _ => "now, on the host, as root, for all VMs without an override of their own",
     };
     let mut all = vec![];

@@ -89,8 +89,8 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
         }
         .to_owned()
     });
-    let disabled =
-        facts.add("disabled exits", given.disabled_exits, Known::default(), 0, |bits| exits_in_words(*bits));
+    let exits = Known { recorded: None, here: machine.and_then(disabled_exits) };
+    let disabled = facts.add("disabled exits", given.disabled_exits, exits, 0, |bits| exits_in_words(*bits));
     let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
     // What the module has now is what it decided, by this machine's nohz_full.
     let loaded = machine.and_then(|machine| machine.switch("/sys/module/kvm/parameters/pi_inject_timer"));
@@ -156,6 +156,15 @@ impl Facts {
     ) -> bool {
         self.add(name, given, known, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
     }
+}
+
+/// The exits that the VMs of a machine have disabled, if their command lines show it and all are alike.
+fn disabled_exits(machine: &dyn Machine) -> Option<u64> {
+    let vmms = dwell_machine::Facts::read(machine).vmms;
+    let mut all = vmms.iter().filter_map(|vmm| Some(vmm.options.as_ref()?.cpu_pm));
+    let cpu_pm = all.next()?;
+    let bits = if cpu_pm { DISABLE_EXITS.iter().map(|(_, bit)| bit).sum() } else { 0 };
+    all.all(|other| other == cpu_pm).then_some(bits)
 }
 
 fn exits_in_words(bits: u64) -> String {

@@ -7,6 +7,7 @@ use crate::process;
 use crate::seam::Machine;
 use crate::timer::Timer;
 use crate::vmm::Vmm;
+use crate::wanted::{self, Wanted};
 use serde::Serialize;
 
 /// How a machine idles and what determines it.
@@ -21,6 +22,8 @@ pub struct Facts {
     pub guest: Guest,
     /// Timers of VMs.
     pub timer: Timer,
+    /// What files and the kernel's command line ask for.
+    pub wanted: Vec<Wanted>,
     /// Virtual machine monitors with their I/O threads.
     pub vmms: Vec<Vmm>,
 }
@@ -34,6 +37,7 @@ impl Facts {
             host: Host::read(machine, &kernel, &processes),
             guest: Guest::read(machine, &kernel),
             timer: Timer::read(machine, &kernel),
+            wanted: wanted::read(machine),
             vmms: processes.iter().filter_map(Vmm::of).collect(),
             kernel,
         }

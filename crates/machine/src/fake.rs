@@ -35,7 +35,8 @@ enum Node {
 }
 
 /// The files of [`Fake::quiet`] that do not depend on the release.
-const QUIET: [(&str, &str); 25] = [
+const QUIET: [(&str, &str); 26] = [
+    ("/proc/sys/kernel/arch", "x86_64"),
     ("/proc/cmdline", "quiet"),
     ("/proc/sys/kernel/timer_migration", "1"),
     ("/proc/sys/kernel/perf_event_paranoid", "2"),
@@ -521,6 +522,10 @@ impl Machine for Faulty<'_> {
 
     fn kvm_device(&self) -> KvmDevice {
         self.machine.kvm_device()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.machine.is_whole()
     }
 
     fn latency_request_us(&self) -> Option<i32> {

@@ -5,13 +5,17 @@ use crate::kernel::Kernel;
 use crate::parameter::{self, Parameter};
 use crate::seam::Machine;
 use dwell_policy::Layer;
+use dwell_policy::arch::Arch;
 use serde::Serialize;
 
 /// The cpuidle driver and governors of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Cpuidle {
-    /// The driver; `None` if there is none.
+    /// Whether the machine shows which driver there is, or that there is none.
+    #[serde(rename = "driver_known")]
+    pub is_known: bool,
+    /// The driver; `None` if there is none, or it is not known.
     pub driver: Option<String>,
     /// The governor in use, though without a driver it decides nothing.
     pub governor: Option<String>,
@@ -30,6 +34,7 @@ impl Cpuidle {
     pub fn read(machine: &dyn Machine) -> Cpuidle {
         let read = |name: &str| machine.text(&format!("{CPUIDLE}/{name}")).filter(|text| !text.is_empty());
         Cpuidle {
+            is_known: machine.is_whole() || machine.exists(&format!("{CPUIDLE}/current_driver")),
             driver: read("current_driver").filter(|name| name != "none"),
             governor: read("current_governor").or_else(|| read("current_governor_ro")),
             governors: read("available_governors")
@@ -104,6 +109,8 @@ impl DwellIdle {
 pub struct Guest {
     /// The hypervisor below; `None` on bare metal, or if it was not asked.
     pub hypervisor: Option<Hypervisor>,
+    /// Whether this is a guest of KVM; `None` if that is not known.
+    pub kvm_guest: Option<bool>,
     /// Whether the hypervisor lets the guest switch host polling off; `None` if that is not known.
     pub poll_control: Option<bool>,
     /// Whether the hypervisor promises that vCPUs are not preempted; `None` if that is not known.
@@ -132,10 +139,12 @@ impl Guest {
     pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel) -> Guest {
         let hypervisor = machine.hypervisor();
         let kvm = hypervisor.as_ref().filter(|below| below.is_kvm());
+        let cpuidle = Cpuidle::read(machine);
         Guest {
+            kvm_guest: kvm_guest(machine, kernel, hypervisor.as_ref(), &cpuidle),
             poll_control: kvm.map(Hypervisor::poll_control),
             realtime_hint: kvm.map(Hypervisor::realtime),
-            cpuidle: Cpuidle::read(machine),
+            cpuidle,
             states: states(machine),
             idle_override: kernel.argument("idle").map(str::to_owned),
             force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
@@ -145,6 +154,30 @@ impl Guest {
             zero_latency_cpus: zero_latency_cpus(machine),
             hypervisor,
         }
+    }
+}
+
+/// Whether a machine is a guest of KVM, from CPUID, else from what only a guest of KVM has, else from the CPU's flags.
+fn kvm_guest(
+    machine: &dyn Machine,
+    kernel: &Kernel,
+    below: Option<&Hypervisor>,
+    cpuidle: &Cpuidle,
+) -> Option<bool> {
+    // Only x86-64 has CPUID, and only there the governor registers itself for guests of KVM alone.
+    if kernel.arch.is_some_and(|arch| arch != Arch::X86_64) {
+        return None;
+    }
+    let flags = || {
+        let info = machine.text("/proc/cpuinfo")?;
+        let flags = info.lines().find(|line| line.starts_with("flags"))?.split_ascii_whitespace();
+        flags.into_iter().all(|flag| flag != "hypervisor").then_some(false)
+    };
+    match below {
+        Some(below) => Some(below.is_kvm()),
+        None if machine.asks_cpuid() => Some(false),
+        None if cpuidle.governors.iter().chain(&cpuidle.driver).any(|name| name == HALTPOLL) => Some(true),
+        None => flags(),
     }
 }
 

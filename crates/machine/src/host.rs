@@ -7,6 +7,7 @@ use crate::process::Process;
 use crate::seam::Machine;
 use dwell_policy::Layer;
 use dwell_policy::host::{MaxSource, Revision};
+use dwell_policy::version::Version;
 use serde::Serialize;
 use std::io;
 
@@ -20,7 +21,7 @@ pub struct Host {
     pub vendor: Vec<String>,
     /// The state of `/dev/kvm`.
     pub device: KvmDevice,
-    /// Where the longest window comes from on this kernel; `None` if its rule is not known.
+    /// Where the longest window comes from on this kernel; `None` if that is not known.
     #[serde(serialize_with = "in_words")]
     pub max_source: Option<MaxSource>,
     /// The module parameters.
@@ -92,10 +93,7 @@ impl Host {
             kvm: Module::read(machine, "kvm"),
             vendor: modules.into_iter().filter(|name| name.starts_with("kvm_")).collect(),
             device: machine.kvm_device(),
-            max_source: kernel
-                .version
-                .and_then(|version| Revision::of(version).ok())
-                .map(Revision::max_source),
+            max_source: max_source(machine, kernel.version),
             parameters: parameter::read(machine, Layer::Host, kernel.version),
             vms: processes.iter().filter_map(Vm::of).collect(),
             unseen_processes: processes.iter().filter(|process| process.files.is_none()).count(),
@@ -112,6 +110,21 @@ impl Host {
     pub fn max_source_words(&self) -> Option<&'static str> {
         self.max_source.map(words)
     }
+}
+
+/// Where the longest window comes from: as the kernel's own list of types shows it, else by its version.
+pub fn max_source(machine: &dyn Machine, version: Option<Version>) -> Option<MaxSource> {
+    let rules = Revision::rules(version?).ok()?;
+    rules.agreed(Revision::max_source).or_else(|| {
+        // The member of `struct kvm` that came with the live reading (9eb8ca049c23).
+        let types = ["/sys/kernel/btf/kvm", "/sys/kernel/btf/vmlinux"];
+        let has = |name: &[u8]| types.iter().any(|path| machine.contains(path, name).unwrap_or(false));
+        match has(b"\0max_halt_poll_ns\0") {
+            true if has(b"\0override_halt_poll_ns\0") => Some(MaxSource::CapElseLive),
+            true => Some(MaxSource::CopiedAtCreation),
+            false => None,
+        }
+    })
 }
 
 const fn words(source: MaxSource) -> &'static str {

@@ -1,9 +1,11 @@
 //! Which kernel runs, and with which parameters it was booted.
 
+use crate::arch;
 use crate::seam::Machine;
+use dwell_policy::arch::Arch;
 use dwell_policy::param;
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, host};
+use dwell_policy::{Layer, Owner, host};
 use serde::Serialize;
 
 /// The running kernel.
@@ -12,10 +14,13 @@ use serde::Serialize;
 pub struct Kernel {
     /// `uname -r`; `None` if it cannot be read.
     pub release: Option<String>,
-    /// The version of the release.
+    /// The version of the release, on its architecture; x86-64 if that is not known.
     #[serde(skip)]
     pub version: Option<Version>,
-    /// Whether the rules of the host and the guest layer are known for it.
+    /// The architecture; `None` if the machine does not show it.
+    #[serde(serialize_with = "name_of")]
+    pub arch: Option<Arch>,
+    /// Whether the rules of the layers that it has are known for it.
     pub rules_known: bool,
     /// The versions whose rules are known.
     pub known: &'static str,
@@ -44,15 +49,34 @@ pub fn release(machine: &dyn Machine) -> Option<String> {
     machine.text("/proc/sys/kernel/osrelease").filter(|release| !release.is_empty())
 }
 
+/// The version of the running kernel, on the architecture that the machine shows, else x86-64; `None` if it cannot be
+/// read or is none.
+pub fn version(machine: &dyn Machine) -> Option<Version> {
+    let version = Version::parse(&release(machine)?)?;
+    Some(version.on(arch::read(machine).unwrap_or_default()))
+}
+
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
+fn name_of<S: serde::Serializer>(arch: &Option<Arch>, out: S) -> Result<S::Ok, S::Error> {
+    arch.map(Arch::name).serialize(out)
+}
+
 impl Kernel {
     pub(crate) fn read(machine: &dyn Machine) -> Kernel {
         let release = release(machine);
-        let version = release.as_deref().and_then(Version::parse);
-        let known = |layer| version.is_some_and(|version| param::known_version(layer, version).is_ok());
+        let arch = arch::read(machine);
+        let version = version(machine);
+        let known = |layer| {
+            version.is_some_and(|version| {
+                version.arch.lacks(Owner::Layer(layer)).is_some()
+                    || param::known_version(layer, version).is_ok()
+            })
+        };
         let line = machine.text("/proc/cmdline").unwrap_or_default();
         Kernel {
             release,
             version,
+            arch,
             rules_known: known(Layer::Host) && known(Layer::Guest),
             known: host::KNOWN,
             command_line: own_arguments(&line)

@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arch;
 pub mod cpu;
 pub mod fake;
 pub mod identity;
@@ -37,6 +38,7 @@ pub mod load;
 pub mod parameter;
 pub mod process;
 pub mod threads;
+pub mod wanted;
 
 mod absent;
 mod facts;
@@ -54,7 +56,7 @@ mod vmm;
 pub use absent::Absent;
 pub use facts::Facts;
 pub use guest::{Cpuidle, DwellIdle, Guest};
-pub use host::{Host, Module, Vcpu, Vm, holds_vm};
+pub use host::{Host, Module, Vcpu, Vm, holds_vm, max_source};
 pub use hypervisor::Hypervisor;
 pub use kernel::Kernel;
 pub use kvm::KvmDevice;
@@ -62,5 +64,5 @@ pub use parameter::Parameter;
 pub use safe::LONGEST as LONGEST_FILE;
 pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
-pub use timer::{Apicv, Timer, TimerHost, preemption_timer};
-pub use vmm::{IoThread, Vmm, VmmKind};
+pub use timer::{Apicv, Timer, TimerHost, can_post, preemption_timer};
+pub use vmm::{IoThread, VmOptions, Vmm, VmmKind};

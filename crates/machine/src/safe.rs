@@ -72,6 +72,25 @@ fn read_all(file: File) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Whether a regular file, of whatever length, has these bytes: so large are the kernel's lists of types and symbols.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn contains(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let mut file = open(path, OFlags::empty())?;
+    let (mut held, mut read) = (Vec::<u8>::new(), vec![0_u8; 1 << 16]);
+    loop {
+        match file.read(&mut read)? {
+            0 => return Ok(false),
+            count => held.extend(read.iter().take(count)),
+        }
+        if held.windows(bytes.len()).any(|window| window == bytes) {
+            return Ok(true);
+        }
+        held.drain(..held.len().saturating_sub(bytes.len()));
+    }
+}
+
 /// Makes a file that is not there yet, readable by all, and writes it through to the disk.
 ///
 /// # Errors

@@ -43,6 +43,29 @@ pub trait Machine: Send + Sync {
     /// \[us\]; `None` if it may not be read.
     fn latency_request_us(&self) -> Option<i32>;
 
+    /// Whether what does not show here is not there: so on a machine that runs, not among files that were copied.
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    /// Whether [`Machine::hypervisor`] asks CPUID, so that `None` means that there is none.
+    fn asks_cpuid(&self) -> bool {
+        self.is_whole()
+    }
+
+    /// What `uname -m` prints; `None` if it cannot be asked.
+    fn uname_machine(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether a file, of whatever length, has these bytes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn contains(&self, path: &str, bytes: &[u8]) -> io::Result<bool> {
+        Ok(self.read(path)?.windows(bytes.len()).any(|window| window == bytes))
+    }
+
     /// The text of a file without the white space around it; bytes that are not UTF-8 are replaced. `None` if
     /// it cannot be read.
     fn text(&self, path: &str) -> Option<String> {

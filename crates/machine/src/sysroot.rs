@@ -75,6 +75,24 @@ impl Machine for Sysroot {
         if self.is_this_machine() { kvm::ask() } else { KvmDevice::NotAsked }
     }
 
+    fn is_whole(&self) -> bool {
+        self.is_this_machine()
+    }
+
+    fn asks_cpuid(&self) -> bool {
+        // Built for another architecture this program may still run here, emulated.
+        self.is_this_machine() && cfg!(target_arch = "x86_64")
+    }
+
+    fn uname_machine(&self) -> Option<String> {
+        let name = rustix::system::uname().machine().to_string_lossy().into_owned();
+        self.is_this_machine().then_some(name)
+    }
+
+    fn contains(&self, path: &str, bytes: &[u8]) -> io::Result<bool> {
+        safe::contains(&self.below(path), bytes)
+    }
+
     fn latency_request_us(&self) -> Option<i32> {
         // The device returns 32 bits. Opening it to read asks for nothing.
         let mut bytes = [0; 4];

@@ -17,12 +17,14 @@ const TIMER_MIGRATION: &str = "/proc/sys/kernel/timer_migration";
 pub struct Timer {
     /// The module parameters of KVM's local APIC timer.
     pub parameters: Vec<Parameter>,
-    /// Whether interrupts can be posted into running guests; `None` if neither vendor module is there.
+    /// The switch by which interrupts can be posted into running guests; `None` if no vendor module shows one.
     #[serde(serialize_with = "on")]
     pub apicv: Option<Apicv>,
+    /// Whether they can be posted; `None` if that is not known.
+    pub can_post: Option<bool>,
     /// Whether guests' timers may use the VMX preemption timer; `None` without `kvm_intel`.
     pub preemption_timer: Option<bool>,
-    /// What this kernel asks for before it posts a timer; `None` if its rule is not known.
+    /// What this kernel asks for before it posts a timer; `None` if that is not known.
     #[serde(serialize_with = "in_words")]
     pub posting_needs: Option<PostingPredicate>,
     /// CPUs without a tick, as the kernel lists them; empty if none.
@@ -53,6 +55,13 @@ impl Apicv {
     }
 }
 
+/// Whether interrupts can be posted into running guests; `None` if that is not known.
+pub fn can_post(machine: &dyn Machine) -> Option<bool> {
+    // A KVM without a vendor module that has the switch, such as one of another kind, cannot.
+    let none = (machine.is_whole() && machine.exists("/sys/module/kvm")).then_some(false);
+    Apicv::read(machine).map(|switch| switch.on).or(none)
+}
+
 /// Whether guests' timers may use the VMX preemption timer; `None` without `kvm_intel`.
 pub fn preemption_timer(machine: &dyn Machine) -> Option<bool> {
     machine.switch(PREEMPTION_TIMER)
@@ -74,11 +83,11 @@ pub struct TimerHost {
 impl TimerHost {
     /// Reads it from a machine.
     pub fn read(machine: &dyn Machine) -> TimerHost {
-        // A KVM without a vendor module that has the switch, such as one of another kind, can do neither.
-        let kvm = machine.exists("/sys/module/kvm").then_some(false);
+        // Without a vendor module that has the switch there is none.
+        let kvm = (machine.is_whole() && machine.exists("/sys/module/kvm")).then_some(false);
         let tickless = machine.exists(NOHZ_FULL).then(|| !crate::cpu::tickless(machine).is_empty());
         TimerHost {
-            apicv: Apicv::read(machine).map(|switch| switch.on).or(kvm),
+            apicv: can_post(machine),
             preemption_timer: preemption_timer(machine).or(kvm),
             nohz_full: tickless,
             timer_migration: machine.switch(TIMER_MIGRATION),
@@ -88,7 +97,7 @@ impl TimerHost {
 
 impl Timer {
     pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel) -> Timer {
-        let revision = kernel.version.and_then(|version| Revision::of(version).ok());
+        let rules = kernel.version.and_then(|version| Revision::rules(version).ok());
         let cpus = |path: &str| machine.text(path).filter(|list| list != "(null)").unwrap_or_default();
         let nohz_full = cpus(NOHZ_FULL);
         let mut parameters = parameter::read(machine, Owner::Timer, kernel.version);
@@ -103,7 +112,8 @@ impl Timer {
             parameters,
             apicv: Apicv::read(machine),
             preemption_timer: preemption_timer(machine),
-            posting_needs: revision.map(Revision::posting),
+            can_post: can_post(machine),
+            posting_needs: rules.and_then(|rules| rules.agreed(Revision::posting)),
             nohz_full,
             isolated: cpus("/sys/devices/system/cpu/isolated"),
             timer_migration: machine.switch(TIMER_MIGRATION),

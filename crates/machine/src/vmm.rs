@@ -25,8 +25,81 @@ pub struct Vmm {
     /// The same, as a version.
     #[serde(skip)]
     pub at_least_version: Option<Version>,
+    /// Whether libvirt started it: it gives QEMU a folder of its own.
+    pub by_libvirt: bool,
+    /// What its command line decides about timers and polling of its VM; `None` for others than QEMU.
+    pub options: Option<VmOptions>,
     /// Its I/O threads.
     pub io_threads: Vec<IoThread>,
+}
+
+/// What QEMU's command line decides about timers and polling of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct VmOptions {
+    /// The machine type.
+    pub machine: Option<String>,
+    /// `-overcommit cpu-pm=on`: HLT, MWAIT and PAUSE do not exit.
+    pub cpu_pm: bool,
+    /// `kvm-poll-control=on`: the guest may switch host polling off.
+    pub poll_control: bool,
+    /// `kvm-hint-dedicated=on`: a promise that vCPUs have CPUs of their own.
+    pub hint_dedicated: bool,
+    /// The Hyper-V enlightenments that are on, which are for Windows: `hv-time`, `hv-stimer`, ...
+    pub hyper_v: Vec<String>,
+    /// Whether the guest sees an HPET; `None` if the command line leaves it to the machine type.
+    pub hpet: Option<bool>,
+    /// Whether its network is served by vhost threads in the kernel.
+    pub vhost: bool,
+}
+
+impl VmOptions {
+    fn of(process: &Process) -> VmOptions {
+        let items = |option: &'static str| process.options(option).flat_map(|value| value.split(','));
+        let machine: Vec<&str> = items("machine").chain(items("M")).collect();
+        // Of a feature that is given again, the last counts; dashes and underscores are alike.
+        let feature = |name: &str| {
+            let state = |item: &str| switch(&item.replace('_', "-"), name);
+            items("cpu").filter_map(state).last()
+        };
+        let names = items("cpu").map(|item| item.replace('_', "-"));
+        let names = names
+            .map(|item| item.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default().to_owned());
+        let mut hyper_v: Vec<String> =
+            names.filter(|name| name.starts_with("hv-") && feature(name) != Some(false)).collect();
+        hyper_v.sort();
+        hyper_v.dedup();
+        VmOptions {
+            machine: machine.iter().find_map(|item| match item.split_once('=') {
+                None => Some((*item).to_owned()),
+                Some(("type", name)) => Some(name.to_owned()),
+                Some(_) => None,
+            }),
+            cpu_pm: items("overcommit").filter_map(|item| switch(item, "cpu-pm")).last() == Some(true),
+            poll_control: feature("kvm-poll-control") == Some(true),
+            hint_dedicated: feature("kvm-hint-dedicated") == Some(true),
+            hyper_v,
+            hpet: match process.arguments.iter().any(|word| word == "-no-hpet") {
+                true => Some(false),
+                false => machine.iter().rev().find_map(|item| switch(item, "hpet")),
+            },
+            vhost: items("netdev").any(|item| matches!(item, "vhost=on" | "vhost-user" | "type=vhost-user")),
+        }
+    }
+
+    /// Whether an enlightenment is on.
+    pub fn has(&self, name: &str) -> bool {
+        self.hyper_v.iter().any(|on| on == name || on == "hv-passthrough")
+    }
+}
+
+/// Whether an item such as `cpu-pm=on`, `+cpu-pm` or `cpu-pm` switches this on or off; `None` if it is another.
+fn switch(item: &str, name: &str) -> Option<bool> {
+    if let Some((key, value)) = item.split_once('=') {
+        return (key == name).then_some(!matches!(value, "off" | "no" | "false"));
+    }
+    let off = item.strip_prefix('-') == Some(name);
+    (off || item.strip_prefix('+').unwrap_or(item) == name).then_some(!off)
 }
 
 /// Which program a monitor is.
@@ -77,6 +150,8 @@ impl Vmm {
             name: process.vm_name(),
             at_least: at_least.map(|version| version.to_string()),
             at_least_version: at_least,
+            by_libvirt: process.arguments.iter().any(|word| word.contains("/var/lib/libvirt/qemu/")),
+            options: (kind == VmmKind::Qemu).then(|| VmOptions::of(process)),
             io_threads: io_threads(process, kind),
         })
     }
@@ -241,6 +316,36 @@ mod tests {
         let seen: Vec<_> = vmm.io_threads.iter().map(|t| (t.id.as_deref(), t.tid)).collect();
         assert_eq!(seen, [(Some("io0"), Some(102)), (Some("io1"), None), (Some("mon_iothread"), Some(101))]);
         assert_eq!(vmm.io_threads[0].parameters["poll-max-ns"], 100_000);
+    }
+
+    #[test]
+    fn what_the_command_line_decides_about_a_vm() {
+        let of = |arguments: &[&str]| VmOptions::of(&process(arguments, &[]));
+        let kubevirt = of(&[
+            "qemu-kvm",
+            "-machine",
+            "pc-q35-rhel9.2.0,accel=kvm",
+            "-cpu",
+            "host,migratable=on,kvm-hint-dedicated=on,kvm-poll-control=on",
+            "-overcommit",
+            "mem-lock=off,cpu-pm=on",
+        ]);
+        assert_eq!(kubevirt.machine.as_deref(), Some("pc-q35-rhel9.2.0"));
+        assert!(kubevirt.cpu_pm && kubevirt.poll_control && kubevirt.hint_dedicated);
+        assert_eq!((kubevirt.hyper_v.len(), kubevirt.hpet), (0, None));
+        let windows = of(&[
+            "kvm",
+            "-cpu",
+            "host,hv_time,hv_spinlocks=0x1fff,hv_stimer=off,+kvm_pv_eoi",
+            "-M",
+            "hpet=on,type=q35",
+        ]);
+        assert_eq!(
+            (windows.hyper_v.as_slice(), windows.hpet),
+            (["hv-spinlocks", "hv-time"].map(str::to_owned).as_slice(), Some(true))
+        );
+        assert!(windows.has("hv-time") && !windows.has("hv-stimer") && !windows.cpu_pm);
+        assert_eq!(windows.machine.as_deref(), Some("q35"));
     }
 
     #[test]

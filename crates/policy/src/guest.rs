@@ -22,8 +22,8 @@
 //! The governor has other inputs: a zero CPU-latency QoS request makes it poll without end and leaves a limit
 //! behind ([`Cpu::poll`]), and writing any cpuidle state attribute zeroes it ([`Cpu::reset`]).
 
-use crate::version::{UnknownVersion, Version};
-use crate::{Nanos, Outcome, Policy};
+use crate::version::{Rules, UnknownVersion, Version};
+use crate::{Layer, Nanos, Outcome, Owner, Policy};
 
 /// The kernel releases that share one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +47,31 @@ pub enum Revision {
 pub const KNOWN: &str = "5.4 to 7.3";
 
 impl Revision {
-    /// The revision of a kernel release.
+    /// The revision of a kernel release; of those that it may have, the one that its version has.
     ///
     /// # Errors
-    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read.
-    pub const fn of(version: Version) -> Result<Revision, UnknownVersion> {
+    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read, and where there is no haltpoll.
+    pub fn of(version: Version) -> Result<Revision, UnknownVersion> {
+        Ok(Revision::rules(version)?.first)
+    }
+
+    /// The revisions that a kernel release may have, for all that is known of its distributor.
+    ///
+    /// # Errors
+    /// As [`Revision::of`].
+    pub fn rules(version: Version) -> Result<Rules<Revision>, UnknownVersion> {
+        if version.arch.lacks(Owner::Layer(Layer::Guest)).is_some() {
+            return Err(UnknownVersion {
+                of: "kernel",
+                known: "5.4 to 7.3 on x86-64; elsewhere Linux has no haltpoll",
+            });
+        }
+        let base = Revision::of_version(version)?;
+        let may_differ = version.build.is_some() && !base.shrinks_to_zero_below_grow_start();
+        Ok(Rules { others: if may_differ { &[Revision::V6_9] } else { &[] }, ..Rules::certain(base) })
+    }
+
+    fn of_version(version: Version) -> Result<Revision, UnknownVersion> {
         if !version.at_least(5, 4) || version.at_least(7, 4) {
             return Err(UnknownVersion { of: "kernel", known: KNOWN });
         }
@@ -63,6 +83,18 @@ impl Revision {
             (6, _) | (7, 0..=1) => Revision::V6_9,
             _ => Revision::V7_2,
         })
+    }
+
+    /// The first release of this revision.
+    pub const fn since_release(self) -> &'static str {
+        match self {
+            Revision::V5_4 => "5.4",
+            Revision::V5_5 => "5.5",
+            Revision::V5_11 => "5.11",
+            Revision::V6_0 => "6.0",
+            Revision::V6_9 => "6.9",
+            Revision::V7_2 => "7.2",
+        }
     }
 
     const fn since(self, other: Revision) -> bool {

@@ -25,11 +25,12 @@
 //! runs past it and the next halt cuts it.
 //!
 //! # Limits
-//! Only x86 is modelled; there every wakeup is valid, but the invalid kind (s390) is kept since it is part of the rule.
+//! The rule was read on x86-64, where every wakeup is valid; the invalid kind (s390x) is kept since it is part of the rule.
+//! [`Arch`](crate::arch::Arch) has what other architectures do.
 //! The histograms of 5.15 and 5.16 are not modelled (the specification has no kernel of that time).
 
-use crate::version::{UnknownVersion, Version};
-use crate::{Nanos, Outcome, Policy};
+use crate::version::{Backport, Distributor, Rules, UnknownVersion, Version};
+use crate::{Layer, Nanos, Outcome, Owner, Policy};
 
 /// The kernel releases that share one behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,30 +58,108 @@ pub enum Revision {
 /// What [`Revision::of`] accepts, for error texts.
 pub const KNOWN: &str = "5.4 to 7.3";
 
+/// The patch level from which a stable series has "KVM: do not shrink halt_poll_ns below grow_start" (ae232ea460888,
+/// 5.15-rc4): 5.10 from the announcement of 5.10.72 (9 October 2021); 5.4 and 5.14 from the reviews of that week.
+const SHRINK_BACKPORTS: [(u16, u16, u16); 3] = [(5, 4, 152), (5, 10, 72), (5, 14, 11)];
+
+/// What is known of the kernels of distributors.
+pub static BACKPORTS: [Backport<Revision>; 3] = [
+    Backport {
+        distributor: Distributor::RedHat,
+        series: (5, 14),
+        from: 0,
+        rules: &[Revision::V5_13],
+        source: "SPECS/kernel.spec of openela-main/kernel, el-9.2: nothing on halt polling before 5.14.0-30.el9",
+    },
+    Backport {
+        distributor: Distributor::RedHat,
+        series: (5, 14),
+        from: 30,
+        rules: &[Revision::V5_15],
+        source: "SPECS/kernel.spec of openela-main/kernel, el-9.2: \"KVM: do not shrink halt_poll_ns below grow_start\" in \
+                 5.14.0-30.el9",
+    },
+    // RHEL 9.3 begins after 5.14.0-284, whose changelog is the newest that was read.
+    Backport {
+        distributor: Distributor::RedHat,
+        series: (5, 14),
+        from: 285,
+        rules: &[Revision::V5_15, Revision::V6_1],
+        source: "SPECS/kernel.spec of openela-main/kernel, el-9.2; no source was read of whether RHEL 9.3 and later have \
+                 \"KVM: Obey kvm.halt_poll_ns in VMs not using KVM_CAP_HALT_POLL\"",
+    },
+];
+
 impl Revision {
-    /// The revision of a kernel release.
+    /// The revision of a kernel release; of those that it may have, the one that its version has.
     ///
     /// `5.4` and `5.10` mean the maintained series; their very first releases, which lacked later fixes, are `5.4.0`
     /// and `5.10.0`.
     ///
     /// # Errors
-    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read.
-    pub const fn of(version: Version) -> Result<Revision, UnknownVersion> {
+    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest that was read, and where KVM polls by another rule.
+    pub fn of(version: Version) -> Result<Revision, UnknownVersion> {
+        Ok(Revision::rules(version)?.first)
+    }
+
+    /// The revisions that a kernel release may have, for all that is known of its distributor.
+    ///
+    /// # Errors
+    /// As [`Revision::of`].
+    pub fn rules(version: Version) -> Result<Rules<Revision>, UnknownVersion> {
+        if version.arch.lacks(Owner::Layer(Layer::Host)).is_some() {
+            return Err(UnknownVersion {
+                of: "kernel",
+                known: "5.4 to 7.3, of other architectures than POWER",
+            });
+        }
+        let base = Revision::of_version(version)?;
+        if let Some(rules) = Backport::find(&BACKPORTS, version) {
+            return Ok(rules);
+        }
+        let others: &[Revision] = match version.build {
+            None => &[],
+            Some(_) if !base.shrinks_to_zero_below_grow_start() => &[Revision::V5_15, Revision::V6_1],
+            Some(_) if !base.clamps_at_entry() => &[Revision::V6_1],
+            // What came after changes a default only, which a machine shows.
+            Some(_) => &[],
+        };
+        Ok(Rules { others, ..Rules::certain(base) })
+    }
+
+    fn of_version(version: Version) -> Result<Revision, UnknownVersion> {
         if !version.at_least(5, 4) || version.at_least(7, 4) {
             return Err(UnknownVersion { of: "kernel", known: KNOWN });
         }
-        let first_release = matches!(version.patch, Some(0));
+        let shrinks = version.has_since(&SHRINK_BACKPORTS);
         Ok(match (version.major, version.minor) {
-            (5, 4) if !first_release => Revision::V5_4,
+            (5, 4) if shrinks => Revision::V5_4,
             (5, 4..=7) => Revision::V5_4_0,
-            (5, 10) if !first_release => Revision::V5_10,
+            (5, 10) if shrinks => Revision::V5_10,
             (5, 8..=12) => Revision::V5_8,
+            // 5.15 is 5.14 with this change, as far as windows go.
+            (5, 14) if version.patch.is_some() && shrinks => Revision::V5_15,
             (5, 13..=14) => Revision::V5_13,
             (5, 15..=16) => Revision::V5_15,
             (5, _) | (6, 0) => Revision::V5_17,
             (6, 1..=10) => Revision::V6_1,
             _ => Revision::V6_11,
         })
+    }
+
+    /// The first release of this revision.
+    pub const fn since_release(self) -> &'static str {
+        match self {
+            Revision::V5_4_0 => "5.4.0",
+            Revision::V5_4 => "5.4",
+            Revision::V5_8 => "5.8",
+            Revision::V5_10 => "5.10",
+            Revision::V5_13 => "5.13",
+            Revision::V5_15 => "5.15",
+            Revision::V5_17 => "5.17",
+            Revision::V6_1 => "6.1",
+            Revision::V6_11 => "6.11",
+        }
     }
 
     const fn since(self, other: Revision) -> bool {

@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod arch;
 #[cfg(feature = "catalogue")]
 pub mod catalogue;
 pub mod driver;

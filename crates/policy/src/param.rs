@@ -4,6 +4,7 @@
 //! [`Setting`] is one value for each parameter of an owner, by name; the policies' own parameter structs are made from
 //! it.
 
+use crate::arch::Arch;
 use crate::driver::{self, Choice};
 use crate::version::{UnknownVersion, Version};
 use crate::{Layer, Nanos, Owner, ParseNanosError, guest, host, iothread, timer};
@@ -18,6 +19,8 @@ pub enum Unit {
     Microseconds,
     /// A factor or a divisor.
     Factor,
+    /// A share of time.
+    Percent,
     /// A number of bits to shift by.
     Shift,
     /// 0 or 1; the kernel prints N or Y.
@@ -33,6 +36,7 @@ impl Unit {
             Unit::Nanoseconds => "ns",
             Unit::Microseconds => "us",
             Unit::Factor => "factor",
+            Unit::Percent => "percent",
             Unit::Shift => "bits",
             Unit::Switch => "0/1",
             Unit::Name(_) => "name",
@@ -88,11 +92,14 @@ impl Param {
 
     /// The default in this version; `None` where the parameter does not exist.
     pub fn default_in(&self, version: Version) -> Option<i64> {
-        if self.until.is_some_and(|(major, minor)| version.at_least(major, minor)) {
+        let gone = self.until.is_some_and(|(major, minor)| version.at_least(major, minor));
+        let elsewhere = ONLY_ON.iter().any(|(name, arch)| *name == self.name && *arch != version.arch);
+        if gone || elsewhere || self.owner != Layer::Host && version.arch.lacks(self.owner).is_some() {
             return None;
         }
         let of_version = |s: &&Since| version.at_least(s.version.0, s.version.1);
-        self.defaults.iter().rev().find(of_version).map(|s| s.value)
+        let value = self.defaults.iter().rev().find(of_version)?.value;
+        Some(if self.name == HALT_POLL_NS { version.arch.halt_poll_ns() } else { value })
     }
 }
 
@@ -114,6 +121,7 @@ impl fmt::Display for ParseValueError {
             (_, Unit::Nanoseconds) => f.write_str(" ns, or a time such as 200us")?,
             (_, Unit::Switch) => f.write_str(", or yes or no")?,
             (_, Unit::Microseconds) => f.write_str(" us")?,
+            (_, Unit::Percent) => f.write_str(" percent")?,
             (_, Unit::Factor | Unit::Shift) => {}
             (_, Unit::Name(names)) => {
                 f.write_str(", or one of")?;
@@ -169,6 +177,11 @@ impl Param {
     }
 }
 
+/// The host's parameter whose default depends on the architecture.
+const HALT_POLL_NS: &str = "halt_poll_ns";
+/// Parameters that one architecture has.
+const ONLY_ON: [(&str, Arch); 1] = [("halt_poll_max_steal", Arch::S390x)];
+
 const U32_MAX: i64 = 0xffff_ffff;
 const INT_MAX: i64 = i32::MAX as i64;
 const KVM: &str = "/sys/module/kvm/parameters";
@@ -181,7 +194,7 @@ const IOTHREAD: &str = "QOM property of -object iothread";
 const IOTHREAD_SOURCE: &str = "iothread.c, util/aio-posix.c";
 
 /// The parameters of KVM halt polling.
-pub static HOST: [Param; 4] = [
+pub static HOST: [Param; 5] = [
     Param {
         name: "halt_poll_ns",
         owner: Owner::Layer(Layer::Host),
@@ -233,6 +246,19 @@ pub static HOST: [Param; 4] = [
         zero: "drop to zero at once",
         home: KVM,
         source: KVM_SOURCE,
+    },
+    Param {
+        name: "halt_poll_max_steal",
+        owner: Owner::Layer(Layer::Host),
+        unit: Unit::Percent,
+        min: 0,
+        max: 255,
+        defaults: &[since(5, 4, 10)],
+        until: None,
+        about: "steal time of the host from which on no vCPU polls (s390x)",
+        zero: "never poll",
+        home: KVM,
+        source: "arch/s390/kvm/kvm-s390.c, halt_poll_max_steal",
     },
 ];
 
@@ -327,7 +353,7 @@ pub static TIMER: [Param; 4] = [
         min: -1,
         max: INT_MAX,
         defaults: &[since(5, 3, -1)],
-        until: Some((6, 12)),
+        until: Some((6, 10)),
         about: "fire timers this much early and spin for the rest; -1: adapt, from 1000 ns",
         zero: "never early",
         home: KVM,
@@ -339,7 +365,7 @@ pub static TIMER: [Param; 4] = [
         unit: Unit::Switch,
         min: 0,
         max: 1,
-        defaults: &[since(6, 12, 1)],
+        defaults: &[since(6, 10, 1)],
         until: None,
         about: "fire timers early by an adaptive span and spin for the rest",
         zero: "never early",
@@ -562,6 +588,17 @@ impl fmt::Display for SetError {
                 Ok(())
             }
             SetError::NotInVersion { param, version } => {
+                if version.arch != Arch::X86_64 {
+                    return write!(
+                        f,
+                        "{} does not exist in {version} on {}",
+                        param.name,
+                        version.arch.name()
+                    );
+                }
+                if let Some((_, arch)) = ONLY_ON.iter().find(|(name, _)| *name == param.name) {
+                    return write!(f, "{} exists on {} only", param.name, arch.name());
+                }
                 let (major, minor) = param.defaults.first().map_or((0, 0), |s| s.version);
                 write!(f, "{} does not exist in {version}; it came with {major}.{minor}", param.name)?;
                 match param.until {
@@ -813,6 +850,23 @@ mod tests {
             parse(Layer::Host.into(), "halt_poll_ns_grow", "two").unwrap_err(),
             "halt_poll_ns_grow takes a whole number from 0 to 4294967295"
         );
+    }
+
+    #[test]
+    fn architectures_have_defaults_and_parameters_of_their_own() {
+        let max = |arch| Setting::defaults(Layer::Host, Version::new(6, 1).on(arch)).get("halt_poll_ns");
+        let all = Arch::ALL.map(|arch| max(arch).unwrap());
+        assert_eq!(all, [200_000, 500_000, 50_000, 10_000, 500_000, 500_000]);
+        let count = |owner: Owner, arch| of_version(owner, Version::new(6, 1).on(arch)).count();
+        assert_eq!(Arch::ALL.map(|arch| count(Layer::Host.into(), arch)), [4, 4, 5, 4, 4, 4]);
+        assert_eq!(Arch::ALL.map(|arch| count(Owner::Timer, arch)), [3, 0, 0, 0, 0, 0]);
+        assert_eq!(Arch::ALL.map(|arch| count(Layer::Guest.into(), arch)), [5, 5, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_advance_is_a_switch_since_6_10() {
+        let has = |minor| Setting::defaults(Owner::Timer, Version::new(6, minor)).get("lapic_timer_advance");
+        assert_eq!((has(9), has(10), has(11)), (None, Some(1), Some(1)));
     }
 
     #[test]

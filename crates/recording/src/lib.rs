@@ -71,7 +71,7 @@ pub use dwell_policy::{Layer, Owner};
 pub use episode::{Episode, WakeCause};
 pub use metadata::{
     Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, SettingValue, SettingsChange, Source,
-    TimeRecorded,
+    TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::{FOREIGN, OpenError};

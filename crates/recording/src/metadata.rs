@@ -1,5 +1,7 @@
 //! What a recording says about itself, beside its episodes.
 
+use dwell_policy::arch::Arch;
+use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -244,5 +246,30 @@ pub(crate) mod owner_name {
             D::Error::custom(format_args!("unknown layer `{name}`; known: {known}"))
         })?;
         O::try_from(owner).map_err(|why| D::Error::custom(format_args!("layer `{name}`: {why}")))
+    }
+}
+
+/// The release of a kernel as recordings have it: with the architecture at its end, if that is known, is not x86-64, and the
+/// release does not name it.
+pub fn kernel_on(release: String, arch: Option<Arch>) -> String {
+    match arch {
+        Some(arch) if arch != Arch::X86_64 && Version::split_arch(&release).1.is_none() => {
+            format!("{release}.{}", arch.machine())
+        }
+        _ => release,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_architecture_is_in_the_release_where_it_matters() {
+        let on = |release: &str, arch| kernel_on(release.to_owned(), arch);
+        assert_eq!(on("5.15.0-119-generic", Some(Arch::S390x)), "5.15.0-119-generic.s390x");
+        assert_eq!(on("5.10.0-136.oe2203.aarch64", Some(Arch::Arm64)), "5.10.0-136.oe2203.aarch64");
+        assert_eq!(on("6.18.44", Some(Arch::X86_64)), "6.18.44");
+        assert_eq!(Version::parse(&on("6.8.0-45-generic", Some(Arch::Arm64))).unwrap().arch, Arch::Arm64);
     }
 }

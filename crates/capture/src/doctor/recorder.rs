@@ -28,6 +28,8 @@ pub enum Support {
     Partly,
     /// Not at all.
     No,
+    /// The files of another machine do not show it.
+    NotKnown,
 }
 
 /// Why a recorder cannot record, or not everything.
@@ -175,6 +177,15 @@ impl Serialize for Obstacle {
 
 /// Every recorder and what it can do here.
 pub(super) fn all(host: &Host, facilities: &Facilities) -> Vec<Recorder> {
+    let mut all = everything(host, facilities);
+    if facilities.perf == Perf::NotAsked {
+        // What files do not show may be there all the same.
+        all.iter_mut().for_each(|one| *one = recorder(one.name, one.about, vec![Obstacle::NotAsked]));
+    }
+    all
+}
+
+fn everything(host: &Host, facilities: &Facilities) -> Vec<Recorder> {
     vec![
         recorder("record host", "halts of vCPUs, from KVM's tracepoints", host_obstacles(host, facilities)),
         recorder("record guest", "idle periods of this machine's CPUs", guest_obstacles(facilities)),
@@ -188,7 +199,9 @@ pub(super) fn all(host: &Host, facilities: &Facilities) -> Vec<Recorder> {
 }
 
 fn recorder(name: &'static str, about: &'static str, obstacles: Vec<Obstacle>) -> Recorder {
-    let verdict = if obstacles.iter().any(Obstacle::is_fatal) {
+    let verdict = if obstacles.contains(&Obstacle::NotAsked) {
+        Support::NotKnown
+    } else if obstacles.iter().any(Obstacle::is_fatal) {
         Support::No
     } else if obstacles.is_empty() {
         Support::Yes
@@ -269,7 +282,7 @@ fn tracing_obstacles(facilities: &Facilities) -> Vec<Obstacle> {
         Perf::Allowed => {}
         Perf::Denied => obstacles.push(Obstacle::PerfDenied { paranoid: facilities.perf_event_paranoid }),
         Perf::Missing => obstacles.push(Obstacle::NoPerf),
-        Perf::NotAsked => obstacles.push(Obstacle::NotAsked),
+        Perf::NotAsked => {}
     }
     obstacles
 }

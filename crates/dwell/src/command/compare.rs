@@ -254,7 +254,7 @@ fn compare(
         halt_cost_ns: args.halt_cost.get(),
         wakeup_latency_ns: wakeup_latency.mean_ns(),
         optimum_cost_ns: pricing.optimum_ns,
-        upgrade: upgrade(&results, metadata),
+        upgrade: upgrade(&results, metadata, source.handlers()),
         results,
         best,
         best_span_ns,
@@ -325,7 +325,7 @@ fn weight(smoothed: &Smoothed) -> Weight {
 }
 
 /// From the recorded generation, else the oldest, to the newest, each with its defaults.
-fn upgrade(results: &[Result], metadata: &Metadata) -> String {
+fn upgrade(results: &[Result], metadata: &Metadata, handlers: usize) -> String {
     let recorded = metadata.qemu.as_deref().and_then(Version::parse);
     let revision = recorded
         .and_then(|version| Release::new(version).ok())
@@ -343,8 +343,16 @@ fn upgrade(results: &[Result], metadata: &Metadata) -> String {
         0.0 => "more than none".to_owned(),
         _ => format!("{}{}", if new > old { "+" } else { "-" }, percent((new - old).abs() / old)),
     };
+    // The rules since 10.0 keep a time for each handler.
+    let of = match handlers {
+        0 | 1 => {
+            " and replayed as if one handler did everything, since the recording has none (with several the sign may \
+                  be the opposite)"
+        }
+        _ => "",
+    };
     format!(
-        "from {} to {}, each with its defaults: polling CPU {}, halts {}, cost {}",
+        "from {} to {}, each with its defaults{of}: polling CPU {}, halts {}, cost {}",
         old.qemu,
         new.qemu,
         change(old.row.figures.polled_ns as f64, new.row.figures.polled_ns as f64),
@@ -357,12 +365,6 @@ fn notes(metadata: &Metadata, source: &RecordingSource) -> Vec<String> {
     let mut notes = model::notes_of_recording(metadata);
     notes.extend(model::note_of_few(source.episodes()));
     notes.extend(model::note_of_time(metadata));
-    if source.handlers() < 2 {
-        notes.push(
-            "the recording has no handlers: 10.0 and 11.1 are replayed as if one handler did everything"
-                .to_owned(),
-        );
-    }
     notes
 }
 

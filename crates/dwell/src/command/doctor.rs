@@ -5,10 +5,15 @@ use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
 use dwell_capture::doctor::{Bpf, Facilities, Mounted, Perf, Recordable, Recorder, Support};
 use dwell_knobs::finding::{self, Finding, Severity};
+use dwell_knobs::knob::Scope;
 use dwell_machine::{
-    Facts, Guest, Host, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, Timer, Vmm,
+    Facts, Guest, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, VmOptions, Vmm,
     parameter,
 };
+use dwell_policy::arch::Arch;
+use dwell_policy::host::MaxSource;
+use dwell_policy::param::known_version;
+use dwell_policy::{Layer, Owner};
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
@@ -130,9 +135,9 @@ impl Page {
 fn text(report: &Report, paint: Paint) -> String {
     let mut page = Page { paint, text: String::new() };
     kernel(&mut page, &report.facts.kernel);
-    host(&mut page, &report.facts.host);
+    host(&mut page, &report.facts);
     guest(&mut page, &report.facts.guest);
-    timer(&mut page, &report.facts.timer);
+    timer(&mut page, &report.facts);
     vmms(&mut page, &report.facts.vmms);
     facilities(&mut page, &report.recordable.facilities);
     recorders(&mut page, &report.recordable.recorders);
@@ -155,12 +160,19 @@ fn list(words: &[impl AsRef<str>]) -> String {
 
 fn kernel(page: &mut Page, kernel: &Kernel) {
     page.section("kernel");
-    let rules = if kernel.rules_known { "its rules are known" } else { "its rules are not known" };
+    let build = kernel.version.and_then(|version| version.build);
+    let rules = match (kernel.rules_known, build) {
+        (false, _) => "its rules are not known".to_owned(),
+        (true, None) => "its rules are known".to_owned(),
+        (true, Some(build)) => format!("{}'s: see the findings", build.distributor.name()),
+    };
     page.line("release", &format!("{} ({rules})", kernel.release.as_deref().unwrap_or("not known")));
+    page.line("architecture", kernel.arch.map_or("not known; x86-64 is assumed", Arch::name));
     page.line("command line, on idling", &list(&kernel.command_line));
 }
 
-fn host(page: &mut Page, host: &Host) {
+fn host(page: &mut Page, facts: &Facts) {
+    let host = &facts.host;
     page.section("host: KVM");
     let kvm = match host.kvm {
         None => "not in this kernel",
@@ -171,8 +183,9 @@ fn host(page: &mut Page, host: &Host) {
     page.line("vendor module", &list(&host.vendor));
     page.line("/dev/kvm", &device(&host.device));
     page.values(&host.parameters);
-    if let Some(source) = host.max_source_words().filter(|_| !host.parameters.is_empty()) {
-        page.line("effect", source);
+    let modelled = facts.kernel.version.is_some_and(|version| known_version(Layer::Host, version).is_ok());
+    if modelled && !host.parameters.is_empty() {
+        page.line("effect", host.max_source_words().unwrap_or(Scope::NewVmsOrNextHalt.words()));
     }
     for vm in &host.vms {
         let name = vm.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
@@ -188,6 +201,10 @@ fn host(page: &mut Page, host: &Host) {
             &format!("VM of process {}", vm.pid),
             &format!("{}{name}: {several}vCPU {}", vm.comm, vcpus.join(", ")),
         );
+        let options = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid).and_then(|vmm| vmm.options.as_ref());
+        if let Some(options) = options {
+            page.line("  its layers", &layers_of(options, host.max_source));
+        }
     }
     if host.kvm.is_some() && host.vms.is_empty() {
         page.line("VMs", "none that this user can see");
@@ -195,6 +212,27 @@ fn host(page: &mut Page, host: &Host) {
     if !host.vms.is_empty() {
         page.line("overrides of VMs", "not visible: KVM_CAP_HALT_POLL can be set but not read");
     }
+}
+
+/// Which layers act on a VM, as far as its command line and the kernel decide that.
+fn layers_of(options: &VmOptions, max_source: Option<MaxSource>) -> String {
+    let window = match (options.cpu_pm, max_source) {
+        (true, _) => "no effect (cpu-pm=on: HLT does not exit)",
+        (false, Some(MaxSource::CopiedAtCreation)) => "halt_poll_ns as it was when the VM was created",
+        (false, Some(_)) => "halt_poll_ns",
+        (false, None) => "halt_poll_ns, now or when the VM was created",
+    };
+    let mut words = vec![format!("host polling: {window}")];
+    words.extend(options.poll_control.then(|| "guest may switch it off (kvm-poll-control)".to_owned()));
+    words.extend(options.cpu_pm.then(|| "timers may be posted".to_owned()));
+    words.extend(
+        options.hint_dedicated.then(|| "CPUs of its own are promised (kvm-hint-dedicated)".to_owned()),
+    );
+    words
+        .extend((!options.hyper_v.is_empty()).then(|| format!("for Windows: {}", options.hyper_v.join(" "))));
+    words.extend((options.hpet == Some(true)).then(|| "hpet=on".to_owned()));
+    words.extend(options.vhost.then(|| "vhost serves its network".to_owned()));
+    words.join("; ")
 }
 
 fn device(device: &KvmDevice) -> String {
@@ -221,14 +259,21 @@ fn device(device: &KvmDevice) -> String {
 
 fn guest(page: &mut Page, guest: &Guest) {
     page.section("guest: this machine's own CPUs");
-    page.line("hypervisor", guest.hypervisor.as_ref().map_or("none, or not asked", |below| &below.signature));
+    let without = match guest.kvm_guest {
+        Some(true) => "KVM: only a guest of KVM has the governor haltpoll",
+        Some(false) => "none",
+        None => "not known",
+    };
+    page.line("hypervisor", guest.hypervisor.as_ref().map_or(without, |below| &below.signature));
     if guest.hypervisor.as_ref().is_some_and(Hypervisor::is_kvm) {
         page.line("poll control", known(guest.poll_control));
         page.line("REALTIME hint", known(guest.realtime_hint));
     }
-    page.line("cpuidle driver", guest.cpuidle.driver.as_deref().unwrap_or("none"));
-    let idle = if guest.cpuidle.driver.is_none() { " (decides nothing without a driver)" } else { "" };
-    page.line("cpuidle governor", &format!("{}{idle}", guest.cpuidle.governor.as_deref().unwrap_or("none")));
+    let none = if guest.cpuidle.is_known { "none" } else { "not known" };
+    page.line("cpuidle driver", guest.cpuidle.driver.as_deref().unwrap_or(none));
+    let idle = guest.cpuidle.is_known && guest.cpuidle.driver.is_none();
+    let idle = if idle { " (decides nothing without a driver)" } else { "" };
+    page.line("cpuidle governor", &format!("{}{idle}", guest.cpuidle.governor.as_deref().unwrap_or(none)));
     page.line("governors", &list(&guest.cpuidle.governors));
     page.line("idle states", &list(&guest.states));
     if let Some(force) = guest.force {
@@ -243,18 +288,20 @@ fn guest(page: &mut Page, guest: &Guest) {
     }
 }
 
-fn timer(page: &mut Page, timer: &Timer) {
+fn timer(page: &mut Page, facts: &Facts) {
+    let timer = &facts.timer;
     page.section("timer: KVM's local APIC timer");
-    page.values(&timer.parameters);
-    page.line(
-        "APICv or AVIC",
-        timer.apicv.map_or("this vendor module has no such parameter", |switch| yes_no(switch.on)),
-    );
-    if let Some(on) = timer.preemption_timer {
-        page.line("preemption timer", yes_no(on));
-    }
-    if let Some(needs) = timer.posting_needs_words() {
-        page.line("a posted timer needs", needs);
+    if let Some(why) = facts.kernel.arch.and_then(|arch| arch.lacks(Owner::Timer)) {
+        page.line("none", why);
+    } else {
+        page.values(&timer.parameters);
+        page.line("APICv or AVIC", known(timer.can_post));
+        if let Some(on) = timer.preemption_timer {
+            page.line("preemption timer", yes_no(on));
+        }
+        let needs =
+            "pi_inject_timer, and APICv or AVIC; not known: also a VM that executes MWAIT or HLT itself";
+        page.line("a posted timer needs", timer.posting_needs_words().unwrap_or(needs));
     }
     let cpus = |list: &str| if list.is_empty() { "none".to_owned() } else { list.to_owned() };
     page.line("CPUs without a tick", &cpus(&timer.nohz_full));
@@ -292,6 +339,7 @@ fn facilities(page: &mut Page, facilities: &Facilities) {
     page.line("user", &format!("{user}, with {}", list(&facilities.capabilities)));
     for (name, mounted) in [("tracefs", &facilities.tracefs), ("debugfs", &facilities.debugfs)] {
         let state = match mounted {
+            Mounted::Unknown if facilities.perf == Perf::NotAsked => "not known".to_owned(),
             Mounted::Unknown => "not in this kernel".to_owned(),
             Mounted::No if facilities.may_mount() => {
                 "not mounted; dwell mounts it in its own namespace".to_owned()
@@ -310,7 +358,8 @@ fn facilities(page: &mut Page, facilities: &Facilities) {
     };
     let paranoid = facilities.perf_event_paranoid.map_or_else(|| "-".to_owned(), |level| level.to_string());
     page.line("perf", &format!("{perf} (kernel.perf_event_paranoid = {paranoid})"));
-    page.line("kernel type information (BTF)", yes_no(facilities.btf));
+    let btf = if facilities.perf == Perf::NotAsked && !facilities.btf { None } else { Some(facilities.btf) };
+    page.line("kernel type information (BTF)", known(btf));
     let bpf = match &facilities.bpf {
         Bpf::Allowed { left_out } if left_out.is_empty() => "programs can be loaded".to_owned(),
         Bpf::Allowed { left_out } => format!("programs can be loaded, but not for {}", left_out.join(", ")),
@@ -327,13 +376,15 @@ fn recorders(page: &mut Page, recorders: &[Recorder]) {
             Support::Yes => ("yes", page.paint.good("yes")),
             Support::Partly => ("partly", page.paint.warning("partly")),
             Support::No => ("no", page.paint.danger("no")),
+            Support::NotKnown => ("not known", page.paint.warning("not known")),
         };
         // Painted after the lines are broken, as colours have no width.
         let indent = " ".repeat(LABEL + 3);
         let lines = output::hanging(&indent, &indent, &format!("{verdict}: {}", recorder.about));
         let (_, after) = lines.split_at(indent.len() + verdict.len());
         page.text.push_str(&format!("  {:<LABEL$} {painted}{after}", format!("dwell {}", recorder.name)));
-        for obstacle in &recorder.obstacles {
+        // That of a copy is the same for all.
+        for obstacle in recorder.obstacles.iter().filter(|_| recorder.verdict != Support::NotKnown) {
             page.line("", &obstacle.what());
             page.line("", &format!("-> {}", obstacle.remedy()));
         }

@@ -8,9 +8,11 @@ use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
+use dwell_knobs::typed;
 use dwell_machine::{Machine, Sysroot, kernel, parameter};
-use dwell_policy::param::{Param, Setting};
-use dwell_policy::version::{NEWEST_QEMU, Version};
+use dwell_policy::arch::Arch;
+use dwell_policy::param::{Param, Setting, known_version};
+use dwell_policy::version::{Build, NEWEST_QEMU, Version};
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
@@ -31,6 +33,7 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Parameter, or parameter and value, such as halt_poll_ns=200us
     ///
+    /// Also as it is written elsewhere: kvm.halt_poll_ns=0, options kvm halt_poll_ns=0, or the path below /sys/module.
     /// With --layer the end of a name is enough, such as grow_start.
     #[arg(required = true, value_name = "KNOB[=VALUE]")]
     knobs: Vec<String>,
@@ -98,10 +101,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
     let machine = Sysroot::at(&args.sysroot);
     let base = Base::of(&args, &machine)?;
+    let typed = typed::plain(&args.knobs)?;
     let (capability, knobs): (Vec<&String>, Vec<&String>) =
-        args.knobs.iter().partition(|text| text.split('=').next() == Some(capability::NAME));
-    let groups = groups(&knobs, &args, &base.settings)?;
+        typed.iter().partition(|text| text.split('=').next() == Some(capability::NAME));
     let here = base.is_here.then_some(&machine as &dyn Machine);
+    let groups = groups(&knobs, &args, &base.settings, here)?;
     let timers = timers(&groups, &args.vm, &machine)?;
     let mut explained: Vec<Explained> = groups.iter().flat_map(|group| explain_all(group, here)).collect();
     let of_timers = explained.iter_mut().filter(|explained| explained.knob == PI_INJECT_TIMER);
@@ -156,10 +160,9 @@ fn timers(groups: &[Group], vm: &VmArgs, machine: &dyn Machine) -> anyhow::Resul
 
 /// What the model of the timers adds to what the machine shows.
 fn effect(explained: &Explained, timers: &Posting) -> Effect {
-    match (&explained.effect, timers.no_effect()) {
-        (Effect::NotModelled, Some(why)) => Effect::NoEffect { why },
-        (Effect::NotModelled, None) => Effect::Effective,
-        (known, _) => known.clone(),
+    match &explained.effect {
+        Effect::NotModelled => timers.effect(),
+        known => known.clone(),
     }
 }
 
@@ -177,9 +180,9 @@ impl Base {
         let release = kernel::release(machine).unwrap_or_default();
         let (kernel, is_here) = match &args.kernel {
             Some(version) => (*version, false),
-            None => match settings::kernel(&release) {
-                Ok(version) => (version, true),
-                Err(why) => bail!("the running kernel {release}: {why}; name another with --kernel"),
+            None => match kernel::version(machine).filter(|version| is_known(*version)) {
+                Some(version) => (version, true),
+                None => bail!("{}", unknown(&release)),
             },
         };
         let of = |owner| Setting::defaults(owner, if owner == Layer::Iothread { qemu } else { kernel });
@@ -193,18 +196,45 @@ impl Base {
         }
         let values =
             if is_here { "the values of this machine where they can be read" } else { "the defaults" };
-        let told = format!("Linux {kernel}, QEMU {qemu}; other parameters: {values}");
+        let on = match kernel.arch {
+            Arch::X86_64 => String::new(),
+            arch => format!(" on {}", arch.name()),
+        };
+        let told = format!("Linux {}{on}, QEMU {qemu}; other parameters: {values}", kernel.on(Arch::X86_64));
         Ok(Base { settings, told, is_here })
     }
 }
 
-fn groups(asked: &[&String], args: &Args, base: &[Setting<Owner>]) -> anyhow::Result<Vec<Group>> {
+/// Whether the rules of the layers that a kernel has are known.
+fn is_known(version: Version) -> bool {
+    version.arch.lacks(Owner::Layer(Layer::Host)).is_some() || known_version(Layer::Host, version).is_ok()
+}
+
+/// Why nothing is explained for a kernel.
+fn unknown(release: &str) -> String {
+    let why = settings::kernel(release).err().unwrap_or_default();
+    let of = Build::of(release).filter(|build| build.distributor.backports());
+    let of = of.map(|build| {
+        format!(
+            "; {} has taken over later rules into it, so that none of Linux can stand for it",
+            build.distributor.name()
+        )
+    });
+    format!("the running kernel {release}: {why}{}; name another with --kernel", of.unwrap_or_default())
+}
+
+fn groups(
+    asked: &[&String],
+    args: &Args,
+    base: &[Setting<Owner>],
+    here: Option<&dyn Machine>,
+) -> anyhow::Result<Vec<Group>> {
     let mut groups = vec![Group { settings: base.to_vec(), named: vec![], pi_inject_timer: None }];
     for text in asked {
         let (name, value) =
             text.split_once('=').map_or((text.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         let param = resolve(name, args.layer)?;
-        exists(param, base)?;
+        exists(param, base, here)?;
         if groups.last().is_some_and(|group| group.named.contains(&param)) {
             // It differs from the setting before in this parameter only.
             let settings = groups.last().map_or_else(Vec::new, |group| group.settings.clone());
@@ -246,11 +276,21 @@ fn resolve(name: &str, layer: Option<Owner>) -> anyhow::Result<&'static Param> {
     }
 }
 
-/// A parameter that this version has.
-fn exists(param: &'static Param, base: &[Setting<Owner>]) -> anyhow::Result<()> {
+/// A parameter that this version has, and the kernel here, which knows better.
+fn exists(param: &'static Param, base: &[Setting<Owner>], here: Option<&dyn Machine>) -> anyhow::Result<()> {
+    let path = parameter::path(param);
+    let shows = |path: &str| here.is_some_and(|machine| machine.exists(path));
     let setting = base.iter().find(|setting| setting.owner() == param.owner);
     match setting.map(|setting| setting.to_owned().set(param.name, param.min)) {
-        Some(Err(missing)) => Err(anyhow!("{}: {missing}", param.name)),
+        Some(Err(missing)) if shows(&path) => {
+            bail!(
+                "{path} is there, but by its version this kernel does not have it ({missing}): no rule is known for it"
+            )
+        }
+        Some(Err(missing)) => bail!("{}: {missing}", param.name),
+        _ if shows(param.home) && !shows(&path) => {
+            bail!("{}: this kernel does not have it: {} is there without it", param.name, param.home)
+        }
         _ => Ok(()),
     }
 }
@@ -328,7 +368,8 @@ fn in_words(explained: &Explained) -> String {
     let Explained { knob, layer, value, about, zero, scope_words, kept_by, .. } = explained;
     let effect = match &explained.effect {
         Effect::NoEffect { why } => format!("no effect: {why}"),
-        Effect::NotModelled => "effective as far as known; not modelled".to_owned(),
+        Effect::NotKnown { why } => format!("not known whether it has an effect: {why}"),
+        Effect::NotModelled => "not modelled".to_owned(),
         Effect::Effective => "effective".to_owned(),
     };
     let mut text = output::wrapped(&format!("{knob} = {value} ({layer}): {effect}"));
@@ -357,6 +398,11 @@ fn apart(sameness: &Sameness) -> String {
     match sameness {
         Sameness::Same { .. } => "equivalent for every sequence of halts".to_owned(),
         Sameness::Undecided { .. } => "not decided whether they differ".to_owned(),
+        Sameness::NotKnown { same_since, other_since } => format!(
+            "not known for this kernel: equivalent by the rule since {}, different by that since {}",
+            same_since.join(", "),
+            other_since.join(", ")
+        ),
         Sameness::Differ { halts_ns, first_ns, second_ns } => {
             let halts: Vec<String> = halts_ns.iter().map(|ns| time(*ns)).collect();
             format!(
@@ -384,6 +430,7 @@ fn table(told: &Told) -> Table {
         let effect = match &explained.effect {
             Effect::Effective => "effective",
             Effect::NoEffect { .. } => "no effect",
+            Effect::NotKnown { .. } => "not known",
             Effect::NotModelled => "not modelled",
         };
         table.push([

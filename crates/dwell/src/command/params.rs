@@ -4,6 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use dwell_policy::Owner;
+use dwell_policy::arch::Arch;
 use dwell_policy::catalogue::Entry;
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
@@ -22,14 +23,25 @@ pub(crate) struct Args {
     /// Kernel release whose parameters and defaults to list, for guest, host, timer and driver
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
     kernel: Version,
+    /// Architecture whose parameters and defaults to list, as uname -m prints it
+    ///
+    /// [default: that of the release, else x86_64]
+    #[arg(long, value_name = "ARCH", value_parser = arch)]
+    arch: Option<Arch>,
     /// QEMU release whose parameters and defaults to list, for iothread
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
     /// List the policies that --policy accepts instead, with their syntax
-    #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu"])]
+    #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu", "arch"])]
     policies: bool,
     #[command(flatten)]
     format: FormatArg,
+}
+
+fn arch(text: &str) -> Result<Arch, String> {
+    let names = || Arch::ALL.map(Arch::machine).join(", ");
+    Arch::from_name(text)
+        .ok_or_else(|| format!("no architecture whose defaults are known; known are {}", names()))
 }
 
 /// A policy of the catalogue.
@@ -96,7 +108,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         return policies(args.format.format);
     }
     let mut described = vec![];
-    let versions = Versions { kernel: args.kernel, qemu: args.qemu };
+    let kernel = args.kernel.on(args.arch.unwrap_or(args.kernel.arch));
+    let versions = Versions { kernel, qemu: args.qemu };
     for owner in Owner::ALL.into_iter().filter(|owner| args.layer.is_none_or(|asked| asked == *owner)) {
         let version = versions.of(owner);
         described.extend(param::of_version(owner, version).filter_map(|param| Described::of(param, version)));

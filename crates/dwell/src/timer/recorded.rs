@@ -28,7 +28,7 @@ use std::path::Path;
 
 /// The one parameter of posting.
 const PI_INJECT_TIMER: &str = "pi_inject_timer";
-/// The advance up to 6.11, and from 6.12 on.
+/// The advance up to 6.9, and from 6.10 on.
 const ADVANCE_NS: &str = "lapic_timer_advance_ns";
 const ADVANCE_SWITCH: &str = "lapic_timer_advance";
 
@@ -205,7 +205,7 @@ fn advances(revision: Revision, setting: &Setting<Owner>) -> (Advance, Vec<Advan
     let recorded =
         parameter.and_then(|parameter| Advance::of(revision, parameter)).unwrap_or(Advance::ADAPTIVE);
     let mut all = vec![recorded];
-    // From 6.12 the advance is adaptive or off.
+    // From 6.10 the advance is adaptive or off.
     let fixed = [1_000, 2_000, 5_000].map(AdvanceParameter::LapicTimerAdvanceNs);
     let others = fixed.iter().filter_map(|parameter| Advance::of(revision, *parameter));
     for advance in [Advance::ADAPTIVE, Advance::OFF].into_iter().chain(others) {

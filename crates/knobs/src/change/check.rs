@@ -475,8 +475,8 @@ impl Checked<'_> {
     fn notes(&self, writes: &[Write], version: Version) -> Vec<String> {
         let of = |write: &Write| {
             let knob = Knob::of(self.plan.owner, &write.knob)?;
-            let proviso = condition::proviso(knob, version).map(|why| format!("; {why}"));
-            Some(format!("{}: {}{}", write.knob, knob.scope(version).words(), proviso.unwrap_or_default()))
+            let provisos = condition::provisos(knob, version).into_iter().map(|why| format!("; {why}"));
+            Some(format!("{}: {}{}", write.knob, knob.scope(version).words(), provisos.collect::<String>()))
         };
         let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
         notes.sort();

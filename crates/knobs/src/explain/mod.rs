@@ -5,10 +5,10 @@
 
 pub mod same;
 
-use crate::condition::{self, NoEffect};
+use crate::condition::{self, NoEffect, Readers};
 use crate::knob::{Knob, Scope};
 use dwell_machine::Machine;
-use dwell_policy::param::{Param, Setting};
+use dwell_policy::param::{Param, Setting, Unit};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use same::{Sameness, compare};
@@ -23,6 +23,11 @@ pub enum Effect {
     /// It has no effect.
     NoEffect {
         /// Why.
+        why: String,
+    },
+    /// Whether it has an effect depends on what is not known.
+    NotKnown {
+        /// On what.
         why: String,
     },
     /// The rule has no windows whose sameness could be decided.
@@ -71,7 +76,8 @@ pub fn explain(
     machine: Option<&dyn Machine>,
 ) -> Option<Explained> {
     let (knob, version) = (Knob { param }, setting.version());
-    let modelled = setting.of_layer().filter(|setting| setting.layer() != Layer::Driver);
+    let modelled =
+        setting.of_layer().filter(|_| is_modelled(param) && version.arch.lacks(param.owner).is_none());
     let value = setting.get(param.name)?;
     let same = |other: i64| {
         let setting = modelled.as_ref()?;
@@ -83,13 +89,14 @@ pub fn explain(
     let same_as: Vec<i64> =
         tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
     let default = param.default_in(version);
-    let effect = match machine.and_then(|machine| condition::no_effect(machine, knob)) {
-        Some(why) => Effect::NoEffect { why: why.to_string() },
-        None => modelled.map_or(Effect::NotModelled, |setting| {
-            no_effect(&setting, param)
-                .map_or(Effect::Effective, |why| Effect::NoEffect { why: why.to_string() })
-        }),
-    };
+    let readers = machine.map(Readers::of);
+    let of_machine = readers.as_ref().and_then(|readers| {
+        let none = readers.no_effect(knob).map(|why| Effect::NoEffect { why: why.to_string() });
+        none.or_else(|| readers.not_known(knob).map(|why| Effect::NotKnown { why: why.to_owned() }))
+    });
+    let effect = of_machine
+        .unwrap_or_else(|| modelled.map_or(Effect::NotModelled, |setting| of_model(&setting, param, &tried)));
+    let scope = machine.map_or_else(|| knob.scope(version), |machine| knob.scope_on(machine, version));
     Some(Explained {
         knob: param.name,
         layer: param.owner.name(),
@@ -99,13 +106,39 @@ pub fn explain(
         effect,
         same_as,
         against_default: default.filter(|default| *default != value).and_then(same),
-        scope: knob.scope(version),
-        scope_words: knob.scope(version).words(),
+        scope,
+        scope_words: scope.words(),
         about: param.about,
         zero: param.zero,
         kept_by: knob.kept_by(),
         notes: notes(setting, knob, version, value),
     })
+}
+
+/// Whether windows depend on a parameter by a rule that is modelled: timers have none, and a limit on steal time is not
+/// modelled.
+fn is_modelled(param: &Param) -> bool {
+    !matches!(param.owner, Owner::Timer | Owner::Layer(Layer::Driver)) && param.unit != Unit::Percent
+}
+
+/// What a value does, by how others compare with it.
+fn of_model(setting: &Setting, param: &'static Param, tried: &[(i64, Sameness)]) -> Effect {
+    if let Some(why) = no_effect(setting, param) {
+        return Effect::NoEffect { why: why.to_string() };
+    }
+    if tried.iter().any(|(_, sameness)| matches!(sameness, Sameness::Differ { .. })) {
+        return Effect::Effective;
+    }
+    let by_rule = tried.iter().find_map(|(_, sameness)| match sameness {
+        Sameness::NotKnown { same_since, other_since } => Some(format!(
+            "no window depends on it by the rule since {}, some do by that since {}, and it is not known which of them {} has",
+            same_since.join(", "),
+            other_since.join(", "),
+            setting.version()
+        )),
+        _ => None,
+    });
+    Effect::NotKnown { why: by_rule.unwrap_or_else(|| "it could not be decided".to_owned()) }
 }
 
 fn with(setting: &Setting, param: &Param, value: i64) -> Option<Setting> {
@@ -131,6 +164,9 @@ fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> 
 /// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule;
 /// `None` if windows depend on it.
 pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
+    if !is_modelled(param) {
+        return None;
+    }
     let value = setting.get(param.name)?;
     let mut others =
         candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
@@ -155,7 +191,7 @@ fn matters(setting: &Setting, param: &'static Param) -> bool {
 
 fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> Vec<String> {
     let mut notes = vec![];
-    notes.extend(condition::proviso(knob, version).map(str::to_owned));
+    notes.extend(condition::provisos(knob, version).into_iter().map(str::to_owned));
     match (knob.param.name, value) {
         ("guest_halt_poll_allow_shrink", 0) => notes.push(
             "a limit once grown never comes down, also if guest_halt_poll_ns is lowered later; `dwell apply` lets it down first"
@@ -181,12 +217,51 @@ fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::{guest, host};
+    use proptest::prelude::*;
 
     fn explained(owner: impl Into<Owner>, version: &str, values: &[(&str, i64)]) -> Explained {
         let mut setting = Setting::defaults(owner.into(), Version::parse(version).unwrap());
         values.iter().for_each(|(name, value)| setting.set(name, *value).unwrap());
         let knob = Knob::find(values.last().unwrap().0).unwrap();
         explain(&setting, knob.param, None).unwrap()
+    }
+
+    proptest! {
+        /// The oracle: each rule that the kernel may have, as a kernel that has it for certain.
+        #[test]
+        fn nothing_is_certain_that_depends_on_a_rule_that_is_not_known(
+            release in prop::sample::select(vec![
+                "5.14.0-30.el9", "5.14.0-284.30.1.el9_2", "5.14.0-503.11.1.el9_5", "5.14.21-150500.55.19-default",
+                "5.10.0-136.12.0.86.oe2203sp1", "5.4.17-2136.uek", "6.4.0-150600.21-default", "6.12.0-211.el10",
+            ]),
+            layer in prop::sample::select(vec![Layer::Host, Layer::Guest]),
+            asked in 0usize..5,
+            values in prop::collection::vec(prop::sample::select(vec![0i64, 1, 2, 3, 4_000, 20_000, 50_000]), 5),
+        ) {
+            let version = Version::parse(release).unwrap();
+            let under = |version: Version| {
+                let mut setting = Setting::defaults(Owner::Layer(layer), version);
+                let params: Vec<_> = setting.iter().map(|(param, _)| param).collect();
+                for (param, value) in params.iter().zip(&values) {
+                    setting.set(param.name, (*value).min(param.max)).unwrap();
+                }
+                let param = params[asked % params.len()];
+                explain(&setting, param, None).unwrap().effect
+            };
+            let since: Vec<&str> = match layer {
+                Layer::Host => host::Revision::rules(version).unwrap().iter().map(host::Revision::since_release).collect(),
+                _ => guest::Revision::rules(version).unwrap().iter().map(guest::Revision::since_release).collect(),
+            };
+            let effective = |effect: &Effect| matches!(effect, Effect::Effective);
+            let possible: Vec<bool> =
+                since.iter().map(|since| effective(&under(Version::parse(since).unwrap()))).collect();
+            match under(version) {
+                Effect::Effective => prop_assert!(possible.iter().all(|is| *is), "{since:?} {possible:?}"),
+                Effect::NoEffect { .. } => prop_assert!(!possible.iter().any(|is| *is), "{since:?} {possible:?}"),
+                _ => {}
+            }
+        }
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub enum Sameness {
         /// That of the second \[ns\].
         second_ns: u64,
     },
+    /// It depends on which of several rules the kernel has, and that is not known.
+    NotKnown {
+        /// The releases since which the rules are by which they are the same.
+        same_since: Vec<&'static str>,
+        /// The releases since which the rules are by which they are not, or it could not be decided.
+        other_since: Vec<&'static str>,
+    },
     /// It could not be decided.
     Undecided {
         /// The pairs of states that were visited.
@@ -51,13 +58,25 @@ pub fn compare<O: Copy + Into<Owner> + PartialEq>(a: &Setting<O>, b: &Setting<O>
     if a == b {
         return Sameness::Same { states: 1 };
     }
-    let rule = |setting: &Setting<O>| Rule::of(&setting.of_layer()?);
-    match (rule(a), rule(b)) {
-        (Some(a), Some(b)) if a == b => Sameness::Same { states: 1 },
-        (Some(a), Some(b)) => visit(&a, &b),
-        _ => Sameness::Undecided { states: 0 },
+    let pair = |((since, a), (_, b)): (Named, Named)| {
+        (since, if a == b { Sameness::Same { states: 1 } } else { visit(&a, &b) })
+    };
+    let rules =
+        |setting: &Setting<O>| setting.of_layer().map_or_else(Vec::new, |setting| Rule::all(&setting));
+    let by_rule: Vec<(&str, Sameness)> = rules(a).into_iter().zip(rules(b)).map(pair).collect();
+    let since = |same: bool| -> Vec<&str> {
+        let of = by_rule.iter().filter(|(_, verdict)| matches!(verdict, Sameness::Same { .. }) == same);
+        of.map(|(since, _)| *since).collect()
+    };
+    match (by_rule.first(), since(true), since(false)) {
+        (None, ..) => Sameness::Undecided { states: 0 },
+        (Some((_, first)), same, other) if same.is_empty() || other.is_empty() => first.clone(),
+        (_, same_since, other_since) => Sameness::NotKnown { same_since, other_since },
     }
 }
+
+/// A rule, with the release since which it is.
+type Named = (&'static str, Rule);
 
 /// A rule with its parameters and its states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,26 +91,31 @@ enum Rule {
 type State = (u64, u64);
 
 impl Rule {
-    fn of(setting: &Setting) -> Option<Rule> {
+    /// Those that the kernel of a setting may have.
+    fn all(setting: &Setting) -> Vec<Named> {
         let version = setting.version();
         match setting.layer() {
             Layer::Host => {
                 let knobs = host::Knobs::of(host::Params::from(setting));
-                Some(Rule::Host(host::Revision::of(version).ok()?, knobs))
+                let named = |rule: host::Revision| (rule.since_release(), Rule::Host(rule, knobs));
+                host::Revision::rules(version)
+                    .map_or_else(|_| vec![], |rules| rules.iter().map(named).collect())
             }
             Layer::Guest => {
-                Some(Rule::Guest(guest::Revision::of(version).ok()?, guest::Params::from(setting)))
+                let params = guest::Params::from(setting);
+                let named = |rule: guest::Revision| (rule.since_release(), Rule::Guest(rule, params));
+                guest::Revision::rules(version)
+                    .map_or_else(|_| vec![], |rules| rules.iter().map(named).collect())
             }
             Layer::Iothread => {
-                let revision = iothread::Release::new(version).ok()?.revision();
-                let params = iothread::Params::from(setting).stored(revision);
-                Some(if revision == iothread::Revision::Weighted {
-                    Rule::Weighted(params)
-                } else {
-                    Rule::Classic(params)
-                })
+                let Ok(release) = iothread::Release::new(version) else { return vec![] };
+                let params = iothread::Params::from(setting).stored(release.revision());
+                vec![match release.revision() {
+                    iothread::Revision::Weighted => ("11.1", Rule::Weighted(params)),
+                    _ => ("2.9", Rule::Classic(params)),
+                }]
             }
-            Layer::Driver => None,
+            Layer::Driver => vec![],
         }
     }
 
@@ -274,7 +298,7 @@ mod tests {
             panic!("they differ")
         };
         let play = |setting: &Setting| {
-            let rule = Rule::of(setting).unwrap();
+            let (_, rule) = Rule::all(setting)[0];
             let last = halts_ns.iter().fold((0, 0), |state, halt| rule.after(state, *halt));
             rule.window(last)
         };
@@ -302,7 +326,7 @@ mod tests {
             if let Some(param) = names.get(change.0) {
                 second.set(param.name, change.1.min(param.max)).unwrap();
             }
-            let (p, q) = (Rule::of(&first).unwrap(), Rule::of(&second).unwrap());
+            let ((_, p), (_, q)) = (Rule::all(&first)[0], Rule::all(&second)[0]);
             if matches!(compare(&first, &second), Sameness::Same { .. }) {
                 let (mut x, mut y) = ((0, 0), (0, 0));
                 for halt in halts {

@@ -1,6 +1,7 @@
 //! Each finding on a fake machine that has it, and on the same machine without it.
 
 use super::*;
+use dwell_machine::Hypervisor;
 use dwell_machine::fake::Fake;
 
 const KVM: &str = "/sys/module/kvm/parameters";
@@ -252,6 +253,33 @@ fn latency_request_of_zero() {
     machine.set("/dev/cpu_dma_latency", "\0\u{5}\0\0");
     machine.set(cpu0, "0");
     assert_eq!(codes(&machine), [""; 0]);
+}
+
+#[test]
+fn what_is_asked_for_and_what_is_in_force() {
+    let with = |path: &str, text: &str| {
+        let machine = Fake::quiet("6.18.44");
+        machine.set("/sys/module/kvm/initstate", "live");
+        machine.set(path, text);
+        codes(&machine)
+    };
+    let line = |text| with("/proc/cmdline", text);
+    assert_eq!(line("kvm.halt_poll_ns=-1"), ["wanted-refused"]);
+    assert_eq!(line("kvm.halt-poll-ns=200000"), [""; 0]);
+    assert_eq!(line("kvm_intel.halt_poll_ns=0"), ["wanted-ignored"]);
+    assert_eq!(line("halt_poll_ns=0"), ["wanted-ignored"]);
+    assert_eq!(line("kvm.lapic_timer_advance_ns=-1"), ["wanted-ignored"]);
+    assert_eq!(line("kvm.halt_poll_ns=0"), ["wanted-not-in-force"]);
+    assert_eq!(line("kvm.halt_poll_ns=0 kvm.halt_poll_ns=200000"), ["wanted-overridden"]);
+    assert_eq!(with("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=0"), ["wanted-not-in-force"]);
+    let built_in = Fake::quiet("6.18.44");
+    built_in.set("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=0");
+    assert!(text(&built_in, "wanted-ignored").contains("kvm is built in"));
+    assert_eq!(codes(&built_in), ["wanted-ignored"]);
+    built_in.set("/proc/cmdline", "kvm.halt_poll_ns=-1");
+    assert!(text(&built_in, "wanted-refused").starts_with(
+        "the kernel's command line asks for halt_poll_ns=-1, which the kernel refuses: 200000 ns is in force"
+    ));
 }
 
 #[test]

@@ -15,9 +15,9 @@ pub const ADJUST_MAX_CYCLES: u64 = 10_000;
 /// An adjustment is this part of the deviation (`LAPIC_TIMER_ADVANCE_ADJUST_STEP`).
 pub const ADJUST_STEP: u64 = 8;
 
-/// Default of the module parameter `lapic_timer_advance_ns`, up to 6.11: adaptive (arch/x86/kvm/x86.c).
+/// Default of the module parameter `lapic_timer_advance_ns`, up to 6.9: adaptive (arch/x86/kvm/x86.c).
 pub const LAPIC_TIMER_ADVANCE_NS_DEFAULT: i32 = -1;
-/// Default of the module parameter `lapic_timer_advance`, from 6.12: on (arch/x86/kvm/lapic.c).
+/// Default of the module parameter `lapic_timer_advance`, from 6.10: on (arch/x86/kvm/lapic.c).
 pub const LAPIC_TIMER_ADVANCE_DEFAULT: bool = true;
 
 /// The advance after a timer that was delivered `delta_cycles` after its deadline (negative: before), for a guest TSC
@@ -66,9 +66,9 @@ pub fn wait(tsc: &GuestTsc, advance_ns: u32, guest_cycles: u64) -> Delay {
 /// The module parameter from which the advance starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AdvanceParameter {
-    /// `lapic_timer_advance_ns`, up to 6.11: −1 adaptive, 0 off, else a fixed advance \[ns\].
+    /// `lapic_timer_advance_ns`, up to 6.9: −1 adaptive, 0 off, else a fixed advance \[ns\].
     LapicTimerAdvanceNs(i32),
-    /// `lapic_timer_advance`, from 6.12: adaptive or off. Read-only after load (mode 0444).
+    /// `lapic_timer_advance`, from 6.10: adaptive or off. Read-only after load (mode 0444).
     LapicTimerAdvance(bool),
 }
 

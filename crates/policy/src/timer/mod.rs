@@ -68,6 +68,6 @@ pub use lapic::{Armed, Clocks, Delivery, ExpiredBy, LapicTimer, PendingRequest, 
 pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
 };
-pub use revision::Revision;
+pub use revision::{BACKPORTS, Revision};
 pub use setup::Setup;
 pub use tsc::{GuestTsc, Scale};

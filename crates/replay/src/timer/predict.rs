@@ -33,7 +33,6 @@ pub struct HostSetup {
     pub busy_housekeeping: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn as_text<S: Serializer>(version: &Version, out: S) -> Result<S::Ok, S::Error> {
     out.collect_str(version)
 }

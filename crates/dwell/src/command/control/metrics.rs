@@ -309,7 +309,7 @@ impl Snapshot {
                 let nanos = match param.unit {
                     Unit::Nanoseconds => Some(1.0),
                     Unit::Microseconds => Some(1e3),
-                    Unit::Factor | Unit::Shift | Unit::Switch | Unit::Name(_) => None,
+                    Unit::Factor | Unit::Percent | Unit::Shift | Unit::Switch | Unit::Name(_) => None,
                 };
                 let value = match nanos {
                     Some(nanos) => value as f64 * nanos / 1e9,

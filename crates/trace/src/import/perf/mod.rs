@@ -42,7 +42,7 @@ use crate::thread::ThreadPairing;
 use crate::write::EpisodeWriter;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
-use dwell_recording::{WriteError, Writer};
+use dwell_recording::{WriteError, Writer, kernel_on};
 use events::{EventReader, EventSink, Header};
 use names::TaskNames;
 use std::collections::{BTreeMap, BTreeSet};
@@ -540,7 +540,11 @@ impl<W: Write + Send> Episodes<'_, W> {
         reader.summary.set_overlaps(episodes.overlaps(), metadata);
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());
-        Ok(reader.fill(choice.layer, metadata))
+        let summary = reader.fill(choice.layer, metadata);
+        // The rules of another architecture are not those of x86-64.
+        let arch = dwell_policy::arch::Arch::from_name(arch.name());
+        metadata.kernel = metadata.kernel.take().map(|release| kernel_on(release, arch));
+        Ok(summary)
     }
 }
 

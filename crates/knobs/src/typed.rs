@@ -1,0 +1,96 @@
+//! Knobs in the forms in which people write them elsewhere.
+
+use crate::knob::{Knob, Module};
+
+/// Why a text names no knob.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAKnob {
+    /// The prefix is of another module.
+    #[error(
+        "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
+    )]
+    OtherModule {
+        /// The knob.
+        name: &'static str,
+        /// The module that has it.
+        module: &'static str,
+        /// The one that was named.
+        given: String,
+    },
+}
+
+/// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0` or `echo 0 >
+/// /sys/...` as `NAME=VALUE`; what has none of these forms stays as it is.
+///
+/// # Errors
+/// [`NotAKnob`] for a parameter with the name of another module.
+pub fn plain(words: &[String]) -> Result<Vec<String>, NotAKnob> {
+    let words: Vec<&str> = words.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
+    match words.as_slice() {
+        ["echo", value, ">", path] => Ok(vec![one(&format!("{path}={value}"), None)?]),
+        ["options" | "modprobe", module, rest @ ..] => {
+            rest.iter().map(|word| one(word, Some(module))).collect()
+        }
+        all => all.iter().map(|word| one(word, None)).collect(),
+    }
+}
+
+fn one(word: &str, module: Option<&str>) -> Result<String, NotAKnob> {
+    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+    let of_path = name.strip_prefix("/sys/module/").and_then(|rest| rest.split_once("/parameters/"));
+    let (given, name) = match (of_path.or_else(|| name.split_once('.')), module) {
+        (Some((module, name)), _) => (Some(module), name),
+        (None, module) => (module, name),
+    };
+    check(given, name)?;
+    Ok(value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}")))
+}
+
+/// That a knob is of the module that is named with it, dashes and underscores being alike.
+fn check(given: Option<&str>, name: &str) -> Result<(), NotAKnob> {
+    let Some((given, knob)) = given.zip(Knob::find(name)) else { return Ok(()) };
+    let module = knob.module().map_or("an I/O thread", Module::name);
+    // The governor's parameters are often given to its driver.
+    match given.replace('-', "_") == module {
+        true => Ok(()),
+        false => Err(NotAKnob::OtherModule { name: knob.param.name, module, given: given.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_that_people_write() {
+        let plain = |text: &str| plain(&[text.to_owned()]).unwrap().join(" ");
+        for text in [
+            "halt_poll_ns=0",
+            "kvm.halt_poll_ns=0",
+            "options kvm halt_poll_ns=0",
+            "modprobe kvm halt_poll_ns=0",
+            "/sys/module/kvm/parameters/halt_poll_ns=0",
+            "echo 0 > /sys/module/kvm/parameters/halt_poll_ns",
+        ] {
+            assert_eq!(plain(text), "halt_poll_ns=0", "{text}");
+        }
+        assert_eq!(plain("haltpoll.guest_halt_poll_ns"), "guest_halt_poll_ns");
+        assert_eq!(
+            plain("options kvm halt_poll_ns=0 halt_poll_ns_grow=2"),
+            "halt_poll_ns=0 halt_poll_ns_grow=2"
+        );
+        assert_eq!(plain("what=ever"), "what=ever");
+    }
+
+    #[test]
+    fn the_prefix_of_another_module_is_refused() {
+        for text in [
+            "kvm_intel.halt_poll_ns=0",
+            "options kvm_amd halt_poll_ns=0",
+            "cpuidle-haltpoll.guest_halt_poll_ns=1",
+        ] {
+            let error = plain(&[text.to_owned()]).unwrap_err().to_string();
+            assert!(error.contains("the kernel ignores"), "{error}");
+        }
+    }
+}
