@@ -19,7 +19,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
 ];
 
 /// The options that `-h` shows, where all of them do not fit on a screen of 24 lines.
-const FIRST: [(&str, &[&str]); 14] = [
+const FIRST: [(&str, &[&str]); 15] = [
     ("tune", &["layer", "halt_cost", "max_cpu", "plan", "format"]),
     ("report", &["before", "after", "halt_cost", "format", "output"]),
     ("verify", &["revert_if_worse", "budget", "work", "work_metric", "exit_code"]),
@@ -27,6 +27,7 @@ const FIRST: [(&str, &[&str]); 14] = [
     ("compare", &["set", "halt_cost", "best", "layer", "format"]),
     ("explain", &["layer", "kernel", "qemu", "format"]),
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),
+    ("bound", &["duration", "interval", "halt_cost", "between", "format"]),
     ("fleet", &["layer", "halt_cost", "settings", "report", "plan"]),
     ("sketch", &["output", "force", "check", "kernel", "format"]),
     ("import", &["output", "layer"]),
