@@ -44,7 +44,7 @@ const IA32_TSC_DEADLINE: u64 = 0x6e0;
 const APIC_TMICT: u64 = 0x380;
 
 /// The number of an exit reason: that of the instruction set (1: VMX, 2: SVM) above the processor's, without its flags.
-pub(crate) const fn exit_number(isa: u32, reason: u32) -> u32 {
+pub const fn exit_number(isa: u32, reason: u32) -> u32 {
     isa << 16 | reason & 0xffff
 }
 

@@ -36,7 +36,6 @@ mod rights;
 pub mod settings;
 pub mod system;
 pub mod target;
-pub mod timer;
 pub mod tracefs;
 
 #[cfg(test)]
@@ -46,6 +45,5 @@ mod overflow;
 
 pub use clock::now_ns;
 pub use dwell_trace::guest::GuestSource;
-pub use record::{Observer, Recorder, Status, Summary, Until, record_anything};
+pub use record::{Observer, Recorder, Session, Status, Summary, Until, record_anything};
 pub use target::{RecordError, Target};
-pub use timer::{TimerRecorder, TimerSummary};

@@ -5,7 +5,7 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
-use crate::probe::Trace;
+use crate::probe::{Probe, Trace};
 use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
@@ -91,13 +91,13 @@ pub struct Recorder {
     session: Session<Layer>,
 }
 
-/// What is opened to record: of idle times, or of timers.
-pub(crate) struct Session<O> {
-    pub(crate) system: Arc<dyn System>,
+/// What is opened to record, of idle times or of timers; `O` is what the recording says it is of.
+pub struct Session<O> {
+    system: Arc<dyn System>,
     who: Who,
-    pub(crate) trace: Trace,
+    trace: Trace,
     pairing: Box<dyn Pairing>,
-    pub(crate) metadata: Metadata<O>,
+    metadata: Metadata<O>,
     watch: Watch,
     meter: Meter,
     threads: Watched,
@@ -106,9 +106,9 @@ pub(crate) struct Session<O> {
 
 /// Whose events are recorded: everybody's, or those of a process and of threads of a name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Who {
-    pub(crate) pid: Option<i32>,
-    pub(crate) comm: Option<String>,
+struct Who {
+    pid: Option<i32>,
+    comm: Option<String>,
 }
 
 /// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by`
@@ -234,13 +234,30 @@ impl Recorder {
     /// # Errors
     /// What went wrong.
     pub fn watch(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        run_without_episodes(&mut self.session, until, observer)
+        self.session.run(until, observer)
     }
 }
 
 impl<O: Copy + Into<Owner>> Session<O> {
+    /// Opens these tracepoints through perf's ring buffers, everybody's or those of a process; `pairing` gets the
+    /// events. `command` is the command line, for the metadata.
+    ///
+    /// # Errors
+    /// Why they cannot be opened.
+    pub fn through_perf(
+        system: Arc<dyn System>,
+        tracefs: &Tracefs,
+        recorded: O,
+        pid: Option<i32>,
+        command: Option<String>,
+        (probes, pairing): (Vec<Probe>, Box<dyn Pairing>),
+    ) -> Result<Session<O>, RecordError> {
+        let plan = Plan::through_perf(probes, pairing);
+        Session::open(system, tracefs, recorded, Who { pid, comm: None }, command, plan)
+    }
+
     /// Opens what is planned; `recorded` is what the recording is of.
-    pub(crate) fn open(
+    fn open(
         system: Arc<dyn System>,
         tracefs: &Tracefs,
         recorded: O,
@@ -275,13 +292,42 @@ impl<O: Copy + Into<Owner>> Session<O> {
         Ok(Session { system, who, trace, pairing, metadata, watch, meter, threads: watched, counters: None })
     }
 
+    /// What the recording will say of itself, as far as it is known.
+    pub fn metadata(&self) -> &Metadata<O> {
+        &self.metadata
+    }
+
+    /// What it will say of itself, to be added to.
+    pub fn metadata_mut(&mut self) -> &mut Metadata<O> {
+        &mut self.metadata
+    }
+
+    /// The frequency of this host's time-stamp counter \[kHz\], where the kernel computes its time from it.
+    pub fn tsc_khz(&self) -> Option<u32> {
+        self.trace.tsc_khz()
+    }
+
+    /// Gives the events to the pairing, and leaves out the episodes that it finds.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn run(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
+        std::thread::scope(|scope| {
+            let (outlet, receiver, used) = outlet();
+            scope.spawn(move || {
+                receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
+            });
+            self.record(&outlet, until, observer)
+        })
+    }
+
     /// No event follows, whether or not all went well.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.pairing.finish(&mut vec![]);
     }
 
     /// What the recording says of itself after its end.
-    pub(crate) fn complete(&mut self) -> &Metadata<O> {
+    pub fn complete(&mut self) -> &Metadata<O> {
         self.complete_metadata();
         &self.metadata
     }
@@ -421,21 +467,6 @@ impl<O: Copy + Into<Owner>> Session<O> {
             self.metadata.other.insert(ENERGY.to_owned(), json!(used));
         }
     }
-}
-
-/// Records, and leaves out the episodes.
-pub(crate) fn run_without_episodes<O: Copy + Into<Owner>>(
-    session: &mut Session<O>,
-    until: &Until<'_>,
-    observer: &mut dyn Observer,
-) -> Result<Status, RecordError> {
-    std::thread::scope(|scope| {
-        let (outlet, receiver, used) = outlet();
-        scope.spawn(move || {
-            receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
-        });
-        session.record(&outlet, until, observer)
-    })
 }
 
 /// The threads of the process that is to be recorded, if one was chosen.

@@ -80,24 +80,9 @@ pub enum RecordError {
     /// The episodes could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// No VM exit was recorded.
-    #[error("{}", no_exits(*.others))]
-    NoExits {
-        /// Whether other events show that vCPUs ran.
-        others: bool,
-    },
     /// The thread that writes is gone.
     #[error("the thread that writes the recording ended early")]
     WriterGone,
-}
-
-fn no_exits(others: bool) -> &'static str {
-    if others {
-        "cannot record timers: vCPUs ran, but this flavour of KVM emits neither kvm:kvm_exit nor kvm:kvm_entry; record on a \
-         host with kvm_intel or kvm_amd"
-    } else {
-        "cannot record timers: no vCPU was entered and left; is a VM running?"
-    }
 }
 
 impl From<TracefsError> for RecordError {

@@ -175,7 +175,11 @@ impl Tracefs {
     }
 
     /// The text of its layout.
-    pub(crate) fn format_text(&self, machine: &dyn Machine, event: &str) -> Result<String, TracefsError> {
+    /// The text of an event's format.
+    ///
+    /// # Errors
+    /// [`TracefsError`] where the kernel has no such event, or it cannot be read.
+    pub fn format_text(&self, machine: &dyn Machine, event: &str) -> Result<String, TracefsError> {
         let path = format!("{}/format", self.path(event));
         let bytes = machine.read(&path).map_err(|error| self.why(machine, event, error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

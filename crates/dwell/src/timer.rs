@@ -6,14 +6,14 @@ pub(crate) mod recorded;
 
 use crate::output;
 use dwell_knobs::explain::Effect;
-use dwell_knobs::timer::{DISABLE_EXITS, Described, Given, describe};
 use dwell_machine::Machine;
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
-use dwell_replay::timer::posting::{self, Precondition, RuleRow};
-use dwell_replay::timer::upgrade::{self, Change};
-use dwell_replay::timer::{Pcpu, TimerVm};
 use dwell_report::{Cell, Column, Table};
+use dwell_timer::describe::{DISABLE_EXITS, Described, Given, describe};
+use dwell_timer::posting::{self, Precondition, RuleRow};
+use dwell_timer::upgrade::{self, Change};
+use dwell_timer::{Pcpu, TimerVm};
 use serde::Serialize;
 
 /// The heading of these options in the help. Options that follow would have it too if it were that of the struct.

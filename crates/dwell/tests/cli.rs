@@ -806,7 +806,7 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
         ("05-perf-windows-stimer.txt", "6 Hyper-V timers"),
         ("06-perf515-timer-no-guest-code.txt", "3 exits are by an interrupt, and none of these"),
     ] {
-        let case = field_case(name);
+        let case = field_case(&format!("../../../../timer/tests/field/{name}"));
         let import = ["import", case.as_str(), "--layer", "timer", "-o", &to, "--force"];
         for args in [&import[..], &["info", &to], &["exits", &to], &["tune", &to]] {
             let output = dwell(args);

@@ -9,12 +9,12 @@ use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_recording::SettingValue;
 use dwell_recording::timer::TimerRecording;
-use dwell_replay::timer::check::check;
-use dwell_replay::timer::predict::{HostSetup, in_force};
-use dwell_replay::timer::tally::Tally;
-use dwell_replay::timer::{Pcpu, TimerVm};
 use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::timers::{self, Checked};
+use dwell_timer::check::check;
+use dwell_timer::predict::{HostSetup, in_force};
+use dwell_timer::tally::Tally;
+use dwell_timer::{Pcpu, TimerVm};
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -4,11 +4,11 @@
 use dwell_policy::version::Version;
 use dwell_recording::timer::{TimerReader, TimerRecording, TimerWriter};
 use dwell_recording::{Metadata, Owner, Packing};
-use dwell_replay::timer::check::check;
-use dwell_replay::timer::predict::in_force;
-use dwell_replay::timer::tally::Tally;
-use dwell_replay::timer::{Pcpu, TimerVm};
-use dwell_trace::exits::ExitTable;
+use dwell_timer::check::check;
+use dwell_timer::predict::in_force;
+use dwell_timer::tally::Tally;
+use dwell_timer::{Pcpu, TimerVm};
+use dwell_timer::{exits, import};
 use dwell_trace::import::{Input, perf};
 
 /// Runs the target.
@@ -18,12 +18,12 @@ pub fn run(data: &[u8]) {
     let packing = Packing { rows_per_group: 64, zstd_level: 1 };
     let mut writer = TimerWriter::new(Vec::new(), Metadata::new(Owner::Timer), packing).unwrap();
     let Ok(input) = Input::new("fuzz", data) else { return };
-    if perf::import_timers(input, &options, &mut writer).is_err() {
+    if import::import(input, &options, &mut writer).is_err() {
         return;
     }
     let bytes = writer.close().unwrap().1;
     let reader = TimerReader::from_bytes("fuzz", bytes.clone()).unwrap();
-    let (table, _) = ExitTable::of(&reader).unwrap();
+    let (table, _) = exits::table(&reader).unwrap();
     assert_eq!(table.total_samples, reader.contents().exits());
     let recording = TimerRecording::from_bytes("fuzz", bytes).unwrap();
     assert_eq!(recording.timers.len() as u64, reader.contents().timers());

@@ -19,7 +19,6 @@
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
 //! | the value at a place: read, written, read back | [`value`] |
-//! | the VM whose timers are asked about | [`timer`] |
 //! | QEMU's monitor, as a client | [`qmp`] |
 //! | the I/O threads of a QEMU or qemu-storage-daemon | [`iothread`] |
 
@@ -42,7 +41,6 @@ pub mod place;
 pub mod plan;
 pub mod qmp;
 mod read_only;
-pub mod timer;
 pub mod typed;
 pub mod value;
 pub mod verification;

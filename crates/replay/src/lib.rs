@@ -25,7 +25,6 @@ pub mod latency;
 pub mod number;
 pub mod smooth;
 pub mod study;
-pub mod timer;
 pub mod tune;
 
 mod bank;

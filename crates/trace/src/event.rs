@@ -50,7 +50,7 @@ pub enum EventKind {
     Exit {
         /// Number of the vCPU in its VM; kernels before 5.10 do not name it.
         vcpu: Option<u32>,
-        /// Why, as a number of the source's [`ReasonNames`](crate::timer::ReasonNames).
+        /// Why, as a number of the source.
         reason: u32,
     },
     /// `kvm:kvm_entry`: this thread enters its guest.

@@ -8,8 +8,6 @@
 use crate::event::TracepointKind;
 use crate::import::perf::{Line, TextEvent, exit_reason, text};
 use crate::import::{Input, InputError};
-use dwell_recording::ReadError;
-use dwell_recording::timer::{TimerPart, TimerReader};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -138,19 +136,6 @@ pub struct ExitTable {
     pub left_out: LeftOut,
 }
 
-/// The exits of one reason that vCPUs' timers caused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TimerExits {
-    /// The reason, as the kernel names it.
-    pub reason: String,
-    /// For what.
-    pub part: TimerPart,
-    /// How many.
-    pub samples: u64,
-    /// Time in all \[ns\].
-    pub total_ns: u64,
-}
-
 /// What is in a trace and not in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
@@ -193,31 +178,6 @@ impl ExitTable {
             return Err(ExitError::NoExits { name: input.name().to_owned(), lines: input.line() });
         }
         Ok(table)
-    }
-
-    /// The exits of a recording of timers, which are in the order of their ends.
-    ///
-    /// # Errors
-    /// The reader's.
-    pub fn of(reader: &TimerReader) -> Result<(ExitTable, Vec<TimerExits>), ReadError> {
-        let mut counter = ExitCounter::default();
-        let mut parts: Vec<TimerExits> = vec![];
-        let reasons = &reader.contents().reasons;
-        for row_group in 0..reader.row_groups() {
-            for exit in reader.read(row_group)?.exits {
-                let reason = reasons.get(exit.reason as usize).map_or("", String::as_str);
-                counter.add(reason, exit.duration_ns);
-                let Some(part) = exit.cause else { continue };
-                let place = parts.iter().position(|known| (&*known.reason, known.part) == (reason, part));
-                let place = place.unwrap_or_else(|| {
-                    parts.push(TimerExits { reason: reason.to_owned(), part, samples: 0, total_ns: 0 });
-                    parts.len() - 1
-                });
-                parts[place].samples += 1;
-                parts[place].total_ns = parts[place].total_ns.saturating_add(exit.duration_ns);
-            }
-        }
-        Ok((counter.finish(), parts))
     }
 
     /// The table as perf prints it, without its title. `width`: of the name column, [`NARROW`] or [`WIDE`].

@@ -193,7 +193,7 @@ impl HostPairing {
 
 /// Names the vCPU that this thread runs, `comm/pid/vcpuN`, and returns its number among the idlers, and the
 /// number that the thread's name has.
-pub(crate) fn name_vcpu(
+pub fn name_vcpu(
     idlers: &mut Idlers,
     names: &mut dyn Names,
     event: &Event,

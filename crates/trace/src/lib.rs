@@ -19,5 +19,4 @@ pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
-pub mod timer;
 pub mod write;

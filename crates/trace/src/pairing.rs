@@ -63,14 +63,14 @@ pub trait Names: Send {
 
 /// The idlers of a pairing, by number. Each has a name of its own.
 #[derive(Debug, Default)]
-pub(crate) struct Idlers {
+pub struct Idlers {
     names: Vec<String>,
     taken: HashSet<String>,
 }
 
 impl Idlers {
     /// A new idler of this name; if another one has it, of this name with `#2`, `#3`, ... after it.
-    pub(crate) fn add(&mut self, name: String) -> u32 {
+    pub fn add(&mut self, name: String) -> u32 {
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let mut unique = name.clone();
         let mut count = 1u32;
@@ -83,11 +83,12 @@ impl Idlers {
     }
 
     /// Whether an idler has this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.taken.contains(name)
     }
 
-    pub(crate) fn names(&self) -> &[String] {
+    /// Their names, by number.
+    pub fn names(&self) -> &[String] {
         &self.names
     }
 
@@ -98,11 +99,11 @@ impl Idlers {
 
 /// By the number of a thread or CPU. These are looked up at every event; the standard hash, made for keys
 /// that an attacker may choose, took a tenth of the recorder's time.
-pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Multiplies by 2^64 divided by the golden ratio.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+pub struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {

@@ -7,7 +7,8 @@ use anyhow::bail;
 use dwell_recording::regular;
 use dwell_recording::timer::{TimerPart, TimerReader};
 use dwell_report::{Cell, Column, Table, count, percent};
-use dwell_trace::exits::{ExitTable, TimerExits};
+use dwell_timer::exits::{self, TimerExits};
+use dwell_trace::exits::ExitTable;
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut notes = vec![];
     let (exits, timer) = if is_parquet(&args.file) {
         let reader = TimerReader::open(&args.file)?;
-        let (exits, timer) = ExitTable::of(&reader)?;
+        let (exits, timer) = exits::table(&reader)?;
         notes = model::left_out(reader.metadata());
         (exits, Some(timer))
     } else {

@@ -493,7 +493,7 @@ impl Common {
     fn import_timers(&self, input: Input<'_>, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
         self.force.may_write(&self.files.output)?;
         let mut writer = TimerWriter::create(&self.files.output, metadata)?;
-        let summary = import::perf::import_timers(input, options, &mut writer)?;
+        let summary = dwell_timer::import::import(input, options, &mut writer)?;
         let rows = writer.finish()?;
         // As the report has it, a vCPU is an idler, and each of its rows an episode.
         let idlers = rows.vcpus.iter().map(|vcpu| Idler {

@@ -16,10 +16,10 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Chunk, Columns, Reader, WakeCause};
 use dwell_replay::advice::{Advice, AdviceRow, Goal, Origin, Role, Worth};
 use dwell_replay::check::SelfCheck;
-use dwell_replay::timer::advice::Verdict;
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{Counts, RecordingSource, Rule, Source, Values, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
+use dwell_timer::advice::Verdict;
 use serde::Serialize;
 use std::path::Path;
 

@@ -3,9 +3,9 @@
 use super::page;
 use super::recorded::Timers;
 use crate::output;
-use dwell_replay::timer::lateness::Delays;
 use dwell_report::{Cell, Column, Table, duration, number_of};
 use dwell_stats::Bucket;
+use dwell_timer::lateness::Delays;
 use std::collections::BTreeSet;
 
 /// What was recorded before a change of the host or the VM, and after it.

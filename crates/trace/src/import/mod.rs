@@ -68,7 +68,7 @@ pub const NOTES: &str = "dwell.notes";
 
 impl ImportSummary {
     /// Remembers what later commands have to say of the recording.
-    fn note<O>(&mut self, metadata: &mut Metadata<O>, note: String) {
+    pub fn note<O>(&mut self, metadata: &mut Metadata<O>, note: String) {
         let notes = metadata.other.entry(NOTES.to_owned()).or_insert_with(|| serde_json::json!([]));
         if let Some(notes) = notes.as_array_mut() {
             notes.push(note.clone().into());

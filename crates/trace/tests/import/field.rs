@@ -1,13 +1,12 @@
 //! Traces as people have them: each with the values that were worked out by hand, before dwell read it.
 
 use super::{Imported, import};
-use dwell_recording::timer::{Fire, TimerReader, TimerWriter};
-use dwell_recording::{Layer, Metadata, Owner, Packing};
+use dwell_recording::Layer;
 use dwell_trace::event::Arch;
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::qemu::{self, QemuOptions};
-use dwell_trace::import::{Format, ImportSummary, Input, NOTES, recognise};
+use dwell_trace::import::{Format, ImportSummary, Input, recognise};
 
 macro_rules! file {
     ($name:literal) => {
@@ -96,48 +95,6 @@ fn case_03_arm_has_no_polling_state() {
     assert_eq!(any_with(asked, text.as_bytes()).unwrap().rows(), imported.rows());
     let notes = any(text.as_bytes()).unwrap().summary.notes;
     assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
-}
-
-fn timers(text: &[u8]) -> (ImportSummary, TimerReader) {
-    let metadata = Metadata::new(Owner::Timer);
-    let mut writer = TimerWriter::new(Vec::new(), metadata, Packing::default()).unwrap();
-    let input = Input::new("t", text).unwrap();
-    let summary = perf::import_timers(input, &PerfOptions::default(), &mut writer).unwrap();
-    let (_, bytes) = writer.close().unwrap();
-    (summary, TimerReader::from_bytes("t", bytes).unwrap())
-}
-
-#[test]
-fn case_05_timers_of_windows_are_not_passed_over_in_silence() {
-    let (summary, reader) = timers(file!("05-perf-windows-stimer.txt"));
-    let (table, parts) = ExitTable::of(&reader).unwrap();
-    let rows: Vec<_> =
-        table.rows.iter().map(|row| (row.reason.as_str(), row.samples, row.average_ns())).collect();
-    let wanted = [("MSR_WRITE", 6, 2_000.0), ("EXTERNAL_INTERRUPT", 3, 3_100.0), ("HLT", 3, 985_500.0)];
-    assert_eq!((rows, parts.len()), (wanted.to_vec(), 0));
-    assert!(summary.notes[0].starts_with("6 Hyper-V timers"), "{:?}", summary.notes);
-    assert_eq!(reader.metadata().other[NOTES][0], summary.notes[0]);
-}
-
-#[test]
-fn case_06_interrupts_that_perf_left_out_are_missed() {
-    let fired = |reader: &TimerReader, fire: Fire| -> usize {
-        let timers = (0..reader.row_groups()).flat_map(|group| reader.read(group).unwrap().timers);
-        timers.filter(|timer| timer.fired_ns.is_some() && timer.fire == Some(fire)).count()
-    };
-    let (summary, reader) = timers(file!("06-reference-with-guest-code.txt"));
-    assert_eq!((reader.contents().timers(), &summary.notes), (6, &vec![]));
-    assert_eq!(fired(&reader, Fire::HostInterrupt), 3);
-    let (summary, reader) = timers(file!("06-perf515-timer-no-guest-code.txt"));
-    let note = &summary.notes[0];
-    assert!(
-        note.starts_with("3 exits are by an interrupt") && note.contains("this is perf 5.15.160"),
-        "{note}"
-    );
-    assert_eq!(
-        (fired(&reader, Fire::HostInterrupt), &reader.metadata().other[NOTES][0]),
-        (0, &(*note).clone().into())
-    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub const SLACK_NS: u64 = 100_000_000;
 const MOST_WAITING: usize = 1 << 20;
 
 /// What rows are made of the events.
-pub(super) trait EventSink {
+pub trait EventSink {
     /// Whether rows are made of this tracepoint.
     fn uses(
         &mut self,
@@ -31,7 +31,7 @@ pub(super) trait EventSink {
     /// Whether a line that cannot be read and names this tracepoint is missed.
     fn wants(&self, tracepoint: TracepointKind) -> bool;
 
-    /// What the event reports: as [`fields::parse`].
+    /// What the event reports: as [`parse`](super::parse()).
     fn parse(
         &mut self,
         tracepoint: TracepointKind,
@@ -58,7 +58,7 @@ pub(super) trait EventSink {
 }
 
 /// The reader of a text: names of tasks, header, losses, and the events of use in order of time.
-pub(super) struct EventReader<'a> {
+pub struct EventReader<'a> {
     name: String,
     options: &'a PerfOptions,
     names: TaskNames,
@@ -71,7 +71,8 @@ pub(super) struct EventReader<'a> {
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
     span: EventSpan,
-    pub(super) summary: ImportSummary,
+    /// What was read so far.
+    pub summary: ImportSummary,
 }
 
 /// How the times of the lines of each CPU follow each other; of a thread, where lines have no CPU.
@@ -97,7 +98,8 @@ impl Order {
 }
 
 impl<'a> EventReader<'a> {
-    pub(super) fn new(name: &str, options: &'a PerfOptions, arch: Arch) -> EventReader<'a> {
+    /// For a text that errors call by `name`.
+    pub fn new(name: &str, options: &'a PerfOptions, arch: Arch) -> EventReader<'a> {
         EventReader {
             name: name.to_owned(),
             options,
@@ -114,17 +116,17 @@ impl<'a> EventReader<'a> {
     }
 
     /// The names of tasks as far as the text is read; shared.
-    pub(super) fn names(&self) -> TaskNames {
+    pub fn names(&self) -> TaskNames {
         self.names.clone()
     }
 
     /// The perf that made the text, if its header says.
-    pub(super) fn perf(&self) -> Option<&str> {
+    pub fn perf(&self) -> Option<&str> {
         self.header.perf.as_deref()
     }
 
     /// Reads the whole text.
-    pub(super) fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
+    pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
         loop {
             let number = input.line() + 1;
             let Some(bytes) = input.next_line()? else { break };
@@ -237,7 +239,7 @@ impl<'a> EventReader<'a> {
     }
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
-    pub(super) fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
+    pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
         let EventReader { header, mut summary, span, dialects, .. } = self;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);

@@ -9,11 +9,7 @@ pub(crate) const LEAVE: u32 = u32::MAX;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).
-pub(super) fn parse(
-    tracepoint: TracepointKind,
-    event: &TextEvent<'_>,
-    arch: Arch,
-) -> Option<Option<EventKind>> {
+pub fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Option<Option<EventKind>> {
     let parsed = printed(tracepoint, event, arch);
     if parsed.is_none() && event.dialect == Dialect::Ftrace {
         return raw(tracepoint, event.text, arch);
@@ -289,7 +285,7 @@ fn halt_exit(text: &str) -> Option<Option<EventKind>> {
 }
 
 /// `vcpu 0 reason …`, `vcpu 0, rip 0x1`.
-pub(super) fn vcpu_of(text: &str) -> Option<u32> {
+pub fn vcpu_of(text: &str) -> Option<u32> {
     digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
 }
 
@@ -321,7 +317,7 @@ fn function(text: &str) -> u64 {
 
 /// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
 /// `reason MSR_WRITE rip 0x…`.
-pub(crate) fn exit_reason(text: &str) -> Option<&str> {
+pub fn exit_reason(text: &str) -> Option<&str> {
     // Of arm64: `TRAP: HSR_EC: 0x0001 (WFx), PC: 0x…`, `IRQ: HSR_EC: …`.
     if let Some((how, class)) = text.split_once(": HSR_EC: ").or_else(|| text.split_once(": ESR_EC: ")) {
         return if how == "TRAP" { Some(class.split_once('(')?.1.split_once(')')?.0) } else { Some(how) };

@@ -28,7 +28,7 @@ impl Dialect {
 
 /// A line that is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TextEvent<'a> {
+pub struct TextEvent<'a> {
     pub(crate) dialect: Dialect,
     pub(crate) comm: &'a str,
     /// Present only if perf was asked for it (`-F +pid`), or ftrace (`record-tgid`).
@@ -42,7 +42,8 @@ pub(crate) struct TextEvent<'a> {
     pub(crate) resolution_ns: u64,
     /// Such as `kvm:kvm_exit`; ftrace's have no group.
     pub(crate) name: &'a str,
-    pub(crate) text: &'a str,
+    /// What follows the name.
+    pub text: &'a str,
 }
 
 impl TextEvent<'_> {

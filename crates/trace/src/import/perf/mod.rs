@@ -23,13 +23,13 @@ mod events;
 mod fields;
 mod line;
 mod names;
-mod timer;
 
-pub use events::SLACK_NS;
-pub use timer::import_timers;
+pub use events::{EventReader, EventSink, SLACK_NS};
+pub use fields::{exit_reason, parse, vcpu_of};
+pub use line::TextEvent;
 
-pub(crate) use fields::{LEAVE, exit_reason};
-pub(crate) use line::{Line, TextEvent, text};
+pub(crate) use fields::LEAVE;
+pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError};
 use crate::contention::Contention;
@@ -43,7 +43,7 @@ use crate::write::EpisodeWriter;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
 use dwell_recording::{WriteError, Writer, kernel_on};
-use events::{EventReader, EventSink, Header};
+use events::Header;
 use names::TaskNames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names of the tasks that the text has shown so far; shared by the reader, which learns them, and a pairing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TaskNames(Arc<Mutex<HashMap<i32, String>>>);
+pub struct TaskNames(Arc<Mutex<HashMap<i32, String>>>);
 
 impl TaskNames {
     /// Thread `tid` is called `comm` now.

@@ -225,7 +225,7 @@ fn exists(series: Version) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::VM;
+    use crate::VM;
 
     #[test]
     fn kernels_of_each_rule() {

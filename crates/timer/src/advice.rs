@@ -228,7 +228,7 @@ fn verdict(
             "{} would save {} of a CPU, but idle vCPUs would keep their pCPUs, which is advised only where each has a pCPU alone \
              (isolated CPUs)",
             row.differs.join(" + "),
-            crate::number::percent(row.gain_ns_per_s.unwrap_or(0.0) / 1e9),
+            dwell_replay::number::percent(row.gain_ns_per_s.unwrap_or(0.0) / 1e9),
         )),
     }
 }

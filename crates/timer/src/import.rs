@@ -1,23 +1,21 @@
 //! Timers and exits of vCPUs out of a text of events.
 
-use super::events::{EventReader, EventSink};
-use super::fields::{self, exit_reason, vcpu_of};
-use super::{PerfError, PerfOptions, TextEvent};
-use crate::event::{Arch, Event, EventKind, TracepointKind};
-use crate::import::{ImportSummary, Input};
-use crate::merge::Merge;
-use crate::timer::{Class, ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{Class, ReasonNames, TimerPairing, TimerRowWriter};
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
+use dwell_trace::event::{Arch, Event, EventKind, TracepointKind};
+use dwell_trace::import::perf::{self, EventReader, EventSink, PerfError, PerfOptions, TextEvent};
+use dwell_trace::import::{ImportSummary, Input};
+use dwell_trace::merge::Merge;
 use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Writes the timers and exits in the text; [`TimerPairing`] says of which events they are made. Sets the
-/// same metadata as [`import`](super::import()).
+/// same metadata as [`perf::import`](perf::import()).
 ///
 /// # Errors
 /// Where the text is not what it should be, with the line.
-pub fn import_timers<W: Write + Send>(
+pub fn import<W: Write + Send>(
     mut input: Input<'_>,
     options: &PerfOptions,
     writer: &mut TimerWriter<W>,
@@ -165,10 +163,10 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         arch: Arch,
     ) -> Option<Option<EventKind>> {
         if tracepoint != TracepointKind::Exit {
-            return fields::parse(tracepoint, event, arch);
+            return perf::parse(tracepoint, event, arch);
         }
-        let reason = self.reasons.number(exit_reason(event.text)?);
-        Some(Some(EventKind::Exit { vcpu: vcpu_of(event.text), reason }))
+        let reason = self.reasons.number(perf::exit_reason(event.text)?);
+        Some(Some(EventKind::Exit { vcpu: perf::vcpu_of(event.text), reason }))
     }
 
     fn needs_cpu(&self, _: &EventKind) -> bool {

@@ -76,7 +76,7 @@ fn disabling_late(revision: Revision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::VM;
+    use crate::VM;
 
     fn changed(vm: &TimerVm, before: Revision, after: Revision) -> Vec<&'static str> {
         compare(vm, before, after).into_iter().filter(|change| change.changes).map(|c| c.what).collect()

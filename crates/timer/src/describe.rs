@@ -1,9 +1,17 @@
 //! The VM whose timers are asked about: as given, else as this machine would have it, else assumed.
 
+use crate::{Pcpu, TimerVm};
 use dwell_machine::{Machine, TimerHost};
 use dwell_policy::timer::{PI_INJECT_TIMER_DEFAULT, pi_inject_timer_at_init};
-use dwell_replay::timer::{Pcpu, TimerVm};
 use serde::Serialize;
+
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has the
+/// frequency of its host's time-stamp counter \[kHz\], which is the guests' unless a VMM scales it.
+pub const TSC_KHZ: &str = "tsc_khz";
+
+/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has
+/// what its host has for timers.
+pub const HOST: &str = "timer_host";
 
 /// Where a fact comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

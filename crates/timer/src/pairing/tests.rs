@@ -1,8 +1,8 @@
 //! Against a small simulation of KVM, which knows what it does, and against any events.
 
 use super::*;
-use crate::exits::ExitCounter;
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, VcpuState};
+use dwell_trace::exits::ExitCounter;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -266,7 +266,7 @@ impl Simulated {
         match fate {
             Fate::RunsHere => {
                 self.exit("interrupt", fire);
-                self.own(EventKind::Interrupt(crate::event::Interrupt::Timer));
+                self.own(EventKind::Interrupt(dwell_trace::event::Interrupt::Timer));
                 let at = self.expire(cpu, own);
                 self.accept();
                 let entered = self.enter();
@@ -283,7 +283,7 @@ impl Simulated {
             Fate::RunsElsewhere => {
                 let at = self.expire(elsewhere, 0);
                 self.exit("interrupt", fire);
-                self.own(EventKind::Interrupt(crate::event::Interrupt::Ipi));
+                self.own(EventKind::Interrupt(dwell_trace::event::Interrupt::Ipi));
                 self.accept();
                 let entered = self.enter();
                 self.fired(row, at, elsewhere, InGuestMode, RescheduleIpi, Some(entered));
@@ -311,8 +311,8 @@ impl Simulated {
             }
             Fate::SecondInterrupt => {
                 self.exit("interrupt", None);
-                self.own(EventKind::Interrupt(crate::event::Interrupt::Device));
-                self.own(EventKind::Interrupt(crate::event::Interrupt::Timer));
+                self.own(EventKind::Interrupt(dwell_trace::event::Interrupt::Device));
+                self.own(EventKind::Interrupt(dwell_trace::event::Interrupt::Timer));
                 let at = self.expire(cpu, own);
                 self.accept();
                 let entered = self.enter();

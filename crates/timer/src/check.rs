@@ -60,8 +60,8 @@ impl TimerCheck {
         }
         let share = self.deviations() as f64 / self.timers as f64;
         match share {
-            share if share <= crate::check::AGREES => Agreement::Agrees,
-            share if share <= crate::check::CONTRADICTS => Agreement::Differs,
+            share if share <= dwell_replay::check::AGREES => Agreement::Agrees,
+            share if share <= dwell_replay::check::CONTRADICTS => Agreement::Differs,
             _ => Agreement::Contradicts,
         }
     }
@@ -106,7 +106,7 @@ pub fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::{Pcpu, TimerVm};
+    use crate::{Pcpu, TimerVm};
     use dwell_policy::timer::{Fire, VcpuState};
     use dwell_policy::version::Version;
     use dwell_recording::timer::{ExitRow, TimerPart, TimerRow};

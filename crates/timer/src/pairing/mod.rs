@@ -2,7 +2,7 @@
 //! timers](dwell_recording::timer).
 //!
 //! # Exits
-//! An exit is from `kvm_exit` to the next `kvm_entry` of the same thread, as [`exits`](crate::exits) and
+//! An exit is from `kvm_exit` to the next `kvm_entry` of the same thread, as [`dwell_trace::exits`] and
 //! `perf kvm stat` count it; a thread counts from its first `kvm_entry` on.
 //!
 //! # Timers
@@ -47,21 +47,13 @@ mod write;
 pub use reasons::ReasonNames;
 pub use write::TimerRowWriter;
 
-use crate::event::{Event, EventKind};
-use crate::host::name_vcpu;
-use crate::pairing::{ByNumber, Idlers, Names};
 use dwell_recording::timer::TimerRows;
+use dwell_trace::event::{Event, EventKind};
+use dwell_trace::host::name_vcpu;
+use dwell_trace::pairing::{ByNumber, Idlers, Names};
 pub(crate) use reasons::Class;
 use std::collections::HashMap;
 use vcpu::Vcpu;
-
-/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has the
-/// frequency of its host's time-stamp counter \[kHz\], which is the guests' unless a VMM scales it.
-pub const TSC_KHZ: &str = "tsc_khz";
-
-/// The key of [`Metadata::other`](dwell_recording::Metadata::other) under which a recording of timers has
-/// what its host has for timers.
-pub const HOST: &str = "timer_host";
 
 /// Makes timers and exits out of events that come in order of time.
 pub struct TimerPairing {

@@ -1,21 +1,20 @@
 //! Recording timers and VM exits of vCPUs.
 
-use crate::decode::exit_number;
-use crate::format;
-use crate::names::ProcNames;
-use crate::plan::Plan;
-use crate::probe::Probe;
-use crate::record::{Observer, Session, Status, Until, Who, run_without_episodes};
-use crate::system::System;
-use crate::target::RecordError;
-use crate::tracefs::Tracefs;
-use dwell_machine::{Sysroot, TimerHost};
+use crate::describe::{HOST, TSC_KHZ};
+use crate::pairing::{ReasonNames, TimerPairing, TimerRowWriter};
+use dwell_capture::decode::exit_number;
+use dwell_capture::format;
+use dwell_capture::names::ProcNames;
+use dwell_capture::probe::Probe;
+use dwell_capture::system::System;
+use dwell_capture::tracefs::{Tracefs, TracefsError};
+use dwell_capture::{Observer, RecordError, Session, Status, Until};
+use dwell_machine::{Machine, Sysroot, TimerHost};
 use dwell_policy::Owner;
 use dwell_recording::timer::{TimerContents, TimerRows, TimerWriter};
 use dwell_recording::{IdleIncludes, Metadata, WriteError};
 use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::{PairedEpisode, Pairing};
-use dwell_trace::timer::{HOST, ReasonNames, TSC_KHZ, TimerPairing, TimerRowWriter};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -35,6 +34,38 @@ pub struct TimerSummary {
     pub contents: TimerContents,
     /// The metadata of the recording.
     pub metadata: Metadata<Owner>,
+}
+
+/// Why timers were not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordTimersError {
+    /// They could not be traced.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The recording could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// No VM exit was recorded.
+    #[error("{}", no_exits(*.others))]
+    NoExits {
+        /// Whether other events show that vCPUs ran.
+        others: bool,
+    },
+}
+
+impl From<TracefsError> for RecordTimersError {
+    fn from(error: TracefsError) -> RecordTimersError {
+        RecordError::from(error).into()
+    }
+}
+
+fn no_exits(others: bool) -> &'static str {
+    if others {
+        "cannot record timers: vCPUs ran, but this flavour of KVM emits neither kvm:kvm_exit nor kvm:kvm_entry; record on a \
+         host with kvm_intel or kvm_amd"
+    } else {
+        "cannot record timers: no vCPU was entered and left; is a VM running?"
+    }
 }
 
 /// Recording of timers is prepared: everything that can be refused was granted.
@@ -74,7 +105,7 @@ impl TimerRecorder {
     ///
     /// # Errors
     /// Why they cannot be recorded.
-    pub fn open(pid: Option<i32>, command: Option<String>) -> Result<TimerRecorder, RecordError> {
+    pub fn open(pid: Option<i32>, command: Option<String>) -> Result<TimerRecorder, RecordTimersError> {
         TimerRecorder::open_on(Arc::new(Sysroot::of_this_machine()), pid, command)
     }
 
@@ -86,48 +117,48 @@ impl TimerRecorder {
         system: Arc<dyn System>,
         pid: Option<i32>,
         command: Option<String>,
-    ) -> Result<TimerRecorder, RecordError> {
+    ) -> Result<TimerRecorder, RecordTimersError> {
         let tracefs = Tracefs::open(&*system)?;
         let reasons = reasons(&tracefs.format_text(&*system, &TracepointKind::Exit.to_string())?);
         let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
         let (sender, rows) = channel();
         let sink = Sink { pairing, found: TimerRows::default(), named: [0, 0], sender: Some(sender) };
-        let plan = Plan::through_perf(probes(), Box::new(sink));
-        let who = Who { pid, comm: None };
-        let mut session = Session::open(system, &tracefs, Owner::Timer, who, command, plan)?;
-        session.metadata.other.extend(host(&*session.system, session.trace.tsc_khz()));
+        let sink = (probes(), Box::new(sink) as Box<dyn Pairing>);
+        let mut session = Session::through_perf(system.clone(), &tracefs, Owner::Timer, pid, command, sink)?;
+        let facts = host(&*system, session.tsc_khz());
+        session.metadata_mut().other.extend(facts);
         Ok(TimerRecorder { session, rows })
     }
 
     /// What the recording will say of itself, as far as it is known.
     pub fn metadata(&self) -> &Metadata<Owner> {
-        &self.session.metadata
+        self.session.metadata()
     }
 
     /// Records into the file `path`, which appears when it is complete.
     ///
     /// # Errors
-    /// What went wrong, [`RecordError::NoExits`] where there was nothing; there is then no file.
+    /// What went wrong, [`RecordTimersError::NoExits`] where there was nothing; there is then no file.
     pub fn to_file(
         self,
         path: &Path,
         until: &Until<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<TimerSummary, RecordError> {
+    ) -> Result<TimerSummary, RecordTimersError> {
         let TimerRecorder { mut session, rows } = self;
-        let writer = TimerWriter::create(path, session.metadata.clone())?;
+        let writer = TimerWriter::create(path, session.metadata().clone())?;
         let (status, written) = std::thread::scope(|scope| {
             let writing = scope.spawn(move || write(writer, &rows));
-            let status = run_without_episodes(&mut session, until, observer);
+            let status = session.run(until, observer);
             // Whatever happened, no row follows.
             session.finish();
             let written = writing.join().map_err(|_| RecordError::WriterGone)?;
-            Ok::<_, RecordError>((status, written))
+            Ok::<_, RecordTimersError>((status, written))
         })?;
         let (mut writer, others) = written?;
         let status = status?;
         if writer.contents().exits() == 0 {
-            return Err(RecordError::NoExits { others });
+            return Err(RecordTimersError::NoExits { others });
         }
         let metadata = session.complete().clone();
         *writer.metadata_mut() = metadata.clone();
@@ -136,8 +167,8 @@ impl TimerRecorder {
 }
 
 /// What a recording says of the host.
-fn host(system: &dyn System, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
-    let mut facts = vec![(HOST.to_owned(), json!(TimerHost::read(system)))];
+fn host(machine: &dyn Machine, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
+    let mut facts = vec![(HOST.to_owned(), json!(TimerHost::read(machine)))];
     facts.extend(tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.into())));
     facts
 }
@@ -240,7 +271,7 @@ fn write<W: Write + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use dwell_machine::fake::Fake;
 
     const FORMAT: &str = "name: kvm_exit\nID: 9\nformat:\nprint fmt: \"%s\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason \
         & 0xffff, { 12, \"HLT\" }) : __print_symbolic(REC->exit_reason, { 0x078, \"hlt\" }, { -1, \"invalid\" }), \
@@ -255,13 +286,6 @@ mod tests {
         assert_eq!(names.name(exit_number(1, 0x99)), "0x99");
     }
 
-    #[test]
-    fn a_kernel_without_kvm_is_refused() {
-        let events = "/sys/kernel/tracing/events";
-        let no_kvm = Fake::new().file(&format!("{events}/sched/sched_switch/id"), "1\n");
-        let why = TimerRecorder::open_on(Arc::new(no_kvm), None, None).err().unwrap().to_string();
-        assert!(why.contains("has no tracepoints `kvm`"), "{why}");
-    }
     #[test]
     fn a_recording_of_timers_has_what_its_host_has_for_them() {
         let machine = Fake::new()

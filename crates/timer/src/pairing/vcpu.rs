@@ -1,8 +1,8 @@
 //! One vCPU, its exit and its timer.
 
 use super::reasons::Class;
-use crate::event::{Event, EventKind};
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerRows, VcpuState};
+use dwell_trace::event::{Event, EventKind};
 
 /// Steps and timers that are kept at most; the oldest are read first. Only a vCPU that is not entered for
 /// long has as many.
