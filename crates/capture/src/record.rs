@@ -18,6 +18,7 @@ use dwell_recording::{
 };
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
+use dwell_trace::import::NOTES;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{PairedEpisode, Pairing};
@@ -115,6 +116,18 @@ struct Who {
 /// (`perf` or `bpf`), and, where they were chosen, `because` or `not_by_bpf`; in `left_out` what BPF programs
 /// could not have, with the reason.
 pub const TRACING: &str = "dwell.tracing";
+
+/// What the kernel did not let a recorder have, though it could do without, and what an imported text lacked.
+pub fn left_out<O>(metadata: &Metadata<O>) -> Vec<String> {
+    // A recorder has a handful of probes; whatever else is there is no recorder's.
+    const MOST: usize = 16;
+    let reasons = metadata.other.get(TRACING).and_then(|tracing| tracing["left_out"].as_array());
+    let reasons = reasons.into_iter().flatten().filter_map(serde_json::Value::as_str).take(MOST);
+    let left_out = reasons.map(|reason| format!("not recorded: {}", reason.escape_debug()));
+    let noted = metadata.other.get(NOTES).and_then(serde_json::Value::as_array).into_iter().flatten();
+    let noted = noted.filter_map(serde_json::Value::as_str).take(MOST);
+    left_out.chain(noted.map(|note| note.escape_debug().to_string())).collect()
+}
 
 /// The longest time between two rounds, in which the buffers are emptied, the status is reported and `stop` is checked.
 const ROUND: Duration = Duration::from_millis(100);

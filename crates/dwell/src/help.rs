@@ -12,19 +12,19 @@ const GROUPS: [(&str, &[&str]); 8] = [
         &["replay", "report", "explain", "info", "top", "bound", "history", "study", "compare", "params"],
     ),
     ("QEMU", &["iothread"]),
-    ("Timers", &["timer", "exits"]),
+    ("Timers", &["timer"]),
     ("Fleet", &["fleet", "sketch"]),
     ("Other tools' traces", &["import"]),
     ("Shell", &["completions", "man"]),
 ];
 
 /// The options that `-h` shows, where all of them do not fit on a screen of 24 lines.
-const FIRST: [(&str, &[&str]); 15] = [
+const FIRST: [(&str, &[&str]); 18] = [
     ("tune", &["layer", "halt_cost", "max_cpu", "plan", "format"]),
     ("report", &["before", "after", "halt_cost", "format", "output"]),
     ("verify", &["revert_if_worse", "budget", "work", "work_metric", "exit_code"]),
     ("control", &["mode", "halt_cost", "replay"]),
-    ("compare", &["set", "halt_cost", "best", "layer", "format"]),
+    ("compare", &["set", "halt_cost", "best", "format"]),
     ("explain", &["layer", "kernel", "qemu", "format"]),
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),
     ("bound", &["duration", "interval", "halt_cost", "between", "format"]),
@@ -35,6 +35,9 @@ const FIRST: [(&str, &[&str]); 15] = [
     ("import perf", &["output", "layer", "in_force", "kernel", "force"]),
     ("import qemu", &["output", "qemu", "in_force", "sleeps", "force"]),
     ("iothread bench", &["qmp", "set", "budget", "predict", "format"]),
+    ("timer tune", &["plan", "page", "before", "disable_exits", "upgrade"]),
+    ("timer explain", &["kernel", "pi_inject_timer", "disable_exits", "pcpu", "upgrade"]),
+    ("timer import", &["output", "kernel", "in_force", "convert", "force"]),
 ];
 
 /// Options of many commands that are in the long help only, unless they are among the first.

@@ -6,7 +6,7 @@ use dwell_policy::Nanos;
 use dwell_recording::{Reader, newfile};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_report::duration;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A recording inside the program, so that `dwell tune` works anywhere.
@@ -46,11 +46,6 @@ pub(crate) struct Input {
 }
 
 impl InputArgs {
-    /// The file, if one was given.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
-    }
-
     /// Opens the file, records this machine, or opens the bundled recording.
     pub(crate) fn open(&self) -> anyhow::Result<Input> {
         if let Some(path) = &self.file {

@@ -12,7 +12,6 @@ mod progress;
 mod settings;
 mod state;
 mod suggest;
-mod timer;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use dwell_cli::{completions, failure, man, output, paint, quantity, stop};
@@ -26,8 +25,9 @@ use std::process::ExitCode;
 /// any other setting would have cost and what the offline optimum is. It recommends a setting, applies it, measures
 /// its effect and reverts it.
 ///
-/// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `timer` is KVM's local
-/// APIC timer, `iothread` is QEMU's adaptive polling, `driver` is the idle driver dwell_idle in a guest.
+/// Layers: `guest` is the cpuidle haltpoll governor in a guest, `host` is KVM halt polling, `iothread` is QEMU's
+/// adaptive polling, `driver` is the idle driver dwell_idle in a guest. `timer` is KVM's local APIC timer, which has
+/// parameters and no idle times.
 #[derive(Parser)]
 #[command(name = "dwell", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 success; 1 negative result, only with --exit-code; 2 error.\n\
@@ -60,7 +60,7 @@ enum Command {
     Doctor(command::doctor::Args),
     Bound(command::bound::Args),
     Top(command::top::Args),
-    Exits(command::exits::Args),
+    Timer(command::timer::Args),
     Params(command::params::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => command::doctor::run(args),
         Command::Bound(args) => command::bound::run(args),
         Command::Top(args) => command::top::run(args),
-        Command::Exits(args) => command::exits::run(args),
+        Command::Timer(args) => command::timer::run(args),
         Command::Params(args) => command::params::run(args),
         Command::Completions(args) => completions::run(args, Cli::command()),
         Command::Man(args) => man::run(args, Cli::command()),

@@ -4,7 +4,7 @@ use crate::quantity;
 use crate::settings::{self, VersionArgs};
 use crate::suggest;
 use anyhow::Context;
-use dwell_capture::record::TRACING;
+pub(crate) use dwell_capture::record::left_out;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -15,7 +15,6 @@ use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
-use dwell_trace::import::NOTES;
 use std::path::Path;
 
 /// Options of every command that replays.
@@ -78,8 +77,7 @@ impl Whose {
             _ => match Layer::from_name(text) {
                 Some(layer) => Ok(Whose::One(layer)),
                 None => Err(
-                    "layers that can be replayed: host, guest, driver, iothread, guest+host; for timers: \
-                             `dwell record timer`"
+                    "layers that can be replayed: host, guest, driver, iothread, guest+host; timers: `dwell timer`"
                         .to_owned(),
                 ),
             },
@@ -370,18 +368,6 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         );
     }
     notes
-}
-
-/// What the kernel did not let a recorder have, though it could do without, and what an imported text lacked.
-pub(crate) fn left_out<O>(metadata: &Metadata<O>) -> Vec<String> {
-    // A recorder has a handful of probes; whatever else is there is no recorder's.
-    const MOST: usize = 16;
-    let reasons = metadata.other.get(TRACING).and_then(|tracing| tracing["left_out"].as_array());
-    let reasons = reasons.into_iter().flatten().filter_map(serde_json::Value::as_str).take(MOST);
-    let left_out = reasons.map(|reason| format!("not recorded: {}", reason.escape_debug()));
-    let noted = metadata.other.get(NOTES).and_then(serde_json::Value::as_array).into_iter().flatten();
-    let noted = noted.filter_map(serde_json::Value::as_str).take(MOST);
-    left_out.chain(noted.map(|note| note.escape_debug().to_string())).collect()
 }
 
 /// Refuses advice on idle times that were not measured.

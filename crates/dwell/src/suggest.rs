@@ -36,16 +36,6 @@ pub(crate) fn owners<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || Owner::ALL.map(|owner| owner.name().to_owned()).into() }
 }
 
-/// With the layers that a kernel's trace can be of.
-pub(crate) fn traced_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || ["guest", "host", "timer", "iothread"].map(str::to_owned).into() }
-}
-
-/// With the layers whose rules can be compared.
-pub(crate) fn compared_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || ["iothread", "timer"].map(str::to_owned).into() }
-}
-
 /// With the layers whose idling is recorded.
 pub(crate) fn idling_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     Suggest { parse, values: || ["host", "guest", "iothread"].map(str::to_owned).into() }

@@ -354,7 +354,7 @@ fn wrong_words_name_the_right_ones() {
         (&["--layer", "iothread", "--qemu", "12.0"][..], "2.9 to 11.1"),
         (&["--layer", "iothread", "--kernel", "6.18"][..], "use --qemu"),
         (&["--layer", "host", "--qemu", "10.0"][..], "use --kernel"),
-        (&["--layer", "timer"][..], "for timers: `dwell record timer`"),
+        (&["--layer", "timer"][..], "timers: `dwell timer`"),
         (&["--layer", "host", "--set", "halt_poll=1"][..], "halt_poll_ns_grow_start"),
         (&["--layer", "host", "--set", "halt_poll_ns=5s"][..], "4294967295"),
         (&["--layer", "iothread", "--qemu", "10.0", "--set", "poll-weight=2"][..], "11.1"),
@@ -390,11 +390,11 @@ fn exits_are_laid_out_as_perf_does() {
   CPU 0/KVM  7 [000]     1.000002000: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0 info2 0x0
   CPU 0/KVM  7 [000]     1.000012000: kvm:kvm_entry: vcpu 0, rip 0x1
 ";
-    let table = stdout(&dwell(&["exits", &folder.write("exits.txt", text.as_bytes())]));
+    let table = stdout(&dwell(&["timer", "exits", &folder.write("exits.txt", text.as_bytes())]));
     let row = "                 HLT          1   100.00%   100.00%     10.00us     10.00us     10.00us ( +-   0.00% )";
     assert!(table.contains(row), "{table}");
     assert!(table.contains("Total Samples:1, Total events handled time:10.00us."), "{table}");
-    refused_in_one_line(&["exits", &folder.write("none.txt", b"nothing here\n")]);
+    refused_in_one_line(&["timer", "exits", &folder.write("none.txt", b"nothing here\n")]);
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn help_completions_and_manual_come_from_one_source() {
         "replay",
         "info",
         "import",
-        "exits",
+        "timer",
         "doctor",
         "bound",
         "top",
@@ -807,8 +807,8 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
         ("06-perf515-timer-no-guest-code.txt", "3 exits are by an interrupt, and none of these"),
     ] {
         let case = field_case(&format!("../../../../timer/tests/field/{name}"));
-        let import = ["import", case.as_str(), "--layer", "timer", "-o", &to, "--force"];
-        for args in [&import[..], &["info", &to], &["exits", &to], &["tune", &to]] {
+        let import = ["timer", "import", case.as_str(), "-o", &to, "--force"];
+        for args in [&import[..], &["info", &to], &["timer", "exits", &to], &["timer", "tune", &to]] {
             let output = dwell(args);
             let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
             assert!(text.contains(note), "{args:?}: {text}");
@@ -824,7 +824,7 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
     let line = refused_in_one_line(&["import", &perf, "-o", &to, "--force"]);
     assert!(line.contains("is a perf.data of perf; make a text with `perf script --ns"), "{line}");
-    assert!(refused_in_one_line(&["exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
+    assert!(refused_in_one_line(&["timer", "exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
     for command in ["info", "tune"] {
         let line = refused_in_one_line(&[command, &trace_cmd]);
         assert!(line.contains("a trace.dat of trace-cmd, no recording of dwell's; `dwell import"), "{line}");

@@ -121,13 +121,13 @@ fn who_may_post_timers() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let root = folder.path().to_str().expect("the path is UTF-8");
     let vm = ["--pcpu", "isolated", "--kernel", "5.10.114", "--upgrade", "6.18", "--sysroot", root];
-    let explain = [&["explain", "pi_inject_timer=1"], vm.as_slice()].concat();
-    assert_kept("explain-timer", &explain, folder.path());
+    let explain = [&["timer", "explain", "--pi-inject-timer", "1"], vm.as_slice()].concat();
+    assert_kept("timer-explain-upgrade", &explain, folder.path());
     let vm = ["--apicv", "off", "--disable-exits", "hlt,mwait", "--kernel", "6.18", "--sysroot", root];
-    let compare = [&["compare", "--layer", "timer"], vm.as_slice()].concat();
-    assert_kept("compare-timer", &compare, folder.path());
+    let explain = [&["timer", "explain"], vm.as_slice()].concat();
+    assert_kept("timer-explain", &explain, folder.path());
     // In CSV, one table: the rules, or the upgrade that was asked for.
-    let csv = printed(&[compare.as_slice(), &["--format", "csv"]].concat(), 80);
+    let csv = printed(&[explain.as_slice(), &["--format", "csv"]].concat(), 80);
     assert_eq!(
         (csv.lines().count(), csv.lines().next().map(|head| head.starts_with("rule,"))),
         (5, Some(true))
@@ -143,12 +143,12 @@ fn advice_on_timers() {
     let file = file.to_str().expect("the path is UTF-8");
     let vm =
         ["--kernel", "5.10.114", "--disable-exits", "mwait", "--pcpu", "isolated", "--tsc-khz", "2000000"];
-    let tune = [&["tune", file], vm.as_slice()].concat();
-    assert_kept("tune-timer", &tune, folder.path());
-    let replay = [&["replay", file], vm.as_slice()].concat();
-    assert_kept("replay-timer", &replay, folder.path());
+    let tune = [&["timer", "tune", file], vm.as_slice()].concat();
+    assert_kept("timer-tune", &tune, folder.path());
+    let by_reason = [tune.as_slice(), &["--by-reason"]].concat();
+    assert_kept("timer-tune-by-reason", &by_reason, folder.path());
     // The experiment of the patch of 2019: the exits by interrupts of a second, as recorded and under posting.
-    let csv = printed(&[replay.as_slice(), &["--format", "csv"]].concat(), 80);
+    let csv = printed(&[by_reason.as_slice(), &["--format", "csv"]].concat(), 80);
     let exits = |setup: &str| {
         let row = |line: &&str| line.starts_with("EXTERNAL_INTERRUPT,") && line.ends_with(setup);
         csv.lines().find(row).and_then(|line| line.split(',').nth(1)).map(str::to_owned)
@@ -166,20 +166,20 @@ fn advice_on_timers() {
     assert_eq!(writes.len(), 1, "{writes:?}");
     assert!(writes[0].0.ends_with("/sys/module/kvm/parameters/pi_inject_timer"), "{writes:?}");
     assert_eq!(writes[0].1, (0, 1));
-    // Commands about polling refuse it, and a recording of idle times has no timers.
-    for args in [
-        vec!["study", folder.path().to_str().expect("the path is UTF-8")],
-        vec!["report", file, file],
-        vec!["replay", file, "--layer", "host"],
+    // Commands about polling refuse it, and a recording of idle times has no timers: each names the right command.
+    for (args, right) in [
+        (vec!["tune", file], "dwell timer tune"),
+        (vec!["study", folder.path().to_str().expect("the path is UTF-8")], "dwell timer tune"),
+        (vec!["report", file], "dwell timer tune"),
+        (vec!["replay", file, "--layer", "host"], "dwell timer tune"),
+        (vec!["control", "--replay", file], "dwell timer tune"),
+        (vec!["tune", GUEST, "--layer", "timer"], "dwell timer"),
+        (vec!["timer", "tune", GUEST], "dwell timer record"),
     ] {
         let output = dwell(&args, 80);
         assert!(!output.status.success(), "{args:?}");
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(why.contains("recording of timers"), "{args:?}: {why}");
-    }
-    for args in [&["tune", GUEST, "--layer", "timer"], &["replay", GUEST, "--apicv", "on"]] {
-        let why = String::from_utf8_lossy(&dwell(args, 80).stderr).into_owned();
-        assert!(why.contains("dwell record timer"), "{args:?}: {why}");
+        assert!(why.contains(right), "{args:?}: {why}");
     }
 }
 
@@ -227,7 +227,7 @@ fn exits_and_generations_of_qemu() {
     let exits = path("exits.txt");
     std::fs::write(&exits, EXITS).expect("a file can be written");
     // As wide as perf's own table.
-    assert_snapshot("exits", &printed(&["exits", &exits], 80));
+    assert_snapshot("timer-exits", &printed(&["timer", "exits", &exits], 80));
 
     let rows: String = (0..400).map(|i| format!("io0,{},{}\n", i * 100_000, 1_000 + i % 7 * 9_000)).collect();
     let (table, recording) = (path("waits.csv"), path("waits.parquet"));
@@ -271,16 +271,16 @@ fn every_recorded_timer_is_the_models() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let path = folder.path().join("timer.parquet");
     let file = path.to_str().expect("the path is UTF-8");
-    printed(&["import", "perf", "--layer", "timer", TIMERS, "-o", file], 80);
+    printed(&["timer", "import", TIMERS, "-o", file], 80);
     // The command of the trace is one word, and not wrapped.
     assert_snapshot("info-recorded-timers", &printed(&["info", file], 120).replace(file, "FILE"));
     // The table is as wide as perf's.
-    assert_snapshot("exits-recorded-timers", &printed(&["exits", file], 120));
-    let tune = ["tune", file, "--apicv", "off", "--preemption-timer", "off"];
-    assert_kept("tune-recorded-timers", &tune, folder.path());
+    assert_snapshot("timer-exits-recorded", &printed(&["timer", "exits", file], 120));
+    let tune = ["timer", "tune", file, "--apicv", "off", "--preemption-timer", "off"];
+    assert_kept("timer-tune-recorded", &tune, folder.path());
     // Byte for byte what perf prints of the trace.
     for input in [TIMERS, file] {
-        let found = dwell(&["exits", "--as-perf", input], 80);
+        let found = dwell(&["timer", "exits", "--as-perf", input], 80);
         assert_eq!(found.stdout, TIMERS_BY_PERF, "{input}: {}", String::from_utf8_lossy(&found.stderr));
     }
 
@@ -342,7 +342,7 @@ fn posting_is_planned_applied_and_reverted() {
         "--min-gain",
         "0",
     ];
-    printed(&[&["tune", &file], vm.as_slice()].concat(), 80);
+    printed(&[&["timer", "tune", &file], vm.as_slice()].concat(), 80);
     let value = || {
         let path = folder.path().join("sys/module/kvm/parameters/pi_inject_timer");
         let text = std::fs::read_to_string(path).expect("the parameter is there");
@@ -382,7 +382,8 @@ fn a_better_advance_is_planned_applied_and_reverted_where_it_can_be_written() {
     let (root, file, plan) = (text(""), text("timer.parquet"), text("plan.toml"));
     let off = late("lapic_timer_advance_ns", SettingValue::Number(0));
     off.write(Path::new(&file)).expect("the recording is written");
-    let tune = ["tune", &file, "--tsc-khz", "2000000", "--apicv", "off", "--preemption-timer", "off"];
+    let tune =
+        ["timer", "tune", &file, "--tsc-khz", "2000000", "--apicv", "off", "--preemption-timer", "off"];
     let advice = printed(&[tune.as_slice(), &["--plan", &plan, "--kernel", "5.10.200"]].concat(), 200);
     assert!(advice.contains("Advance: lapic_timer_advance_ns=-1 (adaptive)"), "{advice}");
     let value = || std::fs::read_to_string(folder.path().join("sys/module").join(kvm)).expect("it is there");

@@ -83,7 +83,7 @@ pub enum OpenError {
     },
     /// A recording of timers, where one of idle times is wanted.
     #[error(
-        "{path}: this is a recording of timers and VM exits, without idle times; `dwell info` and `dwell exits` read it"
+        "{path}: this is a recording of timers and VM exits, without idle times; `dwell timer tune`, `dwell timer exits` and `dwell info` read it"
     )]
     Timers {
         /// The file.
@@ -91,7 +91,7 @@ pub enum OpenError {
     },
     /// A recording of idle times, where one of timers is wanted.
     #[error(
-        "{path}: this is a recording of idle times, without timers and VM exits; `dwell import perf --layer timer` makes one with them"
+        "{path}: this is a recording of idle times, without timers and VM exits; `dwell timer record` and `dwell timer import` make one with them"
     )]
     NoTimers {
         /// The file.

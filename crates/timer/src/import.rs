@@ -101,7 +101,7 @@ impl Interrupted {
             format!(
                 "{} exits are by an interrupt, and none of these interrupts is in the trace: timers that fired while the \
                  guest ran seem not to have fired, and exits as they fire are too few. perf leaves these events out but \
-                 for `perf script --guest-code` of perf 6.0 or later{version}; trace-cmd and dwell record timer do not",
+                 for `perf script --guest-code` of perf 6.0 or later{version}; trace-cmd and dwell timer record do not",
                 self.exits
             )
         })
@@ -119,7 +119,9 @@ impl<W: Write + Send> Timers<'_, W> {
         self.pairing.finish(&mut self.found);
         self.write(reader.summary.lines)?;
         reader.summary.incomplete_episodes = self.pairing.incomplete();
-        if self.writer.contents().exits() == 0 {
+        let rows = self.writer.contents();
+        reader.summary.episodes = rows.timers() + rows.exits();
+        if rows.exits() == 0 {
             return Err(PerfError::NoExits { name: self.name, summary: Box::new(reader.summary) });
         }
         let metadata = self.writer.metadata_mut();

@@ -6,7 +6,7 @@
 //!   it is, [`posting::compare`] compares the merged and the proposed posting rules for it, [`upgrade::compare`] two
 //!   kernels.
 //! * [`check`](mod@check) compares each recorded timer with the model, [`predict`] replays a recording under another
-//!   set-up, [`lateness`] under another advance, and [`advice`] chooses.
+//!   set-up, [`lateness`] under another advance, and [`advice`] chooses; [`recorded`] has all of it, and the plan.
 //!
 //! The models are in [`dwell_policy::timer`], the file format in [`dwell_recording::timer`].
 
@@ -18,10 +18,12 @@ pub mod describe;
 pub mod exits;
 pub mod import;
 pub mod lateness;
+pub mod page;
 pub mod pairing;
 pub mod posting;
 pub mod predict;
 pub mod record;
+pub mod recorded;
 pub mod tally;
 pub mod upgrade;
 mod vm;

@@ -3,14 +3,12 @@
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, LatencyArg};
 use crate::output::{self, Format, FormatArg};
-use crate::timer::{self, VmArgs};
 use crate::{progress, quantity, settings};
-use anyhow::{Context, bail, ensure};
-use dwell_machine::{Sysroot, kernel};
+use anyhow::Context;
 use dwell_policy::iothread::{Property, Release, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos, Owner};
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::Metadata;
 use dwell_replay::advice::{Goal, Role, Worth};
 use dwell_replay::smooth::{self, Smoothed};
@@ -20,43 +18,18 @@ use dwell_report::{Cell, Column, Table, duration, percent, priced};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Compare QEMU's generations of polling, or the rules for posting timers
+/// Compare QEMU's generations of polling
 ///
-/// With --layer timer no recording is needed: for a VM, prints under which rule its timers may be posted (the
-/// one of 2019, two proposals of 2021 and the one of 2022), what carries them, the exits of each timer, what
-/// is missing, and with --upgrade what another kernel on the host changes. All of it is decided by the models
-/// of the rules.
-///
-/// With a recording: replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0
+/// Replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0
 /// (one per handler) and 11.1 (block times smoothed by poll-weight), each with its defaults and with the
 /// setting in force or given by --set. For 11.1, also prints the smoothed block time for each poll-weight.
 /// Polling CPU is the time polled; a halt is a system call that sleeps.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
-                        dwell compare iothread.parquet --set poll-max-ns=300us --best\n  \
-                        dwell compare --layer timer --disable-exits hlt --pcpu isolated --kernel 5.10.114 --upgrade 6.18")]
+                        dwell compare iothread.parquet --set poll-max-ns=300us --best")]
 pub(crate) struct Args {
     /// Recording in Parquet, written by `dwell import qemu` or `dwell record thread`
-    #[arg(required_unless_present = "layer")]
-    file: Option<PathBuf>,
-    /// Layer whose rules to compare: iothread, or timer without a recording
-    #[arg(long, value_parser = crate::suggest::compared_layers(settings::owner))]
-    layer: Option<Owner>,
-    /// Kernel release of the host with --layer timer, 5.4 to 7.3
-    ///
-    /// [default: the running kernel]
-    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel))]
-    kernel: Option<Version>,
-    /// The parameter with --layer timer: 0 off, 1 on, -1 as KVM decides when it loads: on if nohz_full= is given
-    ///
-    /// [default: that of this machine, else -1]
-    #[arg(long, value_name = "VALUE", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=1))]
-    pi_inject_timer: Option<i32>,
-    #[command(flatten)]
-    vm: VmArgs,
-    /// Use this directory as `/` with --layer timer, such as a copy of another machine's files
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    sysroot: PathBuf,
+    file: PathBuf,
     /// Setting to compare with the defaults, such as poll-max-ns=300us
     ///
     /// Can be repeated for more parameters. [default: the setting in force while recording, if the recording has it]
@@ -119,53 +92,12 @@ struct Weight {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    match (args.layer, &args.file) {
-        (Some(Owner::Timer), None) => timers(&args),
-        (Some(Owner::Timer), Some(file)) => bail!(
-            "--layer timer compares rules and takes no recording; use `dwell tune {}` for what they would have cost",
-            file.display()
-        ),
-        (None | Some(Owner::Layer(Layer::Iothread)), Some(file)) => iothreads(&args, file),
-        (None | Some(Owner::Layer(Layer::Iothread)), None) => {
-            bail!("--layer iothread needs a recording; name its file")
-        }
-        (Some(layer), _) => bail!("--layer {}: only iothread and timer have rules to compare", layer.name()),
-    }
-}
-
-fn timers(args: &Args) -> Outcome {
-    ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
-    ensure!(
-        args.set.is_empty() && !args.best && args.latency.wakeup_latency.is_none(),
-        "--set, --best and --wakeup-latency need a recording; they have no effect with --layer timer"
-    );
-    let machine = Sysroot::at(&args.sysroot);
-    let release = kernel::release(&machine).unwrap_or_default();
-    let kernel = match args.kernel {
-        Some(kernel) => kernel,
-        None => settings::kernel(&release).map_err(|why| {
-            anyhow::anyhow!("the running kernel {release}: {why}; name another with --kernel")
-        })?,
-    };
-    let posting = timer::posting(&args.vm, args.pi_inject_timer, kernel, &machine)?;
-    match args.format.format {
-        Format::Json => output::json(&posting)?,
-        Format::Csv => output::csv(&posting.upgrade_table().unwrap_or_else(|| posting.rules_table(true)))?,
-        Format::Table => output::text(&posting.words())?,
-    }
-    Ok(Answer::Yes)
-}
-
-fn iothreads(args: &Args, file: &Path) -> Outcome {
-    ensure!(
-        args.kernel.is_none() && args.pi_inject_timer.is_none() && !args.vm.any(),
-        "options of a VM and its host have an effect with --layer timer only"
-    );
+    let file = &args.file;
     let reader = model::open(file)?;
     let metadata = reader.metadata().clone();
     let source = RecordingSource::new(reader, true).with_latency(args.latency.wakeup_latency, None);
-    let chosen = chosen(args, &metadata)?;
-    let compared = compare(args, file, &metadata, &source, &chosen)?;
+    let chosen = chosen(&args, &metadata)?;
+    let compared = compare(&args, file, &metadata, &source, &chosen)?;
     match args.format.format {
         Format::Json => output::json(&compared)?,
         Format::Csv => output::csv(&table(&compared.results))?,

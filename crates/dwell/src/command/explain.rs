@@ -3,7 +3,6 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
-use crate::timer::{self, Posting, VmArgs};
 use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Effect, Explained, explain};
@@ -27,7 +26,6 @@ use std::path::PathBuf;
 #[command(
     after_help = "Examples:\n  dwell explain guest_halt_poll_ns=2400us guest_halt_poll_grow_start=24ms \
                   guest_halt_poll_grow_start=2400us\n  dwell explain halt_poll_ns=0 halt_poll_ns_shrink=2 --kernel 5.15\n  \
-                  dwell explain pi_inject_timer=1 --apicv on --pcpu isolated --kernel 5.10.114 --upgrade 6.18\n  \
                   dwell explain KVM_CAP_HALT_POLL=50us"
 )]
 pub(crate) struct Args {
@@ -52,8 +50,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
     #[command(flatten)]
-    vm: VmArgs,
-    #[command(flatten)]
     format: FormatArg,
 }
 
@@ -63,9 +59,6 @@ struct Told {
     base: String,
     explained: Vec<Explained>,
     comparisons: Vec<Comparison>,
-    /// Who may post timers, for each value of `pi_inject_timer`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    timers: Vec<Posting>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capability: Option<Capability>,
 }
@@ -93,8 +86,6 @@ struct Capability {
 struct Group {
     settings: Vec<Setting<Owner>>,
     named: Vec<&'static Param>,
-    /// `pi_inject_timer` as it was typed.
-    pi_inject_timer: Option<i32>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -106,14 +97,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         typed.iter().partition(|text| text.split('=').next() == Some(capability::NAME));
     let here = base.is_here.then_some(&machine as &dyn Machine);
     let groups = groups(&knobs, &args, &base.settings, here)?;
-    let timers = timers(&groups, &args.vm, &machine)?;
-    let mut explained: Vec<Explained> = groups.iter().flat_map(|group| explain_all(group, here)).collect();
-    let of_timers = explained.iter_mut().filter(|explained| explained.knob == PI_INJECT_TIMER);
-    of_timers.zip(&timers).for_each(|(explained, timers)| explained.effect = effect(explained, timers));
+    let explained: Vec<Explained> = groups.iter().flat_map(|group| explain_all(group, here)).collect();
     let told = Told {
         explained,
         comparisons: comparisons(&groups),
-        timers,
         capability: capability.last().map(|asked| told_of_capability(asked)).transpose()?,
         base: base.told,
     };
@@ -137,33 +124,6 @@ fn told_of_capability(asked: &str) -> anyhow::Result<Capability> {
         call: call.map(|ns| capability::call(ns.into())),
         vmms: capability::VMMS.to_vec(),
     })
-}
-
-const PI_INJECT_TIMER: &str = "pi_inject_timer";
-
-/// Who may post timers, for each group that names `pi_inject_timer`.
-fn timers(groups: &[Group], vm: &VmArgs, machine: &dyn Machine) -> anyhow::Result<Vec<Posting>> {
-    let named = |group: &&Group| group.named.iter().any(|param| param.name == PI_INJECT_TIMER);
-    let asked: Vec<&Group> = groups.iter().filter(named).collect();
-    ensure!(
-        !asked.is_empty() || !vm.any(),
-        "options of a VM and its host have an effect on pi_inject_timer only; name it, such as pi_inject_timer=1"
-    );
-    let kernel =
-        |group: &Group| group.settings.iter().find(|s| s.owner() == Owner::Timer).map(Setting::version);
-    let posting = |group: &&Group| {
-        let kernel = kernel(group).unwrap_or(dwell_policy::version::NEWEST_KERNEL);
-        timer::posting(vm, group.pi_inject_timer, kernel, machine)
-    };
-    asked.iter().map(posting).collect()
-}
-
-/// What the model of the timers adds to what the machine shows.
-fn effect(explained: &Explained, timers: &Posting) -> Effect {
-    match &explained.effect {
-        Effect::NotModelled => timers.effect(),
-        known => known.clone(),
-    }
 }
 
 /// The settings of every layer before the named values.
@@ -229,7 +189,7 @@ fn groups(
     base: &[Setting<Owner>],
     here: Option<&dyn Machine>,
 ) -> anyhow::Result<Vec<Group>> {
-    let mut groups = vec![Group { settings: base.to_vec(), named: vec![], pi_inject_timer: None }];
+    let mut groups = vec![Group { settings: base.to_vec(), named: vec![] }];
     for text in asked {
         let (name, value) =
             text.split_once('=').map_or((text.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
@@ -238,15 +198,11 @@ fn groups(
         if groups.last().is_some_and(|group| group.named.contains(&param)) {
             // It differs from the setting before in this parameter only.
             let settings = groups.last().map_or_else(Vec::new, |group| group.settings.clone());
-            groups.push(Group { settings, named: vec![], pi_inject_timer: None });
+            groups.push(Group { settings, named: vec![] });
         }
         let Some(group) = groups.last_mut() else { continue };
         if let Some(value) = value {
             settings::set(&mut group.settings, param.name, value).map_err(|why| anyhow!("{text}: {why}"))?;
-            if param.name == PI_INJECT_TIMER {
-                let value = group.settings.iter().find_map(|setting| setting.get(PI_INJECT_TIMER));
-                group.pi_inject_timer = value.and_then(|value| i32::try_from(value).ok());
-            }
         }
         group.named.push(param);
     }
@@ -342,9 +298,6 @@ fn words(told: &Told) -> String {
             _ => format!("{first} and {second}: {}", apart(sameness)),
         };
         text += &format!("\n{}", output::wrapped(&words));
-    }
-    for timers in &told.timers {
-        text += &format!("\n{}", timers.words());
     }
     if let Some(capability) = &told.capability {
         let head = format!("{} ({}): {}", capability.name, capability.number, capability.only);

@@ -9,9 +9,8 @@ use clap::{Subcommand, ValueEnum};
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};
-use dwell_recording::timer::TimerWriter;
 use dwell_recording::{
-    Contents, IdleIncludes, Idler, Metadata, Reader, SettingValue, SettingsChange, Writer, regular,
+    Contents, IdleIncludes, Metadata, Reader, SettingValue, SettingsChange, Writer, regular,
 };
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
@@ -72,12 +71,6 @@ enum From {
     ///
     /// Threads: syscalls:sys_enter_* and sys_exit_* of the calls that wait.
     ///
-    /// Timers and VM exits of vCPUs (only with --layer timer): kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr, kvm:kvm_apic,
-    /// kvm:kvm_hv_timer_state, kvm:kvm_apic_accept_irq, kvm:kvm_wait_lapic_expire, kvm:kvm_vcpu_wakeup,
-    /// timer:hrtimer_start, timer:hrtimer_expire_entry, and where they are there sched:sched_migrate_task and the
-    /// interrupts of a guest. The text must be made with `perf script --guest-code` (perf 6.0 or later):
-    /// without it perf leaves out what interrupts a running guest, and those timers seem not to have fired.
-    ///
     /// Other events are counted and ignored. With `perf script --ns --header --show-task-events -F +pid`, times are
     /// exact, windows follow the kernel's rule, and vCPUs are named after their process.
     #[command(
@@ -103,20 +96,20 @@ enum From {
 
 /// Apart from the other options, since clap only sees whether a group is given that has no other within.
 #[derive(clap::Args, Clone, Default)]
-struct Files {
+pub(super) struct Files {
     /// Input file; - reads stdin
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// Recording to write
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
 }
 
 #[derive(clap::Args)]
-struct Common {
+pub(super) struct Common {
     #[arg(skip)]
-    files: Files,
+    pub(super) files: Files,
     #[command(flatten)]
-    force: ForceArg,
+    pub(super) force: ForceArg,
     /// Kernel release of the machine that idled, as `uname -r` prints it
     #[arg(long, value_name = "VERSION")]
     kernel: Option<String>,
@@ -132,7 +125,7 @@ struct Common {
     #[arg(long, value_name = "TEXT")]
     provenance: Option<String>,
     #[command(flatten)]
-    format: FormatArg,
+    pub(super) format: FormatArg,
 }
 
 #[derive(clap::Args)]
@@ -166,9 +159,9 @@ struct Perf {
 struct Events {
     #[command(flatten)]
     common: Common,
-    /// Layer whose events to use, if the trace has several: host, guest, iothread or timer
-    #[arg(long, value_parser = crate::suggest::traced_layers(traced_layer))]
-    layer: Option<Owner>,
+    /// Layer whose events to use, if the trace has several: host, guest or iothread
+    #[arg(long, value_parser = crate::suggest::idling_layers(layer))]
+    layer: Option<Layer>,
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
@@ -232,21 +225,15 @@ enum Includes {
 fn layer(text: &str) -> Result<Layer, String> {
     match Layer::from_name(text) {
         Some(layer) if layer != Layer::Driver => Ok(layer),
-        _ => Err("layers are guest, host and iothread".to_owned()),
+        _ => Err("layers are guest, host and iothread; timers: `dwell timer import`".to_owned()),
     }
 }
 
-fn arch(text: &str) -> Result<Arch, String> {
+pub(super) fn arch(text: &str) -> Result<Arch, String> {
     match Arch::from_name(text) {
         Arch::Other => Err("architectures are x86_64, aarch64, riscv64 and s390x".to_owned()),
         arch => Ok(arch),
     }
-}
-
-fn traced_layer(text: &str) -> Result<Owner, String> {
-    Owner::from_name(text)
-        .filter(|owner| *owner != Layer::Driver)
-        .ok_or_else(|| "layers are guest, host, iothread and timer".to_owned())
 }
 
 #[derive(Serialize)]
@@ -300,7 +287,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
         Some(From::Perf(Perf { files, mut events })) => {
             events.common.files = files;
-            let input = events.open()?;
+            let input = open(&events.common.files.file, events.convert)?;
             events.import(input)
         }
         Some(From::Qemu(mut qemu)) => {
@@ -314,7 +301,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 /// Imports a file by what its first lines are.
 fn any(files: Files, mut args: Events) -> Outcome {
     args.common.files.clone_from(&files);
-    let mut input = args.open()?;
+    let mut input = open(&files.file, args.convert)?;
     let name = input.name().to_owned();
     match import::recognise(&mut input)? {
         import::Format::Events => args.import(input),
@@ -328,7 +315,7 @@ fn any(files: Files, mut args: Events) -> Outcome {
         }
         .import(input),
         import::Format::Csv => {
-            let layer = args.layer.and_then(|owner| Layer::try_from(owner).ok()).with_context(|| {
+            let layer = args.layer.with_context(|| {
                 format!("{name}: is a table of episodes, which does not say whose; give --layer guest, host or iothread")
             })?;
             let metadata = args.common.metadata(layer)?;
@@ -340,36 +327,27 @@ fn any(files: Files, mut args: Events) -> Outcome {
     }
 }
 
-impl Events {
-    /// The text, made by another program where that is needed and asked for.
-    fn open(&self) -> anyhow::Result<Input<'static>> {
-        let mut start = [0; 16];
-        let path = &self.common.files.file;
-        let is_file = self.convert && path.as_path() != Path::new("-");
-        let read = if is_file {
-            regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0)
-        } else {
-            0
-        };
-        match Binary::of(&start[..read]) {
-            Some(kind) => Ok(Input::new(&path.display().to_string(), Converted::start(kind, path)?)?),
-            None => progress::text(path),
-        }
+/// The text, made by another program where that is needed and asked for.
+pub(super) fn open(path: &Path, convert: bool) -> anyhow::Result<Input<'static>> {
+    let mut start = [0; 16];
+    let is_file = convert && path != Path::new("-");
+    let read =
+        if is_file { regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0) } else { 0 };
+    match Binary::of(&start[..read]) {
+        Some(kind) => Ok(Input::new(&path.display().to_string(), Converted::start(kind, path)?)?),
+        None => progress::text(path),
     }
+}
 
+impl Events {
     fn import(self, input: Input<'_>) -> Outcome {
-        let layer = self.layer.and_then(|owner| owner.try_into().ok());
         let options = PerfOptions {
-            layer,
+            layer: self.layer,
             source: self.source.into(),
             arch: self.arch,
             skip_unparsable: self.skip_unparsable,
         };
-        if self.layer == Some(Owner::Timer) {
-            let metadata = self.common.metadata(Owner::Timer)?;
-            return self.common.import_timers(input, metadata, &options);
-        }
-        let metadata = self.common.metadata(layer.unwrap_or(Layer::Host))?;
+        let metadata = self.common.metadata(self.layer.unwrap_or(Layer::Host))?;
         self.common
             .import(input, metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
     }
@@ -466,7 +444,7 @@ impl Qemu {
 }
 
 impl Common {
-    fn metadata<O: Copy + Into<Owner>>(&self, layer: O) -> anyhow::Result<Metadata<O>> {
+    pub(super) fn metadata<O: Copy + Into<Owner>>(&self, layer: O) -> anyhow::Result<Metadata<O>> {
         let mut metadata = Metadata::new(layer);
         metadata.kernel.clone_from(&self.kernel);
         metadata.qemu.clone_from(&self.qemu);
@@ -490,32 +468,7 @@ impl Common {
         self.report(&summary, &contents)
     }
 
-    fn import_timers(&self, input: Input<'_>, metadata: Metadata<Owner>, options: &PerfOptions) -> Outcome {
-        self.force.may_write(&self.files.output)?;
-        let mut writer = TimerWriter::create(&self.files.output, metadata)?;
-        let summary = dwell_timer::import::import(input, options, &mut writer)?;
-        let rows = writer.finish()?;
-        // As the report has it, a vCPU is an idler, and each of its rows an episode.
-        let idlers = rows.vcpus.iter().map(|vcpu| Idler {
-            name: vcpu.name.clone(),
-            episodes: vcpu.timers + vcpu.exits,
-            handlers: vec![],
-        });
-        let contents = Contents {
-            episodes: rows.timers() + rows.exits(),
-            first_start_ns: rows.first_ns,
-            last_end_ns: rows.last_ns,
-            idlers: idlers.collect(),
-        };
-        if self.format.format == Format::Table {
-            let what = crate::model::timers_of(&rows);
-            return output::text(&self.words(&what, &summary, &contents)).map(|()| Answer::Yes);
-        }
-        let summary = ImportSummary { episodes: contents.episodes, ..summary };
-        self.report(&summary, &contents)
-    }
-
-    fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
+    pub(super) fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
         match self.format.format {
             Format::Json => output::json(&Imported {
                 file: self.files.file.display().to_string(),
@@ -556,7 +509,7 @@ impl Common {
         table
     }
 
-    fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
+    pub(super) fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
             "{}: {what} over {}, from {} lines of {}{}",
             self.files.output.display(),

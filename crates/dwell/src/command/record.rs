@@ -11,9 +11,7 @@ use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
 use dwell_recording::Reader;
-use dwell_recording::timer::{TimerContents, VcpuRows};
 use dwell_report::{Cell, Column, Table, count, duration};
-use dwell_timer::record::{TimerRecorder, TimerSummary};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,8 +24,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell record host --duration 10s\n  \
                         dwell record guest --duration 60s -o redis.parquet\n  \
-                        dwell record thread --comm redis-server --duration 10s\n  \
-                        dwell record timer --duration 10s -o timer.parquet")]
+                        dwell record thread --comm redis-server --duration 10s")]
 pub(crate) struct Args {
     #[command(subcommand)]
     whom: Whom,
@@ -44,13 +41,6 @@ enum Whom {
     /// tracepoints receive every CPU's events (Linux 5.8 or later, CAP_BPF). With sched:sched_waking and the interrupt
     /// tracepoints, an idle time ends at the wakeup event, and the wakeup latency is recorded separately.
     Guest(Guest),
-    /// Record the timers of this host's vCPUs, and every VM exit
-    ///
-    /// Uses KVM's tracepoints (kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr and others) and those of hrtimers.
-    /// For each timer that a guest arms: what carries it, when and where it fires, where the vCPU is then, and when the
-    /// guest is entered after it. For each exit: its reason and duration. Every exit of every VM is traced, which costs
-    /// about a microsecond each. Flavours of KVM that do not emit kvm:kvm_exit and kvm:kvm_entry cannot be recorded.
-    Timer(Timer),
     /// Record threads that wait for file descriptors, such as event loops
     ///
     /// A wait is a call of poll, ppoll, epoll_wait, epoll_pwait, epoll_pwait2, select, pselect or io_uring_enter.
@@ -58,19 +48,19 @@ enum Whom {
 }
 
 #[derive(clap::Args)]
-struct Common {
+pub(super) struct Common {
     /// How long to record [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = quantity::recording_time)]
-    duration: Option<Nanos>,
+    pub(super) duration: Option<Nanos>,
     /// Recording to write [default: dwell-LAYER.parquet]
     ///
     /// There is no file where nothing was recorded, which is an error.
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     #[command(flatten)]
-    force: ForceArg,
+    pub(super) force: ForceArg,
     #[command(flatten)]
-    format: FormatArg,
+    pub(super) format: FormatArg,
 }
 
 #[derive(clap::Args)]
@@ -104,15 +94,6 @@ struct Host {
     without_contention: bool,
     #[command(flatten)]
     sketched: Sketched,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(clap::Args)]
-struct Timer {
-    /// Record only the VM of this process
-    #[arg(long, value_name = "PID")]
-    pid: Option<i32>,
     #[command(flatten)]
     common: Common,
 }
@@ -192,7 +173,6 @@ pub(crate) fn run(args: Args) -> Outcome {
             host.common,
         ),
         Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.sketched, guest.common),
-        Whom::Timer(timer) => return timers(timer),
         Whom::Thread(thread) => {
             (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.sketched, thread.common)
         }
@@ -226,100 +206,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Csv => output::csv(&table(&recorded))?,
     }
     Ok(Answer::Yes)
-}
-
-/// A recording of timers, as it is printed.
-#[derive(Serialize)]
-struct RecordedTimers {
-    output: String,
-    layer: &'static str,
-    elapsed_ns: u128,
-    events: u64,
-    lost_events: u64,
-    /// Whether more may have been lost.
-    lost_at_least: bool,
-    timers: u64,
-    exits: u64,
-    incomplete: u64,
-    vcpus: Vec<VcpuRows>,
-}
-
-fn timers(args: Timer) -> Outcome {
-    let Common { duration, output, force, format } = args.common;
-    let output = output.unwrap_or_else(|| "dwell-timer.parquet".into());
-    force.may_write(&output)?;
-    let recorder = TimerRecorder::open(args.pid, Some(command_line()))?;
-    privileges::keep_those_for_recording(&output);
-    let stop = stop::on_ctrl_c()?;
-    let until = Until { duration: duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
-    let mut line = progress::Recording::of_timers(until.duration);
-    let summary = recorder.to_file(&output, &until, &mut line);
-    line.clear();
-    let TimerSummary { status, contents, metadata } = summary?;
-    let recorded = RecordedTimers {
-        output: output.display().to_string(),
-        layer: metadata.layer.name(),
-        elapsed_ns: status.elapsed.as_nanos(),
-        events: status.events,
-        lost_events: status.lost,
-        lost_at_least: metadata.lost.at_least,
-        timers: contents.timers(),
-        exits: contents.exits(),
-        incomplete: status.incomplete,
-        vcpus: contents.vcpus.clone(),
-    };
-    match format.format {
-        Format::Json => output::json(&recorded)?,
-        Format::Table => output::text(&words_of_timers(&recorded, &contents))?,
-        Format::Csv => output::csv(&table_of_timers(&recorded))?,
-    }
-    Ok(Answer::Yes)
-}
-
-fn words_of_timers(recorded: &RecordedTimers, contents: &TimerContents) -> String {
-    let seconds = recorded.elapsed_ns as f64 / 1e9;
-    let mut text = output::wrapped(&format!(
-        "{}: {} in {}, {} timers per second; {} events, {}{} lost",
-        recorded.output,
-        model::timers_of(contents),
-        duration(recorded.elapsed_ns as f64),
-        per_second(recorded.timers, seconds),
-        count(recorded.events.into()),
-        if recorded.lost_at_least { "at least " } else { "" },
-        count(recorded.lost_events.into()),
-    ));
-    if recorded.incomplete > 0 {
-        let number = count(recorded.incomplete.into());
-        text += &format!("  {number} timers and exits left out (beginning or end not recorded)\n");
-    }
-    text + &format!("next: dwell tune {0}, dwell exits {0}\n", recorded.output)
-}
-
-/// One row per vCPU; figures of the whole recording are repeated in each.
-fn table_of_timers(recorded: &RecordedTimers) -> Table {
-    let mut table = Table::new([
-        Column::text("output", "output"),
-        Column::text("vcpu", "vcpu"),
-        Column::number("timers", "timers"),
-        Column::number("exits", "exits"),
-        Column::number("elapsed_ns", "elapsed_ns"),
-        Column::number("events", "events"),
-        Column::number("lost_events", "lost_events"),
-        Column::number("incomplete", "incomplete"),
-    ]);
-    for vcpu in &recorded.vcpus {
-        table.push([
-            Cell::Text(recorded.output.clone()),
-            Cell::Text(vcpu.name.clone()),
-            Cell::Count(vcpu.timers.into()),
-            Cell::Count(vcpu.exits.into()),
-            Cell::Count(recorded.elapsed_ns),
-            Cell::Count(recorded.events.into()),
-            Cell::Count(recorded.lost_events.into()),
-            Cell::Count(recorded.incomplete.into()),
-        ]);
-    }
-    table
 }
 
 /// The command line, to store in the recording.

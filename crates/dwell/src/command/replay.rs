@@ -6,8 +6,7 @@ use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use crate::settings;
-use crate::timer::recorded::{self, RecordedArgs};
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use dwell_policy::param::Setting;
 use dwell_replay::advice::Origin;
 use dwell_replay::check::SelfCheck;
@@ -51,8 +50,6 @@ pub(crate) struct Args {
     #[arg(long)]
     host_polls_too: bool,
     #[command(flatten)]
-    timers: RecordedArgs,
-    #[command(flatten)]
     format: FormatArg,
 }
 
@@ -77,15 +74,6 @@ struct Costs {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if recorded::is_one(&args.file) {
-        ensure!(
-            args.set.is_empty() && args.policy.is_empty() && !args.host_polls_too,
-            "--set, --policy and --host-polls-too are about polling; a recording of timers is replayed under every set-up"
-        );
-        recorded::timers(&args.file, &args.model, &args.timers, 0.0)?.print(args.format.format, true)?;
-        return Ok(Answer::Yes);
-    }
-    recorded::refuse(&args.timers)?;
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
     let model = Model::of(&args.model, &reader)?;

@@ -9,13 +9,10 @@ use crate::command::tune::GoalArgs;
 use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
 use crate::overwrite::ForceArg;
-use crate::timer::change::Change;
-use crate::timer::page as page_of_timers;
-use crate::timer::recorded::{self, RecordedArgs, Timers};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use dwell_recording::NewFile;
-use dwell_report::{Table, page};
+use dwell_report::page;
 use gather::{Asked, Report, Role};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -70,8 +67,6 @@ pub(crate) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     goal: GoalArgs,
-    #[command(flatten)]
-    timers: RecordedArgs,
     /// Output format
     ///
     /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one
@@ -106,18 +101,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(path) = &args.output {
         args.force.may_write(path)?;
     }
-    if let [file] = args.files.as_slice()
-        && recorded::is_one(file)
-    {
-        return timers(&args, file);
-    }
-    if let (Some(before), Some(after)) = (&args.before, &args.after)
-        && recorded::is_one(before)
-        && recorded::is_one(after)
-    {
-        return change_of_timers(&args, before, after);
-    }
-    recorded::refuse(&args.timers)?;
     let mut files: Vec<(Role, &Path)> =
         args.files.iter().map(|file| (Role::Recording, file.as_path())).collect();
     let pair = args
@@ -142,52 +125,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         Form::Csv => csv::table(&report)?,
     };
     put(&args, &rendered)
-}
-
-/// A recording of timers.
-fn timers(args: &Args, file: &Path) -> Outcome {
-    ensure!(args.before.is_none(), "with --before and --after, no other recording of timers is shown");
-    let timers = read_timers(args, file)?;
-    let command = command();
-    let rendered = match args.format {
-        Form::Html => page_of_timers::html(&timers, &command)?.into_bytes(),
-        Form::Json => page_of_timers::json(&timers, None, &command)?.into_bytes(),
-        Form::Text => timers.text(true).into_bytes(),
-        Form::Csv => csv_of(&timers.exits_table())?,
-    };
-    put(args, &rendered)
-}
-
-/// Recordings of timers from before a change and after it.
-fn change_of_timers(args: &Args, before: &Path, after: &Path) -> Outcome {
-    ensure!(args.files.is_empty(), "with --before and --after, no other recording of timers is shown");
-    let change = Change { before: read_timers(args, before)?, after: read_timers(args, after)? };
-    let rendered = match args.format {
-        Form::Html => change.html(&command())?.into_bytes(),
-        Form::Json => change.json(&command())?.into_bytes(),
-        Form::Text => change.text().into_bytes(),
-        Form::Csv => csv_of(&change.exits_table())?,
-    };
-    put(args, &rendered)
-}
-
-fn read_timers(args: &Args, file: &Path) -> anyhow::Result<Timers> {
-    ensure!(
-        args.plan.is_none() && args.exits.is_empty() && args.measured.is_empty() && args.decisions.is_empty(),
-        "--plan, --exits, --measured and --decisions are not for recordings of timers"
-    );
-    recorded::timers(file, &args.model, &args.timers, args.goal.worth().cpu_share)
-}
-
-/// The command line, to make the report again.
-fn command() -> String {
-    gather::command(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()))
-}
-
-fn csv_of(table: &Table) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = vec![];
-    table.write_csv(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Writes the report to where it was asked for.

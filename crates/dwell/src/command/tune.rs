@@ -1,13 +1,12 @@
 //! `dwell tune`
 
-mod plan;
+pub(crate) mod plan;
 
 use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
 use crate::input::{Input, InputArgs};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format, FormatArg};
-use crate::timer::recorded::{self, RecordedArgs};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
@@ -19,9 +18,7 @@ use dwell_replay::check::SelfCheck;
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{Counts, RecordingSource, Rule, Source, Values, grid};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
-use dwell_timer::advice::Verdict;
 use serde::Serialize;
-use std::path::Path;
 
 /// Recommend a setting, or advise to leave the present one
 ///
@@ -48,8 +45,6 @@ pub(crate) struct Args {
     /// the best for some halt cost or limit.
     #[arg(long)]
     front: bool,
-    #[command(flatten)]
-    timers: RecordedArgs,
     #[command(flatten)]
     plan: plan::PlanArgs,
     /// Exit with 1 if the advice is to leave the present setting as it is
@@ -120,10 +115,6 @@ pub(crate) struct Tuned {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if let Some(path) = args.input.file().filter(|path| recorded::is_one(path)) {
-        return timers(&args, path);
-    }
-    recorded::refuse(&args.timers)?;
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
         args.plan.refuse_bundled()?;
@@ -162,19 +153,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.plan.write(&tuned.advice, &model, source.reader().metadata(), facts, target)?;
     }
     let negative = args.exit_code && !tuned.advice.verdict.is_change();
-    Ok(if negative { Answer::No } else { Answer::Yes })
-}
-
-/// A recording of timers.
-fn timers(args: &Args, path: &Path) -> Outcome {
-    anyhow::ensure!(
-        !args.front && args.goal.max_cpu.is_none() && args.goal.max_halts_per_s.is_none(),
-        "--front, --max-cpu and --max-halts-per-s are about polling; a recording of timers has none"
-    );
-    let tuned = recorded::timers(path, &args.model, &args.timers, args.goal.min_gain)?;
-    tuned.print(args.format.format, false)?;
-    args.plan.write_timers(&tuned)?;
-    let negative = args.exit_code && matches!(tuned.advice.verdict, Verdict::Leave { .. });
     Ok(if negative { Answer::No } else { Answer::Yes })
 }
 

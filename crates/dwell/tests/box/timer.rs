@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What is recorded by perf, for `dwell import perf --layer timer`.
+/// What is recorded by perf, for `dwell timer import`.
 const EVENTS: &str = "kvm:kvm_exit,kvm:kvm_entry,kvm:kvm_msr,kvm:kvm_apic,kvm:kvm_hv_timer_state,\
     kvm:kvm_apic_accept_irq,kvm:kvm_wait_lapic_expire,kvm:kvm_vcpu_wakeup,timer:hrtimer_start,\
     timer:hrtimer_expire_entry,sched:sched_migrate_task,irq_vectors:local_timer_entry,irq_vectors:reschedule_entry";
@@ -45,7 +45,7 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     // guest running.
     let cycles = if kernel == Kernel::V6_1 { 1_000_000 } else { 50_000 };
     let (begin, end) = if live {
-        let begin = "dwell record timer -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
+        let begin = "dwell timer record -o /out/live.parquet >/out/live.txt 2>&1 & live=$!; sleep 1";
         (begin, "sleep 0.2; kill -INT $live; keep live wait $live")
     } else {
         ("", "")
@@ -103,7 +103,7 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// What `dwell record timer` has recorded at the same time, and what perf has.
+/// What `dwell timer record` has recorded at the same time, and what perf has.
 fn live_is_as_good(live: &TimerRecording, of_perf: &TimerRecording, checked: &Checked) {
     assert_eq!(live.metadata.lost.events, Some(0), "{:?}", live.metadata.lost);
     let version = live.metadata.kernel.as_deref().and_then(Version::parse).expect("a kernel");
@@ -142,7 +142,7 @@ fn imported(ran: &Ran, kernel: &str) -> (std::path::PathBuf, std::path::PathBuf)
         .unwrap();
     std::fs::write(&text, script.stdout).unwrap();
     let import = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(["import", "perf", "--layer", "timer", "--kernel", kernel, "-o"])
+        .args(["timer", "import", "--kernel", kernel, "-o"])
         .args([&recording, &text])
         .output()
         .unwrap();
@@ -150,7 +150,7 @@ fn imported(ran: &Ran, kernel: &str) -> (std::path::PathBuf, std::path::PathBuf)
     (recording, text)
 }
 
-/// `perf kvm stat report`, and `dwell exits` of the text and of the recording, print the same bytes.
+/// `perf kvm stat report`, and `dwell timer exits` of the text and of the recording, print the same bytes.
 fn exits_are_those_of_perf(test: &str, ran: &Ran, text: &Path, recording: &Path) {
     let perf = Command::new("perf")
         .args(["kvm", "-i"])
@@ -163,11 +163,14 @@ fn exits_are_those_of_perf(test: &str, ran: &Ran, text: &Path, recording: &Path)
     assert!(perf.lines().count() > 8, "{perf}");
     std::fs::write(ran.path("perf-kvm-stat.txt"), &perf).unwrap();
     for file in [text, recording] {
-        let exits = Command::new(env!("CARGO_BIN_EXE_dwell")).args(["exits", "--as-perf"]).arg(file).output();
+        let exits = Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .args(["timer", "exits", "--as-perf"])
+            .arg(file)
+            .output();
         let exits = exits.unwrap();
         let said = String::from_utf8_lossy(&exits.stderr).into_owned();
         assert_eq!(String::from_utf8_lossy(&exits.stdout), perf, "{}: {said}", file.display());
         said.lines().for_each(|line| say!("{test}: {line}"));
     }
-    say!("{test}: dwell exits prints what perf kvm stat prints:\n{perf}");
+    say!("{test}: dwell timer exits prints what perf kvm stat prints:\n{perf}");
 }

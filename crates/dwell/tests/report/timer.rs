@@ -61,8 +61,8 @@ fn timers_are_drawn_with_their_exits_and_delays() {
     let Some((_alone, mut browser)) = browser("the page of timers") else { return };
     let inputs = Inputs::new();
     let (file, page) = (recording(&inputs), inputs.path("timer.html"));
-    let report = ["report", file.to_str().unwrap(), "-o", page.to_str().unwrap()];
-    done(&[report.as_slice(), &VM].concat());
+    let tune = ["timer", "tune", file.to_str().unwrap(), "--page", page.to_str().unwrap()];
+    done(&[tune.as_slice(), &VM].concat());
     // Exits, and both delays.
     let words = ["Exits by reason", "Advice", "pi_inject_timer", "Load of CPUs", "Advance", "<b>timer"];
     assert_page(&mut browser, &page, "light", 3, &words);
@@ -74,8 +74,8 @@ fn before_and_after_are_drawn_beside_each_other() {
     let inputs = Inputs::new();
     let (before, page) = (recording(&inputs), inputs.path("change.html"));
     let after = posted(&inputs);
-    let files = ["--before", before.to_str().unwrap(), "--after", after.to_str().unwrap()];
-    done(&[&["report", "-o", page.to_str().unwrap()], files.as_slice(), &VM].concat());
+    let files = [after.to_str().unwrap(), "--before", before.to_str().unwrap()];
+    done(&[&["timer", "tune", "--page", page.to_str().unwrap()], files.as_slice(), &VM].concat());
     // Exits, both delays, CPUs.
     let words = ["before: ", "after: ", "Exits by reason", "Load of CPUs", "<b>timer", "posted"];
     assert_page(&mut browser, &page, "dark", 4, &words);
@@ -105,9 +105,9 @@ fn assert_page(browser: &mut Browser, page: &Path, scheme: &str, charts: usize, 
 fn every_form_has_both_recordings_of_a_change() {
     let inputs = Inputs::new();
     let (before, after) = (recording(&inputs), posted(&inputs));
-    let files = ["--before", before.to_str().unwrap(), "--after", after.to_str().unwrap()];
+    let files = [after.to_str().unwrap(), "--before", before.to_str().unwrap()];
     let form = |form: &str| {
-        let args = [&["report", "--format", form], files.as_slice(), &VM].concat();
+        let args = [&["timer", "tune", "--format", form], files.as_slice(), &VM].concat();
         String::from_utf8(done(&args)).unwrap()
     };
     let json: serde_json::Value = serde_json::from_str(&form("json")).unwrap();
@@ -115,7 +115,7 @@ fn every_form_has_both_recordings_of_a_change() {
     assert_eq!((exits("timers_before").as_u64(), exits("timers").as_u64()), (Some(2_000), Some(400)));
     let csv = form("csv");
     assert!(csv.contains("EXTERNAL_INTERRUPT,2000") && csv.lines().count() == 3, "{csv}");
-    let text = form("text");
+    let text = form("table");
     for words in ["before: ", "after: ", "Exits by reason:", "fired on each CPU:", "How late", "From firing"]
     {
         assert!(text.contains(words), "{words}: {text}");
@@ -127,14 +127,15 @@ fn every_form_has_the_exits_and_the_delays() {
     let inputs = Inputs::new();
     let file = recording(&inputs);
     let form = |form: &str| {
-        let args = [&["report", file.to_str().unwrap(), "--format", form], VM.as_slice()].concat();
+        let args = ["timer", "tune", file.to_str().unwrap(), "--by-reason", "--format", form];
+        let args = [args.as_slice(), VM.as_slice()].concat();
         String::from_utf8(done(&args)).unwrap()
     };
     let json: serde_json::Value = serde_json::from_str(&form("json")).unwrap();
-    let timers = &json["timers"];
+    let timers = &json;
     assert_eq!(timers["recorded"]["reasons"]["EXTERNAL_INTERRUPT"]["exits"], 2_000);
     assert_eq!(timers["delays"]["fired"][0]["count"], timers["timers"]);
     assert!(timers["delays"]["fired"][0]["from_ns"].as_u64().unwrap() <= 1_500);
-    assert!(form("text").contains("Advice: pi_inject_timer"));
+    assert!(form("table").contains("Advice: pi_inject_timer"));
     assert!(form("csv").starts_with("reason,"));
 }

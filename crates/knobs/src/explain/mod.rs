@@ -203,6 +203,9 @@ fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> 
         ("pi_inject_timer", -1) => {
             notes.push("-1 is for the time of loading only; what is written later is on or off".to_owned());
         }
+        ("pi_inject_timer", _) => {
+            notes.push("whether timers are posted depends on the VM too; see `dwell timer explain`".to_owned());
+        }
         _ => {}
     }
     let max = setting.iter().find(|(param, _)| matches!(param.name, "halt_poll_ns" | "guest_halt_poll_ns"));
@@ -295,6 +298,7 @@ mod tests {
         assert_eq!((scope("5.15"), scope("6.1")), (Scope::NewVms, Scope::NextHaltUnlessCap));
         let pi = explained(Owner::Timer, "5.18", &[("pi_inject_timer", 1)]);
         assert!(pi.notes.iter().any(|note| note.contains("MWAIT or HLT")), "{:?}", pi.notes);
-        assert!(explained(Owner::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes.is_empty());
+        let old = explained(Owner::Timer, "5.10.0", &[("pi_inject_timer", 1)]).notes;
+        assert!(old.iter().all(|note| note.contains("dwell timer explain")), "{old:?}");
     }
 }

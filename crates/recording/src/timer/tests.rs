@@ -79,7 +79,7 @@ fn each_kind_of_recording_is_refused_by_the_other_reader() {
     let idle = crate::Writer::new(vec![], Metadata::new(Layer::Guest), Packing::default()).unwrap();
     let error = TimerReader::from_bytes("a.parquet", idle.close().unwrap().1).err().unwrap();
     assert!(matches!(error, OpenError::NoTimers { .. }), "{error}");
-    assert!(error.to_string().contains("--layer timer"), "{error}");
+    assert!(error.to_string().contains("dwell timer import"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use crate::model::Model;
 use crate::overwrite::may_write;
-use crate::timer::recorded::Timers;
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::iothread;
@@ -80,6 +79,11 @@ impl PlanArgs {
         Ok(Some(RecordingFacts::of(file, reader).with_context(|| file.to_owned())?))
     }
 
+    /// Refuses a recording of another machine, if a plan is to be written.
+    pub(super) fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
+        if self.plan.is_some() { refuse_other_machine(metadata, self.force) } else { Ok(()) }
+    }
+
     /// No plan is written from the bundled recording.
     pub(super) fn refuse_bundled(&self) -> anyhow::Result<()> {
         match &self.plan {
@@ -89,68 +93,6 @@ impl PlanArgs {
             ),
             None => Ok(()),
         }
-    }
-
-    /// Nor, without `--force`, from a recording of another machine.
-    pub(super) fn refuse_other_machine<O>(&self, metadata: &Metadata<O>) -> anyhow::Result<()> {
-        if self.plan.is_none() {
-            return Ok(());
-        }
-        match RecordedOn::of(metadata, &Sysroot::of_this_machine()) {
-            RecordedOn::OtherMachine { why } if !self.force => {
-                bail!(
-                    "cannot write the plan: the recording is of another machine ({why}); --force writes it anyway"
-                )
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at
-    /// `--qmp`: the I/O thread, its present values and the version. Reads only.
-    fn check<O>(&self, plan: &Plan, metadata: &Metadata<O>) -> anyhow::Result<()> {
-        let machine = Sysroot::of_this_machine();
-        if let Some(target) = &plan.iothread {
-            let mut monitor = iothread::connect(&machine, &target.socket)?;
-            iothread::find(&mut monitor, &target.id)?;
-        } else if RecordedOn::of(metadata, &machine) != RecordedOn::ThisMachine {
-            return Ok(());
-        }
-        let Err(obstacles) = change::check(&machine, plan, false, Permission::default(), &[]) else {
-            return Ok(());
-        };
-        let found: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
-        match self.force {
-            true => eprintln!("note: the plan does not fit this machine: {}", found.join("; ")),
-            false => bail!(
-                "cannot write the plan, since it does not fit this machine: {}; --force writes it anyway",
-                found.join("; ")
-            ),
-        }
-        Ok(())
-    }
-
-    /// Writes the plan of an advice on timers, if a parameter that can be written is all that is missing.
-    pub(super) fn write_timers(&self, tuned: &Timers) -> anyhow::Result<()> {
-        let Some(path) = &self.plan else { return Ok(()) };
-        let Some(plan) = tuned.plan() else {
-            eprintln!(
-                "no plan is written to {}: the advice is to leave the present set-up, or needs more than a parameter",
-                path.display()
-            );
-            return Ok(());
-        };
-        may_write(path, self.force, "--force replaces it")?;
-        self.refuse_other_machine(&tuned.metadata)?;
-        self.finish(path, &plan, &tuned.metadata)
-    }
-
-    /// Compares a plan with this machine and writes it.
-    fn finish<O>(&self, path: &Path, plan: &Plan, metadata: &Metadata<O>) -> anyhow::Result<()> {
-        self.check(plan, metadata)?;
-        newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
-        eprintln!("plan written; apply it with: dwell apply {}", path.display());
-        Ok(())
     }
 
     /// Writes the plan, if there is anything to plan.
@@ -168,6 +110,50 @@ impl PlanArgs {
             eprintln!("the advice is to leave the present setting: no plan is written to {}", path.display());
             return Ok(());
         };
-        self.finish(path, &plan, metadata)
+        finish(path, &plan, metadata, self.force)
     }
+}
+
+/// Without `--force`, no plan is written from a recording of another machine.
+pub(crate) fn refuse_other_machine<O>(metadata: &Metadata<O>, force: bool) -> anyhow::Result<()> {
+    match RecordedOn::of(metadata, &Sysroot::of_this_machine()) {
+        RecordedOn::OtherMachine { why } if !force => {
+            bail!(
+                "cannot write the plan: the recording is of another machine ({why}); --force writes it anyway"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Compares the plan with this machine where that is the one that was recorded, and with the QEMU at
+/// `--qmp`: the I/O thread, its present values and the version. Reads only.
+fn check<O>(plan: &Plan, metadata: &Metadata<O>, force: bool) -> anyhow::Result<()> {
+    let machine = Sysroot::of_this_machine();
+    if let Some(target) = &plan.iothread {
+        let mut monitor = iothread::connect(&machine, &target.socket)?;
+        iothread::find(&mut monitor, &target.id)?;
+    } else if RecordedOn::of(metadata, &machine) != RecordedOn::ThisMachine {
+        return Ok(());
+    }
+    let Err(obstacles) = change::check(&machine, plan, false, Permission::default(), &[]) else {
+        return Ok(());
+    };
+    let found: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
+    match force {
+        true => eprintln!("note: the plan does not fit this machine: {}", found.join("; ")),
+        false => bail!(
+            "cannot write the plan, since it does not fit this machine: {}; --force writes it anyway",
+            found.join("; ")
+        ),
+    }
+    Ok(())
+}
+
+/// Compares a plan with this machine and writes it.
+pub(crate) fn finish<O>(path: &Path, plan: &Plan, metadata: &Metadata<O>, force: bool) -> anyhow::Result<()> {
+    check(plan, metadata, force)?;
+    newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
+    eprintln!("plan written; apply it with: dwell apply {}", path.display());
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! `dwell exits`
+//! `dwell timer exits`
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
-/// Reads a recording of timers (`dwell import perf --layer timer`), or text of `perf script`, `trace-cmd report` or
-/// ftrace with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of
+/// Reads a recording of timers (`dwell timer record`, `dwell timer import`), or text of `perf script`, `trace-cmd report`
+/// or ftrace with kvm:kvm_exit and kvm:kvm_entry. An exit lasts until the next entry of the same thread, so the time of
 /// HLT includes the poll or sleep of the vCPU.
 ///
 /// Of a recording, the exits that timers caused are counted too: those in which a guest arms its timer, and those that
 /// its firing takes.
 #[derive(clap::Args)]
 #[command(after_help = "Example: perf record -a -e kvm:kvm_exit,kvm:kvm_entry -- sleep 10\n         \
-                        perf script --ns > exits.txt\n         dwell exits exits.txt")]
+                        perf script --ns > exits.txt\n         dwell timer exits exits.txt")]
 pub(crate) struct Args {
     /// Recording of timers, or text of `perf script`; - reads the text from stdin
     file: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
-pub(crate) fn run(args: Args) -> Outcome {
+pub(super) fn run(args: Args) -> Outcome {
     let mut notes = vec![];
     let (exits, timer) = if is_parquet(&args.file) {
         let reader = TimerReader::open(&args.file)?;

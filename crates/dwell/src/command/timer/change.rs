@@ -1,27 +1,26 @@
 //! Two recordings of timers, before and after a change.
 
-use super::page;
-use super::recorded::Timers;
 use crate::output;
 use dwell_report::{Cell, Column, Table, duration, number_of};
 use dwell_stats::Bucket;
 use dwell_timer::lateness::Delays;
+use dwell_timer::recorded::Timers;
 use std::collections::BTreeSet;
 
 /// What was recorded before a change of the host or the VM, and after it.
-pub(crate) struct Change {
-    pub(crate) before: Timers,
-    pub(crate) after: Timers,
+pub(super) struct Change<'a> {
+    pub(super) before: &'a Timers,
+    pub(super) after: &'a Timers,
 }
 
-impl Change {
+impl Change<'_> {
     /// Both, in order.
     fn each(&self) -> [&Timers; 2] {
-        [&self.before, &self.after]
+        [self.before, self.after]
     }
 
     /// The exits by reason, as recorded.
-    pub(crate) fn exits_table(&self) -> Table {
+    pub(super) fn exits_table(&self) -> Table {
         let mut table = Table::new([
             Column::text("reason", "reason"),
             Column::number("before, exits/s", "before_exits_per_s"),
@@ -88,13 +87,13 @@ impl Change {
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (when, timers) in ["before", "after"].into_iter().zip(self.each()) {
             let span = duration(timers.advice.span_ns as f64);
             text += &output::wrapped(&format!(
                 "{when}: {}: {} of {} over {span}, rule of Linux {}",
-                timers.file(),
+                timers.file,
                 number_of(timers.advice.timers.into(), "timer"),
                 number_of(timers.advice.vcpus as u128, "vCPU"),
                 timers.advice.in_force.kernel,
@@ -112,16 +111,5 @@ impl Change {
             }
         }
         text
-    }
-
-    /// The figures; `command` makes them again.
-    pub(crate) fn json(&self, command: &str) -> anyhow::Result<String> {
-        page::json(&self.after, Some(&self.before), command)
-    }
-
-    /// The page.
-    pub(crate) fn html(&self, command: &str) -> anyhow::Result<String> {
-        let title = format!("{} and {} - dwell report", self.before.name(), self.after.name());
-        Ok(dwell_report::page::page(&title, &self.json(command)?))
     }
 }

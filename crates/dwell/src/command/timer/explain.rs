@@ -1,12 +1,10 @@
-//! The VM whose timers are asked about, and what is printed about it: of `dwell explain` and `dwell compare`.
+//! `dwell timer explain`: the posting rules for one VM.
 
-pub(crate) mod change;
-pub(crate) mod page;
-pub(crate) mod recorded;
-
-use crate::output;
-use dwell_knobs::explain::Effect;
-use dwell_machine::Machine;
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format, FormatArg};
+use crate::settings;
+use anyhow::{anyhow, ensure};
+use dwell_machine::{Machine, Sysroot, kernel};
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_report::{Cell, Column, Table};
@@ -15,13 +13,59 @@ use dwell_timer::posting::{self, Precondition, RuleRow};
 use dwell_timer::upgrade::{self, Change};
 use dwell_timer::{Pcpu, TimerVm};
 use serde::Serialize;
+use std::path::PathBuf;
+
+/// Explain whether a VM's timers may be posted, what carries them, what is missing
+///
+/// Prints under which rule the timers of a VM may be posted (the one of 2019, two proposals of 2021 and the one of
+/// 2022), what carries them, the exits of each timer, what is missing for posting, and with --upgrade what another
+/// kernel on the host changes. No recording is needed: all of it is decided by the models of the rules. What is not
+/// given is read from this machine, and what that does not show is assumed; each is printed with where it comes from.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  dwell timer explain --disable-exits hlt,mwait --pcpu isolated\n  \
+                        dwell timer explain --disable-exits hlt --kernel 5.10.114 --upgrade 6.18")]
+pub(crate) struct Args {
+    /// Kernel release of the host, 5.4 to 7.3 [default: the running kernel]
+    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel))]
+    kernel: Option<Version>,
+    /// Value of the module parameter: 0 off, 1 on, -1 on if nohz_full= is given
+    ///
+    /// -1 is what KVM decides by when it loads. [default: that of this machine, else -1]
+    #[arg(long, value_name = "VALUE", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=1))]
+    pi_inject_timer: Option<i32>,
+    #[command(flatten)]
+    vm: VmArgs,
+    /// Use this directory as `/`, such as a copy of another machine's files
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    sysroot: PathBuf,
+    #[command(flatten)]
+    format: FormatArg,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
+    let machine = Sysroot::at(&args.sysroot);
+    let release = kernel::release(&machine).unwrap_or_default();
+    let kernel = match args.kernel {
+        Some(kernel) => kernel,
+        None => settings::kernel(&release)
+            .map_err(|why| anyhow!("the running kernel {release}: {why}; name another with --kernel"))?,
+    };
+    let posting = posting(&args.vm, args.pi_inject_timer, kernel, &machine)?;
+    match args.format.format {
+        Format::Json => output::json(&posting)?,
+        Format::Csv => output::csv(&posting.upgrade_table().unwrap_or_else(|| posting.rules_table(true)))?,
+        Format::Table => output::text(&posting.words())?,
+    }
+    Ok(Answer::Yes)
+}
 
 /// The heading of these options in the help. Options that follow would have it too if it were that of the struct.
-pub(crate) const VM_AND_HOST: &str = "VM and host, for timers";
+pub(super) const VM_AND_HOST: &str = "VM and host";
 
 /// The VM and its host, as far as timers depend on them.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct VmArgs {
+pub(super) struct VmArgs {
     /// Whether APICv or AVIC is active for the VM: on or off
     ///
     /// [default: that of this machine; on if it has no KVM]
@@ -49,23 +93,12 @@ pub(crate) struct VmArgs {
     nohz_full: Option<bool>,
     /// Compare with this kernel release on the host, 5.4 to 7.3
     #[arg(long, help_heading = VM_AND_HOST, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(crate::settings::kernel))]
-    upgrade: Option<Version>,
+    pub(super) upgrade: Option<Version>,
 }
 
 impl VmArgs {
-    /// Whether any of them was given.
-    pub(crate) fn any(&self) -> bool {
-        let VmArgs { apicv, preemption_timer, disable_exits, pcpu, nohz_full, upgrade } = self;
-        apicv.is_some()
-            || preemption_timer.is_some()
-            || disable_exits.is_some()
-            || pcpu.is_some()
-            || nohz_full.is_some()
-            || upgrade.is_some()
-    }
-
     /// The VM with the host's `pi_inject_timer`, if that is given.
-    fn given(&self, pi_inject_timer: Option<i32>) -> Given {
+    pub(super) fn given(&self, pi_inject_timer: Option<i32>) -> Given {
         Given {
             pi_inject_timer,
             apicv: self.apicv,
@@ -109,7 +142,7 @@ fn disabled_exits(text: &str) -> Result<u64, String> {
 
 /// The posting rules for one VM.
 #[derive(Serialize)]
-pub(crate) struct Posting {
+struct Posting {
     kernel: String,
     #[serde(flatten)]
     described: Described,
@@ -127,7 +160,7 @@ struct Upgrade {
 }
 
 /// Compares the rules for the VM under a kernel.
-pub(crate) fn posting(
+fn posting(
     args: &VmArgs,
     pi_inject_timer: Option<i32>,
     kernel: Version,
@@ -155,22 +188,11 @@ pub(crate) fn posting(
 }
 
 impl Posting {
-    /// What `pi_inject_timer` does for this VM.
-    pub(crate) fn effect(&self) -> Effect {
-        let depends = self.of_kernel().map(|row| row.depends_on_pi_inject_timer);
-        match (depends.clone().any(|depends| depends), depends.clone().all(|depends| depends)) {
-            (_, true) => Effect::Effective,
-            (false, _) => Effect::NoEffect {
-                why: "for this VM, on and off give the same mechanism and the same exits".to_owned(),
-            },
-            (true, false) => Effect::NotKnown {
-                why: format!(
-                    "it depends on which of the rules {} Linux {} has",
-                    self.possible.join(" and "),
-                    self.kernel
-                ),
-            },
-        }
+    /// Why `pi_inject_timer` has no effect for this VM under any rule that this kernel may have; `None` if it has one,
+    /// or may have.
+    fn no_effect(&self) -> Option<String> {
+        let depends = self.of_kernel().any(|row| row.depends_on_pi_inject_timer);
+        (!depends).then(|| "for this VM, on and off give the same mechanism and the same exits".to_owned())
     }
 
     /// The rules of which this kernel has one.
@@ -179,7 +201,7 @@ impl Posting {
     }
 
     /// For people.
-    pub(crate) fn words(&self) -> String {
+    fn words(&self) -> String {
         let mut text = output::wrapped(&format!("Timers of a VM under Linux {}:", self.kernel));
         for fact in &self.described.facts {
             text += &format!("  {:<24}{} ({})\n", fact.name, fact.value, fact.origin.words());
@@ -195,6 +217,9 @@ impl Posting {
             for one in needed(row) {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
             }
+        }
+        if let Some(why) = self.no_effect() {
+            text += &format!("\n{}", output::wrapped(&format!("pi_inject_timer has no effect: {why}")));
         }
         if let Some(upgrade) = &self.upgrade {
             let changed = upgrade.changes.iter().filter(|change| change.changes).count();
@@ -239,7 +264,7 @@ impl Posting {
     }
 
     /// The rules as a table; `with_words`: with what is long, which is below the table for people.
-    pub(crate) fn rules_table(&self, with_words: bool) -> Table {
+    fn rules_table(&self, with_words: bool) -> Table {
         let mut columns = vec![
             Column::text("rule", "rule"),
             Column::text("may post", "may_post"),
@@ -280,7 +305,7 @@ impl Posting {
     }
 
     /// The upgrade as a table, if one was asked for.
-    pub(crate) fn upgrade_table(&self) -> Option<Table> {
+    fn upgrade_table(&self) -> Option<Table> {
         self.upgrade.as_ref().map(|upgrade| changes_table(&self.kernel, upgrade))
     }
 }
@@ -314,7 +339,7 @@ fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
 }
 
 /// Which of HLT and MWAIT exit, in words.
-fn exits_in(vm: &TimerVm) -> &'static str {
+pub(super) fn exits_in(vm: &TimerVm) -> &'static str {
     match (vm.hlt_in_guest, vm.mwait_in_guest) {
         (false, false) => "HLT exits",
         (true, false) => "HLT does not exit",

@@ -1,0 +1,123 @@
+//! `dwell timer record`
+
+use crate::command::record::{Common, command_line};
+use crate::failure::{Answer, Outcome};
+use crate::output::{self, Format};
+use crate::progress::{self, per_second};
+use crate::{model, privileges, stop};
+use dwell_capture::Until;
+use dwell_recording::timer::{TimerContents, VcpuRows};
+use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_timer::record::{TimerRecorder, TimerSummary};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Record the timers of this host's vCPUs, and every VM exit
+///
+/// Uses KVM's tracepoints (kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr and others) and those of hrtimers.
+/// For each timer that a guest arms: what carries it, when and where it fires, where the vCPU is then, and when the
+/// guest is entered after it. For each exit: its reason and duration. Every exit of every VM is traced, which costs
+/// about a microsecond each. Flavours of KVM that do not emit kvm:kvm_exit and kvm:kvm_entry cannot be recorded.
+#[derive(clap::Args)]
+#[command(after_help = "Example: dwell timer record --duration 10s -o timer.parquet")]
+pub(crate) struct Args {
+    /// Record only the VM of this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The recording, as it is printed.
+#[derive(Serialize)]
+struct Recorded {
+    output: String,
+    layer: &'static str,
+    elapsed_ns: u128,
+    events: u64,
+    lost_events: u64,
+    /// Whether more may have been lost.
+    lost_at_least: bool,
+    timers: u64,
+    exits: u64,
+    incomplete: u64,
+    vcpus: Vec<VcpuRows>,
+}
+
+pub(super) fn run(args: Args) -> Outcome {
+    let Common { duration, output, force, format } = args.common;
+    let output = output.unwrap_or_else(|| "dwell-timer.parquet".into());
+    force.may_write(&output)?;
+    let recorder = TimerRecorder::open(args.pid, Some(command_line()))?;
+    privileges::keep_those_for_recording(&output);
+    let stop = stop::on_ctrl_c()?;
+    let until = Until { duration: duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
+    let mut line = progress::Recording::of_timers(until.duration);
+    let summary = recorder.to_file(&output, &until, &mut line);
+    line.clear();
+    let TimerSummary { status, contents, metadata } = summary?;
+    let recorded = Recorded {
+        output: output.display().to_string(),
+        layer: metadata.layer.name(),
+        elapsed_ns: status.elapsed.as_nanos(),
+        events: status.events,
+        lost_events: status.lost,
+        lost_at_least: metadata.lost.at_least,
+        timers: contents.timers(),
+        exits: contents.exits(),
+        incomplete: status.incomplete,
+        vcpus: contents.vcpus.clone(),
+    };
+    match format.format {
+        Format::Json => output::json(&recorded)?,
+        Format::Table => output::text(&words(&recorded, &contents))?,
+        Format::Csv => output::csv(&table(&recorded))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn words(recorded: &Recorded, contents: &TimerContents) -> String {
+    let seconds = recorded.elapsed_ns as f64 / 1e9;
+    let mut text = output::wrapped(&format!(
+        "{}: {} in {}, {} timers per second; {} events, {}{} lost",
+        recorded.output,
+        model::timers_of(contents),
+        duration(recorded.elapsed_ns as f64),
+        per_second(recorded.timers, seconds),
+        count(recorded.events.into()),
+        if recorded.lost_at_least { "at least " } else { "" },
+        count(recorded.lost_events.into()),
+    ));
+    if recorded.incomplete > 0 {
+        let number = count(recorded.incomplete.into());
+        text += &format!("  {number} timers and exits left out (beginning or end not recorded)\n");
+    }
+    text + &format!("next: dwell timer tune {0}, dwell timer exits {0}\n", recorded.output)
+}
+
+/// One row per vCPU; figures of the whole recording are repeated in each.
+fn table(recorded: &Recorded) -> Table {
+    let mut table = Table::new([
+        Column::text("output", "output"),
+        Column::text("vcpu", "vcpu"),
+        Column::number("timers", "timers"),
+        Column::number("exits", "exits"),
+        Column::number("elapsed_ns", "elapsed_ns"),
+        Column::number("events", "events"),
+        Column::number("lost_events", "lost_events"),
+        Column::number("incomplete", "incomplete"),
+    ]);
+    for vcpu in &recorded.vcpus {
+        table.push([
+            Cell::Text(recorded.output.clone()),
+            Cell::Text(vcpu.name.clone()),
+            Cell::Count(vcpu.timers.into()),
+            Cell::Count(vcpu.exits.into()),
+            Cell::Count(recorded.elapsed_ns),
+            Cell::Count(recorded.events.into()),
+            Cell::Count(recorded.lost_events.into()),
+            Cell::Count(recorded.incomplete.into()),
+        ]);
+    }
+    table
+}

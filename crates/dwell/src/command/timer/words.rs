@@ -1,0 +1,184 @@
+//! The advice on a recording of timers, as text and tables.
+
+use super::explain::exits_in;
+use crate::output::{self, Format};
+use dwell_replay::number::rounded;
+use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
+use dwell_timer::advice::{SetupRow, TimerAdvice, Verdict};
+use dwell_timer::lateness::Late;
+use dwell_timer::predict::Cost;
+use dwell_timer::recorded::Timers;
+
+/// Prints the advice; `by_reason`: with the exits of each set-up by reason in place of the set-ups.
+pub(super) fn print(timers: &Timers, format: Format, by_reason: bool) -> anyhow::Result<()> {
+    let words = Words(timers);
+    match format {
+        Format::Json => output::json(timers),
+        Format::Csv if by_reason => output::csv(&words.by_reason()),
+        Format::Csv => output::csv(&words.table()),
+        Format::Table => output::text(&words.text(by_reason)),
+    }
+}
+
+struct Words<'a>(&'a Timers);
+
+impl Words<'_> {
+    fn text(&self, by_reason: bool) -> String {
+        let advice = &self.0.advice;
+        let bound = advice.recorded.timer_time_ns.map_or_else(
+            || "not known".to_owned(),
+            |ns| format!("{} of a CPU", percent(per_s(ns, advice) / 1e9)),
+        );
+        let head = format!(
+            "{}: {} of {} over {}, rule of Linux {}",
+            self.0.file,
+            number_of(advice.timers.into(), "timer"),
+            number_of(advice.vcpus as u128, "vCPU"),
+            duration(advice.span_ns as f64),
+            advice.in_force.kernel,
+        );
+        let facts: Vec<String> = self
+            .0
+            .facts
+            .iter()
+            .map(|fact| format!("{} {} ({})", fact.name, fact.value, fact.origin.words()))
+            .collect();
+        let check = &advice.check;
+        let check = format!(
+            "self-check: {} of {} timers compared with the model, {} deviations",
+            count(check.compared.into()),
+            count(check.timers.into()),
+            count(check.deviations().into()),
+        );
+        let most = format!(
+            "Timers that cost no exit at all would save at most {bound} and {} exits per second.",
+            rounded(per_s(advice.recorded.timer_exits as f64, advice)),
+        );
+        let mut text = [
+            output::wrapped(&head),
+            output::wrapped(&facts.join(", ")),
+            output::wrapped(&check),
+            format!("\n{}\n", output::wrapped(&most)),
+            output::fitted(&if by_reason { self.by_reason() } else { self.table() }),
+        ]
+        .concat();
+        if let Some(advances) = &self.0.advances {
+            text += &format!("\nAdvance of timers:\n{}", output::fitted(&advances_table(advances, advice)));
+        }
+        if !advice.fired_per_s.is_empty() {
+            let cpus = advice.fired_per_s.iter().map(|(cpu, rate)| format!("CPU {cpu} {}", rounded(*rate)));
+            let words = format!(
+                "hrtimers of vCPUs fired per second, as recorded: {}",
+                cpus.collect::<Vec<_>>().join(", ")
+            );
+            text += &format!("\n{}", output::wrapped(&words));
+        }
+        text += &format!("\n{}", output::wrapped(&format!("Advice: {}", self.0.words)));
+        if let Verdict::Change { row } = advice.verdict
+            && let Some(row) = advice.rows.get(row)
+        {
+            for one in &row.missing {
+                text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
+            }
+        }
+        if let Some(better) = &self.0.better {
+            text += &output::wrapped(&format!("Advance: {}", better.words));
+        }
+        for note in &self.0.notes {
+            text += &output::wrapped(&format!("note: {note}"));
+        }
+        text
+    }
+
+    /// The set-ups.
+    fn table(&self) -> Table {
+        let mut table = Table::new([
+            Column::number("timer exits/s", "timer_exits_per_s"),
+            Column::number("host time", "timer_time_share"),
+            Column::number("posted/s", "posted_per_s"),
+            Column::number("exits/s", "exits_per_s").rank(3),
+            Column::number("elsewhere/s", "interrupts_elsewhere_per_s").rank(4),
+            Column::number("vCPUs/CPU", "vcpus_per_cpu").rank(2),
+            Column::text("set-up", "setup").below(),
+        ]);
+        let advice = &self.0.advice;
+        let mut push = |name: String, cost: &Cost, vcpus_per_cpu: Option<f64>| {
+            let rate = |number: u64| Cell::Rounded(per_s(number as f64, advice));
+            let share = cost.timer_time_ns.map(|ns| per_s(ns, advice) / 1e9);
+            table.push([
+                rate(cost.timer_exits),
+                share.map_or_else(|| Cell::Text("not known".to_owned()), Cell::Share),
+                rate(cost.posted),
+                rate(cost.exits()),
+                rate(cost.interrupts_elsewhere),
+                Cell::ratio(vcpus_per_cpu.map(f64::floor)),
+                Cell::Text(name),
+            ]);
+        };
+        push("as recorded".to_owned(), &advice.recorded, None);
+        push("bound: timers without exits".to_owned(), &advice.without_timer_exits, None);
+        for row in &advice.rows {
+            push(name(row), &row.cost, row.vcpus_per_cpu);
+        }
+        table
+    }
+
+    /// The exits by reason, of what was recorded and of each set-up.
+    fn by_reason(&self) -> Table {
+        let mut table = Table::new([
+            Column::text("reason", "reason"),
+            Column::number("exits/s", "exits_per_s"),
+            Column::number("host time", "time_share"),
+            Column::text("set-up", "setup"),
+        ]);
+        let advice = &self.0.advice;
+        let mut push = |name: &str, cost: &Cost| {
+            for (reason, exits) in &cost.reasons {
+                let share = exits.time_ns.map(|ns| per_s(ns, advice) / 1e9);
+                table.push([
+                    Cell::Text(reason.clone()),
+                    Cell::Rounded(per_s(exits.exits as f64, advice)),
+                    share.map_or_else(|| Cell::Text("not known".to_owned()), Cell::Share),
+                    Cell::Text(name.to_owned()),
+                ]);
+            }
+        };
+        push("as recorded", &advice.recorded);
+        push("bound: timers without exits", &advice.without_timer_exits);
+        for row in &advice.rows {
+            push(&name(row), &row.cost);
+        }
+        table
+    }
+}
+
+fn per_s(number: f64, advice: &TimerAdvice) -> f64 {
+    number * 1e9 / advice.span_ns.max(1) as f64
+}
+
+fn name(row: &SetupRow) -> String {
+    let exits = exits_in(&row.setup.vm);
+    if row.differs.is_empty() { format!("in force, replayed ({exits})") } else { row.differs.join(" + ") }
+}
+
+fn advances_table(advances: &[Late], advice: &TimerAdvice) -> Table {
+    let mut table = Table::new([
+        Column::text("advance", "advance"),
+        Column::number("timers", "timers"),
+        Column::number("late, mean", "mean_ns"),
+        Column::number("late, p99", "p99_ns"),
+        Column::number("spin, mean", "mean_spin_ns"),
+        Column::number("spin", "spin_share"),
+    ]);
+    for late in advances {
+        table.push([
+            Cell::Text(late.advance.clone()),
+            Cell::Count(late.timers.into()),
+            Cell::Nanos(late.mean_ns),
+            Cell::Nanos(late.p99_ns),
+            Cell::Nanos(late.mean_spin_ns),
+            Cell::Share(per_s(late.spin_ns, advice) / 1e9),
+        ]);
+    }
+    table
+}
