@@ -9,10 +9,9 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use anyhow::Context;
 use clap::Subcommand;
+pub(crate) use dwell_control::daemon::{kernel_thread, usage};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::{Limits, Monitor};
-use dwell_machine::threads::{Thread, Usage};
-use dwell_machine::{Machine, Sysroot, process};
 use dwell_policy::iothread::Property;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
@@ -112,32 +111,4 @@ fn table(iothreads: &[IoThread]) -> Table {
         table.push([Cell::Text(thread.id.clone()), tid].into_iter().chain(Property::ALL.map(value)));
     }
     table
-}
-
-/// The CPU time and switches of an I/O thread so far.
-pub(crate) fn usage(thread: Thread) -> anyhow::Result<Usage> {
-    Usage::of(thread).context("the I/O thread no longer exists; did QEMU exit?")
-}
-
-/// Process and thread, by the kernel's numbers.
-pub(crate) fn kernel_thread(
-    monitor: &Monitor,
-    thread: &IoThread,
-    asked: Option<u32>,
-) -> anyhow::Result<(u32, u32)> {
-    let machine = Sysroot::of_this_machine();
-    let named = || {
-        let pid = monitor.peer_pid()?;
-        let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
-        let tids = machine.numbers(&format!("/proc/{pid}/task"));
-        tids.into_iter().find(|tid| {
-            machine.text(&format!("/proc/{pid}/task/{tid}/comm")).is_some_and(|name| name == comm.trim())
-        })
-    };
-    let tid = asked.or(thread.thread_id).or_else(named);
-    let tid = tid.context("QEMU does not report the TID of this thread; give it with --thread TID")?;
-    let pid = process::of_thread(&machine, tid).with_context(|| {
-        format!("no thread {tid} here; if QEMU is in another PID namespace, give --thread TID")
-    })?;
-    Ok((pid, tid))
 }

@@ -1,26 +1,10 @@
 //! `dwell control`: its parts.
 //!
-//! [`replay`] controls a recording, [`live`] a machine: with the settings of [`config`], what [`observe`]
-//! sees of CPUs and VMs and [`iothread`] of I/O threads, a [`socket`] to be asked through and the service
-//! manager to [`notify`]. [`metrics`] are its figures, which [`serve`] serves over HTTP. [`tenants`] has
-//! which VM counts how much. [`words`] has the line of a change, and [`decisions`] all of them over time, as
-//! JSON.
+//! [`replay`] controls a recording, the daemon of `dwell-control` a machine. [`status`] is what it answers, for a
+//! person.
 
-mod bursts;
-mod config;
-mod cpu_time;
-pub(crate) mod decisions;
-mod iothread;
-mod live;
-mod metrics;
-mod notes;
-mod notify;
-mod observe;
 mod replay;
-mod serve;
-mod socket;
-mod tenants;
-mod words;
+mod status;
 
 use crate::failure::{Answer, Outcome};
 use crate::model::{ModelArgs, Whose};
@@ -28,16 +12,16 @@ use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use crate::state::{StateArgs, utc};
 use anyhow::{Context, bail, ensure};
-use config::{Config, Kept, Mode, Options};
+use dwell_control::daemon::config::{self, Config, Kept, Options};
+use dwell_control::daemon::socket::{self, Ask};
+use dwell_control::daemon::tenants::Vm;
+use dwell_control::daemon::{self, Notes};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
 use dwell_recording::with_causes;
 use dwell_replay::calibration::{Calibration, HaltOf};
-use notes::Notes;
 use replay::Observe;
-use socket::Ask;
 use std::path::PathBuf;
-use tenants::Vm;
 
 /// Keep the polling setting right while the load changes
 ///
@@ -144,6 +128,24 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
+/// Whether settings are written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Mode {
+    /// Print the changes that would be made.
+    Advise,
+    /// Make them.
+    Active,
+}
+
+impl From<Mode> for config::Mode {
+    fn from(mode: Mode) -> config::Mode {
+        match mode {
+            Mode::Advise => config::Mode::Advise,
+            Mode::Active => config::Mode::Active,
+        }
+    }
+}
+
 #[derive(clap::Subcommand)]
 enum Command {
     /// Print what the running controller does
@@ -189,10 +191,10 @@ pub(crate) fn run(args: Args) -> Outcome {
             Command::Stop(args) => (Ask::Stop, args),
             Command::Restore(args) => {
                 let notes = Notes { line: &line, warning: &output::note };
-                return live::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept, notes);
+                return daemon::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept, notes).map(|()| Answer::Yes);
             }
         };
-        let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
+        let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
         output::json(&socket::ask(&directory, ask)?)?;
         return Ok(Answer::Yes);
     }
@@ -227,7 +229,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let state_directory = args.state.state_dir.clone();
     let timed = |text: &str| line(&format!("{} {text}", utc()));
     let notes = Notes { line: &timed, warning: &output::note };
-    live::run(&live::Task { machine, state_directory, duration: args.duration, configure: &configure, notes })
+    daemon::run(&daemon::Task { machine, state_directory, duration: args.duration, configure: &configure, notes })?;
+    Ok(Answer::Yes)
 }
 
 /// A line on stdout; a closed pipe is no error.
@@ -236,11 +239,11 @@ fn line(text: &str) {
 }
 
 fn status(args: &StatusArgs) -> Outcome {
-    let directory = live::directory(&args.state.machine()?, &args.state.state_dir);
+    let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
     let status = socket::ask(&directory, Ask::Status)?;
     match args.format.format {
         Format::Json => output::json(&status)?,
-        Format::Table => output::text(&words::status(&status))?,
+        Format::Table => output::text(&status::text(&status))?,
         Format::Csv => bail!("--format csv: the status has tables of several kinds; use json"),
     }
     Ok(Answer::Yes)
@@ -251,7 +254,7 @@ pub(crate) fn lines(directory: &std::path::Path) -> Vec<String> {
     // Whoever asks has a screen to draw.
     const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
     match socket::ask_within(directory, Ask::Status, PATIENCE) {
-        Ok(status) => words::of_status(&status),
+        Ok(status) => status::of_status(&status),
         Err(_) => vec![],
     }
 }
@@ -273,7 +276,7 @@ fn calibrated_latency() -> Option<Nanos> {
 /// The configuration, with the options over it.
 fn configuration(args: &Args) -> anyhow::Result<Config> {
     let ModelArgs { halt_cost, wakeup_latency, .. } = args.model;
-    let options = Options { mode: args.mode, halt_cost, wakeup_latency };
+    let options = Options { mode: args.mode.map(Into::into), halt_cost, wakeup_latency };
     let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
     config.calibrated_latency = calibrated_latency();
     if let Some(log) = &args.log {

@@ -1,8 +1,5 @@
 //! `dwell control --replay`
 
-use super::decisions::{ChangeWritten, Slice, fewer};
-use super::tenants::{self, By};
-use super::words;
 use crate::check;
 use crate::command::replay::table;
 use crate::failure::{Answer, Outcome};
@@ -11,6 +8,9 @@ use crate::output::{self, Format};
 use crate::progress;
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
+use dwell_control::daemon::decisions::{ChangeWritten, Slice, fewer};
+use dwell_control::daemon::tenants::{self, By};
+use dwell_control::daemon::words;
 use dwell_control::{Change, Observation, Simulated, TENTH_NS, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;

@@ -2,7 +2,7 @@
 
 use super::measured::{self, MeasuredFile};
 use crate::check;
-use crate::command::control::decisions::Decisions;
+use dwell_control::daemon::decisions::Decisions;
 use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::command::{apply, info};
 use crate::model::{self, Model, ModelArgs};

@@ -2,7 +2,7 @@
 
 use super::gather::{Exits, PlanFile, Recording, Report, Role};
 use super::measured::MeasuredFile;
-use crate::command::control::decisions::{Decisions, Run};
+use dwell_control::daemon::decisions::{Decisions, Run};
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
 use dwell_knobs::plan::Effect;

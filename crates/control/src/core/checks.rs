@@ -1,0 +1,306 @@
+//! When two settings are compared in turns, and what follows from it.
+//!
+//! A setting that is chosen is *checked* before it is used, and at most so often again. After one that is
+//! refuted no other setting is used for a while, longer after each. Where idlers mostly halt, a *trial* of
+//! polling comes after a pause; after a trial in vain the next pause is four times as long. A change of load
+//! ends both.
+
+use crate::core::change::{Cause, Measured};
+use crate::core::turns::{Next, Part, Turns, maximum};
+use crate::core::window::Rest;
+use dwell_policy::Nanos;
+use dwell_policy::param::Setting;
+use std::collections::HashMap;
+
+/// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after
+/// each, up to the time between two checks.
+const REFUTED_NS: u64 = 8_000_000_000;
+/// How long idlers mostly halt before the first trial, and how long the pause is after several that succeeded \[ns\].
+const FIRST_PAUSE_NS: u64 = 250_000_000;
+/// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
+const PAUSES: u64 = 4;
+/// The longest pause between two trials \[ns\].
+const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
+
+/// A load is measured for so long \[ns\] …
+const LOAD_NS: u64 = 250_000_000;
+/// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
+/// times as long, or as short, in the geometric mean.
+const CHANGED: f64 = 1.5;
+/// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
+pub(crate) const BUSY_PER_S: f64 = 640.0;
+
+/// When to compare what in turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Checks {
+    every: Option<Nanos>,
+    /// The setting of trials.
+    longest: Setting,
+    turns: Option<Turns>,
+    /// Whether turns were over at the last decision: what is seen after the last switch is left out as well.
+    over: bool,
+    /// When settings were last verified.
+    verified_ns: HashMap<Setting, u64>,
+    held_until_ns: u64,
+    rest: Rest,
+    pause_ns: u64,
+    trial_at_ns: Option<u64>,
+    /// Whether a trial has shown that the load is a closed loop.
+    closed: bool,
+    load: Load,
+}
+
+impl Checks {
+    /// Over these candidates, the originals first; a setting is checked at most so often, and nothing is
+    /// compared where that is `None`.
+    pub(crate) fn new(every: Option<Nanos>, candidates: &[Setting]) -> Checks {
+        let longest_rest_ns = every.map_or(REFUTED_NS, Nanos::get).max(REFUTED_NS);
+        Checks {
+            every,
+            longest: longest(candidates),
+            turns: None,
+            over: false,
+            verified_ns: HashMap::new(),
+            held_until_ns: 0,
+            rest: Rest::new(REFUTED_NS, longest_rest_ns),
+            pause_ns: FIRST_PAUSE_NS,
+            trial_at_ns: None,
+            closed: false,
+            load: Load::default(),
+        }
+    }
+
+    pub(crate) const fn are_off(&self) -> bool {
+        self.every.is_none()
+    }
+
+    /// Whether turns are under way.
+    pub(crate) const fn in_turns(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    /// Whether what is seen until the next decision is left out.
+    pub(crate) fn settles(&self) -> bool {
+        self.over || self.turns.as_ref().is_some_and(|turns| !turns.is_settled())
+    }
+
+    /// Whether what was seen until this decision is to be forgotten.
+    pub(crate) fn take_over(&mut self) -> bool {
+        std::mem::take(&mut self.over)
+    }
+
+    pub(crate) fn begin(&mut self, turns: Turns) {
+        self.turns = Some(turns);
+    }
+
+    /// A part of a turn is over.
+    pub(crate) fn next(&mut self, part: Part, present: &Setting) -> Option<Next> {
+        Some(self.turns.as_mut()?.next(part, present))
+    }
+
+    /// Ends turns: the setting to use, and why.
+    pub(crate) fn end(&mut self, now_ns: u64, keep: bool, measured: Measured) -> Option<(Setting, Cause)> {
+        let turns = self.turns.take()?;
+        let [setting, reference] = turns.settings().map(|setting| *setting);
+        self.over = true;
+        Some(match (turns.is_trial(), keep) {
+            (false, true) => {
+                self.verified_ns.insert(setting, now_ns);
+                self.rest.begin_anew();
+                (setting, Cause::Verified(measured))
+            }
+            (false, false) => {
+                let rest_ns = self.refuted(now_ns, &setting);
+                (reference, Cause::Refuted { measured, rest_ns })
+            }
+            (true, true) => {
+                self.closed = true;
+                self.verified_ns.remove(&reference);
+                self.verified_ns.insert(setting, now_ns);
+                self.pause_ns = (self.pause_ns / PAUSES).max(FIRST_PAUSE_NS);
+                self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+                (setting, Cause::Tried(measured))
+            }
+            (true, false) => {
+                self.trial_failed(now_ns);
+                (reference, Cause::Turn)
+            }
+        })
+    }
+
+    /// The originals are to be used, whatever turns show.
+    pub(crate) fn break_off(&mut self, now_ns: u64) {
+        match self.turns.take() {
+            Some(turns) if turns.is_trial() => self.trial_failed(now_ns),
+            // What a replay finds once more would be lost once more.
+            Some(turns) if self.closed => {
+                self.refuted(now_ns, turns.settings()[0]);
+            }
+            _ => {}
+        }
+    }
+
+    /// No other setting is used for a while \[ns\].
+    fn refuted(&mut self, now_ns: u64, setting: &Setting) -> u64 {
+        self.verified_ns.remove(setting);
+        let rest_ns = self.rest.take_ns();
+        self.held_until_ns = now_ns.saturating_add(rest_ns);
+        rest_ns
+    }
+
+    /// Whether the load is a closed loop, so that no replay can be used without turns.
+    pub(crate) const fn are_necessary(&self) -> bool {
+        self.closed
+    }
+
+    fn trial_failed(&mut self, now_ns: u64) {
+        self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+        self.pause_ns = (PAUSES * self.pause_ns).min(LONGEST_PAUSE_NS);
+    }
+
+    /// Whether a check that did not exclude a loss keeps other settings from being used.
+    pub(crate) fn hold(&self, now_ns: u64) -> bool {
+        now_ns < self.held_until_ns
+    }
+
+    /// Whether a setting is to be compared with another one.
+    pub(crate) fn is_to_be_verified(&self, now_ns: u64, setting: &Setting) -> bool {
+        let verified_ns = self.verified_ns.get(setting);
+        self.every.is_some_and(|every| verified_ns.is_none_or(|at| now_ns.saturating_sub(*at) >= every.get()))
+    }
+
+    /// The setting of a trial, if one is due.
+    pub(crate) fn trial(&mut self, now_ns: u64, present: &Setting, mostly_halts: bool) -> Option<Setting> {
+        if self.are_off() || !mostly_halts || length(present) >= length(&self.longest) {
+            return None;
+        }
+        let at_ns = *self.trial_at_ns.get_or_insert(now_ns.saturating_add(FIRST_PAUSE_NS));
+        (now_ns >= at_ns).then_some(self.longest)
+    }
+
+    /// No other setting is chosen for a while, unless the load changes: one was advised.
+    pub(crate) fn wait(&mut self, now_ns: u64) {
+        self.held_until_ns = now_ns.saturating_add(REFUTED_NS);
+    }
+
+    /// What was seen under a setting; whether the load has changed, which ends pauses.
+    pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
+        let changes = self.load.changes(present, part);
+        if changes {
+            self.closed = false;
+            self.pause_ns = FIRST_PAUSE_NS;
+            self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
+            self.rest.begin_anew();
+            self.held_until_ns = self.held_until_ns.min(now_ns);
+        }
+        changes
+    }
+}
+
+/// How long a rule polls: for at first, at most, and whether it keeps its window.
+fn length(setting: &Setting) -> (i64, i64, bool) {
+    let value = |ends: &str| {
+        let mut all = setting.iter();
+        all.find(|(param, _)| param.name.ends_with(ends)).map_or(0, |(_, value)| value)
+    };
+    (value("grow_start").min(maximum(setting)), maximum(setting), value("_shrink") == 1)
+}
+
+/// The one that polls for longest.
+fn longest(candidates: &[Setting]) -> Setting {
+    let mut longest = candidates[0];
+    for setting in candidates {
+        if length(setting) > length(&longest) {
+            longest = *setting;
+        }
+    }
+    longest
+}
+
+/// How many episodes a load has, and how long they are, to see it change.
+#[derive(Clone, Debug, Default)]
+struct Load {
+    present: Option<Setting>,
+    part: Part,
+    /// Episodes a second, and the logarithm of their length, at first under the same setting.
+    first: Option<[f64; 2]>,
+}
+
+impl Load {
+    fn changes(&mut self, present: &Setting, part: Part) -> bool {
+        if self.present != Some(*present) {
+            *self = Load { present: Some(*present), ..Load::default() };
+        }
+        self.part += part;
+        if self.part.ns < LOAD_NS {
+            return false;
+        }
+        let part = std::mem::take(&mut self.part);
+        let per_s = part.per_s().max(BUSY_PER_S);
+        // An idle CPU has episodes of any length.
+        let log = if per_s > BUSY_PER_S { part.logs / part.episodes } else { f64::NAN };
+        let first = *self.first.get_or_insert([per_s.log2(), log]);
+        let changed =
+            [per_s.log2(), log].iter().zip(first).any(|(log, first)| (log - first).abs() > CHANGED.log2());
+        if changed || first[1].is_nan() {
+            self.first = Some([per_s.log2(), log]);
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
+
+    #[test]
+    fn the_setting_of_trials_polls_for_longest() {
+        let of = |layer, maximum: &str, value: i64| {
+            let mut originals = Setting::defaults(layer, Version::new(6, 18));
+            originals.set(maximum, value).unwrap();
+            let candidates = crate::core::candidates::candidates(
+                originals,
+                Nanos(20_000),
+                Nanos(80_000),
+                crate::core::candidates::Reach::All,
+            );
+            longest(&candidates)
+        };
+        for (layer, maximum, first, shrink) in [
+            (Layer::Host, "halt_poll_ns", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"),
+            (Layer::Guest, "guest_halt_poll_ns", "guest_halt_poll_grow_start", "guest_halt_poll_shrink"),
+        ] {
+            for original in [0, 200_000] {
+                let longest = of(layer, maximum, original);
+                assert_eq!(
+                    [maximum, first, shrink].map(|name| longest.get(name)),
+                    [Some(80_000), Some(80_000), Some(1)]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_with_twice_as_many_episodes_is_another_one() {
+        let mut load = Load::default();
+        let a = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut b = a;
+        b.set("halt_poll_ns", 0).unwrap();
+        let second = |load: &mut Load, setting: &Setting, per_s: f64| {
+            load.changes(setting, Part { episodes: per_s / 4.0, ns: LOAD_NS, ..Part::default() })
+        };
+        let all =
+            [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 9e3), (a, 100.0), (a, 10.0)];
+        let changes: Vec<bool> =
+            all.iter().map(|(setting, per_s)| second(&mut load, setting, *per_s)).collect();
+        assert_eq!(changes, [false, false, true, false, true, false, false, true, false]);
+        // As many, and some half as long.
+        let mut of_length = |ns: f64| {
+            load.changes(&a, Part { episodes: 9e3, logs: 9e3 * ns.log2(), ns: LOAD_NS, ..Part::default() })
+        };
+        let changes = [30e3, 30e3, 35e3, 15e3, 18e3].map(&mut of_length);
+        assert_eq!(changes, [true, false, false, true, false]);
+    }
+}

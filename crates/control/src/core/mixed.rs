@@ -1,0 +1,145 @@
+//! A test of a mixed load: loads that follow each other, closed and open loops, as a guest's CPU sees them, and a
+//! controller that sees bursts of it.
+
+use crate::core::pricing::{fresh, play};
+use crate::core::{Controller, Episode, Observed, Stretches, Terms};
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::Counts;
+use dwell_stats::SplitMix64;
+
+const K: Nanos = Nanos(20_000);
+const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
+const PHASE_NS: u64 = 12 * SECOND_NS;
+const BURST_NS: u64 = 20 * MILLISECOND_NS;
+const LATENCY_NS: u64 = 14_000;
+
+/// What a CPU waits for.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    name: &'static str,
+    /// The length of an episode after one in which the CPU polled to the end, and after one in which it halted: the
+    /// peer has gone to sleep, too, then.
+    after_poll_ns: u64,
+    after_halt_ns: u64,
+    busy_ns: u64,
+    /// Whether lengths are exponential.
+    open: bool,
+}
+
+const REDIS: Load = closed("redis", 7_000, 20_000, 9_000);
+const PGBENCH: Load = closed("pgbench", 6_000, 26_000, 9_000);
+const PING_PONG: Load = closed("ping-pong", 2_500, 20_000, 2_500);
+const FIO: Load = closed("fio", 30_000, 36_000, 7_000);
+const PACED: Load = Load { open: true, ..closed("paced", 180_000, 180_000, 15_000) };
+const IDLE: Load = closed("idle", 4_000_000, 4_000_000, 10_000);
+
+const fn closed(name: &'static str, after_poll_ns: u64, after_halt_ns: u64, busy_ns: u64) -> Load {
+    Load { name, after_poll_ns, after_halt_ns, busy_ns, open: false }
+}
+
+const PHASES: [Load; 10] = [REDIS, IDLE, PGBENCH, PACED, PING_PONG, FIO, REDIS, PACED, PING_PONG, IDLE];
+
+/// What became of a phase.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    episodes: f64,
+    cost_ns: f64,
+}
+
+/// The phases under a setting, or under control that begins with it, and the changes.
+fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<String>) {
+    let mut controller = terms.map(|terms| Controller::new(originals, terms).unwrap());
+    if let Some(controller) = &mut controller {
+        controller.start(0);
+    }
+    let mut player = fresh(originals).unwrap();
+    let mut random = SplitMix64::new(seed);
+    let (mut done, mut lines) = (vec![Done::default(); PHASES.len()], vec![]);
+    let (mut now_ns, mut halted) = (0, false);
+    // Of a burst: when it ends, and what was seen in it.
+    let (mut burst_until_ns, mut decided_ns) = (None, 0);
+    let (mut counted, mut seen) = (Counts::default(), Stretches::new(16_384));
+    while let Some(load) = usize::try_from(now_ns / PHASE_NS).ok().and_then(|phase| PHASES.get(phase)) {
+        let phase = usize::try_from(now_ns / PHASE_NS).unwrap();
+        let mean_ns = if halted { load.after_halt_ns } else { load.after_poll_ns };
+        let idle_ns = match load.open {
+            true => {
+                let unit = (random.below(1 << 30) + 1) as f64 / f64::from(1 << 30);
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+                let idle_ns = (-unit.ln() * mean_ns as f64) as u64;
+                idle_ns + 1
+            }
+            false => mean_ns * 8 / 10 + random.below(mean_ns * 4 / 10),
+        };
+        // A timer of the kernel.
+        let idle_ns = if random.below(500) == 0 { idle_ns + 300_000 } else { idle_ns };
+        let episode = Episode { busy_ns: load.busy_ns, latency_ns: Some(LATENCY_NS), ..Episode::of(idle_ns) };
+        let did = play(&mut player, episode);
+        halted = did.halts > 0;
+        now_ns += idle_ns + load.busy_ns + if halted { LATENCY_NS } else { 0 };
+        done[phase].episodes += 1.0;
+        done[phase].cost_ns += did.cost_ns(K) as f64;
+        let Some(controller) = &mut controller else { continue };
+        match burst_until_ns {
+            None if controller.next_at_ns() <= now_ns => {
+                burst_until_ns = Some(if controller.settles() { now_ns } else { now_ns + BURST_NS });
+            }
+            Some(_) => {
+                counted += did;
+                seen.push(Episode { latency_ns: halted.then_some(LATENCY_NS), ..episode });
+            }
+            None => {}
+        }
+        if burst_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+            burst_until_ns = None;
+            let share = (BURST_NS as f64 / (now_ns - decided_ns).max(1) as f64).min(1.0);
+            decided_ns = now_ns;
+            let settles = controller.settles();
+            let observed = Observed { share, ..Observed::new(0, std::mem::take(&mut counted), seen.take()) };
+            let observed = if settles { vec![] } else { vec![observed] };
+            if let Some(change) = controller.decide(now_ns, &observed) {
+                player.set(&change.to);
+                controller.changed(&change);
+                let values: Vec<i64> = change.to.iter().map(|(_, value)| value).collect();
+                let at_s = change.at_ns as f64 / 1e9;
+                lines.push(format!("{at_s:.3} s, {}: {values:?} {:?}", load.name, change.cause));
+            }
+        }
+    }
+    (done, lines)
+}
+
+#[test]
+fn each_phase_of_a_mixed_load_does_its_work() {
+    let default = Setting::defaults(Layer::Guest, Version::new(6, 18));
+    let mut never = default;
+    never.set("guest_halt_poll_ns", 0).unwrap();
+    let terms = Terms { late: K, verify: Some(Nanos(3_600 * SECOND_NS)), ..Terms::at(K) };
+    let fixed = [default, never].map(|setting| run(setting, None, 1).0);
+    // At this halt cost fio is cheaper with halts, in which it does two thirds of the work.
+    let judged = |load: &Load| !["idle", "fio"].contains(&load.name);
+    let mut wrong = vec![];
+    for (name, originals) in [("the default", default), ("never", never)] {
+        for seed in 1..3 {
+            let (controlled, lines) = run(originals, Some(terms), seed);
+            for (phase, load) in PHASES.iter().enumerate().filter(|(_, load)| judged(load)) {
+                let best = fixed[0][phase].episodes.max(fixed[1][phase].episodes);
+                let work = controlled[phase].episodes / best;
+                let cost = controlled[phase].cost_ns / fixed[1][phase].cost_ns;
+                if work < 0.9 || load.open && cost > 1.15 {
+                    wrong.push(format!(
+                        "from {name}, {seed}, phase {phase} {}: {work:.2}, cost {cost:.2}",
+                        load.name
+                    ));
+                }
+            }
+            if !wrong.is_empty() {
+                wrong.extend(lines);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,437 @@
+//! Two settings in turns on the machine itself: the only look at a *closed loop*, whose load is another one
+//! because the setting is.
+//!
+//! # What is compared
+//! The cost of an *episode*. A wakeup is the unit of work that can be seen from here. In an open loop, whose
+//! wakeups come whatever the setting is, costs per episode and per second have the same ratio. In a closed
+//! loop, where a peer waits for the idler, they do not: a setting that makes the idler answer late is cheaper
+//! per second because less is done, and that is no gain.
+//!
+//! It misleads where the number of episodes says nothing about the work: a device that collects several
+//! requests for one interrupt while the idler sleeps has more episodes under polling, each of them cheaper,
+//! for the same requests. The number of episodes a second is therefore reported with the cost. It misleads,
+//! too, where idlers of different cost share a setting and only one of them does more.
+//!
+//! # How
+//! First, other, other, first, and so on, so that a load that grows or falls meanwhile costs both alike. What
+//! is counted right after a switch is left out. Neighbours are pairs; the logarithms of the ratios of their
+//! costs, weighted by the episodes, give an interval of 99 % by Student's distribution after three pairs and
+//! after each one more, up to six. The first pairs are of short turns, which show what is large at little
+//! cost; later ones are longer.
+//!
+//! A setting that does not poll has no turns: its episode costs one halt, whatever the load is. That leaves
+//! one switch instead of seven, and is the only way with haltpoll, whose windows stay as long as they were
+//! until a poll fails.
+//!
+//! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that
+//!   is more than [`TOLERANCE`] times the cost of the reference, and refuted if the interval excludes a gain.
+//!   What six pairs leave open is small, or the machine is noisy. Then the replay, which has promised a gain,
+//!   decides, unless the mean of the turns contradicts it.
+//! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times
+//!   that justify halting, and no replay of them shows that polling would make them shorter. The one in force
+//!   costs what it did just before: about a halt, whatever the load is. The setting stays if it is certainly
+//!   cheaper. A first turn that costs [`DEARER`] times as much ends the trial.
+
+use crate::core::account::TOLERANCE;
+use crate::core::change::Measured;
+use dwell_policy::Nanos;
+use dwell_policy::param::Setting;
+use dwell_stats::{Interval, student_mean};
+use std::ops::AddAssign;
+
+/// The part of a turn after a switch that is left out \[ns\]: windows reach their length within some episodes.
+pub(crate) const SETTLE_NS: u64 = 5_000_000;
+/// The shortest turn \[ns\].
+const SHORTEST_NS: u64 = 10_000_000;
+/// How long a turn goes on in which fewer than [`FEWEST`] episodes were seen \[ns\].
+const LONGEST_NS: u64 = 100_000_000;
+/// The episodes of a turn.
+const FEWEST: u64 = 64;
+/// The most pairs of turns.
+const PAIRS: usize = 6;
+/// The turns of each pair, in the shortest ones.
+const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
+/// Fewer pairs decide nothing for sure.
+const LEAST_PAIRS: usize = 3;
+/// Polling that costs so many times what halting does ends a trial after its first turn.
+const DEARER: f64 = 1.25;
+/// It is asked four times: together they are right as often as one interval of 95 % at least.
+const CONFIDENCE: f64 = 0.99;
+
+/// What was seen between two decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Part {
+    /// What was paid, had all of the time been watched \[ns\].
+    pub(crate) cost_ns: f64,
+    /// The episodes, had all of the time been watched.
+    pub(crate) episodes: f64,
+    /// The sum of the logarithms of their lengths, as seen, to the base of 2 \[ns\].
+    pub(crate) logs: f64,
+    /// The episodes that were counted.
+    pub(crate) seen: u64,
+    /// The time.
+    pub(crate) ns: u64,
+}
+
+impl Part {
+    fn of_one(&self) -> Option<f64> {
+        (self.episodes > 0.0 && self.cost_ns > 0.0).then(|| self.cost_ns / self.episodes)
+    }
+
+    /// Episodes a second.
+    pub(crate) fn per_s(&self) -> f64 {
+        self.episodes * 1e9 / self.ns.max(1) as f64
+    }
+}
+
+impl AddAssign for Part {
+    fn add_assign(&mut self, other: Part) {
+        self.cost_ns += other.cost_ns;
+        self.episodes += other.episodes;
+        self.logs += other.logs;
+        self.seen += other.seen;
+        self.ns += other.ns;
+    }
+}
+
+/// Why settings are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The setting is in force or chosen, and is used if a loss is excluded.
+    Check,
+    /// The reference is in force, and the setting takes its place if it is cheaper.
+    Trial,
+}
+
+/// Which of two has turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Setting,
+    Reference,
+    Both,
+}
+
+/// Turns that are under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    kind: Kind,
+    setting: Setting,
+    reference: Setting,
+    side: Side,
+    /// The cost of an episode under the one that has no turns \[ns\].
+    known_ns: f64,
+    /// The setting in force when they began, and what was seen under it.
+    before: (Setting, Part),
+    begun: bool,
+    settled: bool,
+    part: Part,
+    turns: Vec<Part>,
+}
+
+/// What is next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Next {
+    /// The same setting for so long \[ns\].
+    Wait(u64),
+    /// This one.
+    Switch(Setting),
+    /// The turns are over, and the setting is to be used or not.
+    Over { keep: bool, measured: Measured },
+}
+
+impl Turns {
+    /// A check of a setting; `before` is in force, and what was seen under it.
+    pub(crate) fn check(
+        setting: Setting,
+        reference: Setting,
+        before: (Setting, Part),
+        halt_cost: Nanos,
+    ) -> Turns {
+        let side = match [setting, reference].map(|one| maximum(&one) == 0) {
+            [true, _] => Side::Reference,
+            [false, true] => Side::Setting,
+            [false, false] => Side::Both,
+        };
+        Turns::new(Kind::Check, [setting, reference], side, halt_cost.get() as f64, before)
+    }
+
+    /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing.
+    pub(crate) fn trial(setting: Setting, before: (Setting, Part)) -> Option<Turns> {
+        let known_ns = before.1.of_one()?;
+        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, known_ns, before))
+    }
+
+    fn new(
+        kind: Kind,
+        [setting, reference]: [Setting; 2],
+        side: Side,
+        known_ns: f64,
+        before: (Setting, Part),
+    ) -> Turns {
+        Turns {
+            kind,
+            setting,
+            reference,
+            side,
+            known_ns,
+            before,
+            begun: false,
+            settled: false,
+            part: Part::default(),
+            turns: vec![],
+        }
+    }
+
+    /// Whether the setting is to be put into force before its first turn.
+    pub(crate) fn begin_with_the_setting(&self) -> bool {
+        self.is_of_setting(0)
+    }
+
+    /// The setting, and the reference.
+    pub(crate) const fn settings(&self) -> [&Setting; 2] {
+        [&self.setting, &self.reference]
+    }
+
+    /// Whether it is no check.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.kind == Kind::Trial
+    }
+
+    /// Whether what is seen now is of one setting alone, and not of the time right after a switch.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// The most switches that they need.
+    pub(crate) fn switches(&self) -> usize {
+        if self.side == Side::Both { PAIRS + 1 } else { 2 }
+    }
+
+    fn is_of_setting(&self, turn: usize) -> bool {
+        match self.side {
+            Side::Setting => true,
+            Side::Reference => false,
+            Side::Both => matches!(turn % 4, 0 | 3),
+        }
+    }
+
+    fn of_turn(&self, turn: usize) -> Setting {
+        if self.is_of_setting(turn) { self.setting } else { self.reference }
+    }
+
+    fn pairs_so_far(&self) -> usize {
+        if self.side == Side::Both { self.turns.len() / 2 } else { self.turns.len() }
+    }
+
+    fn length_ns(&self) -> u64 {
+        LENGTHS[self.pairs_so_far().min(PAIRS - 1)] * SHORTEST_NS
+    }
+
+    /// A part of a turn is over, in which this setting was in force.
+    pub(crate) fn next(&mut self, part: Part, present: &Setting) -> Next {
+        if !std::mem::replace(&mut self.begun, true) && self.of_turn(0) != *present {
+            return Next::Switch(self.of_turn(0));
+        }
+        if !std::mem::replace(&mut self.settled, true) {
+            return Next::Wait(self.length_ns());
+        }
+        self.part += part;
+        if self.part.seen < FEWEST && self.part.ns < LONGEST_NS {
+            return Next::Wait(SHORTEST_NS);
+        }
+        self.turns.push(std::mem::take(&mut self.part));
+        let ratio = self.ratio();
+        if let Some(keep) = self.verdict(ratio) {
+            return Next::Over { keep, measured: self.measured(ratio) };
+        }
+        let next = self.of_turn(self.turns.len());
+        if next == *present {
+            return Next::Wait(self.length_ns());
+        }
+        self.settled = false;
+        Next::Switch(next)
+    }
+
+    /// Each pair: the setting's turn and the reference's.
+    fn pairs(&self) -> Vec<[Part; 2]> {
+        let known = |turn: &Part| Part { cost_ns: self.known_ns * turn.episodes, ..*turn };
+        match self.side {
+            Side::Setting => self.turns.iter().map(|turn| [*turn, known(turn)]).collect(),
+            Side::Reference => self.turns.iter().map(|turn| [known(turn), *turn]).collect(),
+            Side::Both => {
+                let in_order = |(number, pair): (usize, &[Part])| match self.is_of_setting(2 * number) {
+                    true => [pair[0], pair[1]],
+                    false => [pair[1], pair[0]],
+                };
+                self.turns.chunks_exact(2).enumerate().map(in_order).collect()
+            }
+        }
+    }
+
+    /// The cost of an episode under the setting over that under the reference, as a logarithm; `None` where a
+    /// turn had no episodes.
+    fn ratio(&self) -> Option<Interval> {
+        let of = |[setting, reference]: [Part; 2]| {
+            let weight = setting.seen.min(reference.seen) as f64;
+            Some(((setting.of_one()? / reference.of_one()?).ln(), weight))
+        };
+        let (logarithms, weights): (Vec<f64>, Vec<f64>) =
+            self.pairs().into_iter().map(of).collect::<Option<_>>()?;
+        student_mean(&logarithms, &weights, CONFIDENCE)
+    }
+
+    /// Whether to use the setting, if that is decided.
+    fn verdict(&self, ratio: Option<Interval>) -> Option<bool> {
+        if self.side == Side::Both && self.turns.len() % 2 == 1 {
+            return None;
+        }
+        let Some(Interval { low, value, high }) = ratio else { return Some(false) };
+        let pairs = self.pairs_so_far();
+        let known = pairs >= LEAST_PAIRS;
+        match self.kind {
+            Kind::Check if known && high <= TOLERANCE.ln() => Some(true),
+            Kind::Check if known && low > 0.0 => Some(false),
+            Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
+            Kind::Trial if known && high < 0.0 => Some(true),
+            _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0),
+        }
+    }
+
+    fn measured(&self, ratio: Option<Interval>) -> Measured {
+        let mut sums = [Part::default(); 2];
+        for pair in self.pairs() {
+            sums.iter_mut().zip(pair).for_each(|(sum, part)| *sum += part);
+        }
+        let cost = sums.map(|sum| sum.of_one().unwrap_or(0.0));
+        let per_s = |place: usize, setting: Setting, without: Side| match self.side == without {
+            false => Some(sums[place].per_s()),
+            true => (self.before.0 == setting).then(|| self.before.1.per_s()),
+        };
+        Measured {
+            setting_ns: cost[0],
+            reference_ns: cost[1],
+            setting_per_s: per_s(0, self.setting, Side::Reference),
+            reference_per_s: per_s(1, self.reference, Side::Setting),
+            ratio: ratio.map(|ratio| ratio.map(f64::exp)),
+        }
+    }
+}
+
+/// The maximum of a rule; the first parameter of each layer.
+pub(crate) fn maximum(setting: &Setting) -> i64 {
+    setting.iter().next().map_or(0, |(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
+    use dwell_stats::SplitMix64;
+
+    fn two() -> [Setting; 2] {
+        let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let mut other = originals;
+        other.set("halt_poll_ns", 0).unwrap();
+        [other, originals]
+    }
+
+    /// Turns to their end, in which an episode costs this by turn and setting: whether the setting is kept,
+    /// what was measured, the switches, and the time.
+    fn turns(kind: Kind, mut cost: impl FnMut(usize, bool) -> f64) -> (bool, Measured, usize, u64) {
+        let [never, polls] = two();
+        let mut longer = polls;
+        longer.set("halt_poll_ns", 300_000).unwrap();
+        let seen = |cost_of_one: f64, ns: u64| {
+            let episodes = ns / 100_000;
+            let cost_ns = cost_of_one * episodes as f64;
+            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
+        };
+        let before = seen(20.0, 10 * SHORTEST_NS);
+        let (mut turns, mut present) = match kind {
+            Kind::Check => (Turns::check(longer, polls, (longer, before), Nanos(20)), longer),
+            Kind::Trial => (Turns::trial(polls, (never, before)).unwrap(), never),
+        };
+        let (mut switches, mut ns, mut wait) = (0, 0, 0);
+        loop {
+            ns += wait;
+            let of_one = cost(turns.turns.len(), present == turns.setting);
+            match turns.next(seen(of_one, wait), &present) {
+                Next::Wait(ns) => wait = ns,
+                Next::Switch(to) => {
+                    assert_ne!(to, present);
+                    (present, switches, wait) = (to, switches + 1, SETTLE_NS);
+                }
+                Next::Over { keep, measured } => {
+                    assert!(switches < turns.switches());
+                    return (keep, measured, switches, ns);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_that_grows_costs_both_alike() {
+        let grows = |turn: usize, of_setting: bool| {
+            let mean = if of_setting { 60.0 } else { 50.0 };
+            mean * 1.1f64.powi(i32::try_from(turn).unwrap())
+        };
+        let (keep, measured, ..) = turns(Kind::Check, grows);
+        assert!(!keep && measured.ratio.unwrap().contains(1.2), "{measured:?}");
+        let (keep, measured, ..) = turns(Kind::Check, |turn, of_setting| 1.0 / grows(turn, of_setting));
+        assert!(keep && measured.ratio.unwrap().contains(1.0 / 1.2), "{measured:?}");
+    }
+
+    #[test]
+    fn what_is_certain_ends_turns_early_and_a_trial_in_vain_is_one_turn() {
+        let (keep, _, switches, ns) =
+            turns(Kind::Check, |_, of_setting| if of_setting { 20.0 } else { 150.0 });
+        assert!(keep && switches == 3 && ns <= 100_000_000, "{switches} {ns}");
+        let (keep, measured, switches, ns) = turns(Kind::Trial, |_, _| 80.0);
+        assert!(!keep && switches == 1 && ns == SETTLE_NS + SHORTEST_NS, "{switches} {ns}");
+        assert_eq!((measured.reference_per_s, measured.reference_ns), (Some(10_000.0), 20.0));
+        let (keep, _, switches, ns) = turns(Kind::Trial, |_, _| 10.0);
+        assert!(keep && switches == 1 && ns == SETTLE_NS + 3 * SHORTEST_NS, "{switches} {ns}");
+    }
+
+    /// The cost of an episode that is halted through is known; the other setting is measured where it is in
+    /// force already.
+    #[test]
+    fn never_has_no_turns() {
+        let [never, polls] = two();
+        let part =
+            Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS, ..Part::default() };
+        let mut turns = Turns::check(never, polls, (polls, part), Nanos(20));
+        assert!(!turns.begin_with_the_setting());
+        for _ in 0..3 {
+            assert_eq!(turns.next(part, &polls), Next::Wait(SHORTEST_NS));
+        }
+        let Next::Over { keep: true, measured } = turns.next(part, &polls) else { panic!() };
+        assert_eq!((measured.setting_ns, measured.reference_ns), (20.0, 150.0));
+        assert_eq!((measured.setting_per_s, measured.reference_per_s), (None, Some(10_000.0)));
+    }
+
+    #[test]
+    fn turns_without_episodes_show_nothing() {
+        let [never, polls] = two();
+        let nothing = Part { ns: LONGEST_NS, ..Part::default() };
+        assert!(Turns::trial(polls, (never, nothing)).is_none());
+        let mut turns = Turns::check(never, polls, (polls, nothing), Nanos(20));
+        assert_eq!(turns.next(nothing, &polls), Next::Wait(SHORTEST_NS));
+        assert!(matches!(turns.next(nothing, &polls), Next::Over { keep: false, .. }));
+    }
+
+    /// Costs vary by a third from turn to turn. A trial that is kept by mistake is put right by the next replay.
+    #[test]
+    fn what_is_the_same_is_seldom_taken_for_a_gain() {
+        let mut random = SplitMix64::new(1);
+        let mut noisy = |mean: f64| mean * (0.7 + 0.6 * random.below(1_000) as f64 / 1_000.0);
+        let mut kept = [0; 3];
+        for _ in 0..1_000 {
+            kept[0] += u32::from(turns(Kind::Trial, |_, _| noisy(20.0)).0);
+            kept[1] += u32::from(turns(Kind::Check, |_, of| noisy(if of { 30.0 } else { 20.0 })).0);
+            kept[2] += u32::from(turns(Kind::Check, |_, of| noisy(if of { 5.0 } else { 20.0 })).0);
+        }
+        assert!(kept[0] <= 80 && kept[1] <= 20 && kept[2] >= 990, "{kept:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! What is answered to those who ask, over the socket and over HTTP.
+
+use super::Control;
+use super::layered::Layered;
+use super::qemus::QemuState;
+use super::config::Mode;
+use super::metrics::{OfLayer, Snapshot};
+use super::words;
+use dwell_knobs::lease::Lease;
+use dwell_replay::Values;
+use serde_json::{Value, json};
+
+impl Control<'_> {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let now = self.now_ns();
+        let of = |layered: &Layered| {
+            let status = layered.controller.status(now);
+            let state = match (&layered.given_up, self.config.mode) {
+                (Some(_), _) => "given_up",
+                (None, _) if status.untrusted.is_some() => "untrusted",
+                (None, Mode::Advise) => "advises",
+                (None, Mode::Active) if status.rests => "rests",
+                (None, Mode::Active) => "controls",
+            };
+            let (lost, tally) = (layered.source.lost(), layered.tally.clone());
+            OfLayer { subject: layered.subject.clone(), state, present: status.present, lost, tally }
+        };
+        Snapshot { layers: self.layers.iter().map(of).collect() }
+    }
+
+    pub(super) fn status(&self) -> Value {
+        let (now, snapshot) = (self.now_ns(), self.snapshot());
+        let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
+            let seen = layered.controller.status(now);
+            let untrusted = seen.untrusted.map(|lost| words::untrusted(&lost, now));
+            let mut status = json!({
+                "layer": layered.subject.layer().name(),
+                "qmp": layered.subject.iothread().map(|target| &target.socket),
+                "iothread": layered.subject.iothread().map(|target| &target.id),
+                "state": state,
+                "why": layered.given_up.clone().or(untrusted),
+                "change": layered.lease.as_ref().map(Lease::id),
+                "originals": Values::from(&layered.controller.originals()),
+                "present": Values::from(present),
+                "owed_ns": seen.owed_ns,
+                "wakeup_latency_ns": seen.latency_ns,
+                "cpu_share": tally.cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
+                "lost": lost,
+            });
+            if let (Value::Object(status), Value::Object(did)) = (&mut status, json!(tally)) {
+                status.extend(did);
+            }
+            status
+        };
+        json!({
+            "pid": std::process::id(),
+            "for_s": self.begun.elapsed().as_secs_f64(),
+            "halt_cost_ns": self.config.halt_cost.get(),
+            "metrics": self.metrics.server.as_ref().map(|server| server.address().to_string()),
+            "waiting_for": self.qemus.iter().filter(|qemu| !matches!(qemu.state, QemuState::Here)).map(|qemu| &qemu.socket).collect::<Vec<_>>(),
+            "layers": self.layers.iter().zip(&snapshot.layers).map(of).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Takes up what was given up, from the values that are there now.
+    pub(super) fn resume(&mut self) -> Value {
+        let mut resumed = vec![];
+        for at in 0..self.layers.len() {
+            let subject = self.layers[at].subject.clone();
+            let (given_up, now_ns) = (self.layers[at].given_up.is_some(), self.now_ns());
+            let controller = &mut self.layers[at].controller;
+            if !given_up && controller.status(now_ns).untrusted.is_none() {
+                continue;
+            }
+            let renewed = if given_up {
+                self.renew(at)
+            } else {
+                controller.start(now_ns);
+                Ok(())
+            };
+            match renewed {
+                Ok(()) => {
+                    let originals = self.layers[at].controller.originals();
+                    self.notes.say(&subject, &format!("resumed; the originals are {originals}"));
+                    resumed.push(subject.to_string());
+                }
+                Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
+            }
+        }
+        self.writes = self.watch_writes();
+        json!({ "resumed": resumed })
+    }
+}

@@ -1,0 +1,219 @@
+//! Decisions, what is made of them, and the end of control of a layer.
+
+use super::layered::Layered;
+use super::machine::setting;
+use super::{Control, nanos};
+use super::config::Mode;
+use super::cpu_time;
+use super::iothread::{self, Look, Trouble};
+use super::metrics::Reason;
+use super::serve;
+use super::words;
+use crate::core::{Cause, Change, Observed};
+use dwell_knobs::lease::{SetError, Subject};
+use dwell_policy::Nanos;
+use std::time::Duration;
+
+impl Control<'_> {
+    /// What has become of a layer that could not be observed or set.
+    fn trouble(&mut self, at: usize, trouble: Trouble) -> anyhow::Result<()> {
+        match (trouble, self.layers[at].subject.iothread()) {
+            (Trouble::Lost(why), Some(target)) => {
+                let socket = target.socket.clone();
+                self.mark_lost(&socket, &why);
+                Ok(())
+            }
+            (Trouble::Lost(why), None) => self.give_up(at, Reason::Failed, &why),
+            (Trouble::Other(error), _) => {
+                let foreign = error.downcast_ref().is_some_and(|error| matches!(error, SetError::Foreign(_)));
+                let reason = if foreign { Reason::Foreign } else { Reason::Failed };
+                self.give_up(at, reason, &format!("{error:#}"))
+            }
+        }
+    }
+
+    pub(super) fn give_up_if_foreign(&mut self, at: usize) -> anyhow::Result<()> {
+        let lease = self.layers[at].lease.as_ref();
+        match lease.map(|lease| lease.check(self.machine)) {
+            Some(Err(error)) => self.trouble(at, error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Restores the originals of a layer, except values written by another program, and does not control the
+    /// layer any more.
+    fn give_up(&mut self, at: usize, reason: Reason, why: &str) -> anyhow::Result<()> {
+        let subject = self.layers[at].subject.clone();
+        self.layers[at].tally.reason(reason);
+        let now_ns = self.now_ns();
+        let controller = &self.layers[at].controller;
+        let (present, originals) = (controller.status(now_ns).present, controller.originals());
+        if let Some(log) = &mut self.log {
+            log.ended(&subject, now_ns, &present, &originals, reason.name(), why);
+        }
+        self.notes.say(&subject, &format!("control ends until `dwell control resume`: {why}"));
+        self.layers[at].given_up = Some(why.to_owned());
+        match self.layers[at].lease.take() {
+            Some(lease) => self.end(&subject, &lease),
+            None => Ok(()),
+        }
+    }
+
+    /// Decides for the layers that are due. Where CPU time is short all of them become due at the same time
+    /// and the first one uses what there is, so that they take turns to be first.
+    pub(super) fn decide(&mut self) -> anyhow::Result<()> {
+        let (number, first) = (self.layers.len(), self.first);
+        for at in (0..number).map(|step| (first + step) % number) {
+            let now = self.now_ns();
+            let layered = &self.layers[at];
+            if layered.given_up.is_some() {
+                continue;
+            }
+            let due = layered.controller.next_at_ns() <= now;
+            let look = !due && layered.next_look_ns().is_some_and(|next| next <= now);
+            if due && !self.is_lost(at) {
+                self.first = (at + 1) % number;
+                self.decide_one(at)?;
+            } else if look {
+                // A decision meets the same trouble.
+                let _ = self.layers[at].source.look(now);
+            }
+            if due || look {
+                self.account(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make
+    /// decisions rare.
+    pub(super) fn used(&self) -> Duration {
+        let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
+        cpu_time::of_process().saturating_sub(serving + self.answering)
+    }
+
+    /// Whatever this process did since the last call is accounted for, no matter what for: all layers
+    /// together are to use no more than one may.
+    fn account(&mut self, at: usize) {
+        let (now_ns, used) = (self.now_ns(), self.used());
+        let spent = used.saturating_sub(std::mem::replace(&mut self.accounted, used));
+        let Layered { source, tally, .. } = &mut self.layers[at];
+        tally.cpu += spent;
+        let limited = spent.saturating_sub(source.take_searched());
+        let limited = Nanos(nanos(limited));
+        self.layers.iter_mut().for_each(|layered| layered.controller.spent(now_ns, limited));
+    }
+
+    fn decide_one(&mut self, at: usize) -> anyhow::Result<()> {
+        if self.layers[at].source.is_to_be_checked() {
+            match self.config.mode {
+                Mode::Active => self.give_up_if_foreign(at)?,
+                Mode::Advise => self.follow_the_setting(at)?,
+            }
+        }
+        if self.layers[at].given_up.is_some() || self.is_lost(at) {
+            return Ok(());
+        }
+        let Some(observed) = self.look(at)? else { return Ok(()) };
+        let now_ns = self.now_ns();
+        let layered = &mut self.layers[at];
+        layered.tally.decisions += 1;
+        let change = layered.controller.decide(now_ns, &observed);
+        layered.tally.see(layered.controller.seen(), layered.controller.vetoes(), &layered.source);
+        layered.say_vetoes(now_ns, self.notes);
+        if let Some(log) = &mut self.log {
+            log.saw(&layered.subject, now_ns, layered.controller.seen());
+        }
+        let Some(change) = change else { return Ok(()) };
+        match self.config.mode {
+            Mode::Advise => {
+                self.advise(at, &change);
+                Ok(())
+            }
+            Mode::Active => self.act(at, &change),
+        }
+    }
+
+    /// What was seen; `None` if nothing of it decides.
+    fn look(&mut self, at: usize) -> anyhow::Result<Option<Vec<Observed>>> {
+        let now_ns = self.now_ns();
+        let Layered { source, controller, lease, .. } = &mut self.layers[at];
+        if controller.settles() && source.is_in_bursts() {
+            return Ok(Some(vec![]));
+        }
+        let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
+            Ok(Look::Episodes(observed)) => return Ok(Some(observed)),
+            Ok(Look::Nothing { quiet }) => quiet,
+            Ok(Look::Polls { told }) => {
+                if !told {
+                    let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
+                                --mode active its polling is disabled for short times";
+                    self.notes.say(&self.layers[at].subject, what);
+                }
+                true
+            }
+            Err(trouble) => {
+                self.trouble(at, trouble)?;
+                return Ok(None);
+            }
+        };
+        let now_ns = self.now_ns();
+        self.layers[at].controller.postpone(now_ns, quiet);
+        Ok(None)
+    }
+
+    /// Without control the setting may be changed by anybody: advice is over the one in force.
+    fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
+        let layered = &self.layers[at];
+        let now = match &layered.subject {
+            Subject::Layer(layer) => setting(self.machine, *layer)?,
+            Subject::Iothread(target) => match iothread::find_one(self.machine, target) {
+                Ok(found) => found.setting,
+                Err(error) => return self.trouble(at, Trouble::Lost(format!("{error:#}"))),
+            },
+        };
+        if now != layered.controller.originals() {
+            self.renew(at)?;
+        }
+        Ok(())
+    }
+
+    fn advise(&mut self, at: usize, change: &Change) {
+        let layered = &mut self.layers[at];
+        let line = words::line(change, &|idler| layered.source.called(idler));
+        layered.tally.change(Reason::of(&change.cause), &line);
+        if let Some(log) = &mut self.log {
+            log.changed(&layered.subject, change, &line);
+        }
+        let line = match change.cause {
+            Cause::Untrusted { .. } => format!("no advice; {line}"),
+            _ if change.writes() == 0 => format!("advice: leave the setting as it is: {line}"),
+            _ => format!("advice, by replay alone: {line}"),
+        };
+        if !matches!(change.cause, Cause::Untrusted { .. }) {
+            layered.controller.advised(change);
+        }
+        self.notes.say(&layered.subject, &line);
+    }
+
+    fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
+        let layered = &mut self.layers[at];
+        let line = words::line(change, &|idler| layered.source.called(idler));
+        let reason = Reason::of(&change.cause);
+        let Some(lease) = &mut layered.lease else { return Ok(()) };
+        if let Err(error) = lease.set(self.machine, &change.to) {
+            return self.trouble(at, error.into());
+        }
+        layered.controller.changed(change);
+        layered.tally.writes += change.writes() as u64;
+        if let Some(log) = &mut self.log {
+            log.changed(&layered.subject, change, &line);
+        }
+        if change.cause == Cause::Turn {
+            return Ok(());
+        }
+        layered.tally.change(reason, &line);
+        self.notes.say(&layered.subject, &line);
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! Control of one layer, or of one I/O thread: how it begins, from the values that are there or from those
+//! that an earlier controller has left.
+
+use super::Control;
+use super::leases::told_of;
+use super::machine::{refuse_other_driver, setting};
+use super::config::{Config, Mode};
+use super::iothread::{self, IothreadSource};
+use super::metrics::Tally;
+use super::notes::Notes;
+use super::observe::{Source, WakeupLatency};
+use super::words;
+use anyhow::Context;
+use crate::core::{Controller, Terms};
+use dwell_knobs::journal;
+use dwell_knobs::lease::{self, Lease, Subject};
+use dwell_policy::param::Setting;
+use dwell_policy::{Layer, Nanos};
+use std::collections::BTreeMap;
+
+/// How often a veto of a VM has a line, at most \[ns\].
+const VETOES_NS: u64 = 60_000_000_000;
+
+/// Control of one layer, or of one I/O thread.
+pub(super) struct Layered {
+    pub(super) subject: Subject,
+    pub(super) controller: Controller,
+    pub(super) source: Source,
+    pub(super) lease: Option<Lease>,
+    /// Why it is left alone.
+    pub(super) given_up: Option<String>,
+    /// What idlers vetoed last, and when that was said \[ns\].
+    vetoed: BTreeMap<u64, (Setting, u64)>,
+    pub(super) tally: Tally,
+}
+
+impl Layered {
+    /// When to look between two decisions \[ns\], if ever.
+    pub(super) fn next_look_ns(&self) -> Option<u64> {
+        Some(self.source.next_look_ns()?.max(self.controller.out_of_budget_until_ns()))
+    }
+
+    /// A line for each VM that vetoes another setting than before.
+    pub(super) fn say_vetoes(&mut self, now_ns: u64, notes: Notes<'_>) {
+        let here = |idler: &u64| self.controller.seen().iter().any(|seen| seen.idler == *idler);
+        self.vetoed.retain(|idler, _| here(idler));
+        for veto in self.controller.vetoes() {
+            let said = self.vetoed.get(&veto.idler);
+            if said.is_some_and(|(setting, at_ns)| {
+                *setting == veto.setting || now_ns.saturating_sub(*at_ns) < VETOES_NS
+            }) {
+                continue;
+            }
+            self.vetoed.insert(veto.idler, (veto.setting, now_ns));
+            let present = self.controller.status(now_ns).present;
+            notes.say(&self.subject, &words::veto(&present, veto, &self.source.called(veto.idler)));
+        }
+    }
+}
+
+impl Control<'_> {
+    pub(super) fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
+        let Config { mode, halt_cost, burst, .. } = self.config;
+        let (machine, state) = (self.machine, self.state_directory);
+        refuse_other_driver(machine, subject.layer())?;
+        let adopted = self.adopted(subject)?;
+        let (present, source) = match subject {
+            Subject::Layer(layer) => {
+                let present = setting(machine, *layer)?;
+                let latency = self.latency(&present);
+                (present, Source::new(machine, *layer, latency, burst, halt_cost, &self.config.vms)?)
+            }
+            Subject::Iothread(target) => {
+                let found = iothread::find_one(machine, target)?;
+                let source = IothreadSource::new(target.clone(), found.thread, burst, halt_cost);
+                (found.setting, Source::Iothread(Box::new(source)))
+            }
+        };
+        let (mut controller, lease) = match (adopted, mode) {
+            (Some((controller, lease)), _) => (controller, Some(lease)),
+            (None, Mode::Advise) => (self.controller(subject, present)?, None),
+            (None, Mode::Active) => {
+                let controller = self.controller(subject, present)?;
+                let lease = Lease::take(machine, state, subject, present, controller.candidates())?;
+                (controller, Some(lease))
+            }
+        };
+        controller.start(self.now_ns());
+        let tally = Tally::default();
+        Ok(Layered {
+            subject: subject.clone(),
+            controller,
+            source,
+            lease,
+            given_up: None,
+            vetoed: BTreeMap::new(),
+            tally,
+        })
+    }
+
+    /// The wakeup latency. dwell_idle has its own, which no candidate changes. Bursts of a guest measure it:
+    /// until one has seen a halt it is taken to be the halt cost, as in a replay. Waits of an I/O thread
+    /// include it.
+    fn latency(&self, setting: &Setting) -> WakeupLatency {
+        let own = setting.get("wake_latency_ns").and_then(|own| u64::try_from(own).ok());
+        let Config { wakeup_latency, calibrated_latency, halt_cost, .. } = self.config;
+        match (own.map(Nanos).or(wakeup_latency), setting.layer()) {
+            (Some(given), _) => WakeupLatency::Given(given),
+            (None, Layer::Guest) => WakeupLatency::Measured { until_then: halt_cost },
+            (None, Layer::Host) => WakeupLatency::Given(calibrated_latency.unwrap_or(Nanos::ZERO)),
+            (None, _) => WakeupLatency::Given(Nanos::ZERO),
+        }
+    }
+
+    fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
+        let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
+        let late = self.latency(&originals).assumed();
+        // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.
+        let alike = matches!(subject.layer(), Layer::Host | Layer::Guest);
+        let turns = mode == Mode::Active && alike && verify > Nanos::ZERO;
+        let verify = turns.then_some(verify);
+        let terms = Terms { late, longest_window, period, cpu_limit, verify, ..Terms::at(halt_cost) };
+        Ok(Controller::new(originals, terms)?)
+    }
+
+    /// What an earlier controller has left, if it can be gone on with. Otherwise the originals are restored,
+    /// or where nothing is to be written it is said that they are not in force.
+    fn adopted(&self, subject: &Subject) -> anyhow::Result<Option<(Controller, Lease)>> {
+        let (machine, state) = (self.machine, self.state_directory);
+        let changes = journal::read_all(machine, state)?;
+        let Some(open) = lease::open_of(&changes, subject) else { return Ok(None) };
+        if self.config.mode == Mode::Advise {
+            let how = if open.left {
+                "has ended and left its setting"
+            } else {
+                "was killed and its setting is still in force"
+            };
+            self.notes.say(
+                subject,
+                &format!("a controller {how}; `dwell revert {}` restores the originals", open.id),
+            );
+            return Ok(None);
+        }
+        let why = match self.adopt(subject, open) {
+            Ok(adopted) => {
+                let present = adopted.1.now();
+                self.notes.say(
+                    subject,
+                    &format!("adopts the setting that was left (change {}): {present}", open.id),
+                );
+                return Ok(Some(adopted));
+            }
+            Err(_) if !open.left => "a controller that was killed had left its setting; ".to_owned(),
+            Err(error) => format!("the setting that was left is not adopted, as {error:#}; "),
+        };
+        if let Some(reverted) = lease::end_left_open(machine, state, subject)? {
+            told_of(self.notes, subject, &why, &reverted)?;
+        }
+        Ok(None)
+    }
+
+    fn adopt(&self, subject: &Subject, open: &journal::Change) -> anyhow::Result<(Controller, Lease)> {
+        let (machine, state) = (self.machine, self.state_directory);
+        let originals = lease::originals(open).context("the journal does not have the originals")?;
+        let controller = self.controller(subject, originals)?;
+        let present = match subject {
+            Subject::Layer(layer) => setting(machine, *layer)?,
+            Subject::Iothread(target) => iothread::find_one(machine, target)?.setting,
+        };
+        let lease = Lease::adopt(machine, state, subject, present, controller.candidates())?;
+        Ok((controller.adopting(present)?, lease))
+    }
+
+    /// A layer as at its start, but what it did is kept.
+    fn layered_again(&self, at: usize) -> anyhow::Result<Layered> {
+        let before = &self.layers[at];
+        Ok(Layered { tally: before.tally.clone(), ..self.layered(&before.subject)? })
+    }
+
+    /// Control of a layer begins anew.
+    pub(super) fn renew(&mut self, at: usize) -> anyhow::Result<()> {
+        let layered = self.layered_again(at)?;
+        self.log_start(&layered);
+        self.layers[at] = layered;
+        Ok(())
+    }
+}

@@ -1,0 +1,650 @@
+//! What is seen of the idlers of a machine, period by period.
+
+use super::bursts::Bursts;
+use super::cpu_time;
+use super::iothread::{IothreadSource, Look, Trouble};
+use super::tenants::{Found as FoundVm, Tenants, Vm};
+use anyhow::Context;
+use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
+use dwell_capture::{GuestSource, Observer, Target, now_ns};
+use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
+use dwell_knobs::lease::Lease;
+use dwell_machine::{Machine, Sysroot};
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::Counts;
+use dwell_stats::SplitMix64;
+use dwell_trace::pairing::PairedEpisode;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The lengths that are drawn of a period, of all VMs together.
+const DRAWN: usize = 2048;
+/// VMs that have started are searched for so often …
+const SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// … unless a search takes more than one part in so many of that time …
+const SEARCH_SHARE: u32 = 2_000;
+/// … but at least so often; what a search takes beyond that share makes decisions rarer.
+const SEARCH_AT_LEAST: Duration = Duration::from_secs(60);
+/// What is counted below this share of a CPU is not recorded.
+const LEAST_CPU: f64 = 0.001;
+
+/// The wakeup latency of a halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WakeupLatency {
+    /// This, whatever a recorder measures.
+    Given(Nanos),
+    /// As recorded in bursts, of each CPU, and until a halt was this.
+    Measured { until_then: Nanos },
+}
+
+impl WakeupLatency {
+    /// Where none was measured.
+    pub(super) const fn assumed(self) -> Nanos {
+        match self {
+            WakeupLatency::Given(latency) | WakeupLatency::Measured { until_then: latency } => latency,
+        }
+    }
+}
+
+/// A source of what is seen.
+pub(super) enum Source {
+    /// KVM's statistics files.
+    Host(Box<Host>),
+    /// Counters of cpuidle or of dwell_idle, and bursts of the recorder.
+    Guest(Box<Guest>),
+    /// Bursts of the recorder of an I/O thread.
+    Iothread(Box<IothreadSource>),
+}
+
+impl Source {
+    /// Of a layer. Fails where the machine's CPUs idle and this process may not record them: a later burst would.
+    pub(super) fn new(
+        machine: &dyn Machine,
+        layer: Layer,
+        latency: WakeupLatency,
+        burst: Nanos,
+        halt_cost: Nanos,
+        vms: &[Vm],
+    ) -> anyhow::Result<Source> {
+        if layer == Layer::Host {
+            return Ok(Source::Host(Box::new(Host {
+                late: latency.assumed(),
+                this_machine: Sysroot::of_this_machine(),
+                tenants: Tenants::new(vms.to_vec()),
+                reader: None,
+                search_at: None,
+                searched: Duration::ZERO,
+                last: None,
+                looks: Looks::new(),
+                drawn: BTreeMap::new(),
+                random: SplitMix64::new(1),
+            })));
+        }
+        let counters = if layer == Layer::Driver { Counted::DwellIdle } else { Counted::Cpuidle };
+        if counters == Counted::DwellIdle {
+            machine.read(DWELL_IDLE).with_context(|| {
+                format!(
+                    "cannot read the counters of dwell_idle in {DWELL_IDLE}; mount debugfs: mount -t debugfs debugfs \
+                     /sys/kernel/debug"
+                )
+            })?;
+        }
+        let mut guest = Guest {
+            burst: Duration::from_nanos(burst.get()),
+            late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
+            measures: latency != WakeupLatency::Given(latency.assumed()),
+            halt_cost,
+            counters,
+            bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
+            last: None,
+        };
+        if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {
+            guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
+        }
+        Ok(Source::Guest(Box::new(guest)))
+    }
+
+    /// The name of the VM that an idler is, where idlers are VMs.
+    pub(super) fn vm_of(&self, idler: u64) -> Option<String> {
+        self.has_vms().then(|| vm_id(idler).to_string())
+    }
+
+    /// What is known of a VM.
+    pub(super) fn found(&self, idler: u64) -> FoundVm {
+        match self {
+            Source::Host(host) => host.tenants.found(vm_id(idler)),
+            Source::Guest(_) | Source::Iothread(_) => FoundVm::default(),
+        }
+    }
+
+    /// A VM as it is called in lines.
+    pub(super) fn called(&self, idler: u64) -> String {
+        match (self.vm_of(idler), self.found(idler).name) {
+            (Some(id), Some(name)) => format!("{} ({id})", name.escape_debug()),
+            (Some(id), None) => id,
+            (None, _) => format!("idler {idler}"),
+        }
+    }
+
+    /// Whether idlers are VMs, which come and go, and not CPUs.
+    pub(super) fn has_vms(&self) -> bool {
+        matches!(self, Source::Host(_))
+    }
+
+    /// Trace events lost so far.
+    pub(super) fn lost(&self) -> u64 {
+        match self {
+            Source::Host(_) => 0,
+            Source::Guest(guest) => guest.bursts.lost(),
+            Source::Iothread(thread) => thread.lost(),
+        }
+    }
+
+    /// Whether it takes time to observe: what does not count is then not observed.
+    pub(super) const fn is_in_bursts(&self) -> bool {
+        matches!(self, Source::Guest(_) | Source::Iothread(_))
+    }
+
+    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the
+    /// setting is changed for a burst, if there is a lease.
+    pub(super) fn observe(
+        &mut self,
+        machine: &Sysroot,
+        controller: &mut Controller,
+        lease: Option<&mut Lease>,
+        now_ns: u64,
+    ) -> Result<Look, Trouble> {
+        match self {
+            Source::Host(host) => host.observe(now_ns).map(Look::Episodes).map_err(Trouble::Other),
+            Source::Guest(guest) => guest.observe(machine).map(Look::Episodes).map_err(Trouble::Other),
+            Source::Iothread(thread) => thread.observe(machine, controller, lease, now_ns),
+        }
+    }
+
+    /// When to look between two decisions \[ns\], if ever.
+    pub(super) fn next_look_ns(&self) -> Option<u64> {
+        match self {
+            Source::Host(host) if !host.drawn.is_empty() => Some(host.looks.next_ns()),
+            _ => None,
+        }
+    }
+
+    /// CPU time of searches for idlers since the last call, as far as these have a limit of their own.
+    pub(super) fn take_searched(&mut self) -> Duration {
+        match self {
+            Source::Host(host) => std::mem::take(&mut host.searched),
+            Source::Guest(_) | Source::Iothread(_) => Duration::ZERO,
+        }
+    }
+
+    /// Looks.
+    pub(super) fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        match self {
+            Source::Host(host) => host.look(now_ns),
+            Source::Guest(_) | Source::Iothread(_) => Ok(()),
+        }
+    }
+
+    /// Whether values are to be compared with those written: those of a QEMU are not at each decision.
+    pub(super) fn is_to_be_checked(&mut self) -> bool {
+        match self {
+            Source::Host(_) | Source::Guest(_) => true,
+            Source::Iothread(thread) => thread.is_to_be_checked(),
+        }
+    }
+}
+
+/// The VM that an idler is.
+fn vm_id(idler: u64) -> VmId {
+    let [pid, fd] = [idler >> 32, idler & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
+    VmId { pid, fd }
+}
+
+/// The VMs of a host.
+pub(super) struct Host {
+    late: Nanos,
+    this_machine: Sysroot,
+    tenants: Tenants,
+    reader: Option<StatsReader>,
+    /// When to search for VMs again.
+    search_at: Option<Instant>,
+    /// The same that was not asked for yet.
+    searched: Duration,
+    last: Option<Snapshot>,
+    looks: Looks,
+    drawn: BTreeMap<VmId, Drawn>,
+    random: SplitMix64,
+}
+
+impl Host {
+    fn observe(&mut self, now_ns: u64) -> anyhow::Result<Vec<Observed>> {
+        self.look(now_ns)?;
+        let Host { drawn, tenants, this_machine, .. } = self;
+        let observed = drawn.iter_mut().map(|(id, drawn)| {
+            let (counted, episodes) = drawn.take();
+            let idler = u64::from(id.pid) << 32 | u64::from(id.fd);
+            let tenant = tenants.find(this_machine, *id);
+            Observed { tenant, ..Observed::drawn(idler, counted, episodes) }
+        });
+        Ok(observed.collect())
+    }
+
+    /// Takes in what was counted since the last look.
+    fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if self.search_at.is_none_or(|at| at <= Instant::now()) {
+            let before = cpu_time::of_process();
+            self.tenants.forget();
+            self.reader = match StatsReader::new(None) {
+                Ok(reader) => Some(reader),
+                Err(SourceError::NoVm | SourceError::LockedDown) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let took = cpu_time::of_process().saturating_sub(before);
+            self.searched += took.min(SEARCH_AT_LEAST / SEARCH_SHARE);
+            self.search_at = Some(Instant::now() + search_after(took));
+        }
+        let Some(reader) = &mut self.reader else {
+            self.last = None;
+            self.drawn.clear();
+            self.looks.looked(now_ns, 0, 0);
+            return Ok(());
+        };
+        let (now, _) = reader.snapshot();
+        let Some(last) = self.last.replace(now.clone()) else { return Ok(()) };
+        // A VM that was not there before has counted since its start.
+        let mut delta = now.since(&last).vms;
+        delta.retain(|id, counters| last.vms.contains_key(id) && histograms(counters).is_some());
+        self.drawn.retain(|id, _| delta.contains_key(id));
+        let most = DRAWN / delta.len().max(1);
+        let mut episodes = 0u64;
+        for (id, counters) in &delta {
+            let Some(histograms) = histograms(counters) else { continue };
+            episodes = episodes.saturating_add(histograms.episodes());
+            let drawn = self.drawn.entry(*id).or_insert_with(|| Drawn::new(most));
+            drawn.look(&histograms, self.late, &mut self.random);
+        }
+        self.looks.looked(now_ns, delta.len(), episodes);
+        Ok(())
+    }
+}
+
+/// When to search again after a search that took so long.
+fn search_after(took: Duration) -> Duration {
+    took.saturating_mul(SEARCH_SHARE).clamp(SEARCH_EVERY, SEARCH_AT_LEAST)
+}
+
+/// `None` without histograms: sums alone do not tell lengths.
+fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
+    Some(Histograms {
+        success: counters.halt_poll_success_hist.as_deref()?,
+        fail: counters.halt_poll_fail_hist.as_deref()?,
+        wait: counters.halt_wait_hist.as_deref()?,
+        success_ns: counters.halt_poll_success_ns?,
+        fail_ns: counters.halt_poll_fail_ns?,
+    })
+}
+
+/// The CPUs of this machine, whose haltpoll governor or driver dwell_idle decides.
+pub(super) struct Guest {
+    burst: Duration,
+    /// By how much a recorded length is too long where the CPU halted; of dwell_idle only, which says whether it did.
+    late: Nanos,
+    /// Whether the wakeup latency is that of the recorded halts.
+    measures: bool,
+    halt_cost: Nanos,
+    counters: Counted,
+    bursts: Bursts,
+    /// The counters of cpuidle when they were last read.
+    last: Option<Cpus>,
+}
+
+/// The counters of each CPU.
+type Cpus = BTreeMap<u32, Read>;
+
+/// The counters of a CPU, and when they were read by the clock of events: to read those of all CPUs takes time.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    cpu: Cpuidle,
+    at_ns: u64,
+}
+
+/// The counters of cpuidle, of one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cpuidle {
+    polls: u64,
+    polled_ns: u64,
+    halts: u64,
+}
+
+/// The counters that show what a CPU's idling did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// Those of the states of cpuidle, under haltpoll's driver.
+    Cpuidle,
+    /// Those of dwell_idle, whose one state polls and halts.
+    DwellIdle,
+}
+
+/// A line for each CPU, after one with the names.
+const DWELL_IDLE: &str = "/sys/kernel/debug/dwell_idle/cpus";
+
+impl Counted {
+    fn read(self, machine: &dyn Machine) -> Cpus {
+        match self {
+            Counted::Cpuidle => cpus(machine),
+            Counted::DwellIdle => {
+                let text = machine.text(DWELL_IDLE).unwrap_or_default();
+                dwell_idle(&text, now_ns())
+            }
+        }
+    }
+}
+
+fn dwell_idle(text: &str, at_ns: u64) -> Cpus {
+    let mut lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let names = lines.next().unwrap_or_default();
+    let of = |line: Vec<&str>| {
+        let number = |name: &str| line.get(names.iter().position(|one| *one == name)?)?.parse::<u64>().ok();
+        let sum = |a: &str, b: &str| number(a)?.checked_add(number(b)?);
+        let cpu = Cpuidle {
+            polls: sum("polls_successful", "polls_failed")?,
+            polled_ns: sum("poll_success_ns", "poll_fail_ns")?,
+            halts: number("halts")?,
+        };
+        Some((u32::try_from(number("cpu")?).ok()?, Read { cpu, at_ns }))
+    };
+    lines.filter_map(of).collect()
+}
+
+const CPUS: &str = "/sys/devices/system/cpu";
+
+const CANNOT_RECORD: &str = "cannot record the idle times of this machine's CPUs";
+
+/// The CPUs that are online, as the kernel lists them.
+fn online(machine: &dyn Machine) -> String {
+    machine.text(&format!("{CPUS}/online")).unwrap_or_default()
+}
+
+/// The number of a CPU from its name.
+fn number_of(name: &str) -> Option<u32> {
+    name.strip_prefix("cpu")?.parse().ok()
+}
+
+fn cpus(machine: &dyn Machine) -> Cpus {
+    let names = machine.names(CPUS).unwrap_or_default();
+    let of = |name: &String| {
+        let (number, cpu) = (number_of(name)?, Cpuidle::read(machine, name));
+        Some((number, Read { cpu, at_ns: now_ns() }))
+    };
+    names.iter().filter_map(of).collect()
+}
+
+impl Cpuidle {
+    /// State 0 of haltpoll's driver polls, state 1 halts.
+    fn read(machine: &dyn Machine, cpu: &str) -> Cpuidle {
+        let number = |file: &str| {
+            let number = machine.number(&format!("{CPUS}/{cpu}/cpuidle/{file}"));
+            number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
+        };
+        Cpuidle {
+            polls: number("state0/usage"),
+            polled_ns: number("state0/time").saturating_mul(1_000),
+            halts: number("state1/usage"),
+        }
+    }
+
+    fn since(self, before: Cpuidle) -> Cpuidle {
+        Cpuidle {
+            polls: self.polls.saturating_sub(before.polls),
+            polled_ns: self.polled_ns.saturating_sub(before.polled_ns),
+            halts: self.halts.saturating_sub(before.halts),
+        }
+    }
+
+    /// As counts of so many episodes.
+    fn counts(self, episodes: u64) -> Counts {
+        Counts {
+            episodes,
+            polls: self.polls,
+            polls_succeeded: episodes.saturating_sub(self.halts),
+            polled_ns: self.polled_ns.into(),
+            halts: self.halts,
+            exits: self.halts,
+            ..Counts::default()
+        }
+    }
+}
+
+/// What was counted of a CPU from one time to another \[ns\].
+#[derive(Clone, Copy, Debug)]
+struct Between {
+    cpu: Cpuidle,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Between {
+    fn ns(&self) -> f64 {
+        self.to_ns.saturating_sub(self.from_ns).max(1) as f64
+    }
+}
+
+/// What was counted of each CPU since.
+fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
+    let of = |(cpu, now): (&u32, &Read)| {
+        let before = before.get(cpu)?;
+        let counted = now.cpu.since(before.cpu);
+        Some((*cpu, Between { cpu: counted, from_ns: before.at_ns, to_ns: now.at_ns }))
+    };
+    now.iter().filter_map(of).collect()
+}
+
+impl Guest {
+    fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
+        let now = self.counters.read(machine);
+        let Some(last) = self.last.replace(now.clone()) else { return Ok(vec![]) };
+        let share = |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns();
+        if since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
+            return Ok(vec![]);
+        }
+        let found = Found { late: self.late, measures: self.measures, ..Found::default() };
+        let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
+        self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
+        let Burst { found, begun: Some(begun), ended: Some(ended), .. } = burst else { return Ok(vec![]) };
+        let observed = found.observed(&since(&ended, &begun), &since(&ended, &last));
+        self.last = Some(ended);
+        Ok(observed)
+    }
+}
+
+/// A burst, and the counters at its beginning and its end.
+struct Burst<'a> {
+    machine: &'a dyn Machine,
+    counters: Counted,
+    found: Found,
+    begun: Option<Cpus>,
+    ended: Option<Cpus>,
+}
+
+impl Observer for Burst<'_> {
+    fn begins(&mut self) {
+        self.begun = Some(self.counters.read(self.machine));
+    }
+
+    fn ends(&mut self) {
+        self.ended = Some(self.counters.read(self.machine));
+    }
+
+    fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
+        for episode in found {
+            if let Some(cpu) = names.get(episode.idler as usize).and_then(|name| number_of(name)) {
+                self.found.add(cpu, episode);
+            }
+        }
+    }
+}
+
+/// The episodes of a burst, by CPU, each with when it ended \[ns\].
+#[derive(Default)]
+struct Found {
+    cpus: BTreeMap<u32, Vec<(u64, Episode)>>,
+    late: Nanos,
+    measures: bool,
+}
+
+impl Found {
+    fn add(&mut self, cpu: u32, episode: &PairedEpisode) {
+        let all = self.cpus.entry(cpu).or_default();
+        let busy_ns = all.last().map_or(0, |(ended_ns, _)| episode.start_ns.saturating_sub(*ended_ns));
+        let halted = episode.halted == Some(true);
+        let late_ns = if halted { self.late.get() } else { 0 };
+        // Where the event is not known the latency is in the length.
+        let latency_ns = (halted && self.measures).then(|| episode.wake_latency_ns.unwrap_or(0));
+        let idle_ns = episode.idle_ns.saturating_sub(late_ns);
+        let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
+        all.push((ended_ns, Episode { busy_ns, latency_ns, ..Episode::of(idle_ns) }));
+    }
+
+    /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and
+    /// after, while the counters of other CPUs are read, this program keeps one CPU busy. A burst stands for
+    /// a period.
+    fn observed(mut self, burst: &BTreeMap<u32, Between>, period: &BTreeMap<u32, Between>) -> Vec<Observed> {
+        let of = |(cpu, counted): (&u32, &Between)| {
+            let share = counted.ns() / period.get(cpu)?.ns();
+            let ended_then = |ended_ns: u64| ended_ns > counted.from_ns && ended_ns <= counted.to_ns;
+            let episodes = self.cpus.remove(cpu)?.into_iter();
+            let episodes: Vec<Episode> =
+                episodes.filter(|(ended_ns, _)| ended_then(*ended_ns)).map(|(_, episode)| episode).collect();
+            let counts = counted.cpu.counts(episodes.len() as u64);
+            (!episodes.is_empty())
+                .then(|| Observed { share, ..Observed::new((*cpu).into(), counts, episodes) })
+        };
+        burst.iter().filter_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_machine::fake::Fake;
+
+    #[test]
+    fn counters_of_cpuidle_are_those_of_each_cpu() {
+        let machine = Fake::new();
+        let write = |cpu: u32, state: u32, usage: u64, time: u64| {
+            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/usage"), &usage.to_string());
+            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/time"), &time.to_string());
+        };
+        machine.set(&format!("{CPUS}/cpuidle/current_driver"), "haltpoll\n");
+        (0..2).for_each(|cpu| (0..2).for_each(|state| write(cpu, state, 10, 100)));
+        let before = cpus(&machine);
+        assert_eq!(before.keys().collect::<Vec<_>>(), [&0, &1]);
+        let each = Cpuidle { polls: 10, polled_ns: 100_000, halts: 10 };
+        assert!(before.values().all(|read| read.cpu == each), "{before:?}");
+        write(1, 0, 15, 190);
+        write(1, 1, 13, 5_000);
+        let since = since(&cpus(&machine), &before);
+        assert_eq!(since[&0].cpu, Cpuidle::default());
+        let counts = since[&1].cpu.counts(6);
+        assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
+    }
+
+    #[test]
+    fn counters_of_dwell_idle_are_those_of_each_cpu() {
+        let head =
+            "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n";
+        let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"), 7);
+        assert_eq!((all.len(), all[&1].at_ns), (2, 7));
+        assert_eq!(all[&0].cpu, Cpuidle { polls: 12, polled_ns: 4_050, halts: 20 });
+        assert!(dwell_idle("", 7).is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n", 7).is_empty());
+    }
+
+    #[test]
+    fn episodes_are_those_that_ended_while_their_cpu_was_counted() {
+        let mut found = Found::default();
+        // On each of two CPUs one that ends every 10 us.
+        for at in (1..=100).map(|number| 10_000 * number) {
+            (0..2).for_each(|cpu| found.add(cpu, &episode(at - 4_000, 4_000, true)));
+        }
+        let counted = |from_us: u64, to_us: u64| {
+            let cpu = Cpuidle { polls: 0, polled_ns: 0, halts: 30 };
+            Between { cpu, from_ns: 1_000 * from_us, to_ns: 1_000 * to_us }
+        };
+        // The first CPU is read 50 us before the second. A third one has no episodes, and a fourth was not
+        // counted before.
+        let burst =
+            [(0, counted(200, 500)), (1, counted(250, 550)), (2, counted(250, 550)), (3, counted(250, 550))];
+        let period = [(0, counted(0, 500)), (1, counted(0, 550)), (2, counted(0, 550))];
+        let observed = found.observed(&burst.into(), &period.into());
+        assert_eq!(observed.iter().map(|cpu| cpu.idler).collect::<Vec<_>>(), [0, 1]);
+        for (cpu, share) in observed.iter().zip([300.0 / 500.0, 300.0 / 550.0]) {
+            assert_eq!((cpu.counted.episodes, cpu.counted.halts, cpu.episodes.len()), (30, 30, 30));
+            assert_eq!((cpu.share, cpu.episodes[0].busy_ns), (share, 6_000));
+        }
+    }
+
+    fn episode(start_ns: u64, idle_ns: u64, halted: bool) -> PairedEpisode {
+        PairedEpisode {
+            idler: 0,
+            start_ns,
+            idle_ns,
+            window_ns: None,
+            halted: Some(halted),
+            wake: None,
+            wake_latency_ns: None,
+            alone_ns: None,
+        }
+    }
+
+    #[test]
+    fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
+        let mut found = Found { late: Nanos(3_000), ..Found::default() };
+        found.add(0, &episode(1_000, 9_000, false));
+        found.add(1, &episode(5_000, 2_000, true));
+        found.add(0, &episode(14_000, 50_000, true));
+        let first = Episode::of(9_000);
+        let second = Episode { busy_ns: 4_000, ..Episode::of(47_000) };
+        assert_eq!(found.cpus[&0], [(10_000, first), (64_000, second)]);
+        assert_eq!(found.cpus[&1], [(7_000, Episode::of(0))]);
+    }
+
+    #[test]
+    fn halts_of_a_guest_have_the_latency_that_was_recorded() {
+        let with = |latency_ns: u64, halted| PairedEpisode {
+            wake_latency_ns: Some(latency_ns),
+            ..episode(1_000, 9_000, halted)
+        };
+        for (measures, latencies) in [(true, [Some(14_000), None, Some(0)]), (false, [None; 3])] {
+            let mut found = Found { measures, ..Found::default() };
+            [with(14_000, true), with(700, false), episode(1_000, 9_000, true)]
+                .iter()
+                .for_each(|one| found.add(0, one));
+            let all: Vec<Option<u64>> =
+                found.cpus[&0].iter().map(|(_, episode)| episode.latency_ns).collect();
+            assert_eq!(all, latencies);
+        }
+    }
+
+    #[test]
+    fn searches_take_a_small_share_of_the_time() {
+        let after = |us| search_after(Duration::from_micros(us)).as_secs();
+        assert_eq!([after(100), after(2_500), after(16_000), after(1_000_000)], [5, 5, 32, 60]);
+    }
+
+    #[test]
+    fn kvm_without_histograms_tells_no_lengths() {
+        let counters = Counters { halt_attempted_poll: Some(5), ..Counters::default() };
+        assert!(histograms(&counters).is_none());
+        let hist = |n: u64| Some(vec![0, n]);
+        let counters = Counters {
+            halt_poll_success_hist: hist(3),
+            halt_poll_fail_hist: hist(2),
+            halt_wait_hist: hist(4),
+            halt_poll_success_ns: Some(30),
+            halt_poll_fail_ns: Some(20),
+            ..Counters::default()
+        };
+        let counts = histograms(&counters).unwrap().counts();
+        assert_eq!((counts.episodes, counts.polls, counts.halts, counts.polled_ns), (7, 5, 4, 50));
+    }
+}

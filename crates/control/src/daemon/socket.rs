@@ -1,0 +1,160 @@
+//! How a running controller is asked: one line over a UNIX socket in the state directory, answered by one line of JSON.
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The name of the socket in the state directory.
+const NAME: &str = "control.sock";
+/// How long a client may take to send its request, or to read the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest line that is read \[bytes\].
+const LONGEST: u64 = 1 << 20;
+
+/// What a controller can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// What it does.
+    Status,
+    /// Control again what was given up.
+    Resume,
+    /// End.
+    Stop,
+}
+
+impl Ask {
+    pub(super) const ALL: [Ask; 3] = [Ask::Status, Ask::Resume, Ask::Stop];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Ask::Status => "status",
+            Ask::Resume => "resume",
+            Ask::Stop => "stop",
+        }
+    }
+}
+
+/// The socket of this controller, removed at the end.
+pub(super) struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// In a directory that is there and that only this user can change.
+    pub(super) fn bind(directory: &Path) -> anyhow::Result<Server> {
+        let path = directory.join(NAME);
+        if UnixStream::connect(&path).is_ok() {
+            bail!(
+                "another dwell control runs (it listens on {}); stop it first: dwell control stop",
+                path.display()
+            );
+        }
+        // Of a controller that was killed.
+        let _ = fs::remove_file(&path);
+        let bind = || {
+            let listener = UnixListener::bind(&path)?;
+            listener.set_nonblocking(true)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            Ok::<_, io::Error>(listener)
+        };
+        let listener = bind().with_context(|| format!("cannot listen on {}", path.display()))?;
+        Ok(Server { listener, path })
+    }
+
+    pub(super) fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Answers all clients that are waiting.
+    pub(super) fn answer(&self, mut reply: impl FnMut(Ask) -> Value) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            // A client that has hung up gets no answer.
+            let _ = answer_one(stream, &mut reply);
+        }
+    }
+}
+
+fn answer_one(mut stream: UnixStream, reply: &mut impl FnMut(Ask) -> Value) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let line = read_line(&stream)?;
+    let asked = Ask::ALL.into_iter().find(|ask| ask.word() == line.trim());
+    let answer = match asked {
+        Some(ask) => reply(ask),
+        None => serde_json::json!({ "error": "no such question; ask status, resume or stop" }),
+    };
+    writeln!(stream, "{answer}")
+}
+
+fn read_line(stream: &UnixStream) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(io::Read::take(stream, LONGEST)).read_line(&mut line)?;
+    Ok(line)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Asks the controller of a state directory.
+pub fn ask(directory: &Path, ask: Ask) -> anyhow::Result<Value> {
+    ask_within(directory, ask, 10 * PATIENCE)
+}
+
+/// As [`ask`], and waits no longer for the answer.
+pub fn ask_within(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Value> {
+    let path = directory.join(NAME);
+    let mut stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            bail!("no dwell control runs here ({} does not answer)", path.display())
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
+    };
+    let mut exchange = || {
+        stream.set_read_timeout(Some(patience))?;
+        writeln!(stream, "{}", ask.word())?;
+        read_line(&stream)
+    };
+    let line = exchange().with_context(|| format!("cannot ask the controller at {}", path.display()))?;
+    let answer: Value = serde_json::from_str(&line).context("the controller's answer is not JSON")?;
+    ensure!(answer.get("error").is_none(), "the controller refused: {}", answer["error"]);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_answered_and_only_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::bind(folder.path()).unwrap();
+        let asked = std::thread::scope(|scope| {
+            let client = scope.spawn(|| ask(folder.path(), Ask::Resume));
+            let mut asked = None;
+            while asked.is_none() {
+                server.answer(|ask| {
+                    asked = Some(ask);
+                    serde_json::json!({ "resumed": 1 })
+                });
+            }
+            assert_eq!(client.join().unwrap().unwrap()["resumed"], 1);
+            asked
+        });
+        assert_eq!(asked, Some(Ask::Resume));
+        assert!(Server::bind(folder.path()).err().unwrap().to_string().contains("another dwell control"));
+        drop(server);
+        assert!(ask(folder.path(), Ask::Status).unwrap_err().to_string().contains("no dwell control runs"));
+        Server::bind(folder.path()).unwrap();
+    }
+}
