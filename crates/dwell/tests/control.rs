@@ -1,12 +1,7 @@
 //! `dwell control`: over recordings, on a machine below a directory, and on this machine's haltpoll.
 
-use dwell_control::{Controller, Terms};
-use dwell_knobs::journal::STATE_DIRECTORY;
-use dwell_knobs::lease::{Lease, Subject};
-use dwell_machine::threads::process_cpu_time;
-use dwell_policy::param::{self, Setting};
-use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::Layer;
+use dwell_policy::param;
 use dwell_testing::fixture::{Fixture, HALTPOLL};
 use dwell_testing::open_metrics;
 use dwell_testing::process::Process;
@@ -217,16 +212,6 @@ fn several_recordings_are_one_host_under_one_setting() {
 }
 
 #[test]
-fn advice_writes_nothing_and_takes_no_lease() {
-    let fixture = Fixture::guest();
-    let (before, sysroot) = (fixture.snapshot(), below(&fixture));
-    let lines = good(&["control", "--sysroot", &sysroot, "--duration", "50ms"]);
-    assert!(lines.contains("the setting in force is guest_halt_poll_ns=200000"), "{lines}");
-    assert_eq!(fixture.snapshot(), before);
-    assert_eq!(fixture.text(LEASE), None);
-}
-
-#[test]
 fn decisions_are_kept_in_a_file_that_a_report_draws() {
     let fixture = Fixture::guest();
     let sysroot = below(&fixture);
@@ -322,163 +307,12 @@ fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
     }
 }
 
-/// A controller that has ended and left *never poll*, with what one of this halt cost may write.
-fn leave(fixture: &Fixture, halt_cost_ns: u64) {
-    let originals = Setting::defaults(Layer::Guest, Version::parse("6.18.44").unwrap());
-    let controller = Controller::new(originals, Terms::at(Nanos(halt_cost_ns))).unwrap();
-    let (machine, settings) = (&fixture.machine, controller.candidates());
-    let subject = Subject::Layer(Layer::Guest);
-    let mut lease = Lease::take(machine, STATE_DIRECTORY, &subject, originals, settings).unwrap();
-    lease.set(machine, &settings[1]).unwrap();
-    assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
-    assert_eq!(fixture.value("guest_halt_poll_ns"), "0");
-}
-
-#[test]
-fn what_a_controller_has_left_is_adopted_by_the_next_start() {
-    let fixture = Fixture::guest();
-    let (before, sysroot) = (fixture.snapshot(), below(&fixture));
-    leave(&fixture, 20_000);
-    let in_force = fixture.snapshot();
-    assert!(good(&["status", "--sysroot", &sysroot]).contains("the next one adopts it, or: dwell revert 1"));
-    assert_eq!(good(&["control", "restore", "--unless-kept", "--sysroot", &sysroot]), "");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("keep.toml");
-    fs::write(&file, "on_exit = \"keep\"\n").unwrap();
-    let keep = ["--mode", "active", "--sysroot", &sysroot, "--config", file.to_str().unwrap()];
-    for reload in [true, false] {
-        let mut running = Running::start(&keep);
-        let line = running.line();
-        assert!(
-            line.contains("Z guest: adopts the setting that was left (change 1): guest_halt_poll_ns=0 "),
-            "{line}"
-        );
-        assert!(running.line().contains("the originals are guest_halt_poll_ns=200000 "));
-        let is_at = |period: &'static str| {
-            let status = wait_for(&sysroot, move |status| status["layers"][0]["state"] == period);
-            let layer = &status["layers"][0];
-            assert_eq!((&layer["change"], &layer["present"]["guest_halt_poll_ns"]), (&json!(1), &json!(0)));
-            assert_eq!(layer["originals"]["guest_halt_poll_ns"], 200_000);
-        };
-        is_at("controls");
-        // A configuration that permits the same values goes on as well, here and now.
-        if reload {
-            fs::write(&file, "on_exit = \"keep\"\nperiod = \"200ms\"\n").unwrap();
-            running.signal("-HUP");
-            assert!(running.line().contains("the setting stays, and the next start adopts it"));
-            assert!(running.line().contains("adopts the setting that was left (change 1)"));
-        }
-        is_at("controls");
-        running.signal("-TERM");
-        assert!(
-            running
-                .ended()
-                .contains("the setting stays, and the next start adopts it; `dwell revert 1` restores")
-        );
-        assert_eq!(fixture.snapshot(), in_force);
-    }
-    let advice = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
-    assert!(advice.contains("a controller has ended and left its setting; `dwell revert 1`"), "{advice}");
-    // Killed, it leaves nothing to be adopted.
-    let mut running = Running::start(&keep);
-    wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-    running.signal("-KILL");
-    running.child.wait().unwrap();
-    let restored = good(&["control", "restore", "--unless-kept", "--sysroot", &sysroot]);
-    assert_eq!(restored, "guest: the originals are in force again\n");
-    assert_eq!(fixture.snapshot(), before);
-}
-
-#[test]
-fn what_is_not_as_it_was_left_is_restored_with_the_reason() {
-    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-    type Prepare = fn(&Fixture);
-    let cases: [(Prepare, &str, &str); 4] = [
-        (|_| (), "50us", "which this configuration may write, is not a value of the lease"),
-        (|fixture| fixture.write(BOOT, "another\n"), "20us", "the machine was booted since"),
-        (|fixture| fixture.set("guest_halt_poll_grow", "3\n"), "20us", "guest_halt_poll_grow is 3 and not 2"),
-        (
-            |fixture| fixture.set("guest_halt_poll_ns", "5000\n"),
-            "20us",
-            "guest_halt_poll_ns is 5000 and not 0",
-        ),
-    ];
-    for (prepare, halt_cost, why) in cases {
-        let fixture = Fixture::guest();
-        let (before, sysroot) = (fixture.snapshot(), below(&fixture));
-        leave(&fixture, 20_000);
-        prepare(&fixture);
-        let options =
-            ["--mode", "active", "--sysroot", &sysroot, "--duration", "10ms", "--halt-cost", halt_cost];
-        let lines = good(&[&["control"], &options[..]].concat());
-        assert!(lines.contains("Z guest: the setting that was left is not adopted, as "), "{lines}");
-        let line = lines.lines().next().unwrap();
-        assert!(line.contains(why) && line.ends_with("; the originals are in force again"), "{line}");
-        fixture.write(BOOT, "8a0d4b7c\n");
-        if why.contains("grow") {
-            fixture.set("guest_halt_poll_grow", "2\n");
-        }
-        assert_eq!(fixture.snapshot(), before, "{why}");
-    }
-}
-
 /// Writes a parameter of haltpoll all at once, as sysfs does; a file that is truncated first is empty for a moment.
 fn overwrite(fixture: &Fixture, knob: &str, value: &str) {
     let path = fixture.path(&format!("{HALTPOLL}/{knob}"));
     let width = fs::read(&path).unwrap().len() - 1;
     let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all(format!("{value:<width$}\n").as_bytes()).unwrap();
-}
-
-#[test]
-fn a_value_that_somebody_else_writes_ends_control_until_resume() {
-    let fixture = Fixture::guest();
-    let sysroot = below(&fixture);
-    let running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
-    wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-    overwrite(&fixture, "guest_halt_poll_ns", "77777");
-    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "given_up");
-    let why = status["layers"][0]["why"].as_str().unwrap();
-    assert!(why.contains("guest_halt_poll_ns is 77777 and not 200000"), "{why}");
-    assert!(good(&["status", "--sysroot", &sysroot]).contains("nothing that dwell has changed is in force"));
-    let resumed: Value = serde_json::from_str(&good(&["control", "resume", "--sysroot", &sysroot])).unwrap();
-    assert_eq!(resumed["resumed"][0], "guest");
-    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-    assert_eq!(status["layers"][0]["originals"]["guest_halt_poll_ns"], 77_777);
-    running.signal("-TERM");
-    let lines = running.ended();
-    assert!(
-        lines.contains("77777, which another program has set, and is left alone; the original was 200000"),
-        "{lines}"
-    );
-    assert_eq!(lines.matches("guest: the other originals are in force again").count(), 1, "{lines}");
-    assert_eq!(lines.matches("guest: the originals are in force again").count(), 1, "{lines}");
-    assert_eq!(fixture.value("guest_halt_poll_ns"), "77777");
-}
-
-#[test]
-fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
-    let fixture = Fixture::guest();
-    let sysroot = below(&fixture);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("control.toml");
-    let path = file.to_str().unwrap();
-    fs::write(&file, "mode = \"advise\"\n").unwrap();
-    let running = Running::start(&["--config", path, "--sysroot", &sysroot]);
-    wait_for(&sysroot, |status| status["layers"][0]["state"] == "advises");
-    fs::write(&file, "mode = \"activ\"\n").unwrap();
-    running.signal("-HUP");
-    wait_for(&sysroot, |status| status["layers"][0]["state"] == "advises");
-    fs::write(&file, "mode = \"active\"\nhalt_cost = \"5us\"\n").unwrap();
-    running.signal("-HUP");
-    let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-    assert_eq!(status["halt_cost_ns"], 5_000);
-    running.signal("-INT");
-    running.ended();
-    assert!(good(&["control", "--config", path, "--check"]).contains("mode = \"active\""));
-    fs::write(&file, "speed = 1\n").unwrap();
-    let wrong = dwell(&["control", "--config", path, "--check"]);
-    assert!(text(&wrong.stderr).contains("unknown field `speed`"), "{}", text(&wrong.stderr));
 }
 
 /// The body of the answer to a request for metrics.
@@ -556,39 +390,6 @@ fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
     assert!(!socket.exists());
 }
 
-/// What makes decisions rarer is the CPU time of the whole process: here that of a configuration that is read
-/// again and again, which is no part of any decision.
-#[test]
-#[ignore = "measures time; .ci/long runs it"]
-fn all_cpu_time_of_the_process_is_accounted_for() {
-    let fixture = Fixture::guest();
-    let sysroot = below(&fixture);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("control.toml");
-    fs::write(&file, "").unwrap();
-    let mut running = Running::start(&["--config", file.to_str().unwrap(), "--sysroot", &sysroot]);
-    running.line();
-    let layer = |status: &Value, key: &str| status["layers"][0][key].as_f64().unwrap();
-    let accounted = |status: &Value| layer(status, "cpu_share") * status["for_s"].as_f64().unwrap();
-    let process = || process_cpu_time(running.child.id()).unwrap().get() as f64 / 1e9;
-    let first = wait_for(&sysroot, |status| layer(status, "decisions") > 0.0);
-    // Of another process the clock has no more than what was used until its last tick, up to 4 ms too little.
-    let before = process();
-    (0..1_500).for_each(|_| running.signal("-HUP"));
-    let used = process() - before;
-    let last = wait_for(&sysroot, |_| true);
-    let last = wait_for(&sysroot, |status| layer(status, "decisions") > layer(&last, "decisions"));
-    let counted = accounted(&last) - accounted(&first);
-    say!("all_cpu_time_of_the_process_is_accounted_for: {counted:.3} s of {used:.3} s");
-    assert!(used > 0.06 && counted > 0.9 * used, "{counted} of {used}");
-    // Of a CPU no more than 0.45 % is used, 4.5 ms of it at once: until then nothing is decided again.
-    let next = wait_for(&sysroot, |status| layer(status, "decisions") > layer(&last, "decisions"));
-    let least = (used - 0.0045) / 0.0045;
-    assert!(next["for_s"].as_f64().unwrap() > least.min(5.0), "{next}");
-    running.signal("-TERM");
-    running.ended();
-}
-
 #[test]
 fn the_unit_of_systemd_is_one() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/dwell-control.service");
@@ -602,36 +403,6 @@ fn the_unit_of_systemd_is_one() {
     let wrong =
         told.lines().filter(|line| line.contains("dwell-control") && !line.contains("/usr/bin/dwell"));
     assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
-}
-
-#[test]
-fn what_cannot_be_restored_is_not_controlled() {
-    let fixture = Fixture::guest();
-    let sysroot = below(&fixture);
-    let refused = |why: &str| {
-        let output = dwell(&[
-            "control",
-            "--mode",
-            "active",
-            "--layer",
-            "guest",
-            "--sysroot",
-            &sysroot,
-            "--duration",
-            "10ms",
-        ]);
-        let told = text(&output.stderr);
-        assert!(!output.status.success() && told.contains(why), "{told}");
-        assert_eq!(fixture.text(LEASE), None);
-    };
-    fixture.set("guest_halt_poll_shrink", "much\n");
-    refused("guest_halt_poll_shrink cannot be read");
-    fixture.set("guest_halt_poll_shrink", "2\n");
-    fixture.mode("guest_halt_poll_ns", 0o444);
-    refused("read-only");
-    fixture.mode("guest_halt_poll_ns", 0o644);
-    fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
-    refused("governor in use is menu");
 }
 
 fn haltpoll() -> Option<BTreeMap<&'static str, String>> {

@@ -73,7 +73,8 @@ impl Simulated {
         let sum = |tenths: &[[f64; 3]]| {
             tenths.iter().fold([0.0; 2], |sum, tenth| [sum[0] + tenth[0], sum[1] + tenth[1]])
         };
-        let over = |[controlled, originals]: &[f64; 2]| controlled - crate::core::account::TOLERANCE * originals;
+        let over =
+            |[controlled, originals]: &[f64; 2]| controlled - crate::core::account::TOLERANCE * originals;
         let all = self.tenths_ns.windows(number).map(sum);
         all.max_by(|a, b| over(a).total_cmp(&over(b))).unwrap_or_default()
     }

@@ -30,7 +30,7 @@
 //! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times
 //!   that justify halting, and no replay of them shows that polling would make them shorter. The one in force
 //!   costs what it did just before: about a halt, whatever the load is. The setting stays if it is certainly
-//!   cheaper. A first turn that costs [`DEARER`] times as much ends the trial.
+//!   cheaper, by 2 %. A first turn that costs [`DEARER`] times as much ends the trial.
 
 use crate::core::account::TOLERANCE;
 use crate::core::change::Measured;
@@ -292,7 +292,8 @@ impl Turns {
             Kind::Check if known && high <= TOLERANCE.ln() => Some(true),
             Kind::Check if known && low > 0.0 => Some(false),
             Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
-            Kind::Trial if known && high < 0.0 => Some(true),
+            // One that does not poll either costs the same.
+            Kind::Trial if known && high < -TOLERANCE.ln() => Some(true),
             _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0),
         }
     }

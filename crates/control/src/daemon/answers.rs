@@ -1,14 +1,15 @@
 //! What is answered to those who ask, over the socket and over HTTP.
 
 use super::Control;
-use super::layered::Layered;
-use super::qemus::QemuState;
 use super::config::Mode;
+use super::layered::Layered;
 use super::metrics::{OfLayer, Snapshot};
+use super::qemus::QemuState;
 use super::words;
 use dwell_knobs::lease::Lease;
 use dwell_replay::Values;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 impl Control<'_> {
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -44,7 +45,7 @@ impl Control<'_> {
                 "present": Values::from(present),
                 "owed_ns": seen.owed_ns,
                 "wakeup_latency_ns": seen.latency_ns,
-                "cpu_share": tally.cpu.as_secs_f64() / self.begun.elapsed().as_secs_f64(),
+                "cpu_share": tally.cpu.as_secs_f64() / Duration::from_nanos(now).as_secs_f64(),
                 "lost": lost,
             });
             if let (Value::Object(status), Value::Object(did)) = (&mut status, json!(tally)) {
@@ -54,7 +55,7 @@ impl Control<'_> {
         };
         json!({
             "pid": std::process::id(),
-            "for_s": self.begun.elapsed().as_secs_f64(),
+            "for_s": Duration::from_nanos(now).as_secs_f64(),
             "halt_cost_ns": self.config.halt_cost.get(),
             "metrics": self.metrics.server.as_ref().map(|server| server.address().to_string()),
             "waiting_for": self.qemus.iter().filter(|qemu| !matches!(qemu.state, QemuState::Here)).map(|qemu| &qemu.socket).collect::<Vec<_>>(),
@@ -87,7 +88,7 @@ impl Control<'_> {
                 Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
             }
         }
-        self.writes = self.watch_writes();
+        self.watch_writes();
         json!({ "resumed": resumed })
     }
 }

@@ -1,14 +1,14 @@
 //! Decisions, what is made of them, and the end of control of a layer.
 
+use super::config::Mode;
+use super::iothread::{self, Look, Trouble};
 use super::layered::Layered;
 use super::machine::setting;
-use super::{Control, nanos};
-use super::config::Mode;
-use super::cpu_time;
-use super::iothread::{self, Look, Trouble};
 use super::metrics::Reason;
+use super::observe::called;
 use super::serve;
 use super::words;
+use super::{Control, nanos};
 use crate::core::{Cause, Change, Observed};
 use dwell_knobs::lease::{SetError, Subject};
 use dwell_policy::Nanos;
@@ -89,7 +89,7 @@ impl Control<'_> {
     /// decisions rare.
     pub(super) fn used(&self) -> Duration {
         let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
-        cpu_time::of_process().saturating_sub(serving + self.answering)
+        self.world.cpu_time().saturating_sub(serving + self.answering)
     }
 
     /// Whatever this process did since the last call is accounted for, no matter what for: all layers
@@ -119,7 +119,7 @@ impl Control<'_> {
         let layered = &mut self.layers[at];
         layered.tally.decisions += 1;
         let change = layered.controller.decide(now_ns, &observed);
-        layered.tally.see(layered.controller.seen(), layered.controller.vetoes(), &layered.source);
+        layered.tally.see(layered.controller.seen(), layered.controller.vetoes(), &*layered.source);
         layered.say_vetoes(now_ns, self.notes);
         if let Some(log) = &mut self.log {
             log.saw(&layered.subject, now_ns, layered.controller.seen());
@@ -180,7 +180,7 @@ impl Control<'_> {
 
     fn advise(&mut self, at: usize, change: &Change) {
         let layered = &mut self.layers[at];
-        let line = words::line(change, &|idler| layered.source.called(idler));
+        let line = words::line(change, &|idler| called(&*layered.source, idler));
         layered.tally.change(Reason::of(&change.cause), &line);
         if let Some(log) = &mut self.log {
             log.changed(&layered.subject, change, &line);
@@ -198,7 +198,7 @@ impl Control<'_> {
 
     fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
         let layered = &mut self.layers[at];
-        let line = words::line(change, &|idler| layered.source.called(idler));
+        let line = words::line(change, &|idler| called(&*layered.source, idler));
         let reason = Reason::of(&change.cause);
         let Some(lease) = &mut layered.lease else { return Ok(()) };
         if let Err(error) = lease.set(self.machine, &change.to) {

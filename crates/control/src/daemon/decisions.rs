@@ -7,8 +7,8 @@
 
 use super::notes::Notes;
 use super::words;
-use anyhow::{Context, bail, ensure};
 use crate::core::{Cause, Change, Seen};
+use anyhow::{Context, bail, ensure};
 use dwell_knobs::lease::Subject;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;

@@ -11,16 +11,17 @@
 //! in the probe is what polling used. It is too low by the CPU time of the sleeps that polling saved.
 
 use super::bursts::Bursts;
+use super::observe::Source;
+use crate::core::{Controller, Episode, Observed};
 use anyhow::{Context, anyhow, ensure};
 use dwell_capture::{Observer, RecordError, Target};
-use crate::core::{Controller, Episode, Observed};
 use dwell_knobs::iothread::{self, IoThread, IothreadError};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::{Lease, SetError, Subject};
 use dwell_knobs::qmp::{Monitor, QmpError};
 use dwell_knobs::value::ValueError;
-use dwell_machine::{Machine, Sysroot, Writable, process};
 use dwell_machine::threads::{Thread as KernelThread, Usage};
+use dwell_machine::{Machine, Sysroot, Writable, process};
 use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
@@ -195,14 +196,14 @@ impl IothreadSource {
             told: false,
         }
     }
+}
 
-    /// Trace events lost so far.
-    pub(super) const fn lost(&self) -> u64 {
+impl Source for IothreadSource {
+    fn lost(&self) -> u64 {
         self.bursts.lost()
     }
 
-    /// Whether its values are to be compared with those written.
-    pub(super) fn is_to_be_checked(&mut self) -> bool {
+    fn is_to_be_checked(&mut self) -> bool {
         let due = self.checked.elapsed() >= CHECK;
         if due {
             self.checked = Instant::now();
@@ -210,8 +211,7 @@ impl IothreadSource {
         due
     }
 
-    /// What was seen since the last call. Takes as long as a burst.
-    pub(super) fn observe(
+    fn observe(
         &mut self,
         machine: &dyn Writable,
         controller: &mut Controller,
@@ -243,7 +243,9 @@ impl IothreadSource {
         controller.wrote(now_ns, 2);
         Ok(Look::Episodes(observed))
     }
+}
 
+impl IothreadSource {
     fn is_due(&mut self, rates: Rates, controller: &mut Controller, now_ns: u64) -> bool {
         let Some(probed) = self.probed else { return controller.may_write_more(now_ns, 2) };
         let before = *self.rates.get_or_insert(rates);
@@ -405,11 +407,7 @@ pub fn usage(thread: KernelThread) -> anyhow::Result<Usage> {
 ///
 /// # Errors
 /// QEMU does not report the thread, or it is not one of this PID namespace.
-pub fn kernel_thread(
-    monitor: &Monitor,
-    thread: &IoThread,
-    asked: Option<u32>,
-) -> anyhow::Result<(u32, u32)> {
+pub fn kernel_thread(monitor: &Monitor, thread: &IoThread, asked: Option<u32>) -> anyhow::Result<(u32, u32)> {
     let machine = Sysroot::of_this_machine();
     let named = || {
         let pid = monitor.peer_pid()?;

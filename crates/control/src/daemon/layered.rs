@@ -2,16 +2,16 @@
 //! that an earlier controller has left.
 
 use super::Control;
-use super::leases::told_of;
-use super::machine::{refuse_other_driver, setting};
 use super::config::{Config, Mode};
 use super::iothread::{self, IothreadSource};
+use super::leases::told_of;
+use super::machine::{refuse_other_driver, setting};
 use super::metrics::Tally;
 use super::notes::Notes;
-use super::observe::{Source, WakeupLatency};
+use super::observe::{Source, WakeupLatency, Wanted, called};
 use super::words;
-use anyhow::Context;
 use crate::core::{Controller, Terms};
+use anyhow::Context;
 use dwell_knobs::journal;
 use dwell_knobs::lease::{self, Lease, Subject};
 use dwell_policy::param::Setting;
@@ -25,7 +25,7 @@ const VETOES_NS: u64 = 60_000_000_000;
 pub(super) struct Layered {
     pub(super) subject: Subject,
     pub(super) controller: Controller,
-    pub(super) source: Source,
+    pub(super) source: Box<dyn Source>,
     pub(super) lease: Option<Lease>,
     /// Why it is left alone.
     pub(super) given_up: Option<String>,
@@ -53,7 +53,7 @@ impl Layered {
             }
             self.vetoed.insert(veto.idler, (veto.setting, now_ns));
             let present = self.controller.status(now_ns).present;
-            notes.say(&self.subject, &words::veto(&present, veto, &self.source.called(veto.idler)));
+            notes.say(&self.subject, &words::veto(&present, veto, &called(&*self.source, veto.idler)));
         }
     }
 }
@@ -68,12 +68,14 @@ impl Control<'_> {
             Subject::Layer(layer) => {
                 let present = setting(machine, *layer)?;
                 let latency = self.latency(&present);
-                (present, Source::new(machine, *layer, latency, burst, halt_cost, &self.config.vms)?)
+                let vms = &self.config.vms;
+                let wanted = Wanted { machine, layer: *layer, latency, burst, halt_cost, vms };
+                (present, self.world.source(&wanted)?)
             }
             Subject::Iothread(target) => {
                 let found = iothread::find_one(machine, target)?;
                 let source = IothreadSource::new(target.clone(), found.thread, burst, halt_cost);
-                (found.setting, Source::Iothread(Box::new(source)))
+                (found.setting, Box::new(source) as Box<dyn Source>)
             }
         };
         let (mut controller, lease) = match (adopted, mode) {

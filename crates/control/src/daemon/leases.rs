@@ -1,14 +1,14 @@
 //! The ends of leases: originals that are restored, and settings that stay.
 
-use super::{Control, directory};
 use super::notes::Notes;
 use super::socket::{self, Ask};
+use super::{Control, directory};
 use anyhow::{Context, ensure};
 use dwell_knobs::change::{self, Reverted};
 use dwell_knobs::journal;
 use dwell_knobs::lease::{self, Lease, Subject};
 use dwell_knobs::value::shown;
-use dwell_machine::{Machine, Sysroot};
+use dwell_machine::Writable;
 
 /// Restores the originals after a controller was killed, and after one that has left its setting, too, unless
 /// that is to be kept.
@@ -16,7 +16,7 @@ use dwell_machine::{Machine, Sysroot};
 /// # Errors
 /// A controller runs, or something could not be restored.
 pub fn restore(
-    machine: &Sysroot,
+    machine: &dyn Writable,
     state_directory: &str,
     unless_kept: bool,
     notes: Notes<'_>,
@@ -33,7 +33,7 @@ pub fn restore(
 
 /// Ends the leases that controllers have left open, as many as can be ended.
 pub(super) fn end_left_open(
-    machine: &Sysroot,
+    machine: &dyn Writable,
     state_directory: &str,
     notes: Notes<'_>,
     which: impl Fn(&journal::Change) -> bool,

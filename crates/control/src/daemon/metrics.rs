@@ -160,7 +160,7 @@ impl Tally {
     }
 
     /// Takes in a period, and what was vetoed. VMs that are gone are dropped.
-    pub(super) fn see(&mut self, seen: &[Seen], vetoes: &[Veto], source: &Source) {
+    pub(super) fn see(&mut self, seen: &[Seen], vetoes: &[Veto], source: &dyn Source) {
         let mut here: Vec<String> = vec![];
         for one in seen {
             let mut name = source.vm_of(one.idler).unwrap_or_default();
@@ -477,13 +477,19 @@ fn memory() -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::observe::{WakeupLatency, Wanted, of_layer};
     use super::*;
-    use super::observe::WakeupLatency;
     use crate::core::Costs;
     use dwell_policy::version::Version;
     use dwell_policy::{Layer, Nanos};
     use dwell_replay::Counts;
     use dwell_testing::open_metrics;
+
+    fn of_host() -> Box<dyn Source> {
+        let (machine, latency) = (&dwell_machine::fake::Fake::new(), WakeupLatency::Given(Nanos::ZERO));
+        let (burst, halt_cost) = (Nanos(1), Nanos(20_000));
+        of_layer(&Wanted { machine, layer: Layer::Host, latency, burst, halt_cost, vms: &[] }).unwrap()
+    }
 
     fn published(vms: u64) -> Published {
         let counted = Counts {
@@ -501,15 +507,8 @@ mod tests {
         tally.reason(Reason::Gain);
         tally.reason(Reason::Foreign);
         let seen = |vm: u64| Seen { idler: (100 + vm) << 32 | 9, share: 0.5, counted, costs: Some(costs) };
-        let source = Source::new(
-            &dwell_machine::fake::Fake::new(),
-            Layer::Host,
-            WakeupLatency::Given(Nanos::ZERO),
-            Nanos(1),
-            Nanos(20_000),
-            &[],
-        );
-        tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &[], &source.unwrap());
+        let source = of_host();
+        tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &[], &*source);
         let present = Setting::defaults(Layer::Host, Version::new(6, 18));
         let published = Published::new();
         let layers =
@@ -561,19 +560,11 @@ mod tests {
 
     #[test]
     fn a_vm_that_is_gone_has_no_series() {
-        let source = Source::new(
-            &dwell_machine::fake::Fake::new(),
-            Layer::Host,
-            WakeupLatency::Given(Nanos::ZERO),
-            Nanos(1),
-            Nanos(1),
-            &[],
-        );
-        let source = source.unwrap();
+        let source = of_host();
         let mut tally = Tally::default();
         let seen = |pid: u64| Seen { idler: pid << 32, share: 1.0, counted: Counts::default(), costs: None };
-        tally.see(&[seen(1), seen(2)], &[], &source);
-        tally.see(&[seen(2)], &[], &source);
+        tally.see(&[seen(1), seen(2)], &[], &*source);
+        tally.see(&[seen(2)], &[], &*source);
         assert_eq!(tally.figures.keys().collect::<Vec<_>>(), ["2-0"]);
     }
 }

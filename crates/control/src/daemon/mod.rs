@@ -28,32 +28,30 @@ mod qemus;
 mod serve;
 pub mod socket;
 pub mod tenants;
+#[cfg(test)]
+mod tests;
 pub mod words;
+mod world;
 
+use anyhow::{Context, ensure};
 use config::{Config, Kept, Mode, OnExit};
 use decisions::Log;
-use metrics::{OfLayer, Published, Tally};
-use notify::Manager;
-use socket::{Ask, Server};
-use anyhow::{Context, ensure};
 use dwell_knobs::lease::{Lease, Subject};
 use dwell_knobs::place::Place;
 use dwell_machine::{Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
-use layered::Layered;
 pub use iothread::{kernel_thread, usage};
+use layered::Layered;
 pub use leases::restore;
 use machine::here;
+use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use qemus::{Qemu, QemuState};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify;
 use serde_json::json;
-use std::os::fd::{AsFd, OwnedFd};
+use socket::Ask;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use world::{Here, Told, World};
 
 /// The longest time without a look at the socket and a word to the service manager.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
@@ -87,42 +85,41 @@ pub enum End {
 /// What cannot be controlled, or restored at the end.
 pub fn run(task: &Task<'_>) -> anyhow::Result<End> {
     let config = (task.configure)()?;
-    let signals = signals()?;
     let (machine, state) = (&task.machine, task.state_directory.as_str());
     machine.make_directory(state).with_context(|| format!("cannot make the directory {state}"))?;
     machine.check_directory(state).with_context(|| format!("cannot use the directory {state}"))?;
-    let server = Server::bind(&machine.path(state))?;
-    let manager = Manager::of_environment();
-    let begun = Instant::now();
-    let metrics = Metrics::of(&config, task.notes)?;
-    let mut control = Control::begin(machine, state, config, begun, metrics, task.notes)?;
-    manager.tell("READY=1");
-    let ended = control.until_told(task, &signals, &server, &manager);
-    manager.tell("STOPPING=1");
+    let world = Here::listening(&machine.path(state))?;
+    control(&Scene { machine, state_directory: state, world: &world, notes: task.notes }, task, config)
+}
+
+/// The same in a world.
+fn control(scene: &Scene<'_>, task: &Task<'_>, config: Config) -> anyhow::Result<End> {
+    let metrics = Metrics::of(&config, scene.notes)?;
+    let mut control = Control::begin(*scene, config, metrics)?;
+    scene.world.tell("READY=1");
+    let ended = control.until_told(task);
+    scene.world.tell("STOPPING=1");
     let finished = control.finish();
     finished.and(ended)
 }
 
-/// The signals that end programs, and SIGHUP, as a file.
-fn signals() -> anyhow::Result<SignalFd> {
-    let mut mask = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| mask.add(signal));
-    // Before any other thread is started, which inherits it.
-    mask.thread_block().context("cannot block signals")?;
-    SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        .context("cannot wait for signals")
+/// Where control is.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    machine: &'a dyn Writable,
+    state_directory: &'a str,
+    world: &'a dyn World,
+    notes: Notes<'a>,
 }
 
 /// Control of some layers.
 struct Control<'a> {
-    machine: &'a Sysroot,
+    machine: &'a dyn Writable,
     state_directory: &'a str,
+    world: &'a dyn World,
     config: Config,
-    begun: Instant,
     layers: Vec<Layered>,
     qemus: Vec<Qemu>,
-    /// Readable after a write to a parameter.
-    writes: Option<OwnedFd>,
     metrics: Metrics,
     log: Option<Log<'a>>,
     notes: Notes<'a>,
@@ -154,14 +151,8 @@ impl Metrics {
 }
 
 impl<'a> Control<'a> {
-    fn begin(
-        machine: &'a Sysroot,
-        state_directory: &'a str,
-        config: Config,
-        begun: Instant,
-        metrics: Metrics,
-        notes: Notes<'a>,
-    ) -> anyhow::Result<Control<'a>> {
+    fn begin(scene: Scene<'a>, config: Config, metrics: Metrics) -> anyhow::Result<Control<'a>> {
+        let Scene { machine, state_directory, world, notes } = scene;
         let asked = |layer| config.layers.is_empty() || config.layers.contains(&layer);
         let qemus = || config.qemus.iter().filter(|_| asked(Layer::Iothread));
         let mut layers = match config.layers.is_empty() {
@@ -175,18 +166,17 @@ impl<'a> Control<'a> {
         );
         let waiting = |qemu: &config::Qemu| Qemu {
             socket: qemu.qmp.clone(),
-            state: QemuState::Waiting(begun, false),
+            state: QemuState::Waiting(world.now_ns(), false),
         };
         let qemus = qemus().map(waiting).collect();
         let log = open_log(&config.log, notes)?;
         let mut control = Control {
             machine,
             state_directory,
+            world,
             config,
-            begun,
             layers: vec![],
             qemus,
-            writes: None,
             metrics,
             log,
             notes,
@@ -201,7 +191,7 @@ impl<'a> Control<'a> {
         }
         control.end_of_other_qemus()?;
         control.meet_qemus()?;
-        control.writes = control.watch_writes();
+        control.watch_writes();
         // What is done once takes as much CPU time as ten seconds may, in which nothing would be decided.
         control.accounted = control.used();
         Ok(control)
@@ -239,58 +229,55 @@ impl<'a> Control<'a> {
     }
 
     /// Tells the service manager what each layer does, if that is another thing than before.
-    fn tell_state(&mut self, manager: &Manager) {
+    fn tell_state(&mut self) {
         let of = |layer: &OfLayer| format!("{}: {}", layer.subject, layer.state);
         let all: Vec<String> = self.snapshot().layers.iter().map(of).collect();
         let status = format!("STATUS={}", all.join(", "));
         if self.told != status {
-            manager.tell(&status);
+            self.world.tell(&status);
             self.told = status;
         }
     }
 
     fn now_ns(&self) -> u64 {
-        nanos(self.begun.elapsed())
+        self.world.now_ns()
     }
 
     /// Without it, foreign writes are seen at the next decision.
-    fn watch_writes(&self) -> Option<OwnedFd> {
-        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
-        for place in self.layers.iter().filter_map(|layered| layered.lease.as_ref()).flat_map(Lease::places) {
-            let Place::Parameter(path) = place else { continue };
-            let path: PathBuf = self.machine.path(path);
-            inotify::add_watch(&watch, path, inotify::WatchFlags::MODIFY).ok()?;
-        }
-        Some(watch)
+    fn watch_writes(&self) {
+        let leases = self.layers.iter().filter_map(|layered| layered.lease.as_ref());
+        let files: Vec<PathBuf> = leases
+            .flat_map(Lease::places)
+            .filter_map(|place| match place {
+                Place::Parameter(path) => Some(self.machine.path(path)),
+                _ => None,
+            })
+            .collect();
+        self.world.watch(&files);
     }
 
-    fn until_told(
-        &mut self,
-        task: &Task<'_>,
-        signals: &SignalFd,
-        server: &Server,
-        manager: &Manager,
-    ) -> anyhow::Result<End> {
-        let ends = task.duration.map(|duration| self.begun + Duration::from_nanos(duration.get()));
+    fn until_told(&mut self, task: &Task<'_>) -> anyhow::Result<End> {
+        let world = self.world;
+        let ends_ns = task.duration.map(Nanos::get);
         loop {
             let mut wait = LOOK_AROUND.min(self.until_next());
-            if let Some(ends) = ends {
-                wait = wait.min(ends.saturating_duration_since(Instant::now()));
+            if let Some(ends_ns) = ends_ns {
+                wait = wait.min(Duration::from_nanos(ends_ns.saturating_sub(world.now_ns())));
             }
-            self.wait(wait, signals, server)?;
-            manager.tell("WATCHDOG=1");
-            if ends.is_some_and(|ends| Instant::now() >= ends) {
+            world.wait(wait)?;
+            world.tell("WATCHDOG=1");
+            if ends_ns.is_some_and(|ends_ns| world.now_ns() >= ends_ns) {
                 return Ok(End::Duration);
             }
-            while let Some(signal) = signals.read_signal().context("cannot read signals")? {
-                if i32::try_from(signal.ssi_signo) != Ok(Signal::SIGHUP as i32) {
-                    return Ok(End::Signal);
+            while let Some(told) = world.signal()? {
+                match told {
+                    Told::End => return Ok(End::Signal),
+                    Told::ReadConfiguration => self.configure_again(task)?,
                 }
-                self.configure_again(task)?;
             }
             let mut stop = false;
-            let before = cpu_time::of_process();
-            server.answer(|ask| match ask {
+            let before = world.cpu_time();
+            world.answer(&mut |ask| match ask {
                 Ask::Status => self.status(),
                 Ask::Resume => self.resume(),
                 Ask::Stop => {
@@ -298,14 +285,14 @@ impl<'a> Control<'a> {
                     json!({ "stopped": true })
                 }
             });
-            self.answering += cpu_time::of_process().saturating_sub(before);
+            self.answering += world.cpu_time().saturating_sub(before);
             if stop {
                 return Ok(End::Stopped);
             }
             self.look_for_foreign_writes()?;
             self.meet_qemus()?;
             self.decide()?;
-            self.tell_state(manager);
+            self.tell_state();
             if self.metrics.server.is_some() {
                 self.metrics.published.publish(self.snapshot());
             }
@@ -324,20 +311,6 @@ impl<'a> Control<'a> {
         next.min().unwrap_or(LOOK_AROUND)
     }
 
-    fn wait(&self, time: Duration, signals: &SignalFd, server: &Server) -> anyhow::Result<()> {
-        let mut files = vec![
-            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(server.listener().as_fd(), PollFlags::IN),
-        ];
-        files
-            .extend(self.writes.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
-        let timeout = Timespec::try_from(time).context("cannot wait")?;
-        match poll(&mut files, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait"),
-        }
-    }
-
     /// A configuration that cannot be used changes nothing.
     fn configure_again(&mut self, task: &Task<'_>) -> anyhow::Result<()> {
         let config = match self.other_configuration(task) {
@@ -353,7 +326,8 @@ impl<'a> Control<'a> {
         let metrics = Metrics { published, server: self.metrics.server.take() };
         let did: Vec<(Subject, Tally)> =
             self.layers.drain(..).map(|layered| (layered.subject, layered.tally)).collect();
-        *self = Control::begin(self.machine, self.state_directory, config, self.begun, metrics, self.notes)?;
+        let Control { machine, state_directory, world, notes, .. } = *self;
+        *self = Control::begin(Scene { machine, state_directory, world, notes }, config, metrics)?;
         for (subject, tally) in did {
             if let Some(layered) = self.layers.iter_mut().find(|layered| layered.subject == subject) {
                 layered.tally = tally;
@@ -376,13 +350,7 @@ impl<'a> Control<'a> {
     }
 
     fn look_for_foreign_writes(&mut self) -> anyhow::Result<()> {
-        let Some(watch) = &self.writes else { return Ok(()) };
-        let mut events = [0u8; 4096];
-        let mut any = false;
-        while rustix::io::read(watch, &mut events).is_ok_and(|bytes| bytes > 0) {
-            any = true;
-        }
-        if any {
+        if self.world.was_written() {
             for at in 0..self.layers.len() {
                 // No event tells of a write to a QEMU.
                 if self.layers[at].subject.iothread().is_none() {

@@ -1,21 +1,21 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::bursts::Bursts;
-use super::cpu_time;
-use super::iothread::{IothreadSource, Look, Trouble};
+use super::iothread::{Look, Trouble};
 use super::tenants::{Found as FoundVm, Tenants, Vm};
+use super::{cpu_time, nanos};
+use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Target, now_ns};
-use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use dwell_knobs::lease::Lease;
-use dwell_machine::{Machine, Sysroot};
+use dwell_machine::{Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The lengths that are drawn of a period, of all VMs together.
 const DRAWN: usize = 2048;
@@ -47,151 +47,111 @@ impl WakeupLatency {
 }
 
 /// A source of what is seen.
-pub(super) enum Source {
-    /// KVM's statistics files.
-    Host(Box<Host>),
-    /// Counters of cpuidle or of dwell_idle, and bursts of the recorder.
-    Guest(Box<Guest>),
-    /// Bursts of the recorder of an I/O thread.
-    Iothread(Box<IothreadSource>),
-}
+pub(super) trait Source {
+    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the
+    /// setting is changed for a burst, if there is a lease.
+    fn observe(
+        &mut self,
+        machine: &dyn Writable,
+        controller: &mut Controller,
+        lease: Option<&mut Lease>,
+        now_ns: u64,
+    ) -> Result<Look, Trouble>;
 
-impl Source {
-    /// Of a layer. Fails where the machine's CPUs idle and this process may not record them: a later burst would.
-    pub(super) fn new(
-        machine: &dyn Machine,
-        layer: Layer,
-        latency: WakeupLatency,
-        burst: Nanos,
-        halt_cost: Nanos,
-        vms: &[Vm],
-    ) -> anyhow::Result<Source> {
-        if layer == Layer::Host {
-            return Ok(Source::Host(Box::new(Host {
-                late: latency.assumed(),
-                this_machine: Sysroot::of_this_machine(),
-                tenants: Tenants::new(vms.to_vec()),
-                reader: None,
-                search_at: None,
-                searched: Duration::ZERO,
-                last: None,
-                looks: Looks::new(),
-                drawn: BTreeMap::new(),
-                random: SplitMix64::new(1),
-            })));
-        }
-        let counters = if layer == Layer::Driver { Counted::DwellIdle } else { Counted::Cpuidle };
-        if counters == Counted::DwellIdle {
-            machine.read(DWELL_IDLE).with_context(|| {
-                format!(
-                    "cannot read the counters of dwell_idle in {DWELL_IDLE}; mount debugfs: mount -t debugfs debugfs \
-                     /sys/kernel/debug"
-                )
-            })?;
-        }
-        let mut guest = Guest {
-            burst: Duration::from_nanos(burst.get()),
-            late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
-            measures: latency != WakeupLatency::Given(latency.assumed()),
-            halt_cost,
-            counters,
-            bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
-            last: None,
-        };
-        if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {
-            guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
-        }
-        Ok(Source::Guest(Box::new(guest)))
+    /// Trace events lost so far.
+    fn lost(&self) -> u64 {
+        0
     }
 
     /// The name of the VM that an idler is, where idlers are VMs.
-    pub(super) fn vm_of(&self, idler: u64) -> Option<String> {
+    fn vm_of(&self, idler: u64) -> Option<String> {
         self.has_vms().then(|| vm_id(idler).to_string())
     }
 
     /// What is known of a VM.
-    pub(super) fn found(&self, idler: u64) -> FoundVm {
-        match self {
-            Source::Host(host) => host.tenants.found(vm_id(idler)),
-            Source::Guest(_) | Source::Iothread(_) => FoundVm::default(),
-        }
-    }
-
-    /// A VM as it is called in lines.
-    pub(super) fn called(&self, idler: u64) -> String {
-        match (self.vm_of(idler), self.found(idler).name) {
-            (Some(id), Some(name)) => format!("{} ({id})", name.escape_debug()),
-            (Some(id), None) => id,
-            (None, _) => format!("idler {idler}"),
-        }
+    fn found(&self, _idler: u64) -> FoundVm {
+        FoundVm::default()
     }
 
     /// Whether idlers are VMs, which come and go, and not CPUs.
-    pub(super) fn has_vms(&self) -> bool {
-        matches!(self, Source::Host(_))
-    }
-
-    /// Trace events lost so far.
-    pub(super) fn lost(&self) -> u64 {
-        match self {
-            Source::Host(_) => 0,
-            Source::Guest(guest) => guest.bursts.lost(),
-            Source::Iothread(thread) => thread.lost(),
-        }
+    fn has_vms(&self) -> bool {
+        false
     }
 
     /// Whether it takes time to observe: what does not count is then not observed.
-    pub(super) const fn is_in_bursts(&self) -> bool {
-        matches!(self, Source::Guest(_) | Source::Iothread(_))
-    }
-
-    /// What was seen since the last call. A source of bursts takes as long as a burst. Of an I/O thread the
-    /// setting is changed for a burst, if there is a lease.
-    pub(super) fn observe(
-        &mut self,
-        machine: &Sysroot,
-        controller: &mut Controller,
-        lease: Option<&mut Lease>,
-        now_ns: u64,
-    ) -> Result<Look, Trouble> {
-        match self {
-            Source::Host(host) => host.observe(now_ns).map(Look::Episodes).map_err(Trouble::Other),
-            Source::Guest(guest) => guest.observe(machine).map(Look::Episodes).map_err(Trouble::Other),
-            Source::Iothread(thread) => thread.observe(machine, controller, lease, now_ns),
-        }
+    fn is_in_bursts(&self) -> bool {
+        true
     }
 
     /// When to look between two decisions \[ns\], if ever.
-    pub(super) fn next_look_ns(&self) -> Option<u64> {
-        match self {
-            Source::Host(host) if !host.drawn.is_empty() => Some(host.looks.next_ns()),
-            _ => None,
-        }
-    }
-
-    /// CPU time of searches for idlers since the last call, as far as these have a limit of their own.
-    pub(super) fn take_searched(&mut self) -> Duration {
-        match self {
-            Source::Host(host) => std::mem::take(&mut host.searched),
-            Source::Guest(_) | Source::Iothread(_) => Duration::ZERO,
-        }
+    fn next_look_ns(&self) -> Option<u64> {
+        None
     }
 
     /// Looks.
-    pub(super) fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        match self {
-            Source::Host(host) => host.look(now_ns),
-            Source::Guest(_) | Source::Iothread(_) => Ok(()),
-        }
+    fn look(&mut self, _now_ns: u64) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// CPU time of searches for idlers since the last call, as far as these have a limit of their own.
+    fn take_searched(&mut self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether values are to be compared with those written: those of a QEMU are not at each decision.
-    pub(super) fn is_to_be_checked(&mut self) -> bool {
-        match self {
-            Source::Host(_) | Source::Guest(_) => true,
-            Source::Iothread(thread) => thread.is_to_be_checked(),
-        }
+    fn is_to_be_checked(&mut self) -> bool {
+        true
     }
+}
+
+/// An idler as it is called in lines.
+pub(super) fn called(source: &dyn Source, idler: u64) -> String {
+    match (source.vm_of(idler), source.found(idler).name) {
+        (Some(id), Some(name)) => format!("{} ({id})", name.escape_debug()),
+        (Some(id), None) => id,
+        (None, _) => format!("idler {idler}"),
+    }
+}
+
+/// What is to be seen.
+pub(super) struct Wanted<'a> {
+    pub(super) machine: &'a dyn Writable,
+    pub(super) layer: Layer,
+    pub(super) latency: WakeupLatency,
+    pub(super) burst: Nanos,
+    pub(super) halt_cost: Nanos,
+    pub(super) vms: &'a [Vm],
+}
+
+/// The source of a layer: KVM's statistics files, or counters of cpuidle or of dwell_idle and bursts of the
+/// recorder. Fails where the machine's CPUs idle and this process may not record them: a later burst would.
+pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
+    let Wanted { machine, layer, latency, burst, halt_cost, vms } = *wanted;
+    if layer == Layer::Host {
+        return Ok(Box::new(Host::new(latency.assumed(), vms)));
+    }
+    let counters = if layer == Layer::Driver { Counted::DwellIdle } else { Counted::Cpuidle };
+    if counters == Counted::DwellIdle {
+        machine.read(DWELL_IDLE).with_context(|| {
+            format!(
+                "cannot read the counters of dwell_idle in {DWELL_IDLE}; mount debugfs: mount -t debugfs debugfs \
+                 /sys/kernel/debug"
+            )
+        })?;
+    }
+    let mut guest = Guest {
+        burst: Duration::from_nanos(burst.get()),
+        late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
+        measures: latency != WakeupLatency::Given(latency.assumed()),
+        halt_cost,
+        counters,
+        bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
+        last: None,
+    };
+    if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {
+        guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
+    }
+    Ok(Box::new(guest))
 }
 
 /// The VM that an idler is.
@@ -206,8 +166,8 @@ pub(super) struct Host {
     this_machine: Sysroot,
     tenants: Tenants,
     reader: Option<StatsReader>,
-    /// When to search for VMs again.
-    search_at: Option<Instant>,
+    /// When to search for VMs again \[ns\].
+    search_at_ns: Option<u64>,
     /// The same that was not asked for yet.
     searched: Duration,
     last: Option<Snapshot>,
@@ -216,9 +176,15 @@ pub(super) struct Host {
     random: SplitMix64,
 }
 
-impl Host {
-    fn observe(&mut self, now_ns: u64) -> anyhow::Result<Vec<Observed>> {
-        self.look(now_ns)?;
+impl Source for Host {
+    fn observe(
+        &mut self,
+        _: &dyn Writable,
+        _: &mut Controller,
+        _: Option<&mut Lease>,
+        now_ns: u64,
+    ) -> Result<Look, Trouble> {
+        self.look(now_ns).map_err(Trouble::Other)?;
         let Host { drawn, tenants, this_machine, .. } = self;
         let observed = drawn.iter_mut().map(|(id, drawn)| {
             let (counted, episodes) = drawn.take();
@@ -226,12 +192,32 @@ impl Host {
             let tenant = tenants.find(this_machine, *id);
             Observed { tenant, ..Observed::drawn(idler, counted, episodes) }
         });
-        Ok(observed.collect())
+        Ok(Look::Episodes(observed.collect()))
+    }
+
+    fn found(&self, idler: u64) -> FoundVm {
+        self.tenants.found(vm_id(idler))
+    }
+
+    fn has_vms(&self) -> bool {
+        true
+    }
+
+    fn is_in_bursts(&self) -> bool {
+        false
+    }
+
+    fn next_look_ns(&self) -> Option<u64> {
+        (!self.drawn.is_empty()).then(|| self.looks.next_ns())
+    }
+
+    fn take_searched(&mut self) -> Duration {
+        std::mem::take(&mut self.searched)
     }
 
     /// Takes in what was counted since the last look.
     fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if self.search_at.is_none_or(|at| at <= Instant::now()) {
+        if self.search_at_ns.is_none_or(|at_ns| at_ns <= now_ns) {
             let before = cpu_time::of_process();
             self.tenants.forget();
             self.reader = match StatsReader::new(None) {
@@ -241,7 +227,7 @@ impl Host {
             };
             let took = cpu_time::of_process().saturating_sub(before);
             self.searched += took.min(SEARCH_AT_LEAST / SEARCH_SHARE);
-            self.search_at = Some(Instant::now() + search_after(took));
+            self.search_at_ns = Some(now_ns.saturating_add(nanos(search_after(took))));
         }
         let Some(reader) = &mut self.reader else {
             self.last = None;
@@ -265,6 +251,23 @@ impl Host {
         }
         self.looks.looked(now_ns, delta.len(), episodes);
         Ok(())
+    }
+}
+
+impl Host {
+    fn new(late: Nanos, vms: &[Vm]) -> Host {
+        Host {
+            late,
+            this_machine: Sysroot::of_this_machine(),
+            tenants: Tenants::new(vms.to_vec()),
+            reader: None,
+            search_at_ns: None,
+            searched: Duration::ZERO,
+            last: None,
+            looks: Looks::new(),
+            drawn: BTreeMap::new(),
+            random: SplitMix64::new(1),
+        }
     }
 }
 
@@ -439,8 +442,24 @@ fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
     now.iter().filter_map(of).collect()
 }
 
+impl Source for Guest {
+    fn observe(
+        &mut self,
+        machine: &dyn Writable,
+        _: &mut Controller,
+        _: Option<&mut Lease>,
+        _: u64,
+    ) -> Result<Look, Trouble> {
+        self.burst(machine).map(Look::Episodes).map_err(Trouble::Other)
+    }
+
+    fn lost(&self) -> u64 {
+        self.bursts.lost()
+    }
+}
+
 impl Guest {
-    fn observe(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
+    fn burst(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
         let now = self.counters.read(machine);
         let Some(last) = self.last.replace(now.clone()) else { return Ok(vec![]) };
         let share = |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns();

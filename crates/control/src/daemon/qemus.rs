@@ -1,16 +1,15 @@
 //! The QEMUs whose I/O threads are controlled: waited for, taken up, and parted from.
 
 use super::Control;
-use super::layered::Layered;
-use super::leases::{end_left_open, told_of};
 use super::config::Mode;
 use super::iothread;
+use super::layered::Layered;
+use super::leases::{end_left_open, told_of};
 use dwell_knobs::journal;
 use dwell_knobs::lease;
-use std::time::{Duration, Instant};
 
-/// How often a QEMU that does not answer is tried.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a QEMU that does not answer is tried \[ns\].
+const TRY_AGAIN_NS: u64 = 1_000_000_000;
 
 /// A QEMU whose I/O threads are controlled while it is there.
 pub(super) struct Qemu {
@@ -19,8 +18,8 @@ pub(super) struct Qemu {
 }
 
 pub(super) enum QemuState {
-    /// It is tried again then; whether it was said why.
-    Waiting(Instant, bool),
+    /// It is tried again then \[ns\]; whether it was said why.
+    Waiting(u64, bool),
     /// Its I/O threads are among the layers.
     Here,
     /// They are, and it does not answer.
@@ -48,7 +47,7 @@ impl Control<'_> {
                 self.part_from(at, &why)?;
             }
             let QemuState::Waiting(next, told) = self.qemus[at].state else { continue };
-            if Instant::now() < next {
+            if self.now_ns() < next {
                 continue;
             }
             let socket = self.qemus[at].socket.clone();
@@ -61,7 +60,7 @@ impl Control<'_> {
                     if !told {
                         self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {error:#}"));
                     }
-                    self.qemus[at].state = QemuState::Waiting(Instant::now() + TRY_AGAIN, true);
+                    self.qemus[at].state = QemuState::Waiting(self.now_ns() + TRY_AGAIN_NS, true);
                 }
             }
         }
@@ -90,7 +89,7 @@ impl Control<'_> {
     fn part_from(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let socket = self.qemus[at].socket.clone();
         self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
-        self.qemus[at].state = QemuState::Waiting(Instant::now(), true);
+        self.qemus[at].state = QemuState::Waiting(self.now_ns(), true);
         let is_of =
             |layered: &mut Layered| layered.subject.iothread().is_some_and(|target| target.socket == socket);
         for parted in self.layers.extract_if(.., is_of) {

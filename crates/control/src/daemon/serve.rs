@@ -38,7 +38,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Where metrics are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(super) enum Address {
+pub enum Address {
     /// Nowhere.
     #[default]
     Off,

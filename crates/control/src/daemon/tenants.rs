@@ -1,8 +1,8 @@
 //! Which VM counts how much, and which has a veto.
 
+use crate::core::Tenant;
 use anyhow::{Context, bail, ensure};
 use dwell_capture::kvm_stats::VmId;
-use crate::core::Tenant;
 use dwell_machine::Machine;
 use dwell_machine::process::Naming;
 use serde::{Deserialize, Serialize};

@@ -191,7 +191,13 @@ pub(crate) fn run(args: Args) -> Outcome {
             Command::Stop(args) => (Ask::Stop, args),
             Command::Restore(args) => {
                 let notes = Notes { line: &line, warning: &output::note };
-                return daemon::restore(&args.state.machine()?, &args.state.state_dir, args.unless_kept, notes).map(|()| Answer::Yes);
+                return daemon::restore(
+                    &args.state.machine()?,
+                    &args.state.state_dir,
+                    args.unless_kept,
+                    notes,
+                )
+                .map(|()| Answer::Yes);
             }
         };
         let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
@@ -229,7 +235,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     let state_directory = args.state.state_dir.clone();
     let timed = |text: &str| line(&format!("{} {text}", utc()));
     let notes = Notes { line: &timed, warning: &output::note };
-    daemon::run(&daemon::Task { machine, state_directory, duration: args.duration, configure: &configure, notes })?;
+    daemon::run(&daemon::Task {
+        machine,
+        state_directory,
+        duration: args.duration,
+        configure: &configure,
+        notes,
+    })?;
     Ok(Answer::Yes)
 }
 

@@ -2,12 +2,12 @@
 
 use super::measured::{self, MeasuredFile};
 use crate::check;
-use dwell_control::daemon::decisions::Decisions;
 use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::command::{apply, info};
 use crate::model::{self, Model, ModelArgs};
 use crate::progress;
 use anyhow::Context;
+use dwell_control::daemon::decisions::Decisions;
 use dwell_knobs::plan::Plan;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};

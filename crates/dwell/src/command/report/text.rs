@@ -2,9 +2,9 @@
 
 use super::gather::{Exits, PlanFile, Recording, Report, Role};
 use super::measured::MeasuredFile;
-use dwell_control::daemon::decisions::{Decisions, Run};
 use crate::command::{info, tune};
 use dwell_capture::energy::ENERGY;
+use dwell_control::daemon::decisions::{Decisions, Run};
 use dwell_knobs::plan::Effect;
 use dwell_replay::figures::{Compared, PolicyFigures};
 use dwell_report::measured::Measured;

@@ -1,0 +1,537 @@
+//! The daemon in virtual time: a machine below a directory, a CPU that idles as its parameters make it, and a
+//! clock that passes where the daemon waits.
+
+use super::config::{Config, Mode, Options};
+use super::iothread::{Look, Trouble};
+use super::machine::setting;
+use super::observe::{Source, Wanted};
+use super::socket::Ask;
+use super::world::{Told, World};
+use super::{End, Notes, Scene, Task, control, restore};
+use crate::core::{Controller, Episode, Observed, Terms};
+use dwell_knobs::journal::{self, STATE_DIRECTORY};
+use dwell_knobs::lease::{self, Lease, Subject};
+use dwell_machine::Writable;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
+use dwell_replay::{Counts, Player, Rule};
+use dwell_testing::fixture::Fixture;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+const MILLISECOND_NS: u64 = 1_000_000;
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What a CPU waits for: every episode is this long, and it is busy for 10 us after each.
+#[derive(Clone, Copy)]
+struct Load {
+    idle_ns: u64,
+    /// Whether the kernel counts what its rule does not do.
+    miscounted: bool,
+    /// The CPU time of a look at it.
+    look: Duration,
+}
+
+/// A machine without load, whose CPU is quiet.
+const QUIET: Load = Load { idle_ns: 4 * MILLISECOND_NS, miscounted: false, look: Duration::ZERO };
+const BUSY_NS: u64 = 10_000;
+/// The wakeup latency of a halt.
+const LATENCY_NS: u64 = 14_000;
+
+enum Event {
+    Signal(Told),
+    Ask(Ask),
+    /// Somebody writes a parameter.
+    Write(&'static str, &'static str),
+    Load(Load),
+    Do(Box<dyn FnOnce()>),
+}
+
+/// A world in memory.
+struct Simulated<'a> {
+    fixture: &'a Fixture,
+    now_ns: Cell<u64>,
+    script: RefCell<Vec<(u64, Event)>>,
+    signals: RefCell<Vec<Told>>,
+    asked: RefCell<Vec<Ask>>,
+    answers: RefCell<Vec<Value>>,
+    written: Cell<bool>,
+    manager: RefCell<Vec<String>>,
+    cpu_time: Rc<Cell<Duration>>,
+    load: Rc<Cell<Load>>,
+}
+
+impl World for Simulated<'_> {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    fn cpu_time(&self) -> Duration {
+        self.cpu_time.get()
+    }
+
+    fn wait(&self, at_most: Duration) -> anyhow::Result<()> {
+        // A daemon that does not wait would stop the time.
+        let until_ns = self.now_ns.get() + u64::try_from(at_most.as_nanos())?.max(1_000);
+        let next_ns = self.script.borrow().first().map_or(u64::MAX, |(at_ns, _)| *at_ns);
+        self.now_ns.set(until_ns.min(next_ns.max(self.now_ns.get())));
+        while self.script.borrow().first().is_some_and(|(at_ns, _)| *at_ns <= self.now_ns.get()) {
+            let (_, event) = self.script.borrow_mut().remove(0);
+            match event {
+                Event::Signal(told) => self.signals.borrow_mut().push(told),
+                Event::Ask(ask) => self.asked.borrow_mut().push(ask),
+                Event::Write(name, value) => {
+                    self.fixture.set(name, value);
+                    self.written.set(true);
+                }
+                Event::Load(load) => self.load.set(load),
+                Event::Do(what) => what(),
+            }
+        }
+        Ok(())
+    }
+
+    fn signal(&self) -> anyhow::Result<Option<Told>> {
+        Ok(self.signals.borrow_mut().pop())
+    }
+
+    fn answer(&self, reply: &mut dyn FnMut(Ask) -> Value) {
+        for ask in self.asked.borrow_mut().drain(..) {
+            self.answers.borrow_mut().push(reply(ask));
+        }
+    }
+
+    fn tell(&self, text: &str) {
+        self.manager.borrow_mut().push(text.to_owned());
+    }
+
+    fn watch(&self, _: &[PathBuf]) {}
+
+    fn was_written(&self) -> bool {
+        self.written.take()
+    }
+
+    fn source(&self, _: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
+        Ok(Box::new(Cpu {
+            load: Rc::clone(&self.load),
+            cpu_time: Rc::clone(&self.cpu_time),
+            rule: None,
+            seen_ns: self.now_ns.get(),
+        }))
+    }
+}
+
+/// A CPU whose governor does what its parameters say.
+struct Cpu {
+    load: Rc<Cell<Load>>,
+    cpu_time: Rc<Cell<Duration>>,
+    rule: Option<(Setting, Player)>,
+    seen_ns: u64,
+}
+
+impl Source for Cpu {
+    fn observe(
+        &mut self,
+        machine: &dyn Writable,
+        _: &mut Controller,
+        _: Option<&mut Lease>,
+        now_ns: u64,
+    ) -> Result<Look, Trouble> {
+        let present = setting(machine, Layer::Guest).map_err(Trouble::Other)?;
+        let (before, player) = self.rule.get_or_insert_with(|| {
+            (present, Rule::Layer(present).start_late(1).expect("a rule that is known"))
+        });
+        if *before != present {
+            player.set(&present);
+            *before = present;
+        }
+        let Load { idle_ns, miscounted, look } = self.load.get();
+        self.cpu_time.set(self.cpu_time.get() + look);
+        let number = (now_ns - self.seen_ns) / (idle_ns + BUSY_NS);
+        self.seen_ns = now_ns;
+        let (mut counted, mut episodes) = (Counts::default(), vec![]);
+        for _ in 0..number {
+            let did = player.play_late(Nanos(idle_ns), Nanos(LATENCY_NS));
+            counted += did;
+            let latency_ns = (did.halts > 0).then_some(LATENCY_NS);
+            episodes.push(Episode { busy_ns: BUSY_NS, latency_ns, ..Episode::of(idle_ns) });
+        }
+        if miscounted {
+            counted = Counts {
+                polls: 0,
+                polls_succeeded: 0,
+                polled_ns: 0,
+                halts: number,
+                exits: number,
+                ..counted
+            };
+        }
+        Ok(Look::Episodes(vec![Observed::new(0, counted, episodes)]))
+    }
+}
+
+/// What came of a run.
+struct Ran {
+    end: anyhow::Result<End>,
+    lines: Vec<String>,
+    warnings: Vec<String>,
+    answers: Vec<Value>,
+    manager: Vec<String>,
+}
+
+impl Ran {
+    fn text(&self) -> String {
+        self.lines.join("\n")
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.lines.iter().any(|line| line.contains(part))
+    }
+}
+
+fn configuration(mode: Mode) -> Config {
+    let options = Options { mode: Some(mode), halt_cost: Some(Nanos(20_000)), wakeup_latency: None };
+    Config { layers: vec![Layer::Guest], ..Config::read(None, options).unwrap() }
+}
+
+/// Runs the daemon for this time, while this happens.
+fn run(
+    fixture: &Fixture,
+    configure: &dyn Fn() -> anyhow::Result<Config>,
+    load: Load,
+    seconds: f64,
+    script: Vec<(f64, Event)>,
+) -> Ran {
+    let ns = |seconds: f64| u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap();
+    let script = script.into_iter().map(|(at_s, event)| (ns(at_s), event)).collect();
+    let world = Simulated {
+        fixture,
+        now_ns: Cell::new(0),
+        script: RefCell::new(script),
+        signals: RefCell::default(),
+        asked: RefCell::default(),
+        answers: RefCell::default(),
+        written: Cell::new(false),
+        manager: RefCell::default(),
+        cpu_time: Rc::default(),
+        load: Rc::new(Cell::new(load)),
+    };
+    let (lines, warnings) = (RefCell::new(vec![]), RefCell::new(vec![]));
+    let line = |text: &str| lines.borrow_mut().push(text.to_owned());
+    let warning = |text: &str| warnings.borrow_mut().push(text.to_owned());
+    let notes = Notes { line: &line, warning: &warning };
+    let machine = &fixture.machine;
+    machine.make_directory(STATE_DIRECTORY).unwrap();
+    let task = Task {
+        machine: machine.clone(),
+        state_directory: STATE_DIRECTORY.to_owned(),
+        duration: Some(Nanos(ns(seconds))),
+        configure,
+        notes,
+    };
+    let scene = Scene { machine, state_directory: STATE_DIRECTORY, world: &world, notes };
+    let end = configure().and_then(|config| control(&scene, &task, config));
+    Ran {
+        end,
+        lines: lines.take(),
+        warnings: warnings.take(),
+        answers: world.answers.take(),
+        manager: world.manager.take(),
+    }
+}
+
+/// As [`run`], of a machine without load.
+fn of_quiet(fixture: &Fixture, config: &Config, seconds: f64, script: Vec<(f64, Event)>) -> Ran {
+    run(fixture, &|| Ok(config.clone()), QUIET, seconds, script)
+}
+
+fn open_changes(fixture: &Fixture) -> usize {
+    let changes = journal::read_all(&fixture.machine, STATE_DIRECTORY).unwrap();
+    lease::open(&changes).count()
+}
+
+#[test]
+fn advice_writes_nothing_and_takes_no_lease() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let load = Load { idle_ns: 150_000, ..QUIET };
+    let ran = run(&fixture, &|| Ok(configuration(Mode::Advise)), load, 20.0, vec![]);
+    assert_eq!(ran.end.unwrap(), End::Duration);
+    assert!(ran.lines[0].starts_with("guest: advises only, by replay alone: "), "{:?}", ran.lines);
+    assert!(
+        ran.lines[1].contains("advice, by replay alone: guest_halt_poll_ns 200000 -> 0"),
+        "{:?}",
+        ran.lines
+    );
+    assert_eq!((ran.lines.len(), fixture.snapshot(), open_changes(&fixture)), (2, before, 0));
+}
+
+#[test]
+fn a_lease_is_held_while_control_goes_on_and_ended_with_it() {
+    for by_signal in [true, false] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        let load = Load { idle_ns: 150_000, ..QUIET };
+        let end = if by_signal { Event::Signal(Told::End) } else { Event::Ask(Ask::Stop) };
+        let script = vec![(2.0, Event::Ask(Ask::Status)), (3.0, end)];
+        let ran = run(&fixture, &|| Ok(configuration(Mode::Active)), load, 9.0, script);
+        assert_eq!(ran.end.as_ref().unwrap(), if by_signal { &End::Signal } else { &End::Stopped });
+        assert!(ran.has("guest: controls; the originals are guest_halt_poll_ns=200000"), "{}", ran.text());
+        assert!(
+            ran.has("guest: guest_halt_poll_ns 200000 -> 0")
+                && ran.has(": 20.0 us an episode instead of 120 us"),
+            "{}",
+            ran.text()
+        );
+        let layer = &ran.answers[0]["layers"][0];
+        assert_eq!((&layer["state"], &layer["change"]), (&Value::from("controls"), &Value::from(1)));
+        assert_eq!(layer["present"]["guest_halt_poll_ns"], 0);
+        assert_eq!(layer["wakeup_latency_ns"], LATENCY_NS);
+        assert_eq!(ran.lines.last().unwrap(), "guest: the originals are in force again");
+        assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
+        assert_eq!(ran.manager.first().unwrap(), "READY=1");
+        assert_eq!(ran.manager.last().unwrap(), "STOPPING=1");
+        assert!(ran.manager.contains(&"STATUS=guest: controls".to_owned()), "{:?}", ran.manager);
+    }
+}
+
+#[test]
+fn lost_trust_comes_back_and_is_seen_from_outside() {
+    let fixture = Fixture::guest();
+    let wrong = Load { idle_ns: 90_000, miscounted: true, ..QUIET };
+    let load = Load { idle_ns: 150_000, ..QUIET };
+    let script =
+        vec![(1.0, Event::Ask(Ask::Status)), (12.0, Event::Load(load)), (19.0, Event::Ask(Ask::Status))];
+    let ran = run(&fixture, &|| Ok(configuration(Mode::Active)), wrong, 20.0, script);
+    let lost = |line: &&String| line.contains("the rule does not describe this load");
+    let rests: Vec<&str> =
+        ran.lines.iter().filter(lost).map(|line| &line[..line.find(", unless").unwrap()]).collect();
+    let expected =
+        ["1.00", "2.00", "4.00", "8.00"].map(|rest_s| format!("guest: the originals for {rest_s} s"));
+    assert_eq!(rests, expected, "{}", ran.text());
+    let [first, last] = [&ran.answers[0]["layers"][0], &ran.answers[1]["layers"][0]];
+    assert_eq!(first["state"], "untrusted");
+    let why = first["why"].as_str().unwrap();
+    assert!(why.contains("were counted and") && why.contains("it tries again in "), "{why}");
+    assert_eq!(
+        (&last["state"], &last["present"]["guest_halt_poll_ns"]),
+        (&Value::from("controls"), &Value::from(0))
+    );
+    let states: Vec<&String> = ran.manager.iter().filter(|text| text.starts_with("STATUS=")).collect();
+    assert_eq!(states[..2], ["STATUS=guest: controls", "STATUS=guest: untrusted"]);
+    assert_eq!(states.last().unwrap().as_str(), "STATUS=guest: controls");
+}
+
+/// A controller that has ended and left *never poll*, with what one of this halt cost may write.
+fn leave(fixture: &Fixture, halt_cost_ns: u64, is_left: bool) {
+    let originals = Setting::defaults(Layer::Guest, Version::parse("6.18.44").unwrap());
+    let controller = Controller::new(originals, Terms::at(Nanos(halt_cost_ns))).unwrap();
+    let (machine, settings) = (&fixture.machine, controller.candidates());
+    let subject = Subject::Layer(Layer::Guest);
+    let mut lease = Lease::take(machine, STATE_DIRECTORY, &subject, originals, settings).unwrap();
+    lease.set(machine, &settings[1]).unwrap();
+    if is_left {
+        assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
+    }
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "0");
+}
+
+#[test]
+fn what_a_controller_has_left_is_adopted_by_the_next_start_and_by_the_next_configuration() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    leave(&fixture, 20_000, true);
+    let in_force = fixture.snapshot();
+    restore(&fixture.machine, STATE_DIRECTORY, true, Notes::SILENT).unwrap();
+    assert_eq!(fixture.snapshot(), in_force, "it is kept");
+    let keep = Config { on_exit: super::config::OnExit::Keep, ..configuration(Mode::Active) };
+    let configured = Cell::new(0);
+    let configure = || {
+        configured.set(configured.get() + 1);
+        let period = Nanos(if configured.get() > 2 { 200 } else { 100 } * MILLISECOND_NS);
+        Ok(Config { period, ..keep.clone() })
+    };
+    let script = vec![
+        (1.0, Event::Ask(Ask::Status)),
+        (2.0, Event::Signal(Told::ReadConfiguration)),
+        (2.1, Event::Signal(Told::ReadConfiguration)),
+        (3.0, Event::Ask(Ask::Status)),
+    ];
+    let ran = run(&fixture, &configure, QUIET, 4.0, script);
+    assert_eq!(ran.end.as_ref().unwrap(), &End::Duration);
+    let adopts = "guest: adopts the setting that was left (change 1): guest_halt_poll_ns=0 ";
+    assert_eq!(ran.lines.iter().filter(|line| line.starts_with(adopts)).count(), 2, "{}", ran.text());
+    for answer in &ran.answers {
+        let layer = &answer["layers"][0];
+        assert_eq!((&layer["state"], &layer["change"]), (&Value::from("controls"), &Value::from(1)));
+        assert_eq!(
+            [&layer["present"], &layer["originals"]].map(|of| of["guest_halt_poll_ns"].as_u64()),
+            [Some(0), Some(200_000)]
+        );
+    }
+    assert!(ran.lines.last().unwrap().contains("`dwell revert 1` restores"), "{}", ran.text());
+    assert_eq!(fixture.snapshot(), in_force);
+    let advice = of_quiet(&fixture, &configuration(Mode::Advise), 1.0, vec![]);
+    assert!(advice.has("a controller has ended and left its setting; `dwell revert 1`"), "{}", advice.text());
+    restore(&fixture.machine, STATE_DIRECTORY, false, Notes::SILENT).unwrap();
+    assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
+}
+
+#[test]
+fn what_a_killed_controller_has_left_is_restored() {
+    for by_start in [true, false] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        leave(&fixture, 20_000, false);
+        let advice = of_quiet(&fixture, &configuration(Mode::Advise), 1.0, vec![]);
+        assert!(advice.has("a controller was killed and its setting is still in force"), "{}", advice.text());
+        match by_start {
+            true => {
+                let ran = of_quiet(&fixture, &configuration(Mode::Active), 1.0, vec![]);
+                assert!(ran.has("had left its setting; the originals are in force again"), "{}", ran.text());
+                assert!(ran.has("the originals are guest_halt_poll_ns=200000"), "{}", ran.text());
+            }
+            // What is killed is restored even where a setting that was left is to be kept.
+            false => restore(&fixture.machine, STATE_DIRECTORY, true, Notes::SILENT).unwrap(),
+        }
+        assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
+    }
+}
+
+#[test]
+fn what_is_not_as_it_was_left_is_restored_with_the_reason() {
+    type Prepare = fn(&Fixture);
+    let cases: [(Prepare, u64, &str); 4] = [
+        (|_| (), 50_000, "which this configuration may write, is not a value of the lease"),
+        (|fixture| fixture.write(BOOT, "another\n"), 20_000, "the machine was booted since"),
+        (|fixture| fixture.set("guest_halt_poll_grow", "3\n"), 20_000, "guest_halt_poll_grow is 3 and not 2"),
+        (
+            |fixture| fixture.set("guest_halt_poll_ns", "5000\n"),
+            20_000,
+            "guest_halt_poll_ns is 5000 and not 0",
+        ),
+    ];
+    for (prepare, halt_cost_ns, why) in cases {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        leave(&fixture, 20_000, true);
+        prepare(&fixture);
+        let halt_cost = Nanos(halt_cost_ns);
+        let longest_window = Nanos(4 * halt_cost_ns);
+        let config = Config { halt_cost, longest_window, ..configuration(Mode::Active) };
+        let ran = of_quiet(&fixture, &config, 0.01, vec![]);
+        let line = &ran.lines[0];
+        assert!(line.starts_with("guest: the setting that was left is not adopted, as "), "{line}");
+        assert!(line.contains(why) && line.ends_with("; the originals are in force again"), "{line}");
+        fixture.write(BOOT, "8a0d4b7c\n");
+        if why.contains("grow") {
+            fixture.set("guest_halt_poll_grow", "2\n");
+        }
+        assert_eq!(fixture.snapshot(), before, "{why}");
+    }
+}
+
+#[test]
+fn a_value_that_somebody_else_writes_ends_control_until_resume() {
+    let fixture = Fixture::guest();
+    let script = vec![
+        (1.0, Event::Write("guest_halt_poll_ns", "77777\n")),
+        (1.5, Event::Ask(Ask::Status)),
+        (2.0, Event::Ask(Ask::Resume)),
+        (3.0, Event::Ask(Ask::Status)),
+    ];
+    let ran = of_quiet(&fixture, &configuration(Mode::Active), 4.0, script);
+    let [given_up, resumed, again] = &ran.answers[..] else { panic!("{:?}", ran.answers) };
+    let layer = &given_up["layers"][0];
+    assert_eq!((&layer["state"], &layer["reasons"]["foreign"]), (&Value::from("given_up"), &Value::from(1)));
+    let why = layer["why"].as_str().unwrap();
+    assert!(why.contains("guest_halt_poll_ns is 77777 and not 200000"), "{why}");
+    assert_eq!(resumed["resumed"][0], "guest");
+    assert_eq!(again["layers"][0]["state"], "controls");
+    assert_eq!(again["layers"][0]["originals"]["guest_halt_poll_ns"], 77_777);
+    assert!(
+        ran.has("77777, which another program has set, and is left alone; the original was 200000"),
+        "{}",
+        ran.text()
+    );
+    let number = |line: &str| ran.lines.iter().filter(|other| *other == line).count();
+    assert_eq!(number("guest: the other originals are in force again"), 1, "{}", ran.text());
+    assert_eq!(number("guest: the originals are in force again"), 1, "{}", ran.text());
+    assert_eq!((fixture.value("guest_halt_poll_ns").as_str(), open_changes(&fixture)), ("77777", 0));
+}
+
+#[test]
+fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
+    let fixture = Fixture::guest();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("control.toml");
+    fs::write(&file, "mode = \"advise\"\nlayers = [\"guest\"]\n").unwrap();
+    let configure = || Config::read(Some(&file), Options::default());
+    let write = |text: &'static str| {
+        let file = file.clone();
+        Event::Do(Box::new(move || fs::write(file, text).unwrap()))
+    };
+    let script = vec![
+        (1.0, write("mode = \"activ\"\n")),
+        (1.0, Event::Signal(Told::ReadConfiguration)),
+        (2.0, Event::Ask(Ask::Status)),
+        (3.0, write("mode = \"active\"\nlayers = [\"guest\"]\nhalt_cost = \"5us\"\n")),
+        (3.0, Event::Signal(Told::ReadConfiguration)),
+        (4.0, Event::Ask(Ask::Status)),
+    ];
+    let ran = run(&fixture, &configure, QUIET, 5.0, script);
+    assert_eq!(ran.end.as_ref().unwrap(), &End::Duration);
+    let states: Vec<&Value> = ran.answers.iter().map(|answer| &answer["layers"][0]["state"]).collect();
+    assert_eq!(states, ["advises", "controls"]);
+    assert_eq!(ran.answers[1]["halt_cost_ns"], 5_000);
+    let [warning] = &ran.warnings[..] else { panic!("{:?}", ran.warnings) };
+    assert!(
+        warning.contains("the configuration stays as it was: ") && warning.contains("activ"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn what_cannot_be_restored_is_not_controlled() {
+    type Prepare = fn(&Fixture);
+    let cases: [(Prepare, &str); 3] = [
+        (|fixture| fixture.set("guest_halt_poll_shrink", "much\n"), "guest_halt_poll_shrink cannot be read"),
+        (|fixture| fixture.mode("guest_halt_poll_ns", 0o444), "read-only"),
+        (
+            |fixture| fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n"),
+            "governor in use is menu",
+        ),
+    ];
+    for (prepare, why) in cases {
+        let fixture = Fixture::guest();
+        prepare(&fixture);
+        let before = fixture.snapshot();
+        let ran = of_quiet(&fixture, &configuration(Mode::Active), 0.01, vec![]);
+        let error = format!("{:#}", ran.end.unwrap_err());
+        assert!(error.contains(why), "{error}");
+        assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
+    }
+}
+
+/// What makes decisions rarer is the CPU time of the whole process.
+#[test]
+fn all_cpu_time_of_the_process_is_accounted_for() {
+    let of = |look: Duration| {
+        let fixture = Fixture::guest();
+        let load = Load { idle_ns: 90_000, look, ..QUIET };
+        let script = vec![(59.0, Event::Ask(Ask::Status))];
+        let ran = run(&fixture, &|| Ok(configuration(Mode::Advise)), load, 60.0, script);
+        let layer = &ran.answers[0]["layers"][0];
+        (layer["decisions"].as_u64().unwrap(), layer["cpu_share"].as_f64().unwrap())
+    };
+    let (many, little) = of(Duration::from_micros(200));
+    assert!(many > 500 && little < 0.003, "{many} {little}");
+    // Of a CPU no more than 0.45 % is used, and 4.5 ms at once.
+    let (few, limited) = of(Duration::from_millis(7));
+    assert!((30..45).contains(&few) && (0.004..0.0047).contains(&limited), "{few} {limited}");
+}
