@@ -137,8 +137,6 @@ impl Running {
     }
 }
 
-const LEASE: &str = "/var/lib/dwell/changes/000001.journal";
-
 fn below(fixture: &Fixture) -> String {
     fixture.path("").to_str().unwrap().to_owned()
 }
