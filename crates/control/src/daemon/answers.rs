@@ -73,13 +73,8 @@ impl Control<'_> {
             if !given_up && controller.status(now_ns).untrusted.is_none() {
                 continue;
             }
-            let renewed = if given_up {
-                self.renew(at)
-            } else {
-                controller.start(now_ns);
-                Ok(())
-            };
-            match renewed {
+            controller.start(now_ns);
+            match if given_up { self.renew(at) } else { Ok(()) } {
                 Ok(()) => {
                     let originals = self.layers[at].controller.originals();
                     self.notes.say(&subject, &format!("resumed; the originals are {originals}"));

@@ -114,14 +114,7 @@ impl World for Here {
     }
 
     fn watch(&self, files: &[PathBuf]) {
-        let watched = || {
-            let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
-            for file in files {
-                inotify::add_watch(&watch, file, inotify::WatchFlags::MODIFY).ok()?;
-            }
-            Some(watch)
-        };
-        *self.writes.borrow_mut() = watched();
+        *self.writes.borrow_mut() = watched(files);
     }
 
     fn was_written(&self) -> bool {
@@ -137,4 +130,13 @@ impl World for Here {
     fn source(&self, wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         observe::of_layer(wanted)
     }
+}
+
+/// A file that is readable after a write to one of these.
+fn watched(files: &[PathBuf]) -> Option<OwnedFd> {
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
+    for file in files {
+        inotify::add_watch(&watch, file, inotify::WatchFlags::MODIFY).ok()?;
+    }
+    Some(watch)
 }
