@@ -3,7 +3,7 @@
 //! Every method replays the same streams: the naive one takes one setting after the other through its policy, the
 //! others are the engine with plain loops (the compiler's vectors), with AVX2 and with AVX-512, on one core and on all.
 //! `grid` is the grid of `dwell tune`; `apart` has a maximum of its own for each setting: the general path; `spread`
-//! is that at its worst, and `straight` the general kernel alone. Event loops have no engine: their settings
+//! is that at its worst, and `straight` the general kernel alone. Streams that are `late` have wakeup latencies. Event loops have no engine: their settings
 //! are shared among the cores. The unit is interval-configurations: episodes times settings. The slow methods
 //! take a sample of the settings, evenly drawn.
 //!
@@ -103,9 +103,14 @@ fn print(family: &Family, medians: &Medians, streams: &[Stream], methods: &[Meth
             row(&stream.name, &rates);
         }
     }
-    for (name, recorded) in [("geometric mean, random", false), ("geometric mean, recordings", true)] {
+    let means = [
+        ("geometric mean, random", false, false),
+        ("geometric mean, random, late", false, true),
+        ("geometric mean, recordings", true, false),
+    ];
+    for (name, recorded, late) in means {
         let mean = |method: &Method| {
-            let of_kind = streams.iter().filter(|stream| stream.recorded == recorded);
+            let of_kind = streams.iter().filter(|stream| (stream.recorded, stream.late) == (recorded, late));
             let logs: Vec<f64> = of_kind.filter_map(|stream| rate(method, stream)).map(f64::ln).collect();
             (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
         };

@@ -22,6 +22,8 @@ pub struct Stream {
     pub name: String,
     /// Whether it is from a recording.
     pub recorded: bool,
+    /// Whether its halts have wakeup latencies.
+    pub late: bool,
     /// How many there are.
     pub episodes: u64,
     batches: Vec<Batch>,
@@ -33,7 +35,8 @@ impl Stream {
         source
             .visit(0..EPISODES as u64, &mut |batch| batches.push(batch.clone()))
             .expect("a readable recording");
-        Stream { name, recorded, batches, episodes: source.episodes().min(EPISODES as u64) }
+        let late = batches.iter().flat_map(Batch::runs).any(|run| run.latency_ns().is_some());
+        Stream { name, recorded, late, batches, episodes: source.episodes().min(EPISODES as u64) }
     }
 
     /// Lets every rule of a bank live through it.
@@ -46,7 +49,7 @@ impl Stream {
     }
 }
 
-/// Random lengths without order.
+/// Random lengths without order, each kind also with wakeup latencies of 9 to 19 us.
 fn generated() -> Vec<Stream> {
     type Draw = fn(&mut SplitMix64) -> u64;
     let kinds: [(&str, Draw); 3] = [
@@ -57,9 +60,14 @@ fn generated() -> Vec<Stream> {
     let stream = |(name, draw): (&str, Draw)| {
         let mut random = SplitMix64::new(1);
         let lengths: Vec<u64> = (0..EPISODES).map(|_| draw(&mut random)).collect();
-        Stream::new(name.to_owned(), false, &Memory::of_one(&lengths))
+        let late = lengths.iter().map(|&idle| (0, idle, Some(9_000 + random.below(10_000)), None));
+        let late = Memory::late(late);
+        [
+            Stream::new(name.to_owned(), false, &Memory::of_one(&lengths)),
+            Stream::new(format!("{name}, late"), false, &late),
+        ]
     };
-    kinds.into_iter().map(stream).collect()
+    kinds.into_iter().flat_map(stream).collect()
 }
 
 /// The bundled recordings.

@@ -3,6 +3,7 @@
 use super::serve::Address;
 use super::tenants::{Vm, share};
 use anyhow::{Context, anyhow, ensure};
+use dwell_cli::quantity;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
 use serde::de::{Deserializer, Error, Visitor};
@@ -280,7 +281,7 @@ impl File {
     fn settle(self, options: Options) -> anyhow::Result<Config> {
         let time = |name: &str, text: Option<&String>, default: Nanos| match text {
             None => Ok(default),
-            Some(text) => text.parse().map_err(|why| anyhow!("{name}: `{text}` {why}")),
+            Some(text) => quantity::duration(text).map_err(|why| anyhow!("{name}: {why}")),
         };
         let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
         let halt_cost = options.halt_cost.unwrap_or(halt_cost);

@@ -44,7 +44,7 @@ fn full(inputs: &Inputs) -> Vec<String> {
 fn make(inputs: &Inputs, args: &[String]) -> PathBuf {
     let page = inputs.path("report.html");
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-    args.extend(["-o", page.to_str().unwrap()]);
+    args.extend(["-o", page.to_str().unwrap(), "--force"]);
     done(&args);
     page
 }
