@@ -129,6 +129,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.force.may_write(path)?;
     }
     args.versions.check(&[args.layer])?;
+    args.plans.check(args.layer, args.versions.kernel.is_some())?;
     let version = args.versions.over(Versions::NEWEST).of(args.layer);
     let (label, table) = args.class()?;
     let question = Question::new(args.layer, version, args.halt_cost, args.grid)
@@ -162,7 +163,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         let late = rollout(&late, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
         notes.push(other_end(&found, &late, unknown, rows.len()));
     }
-    args.plans.write(&question, &rows, &found, args.versions.kernel.is_some())?;
+    args.plans.write(&question, &rows, &found)?;
     let printed = Printed {
         folder: args.folder.display().to_string(),
         layer: args.layer.name(),

@@ -45,19 +45,11 @@ impl PlansArgs {
         self.plan.as_ref().map(|folder| folder.join(ORDER))
     }
 
-    /// Writes the plans, if they are asked for.
-    pub(super) fn write(
-        &self,
-        question: &Question,
-        rows: &[Row],
-        found: &Rollout,
-        kernel_is_known: bool,
-    ) -> anyhow::Result<()> {
-        let Some(folder) = &self.plan else { return Ok(()) };
-        let of_classes = found.given.iter().find(|(choice, _)| choice == A_CLASS);
-        let (name, given) =
-            of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
-        let layer = question.default_setting().layer();
+    /// Refuses plans that cannot be written, before anything is computed.
+    pub(super) fn check(&self, layer: Layer, kernel_is_known: bool) -> anyhow::Result<()> {
+        if self.plan.is_none() {
+            return Ok(());
+        }
         if layer == Layer::Iothread {
             bail!(
                 "cannot write plans for I/O threads, whose IDs are not in the recordings: use dwell tune --plan"
@@ -69,6 +61,16 @@ impl PlansArgs {
                  get them"
             );
         }
+        Ok(())
+    }
+
+    /// Writes the plans, if they are asked for.
+    pub(super) fn write(&self, question: &Question, rows: &[Row], found: &Rollout) -> anyhow::Result<()> {
+        let Some(folder) = &self.plan else { return Ok(()) };
+        let of_classes = found.given.iter().find(|(choice, _)| choice == A_CLASS);
+        let (name, given) =
+            of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
+        let layer = question.default_setting().layer();
         let settings = question.settings();
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
         let (mut seen, mut others) = (BTreeSet::new(), BTreeSet::new());
