@@ -105,19 +105,26 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
         &["its rules are known", "a posted timer needs pi_inject_timer, and APICv or AVIC"],
     );
     let vm = ["--apicv", "on", "--preemption-timer", "on", "--pcpu", "isolated", "--kernel", RHEL_9_2];
-    let explained = run(&[&["explain", "pi_inject_timer=1"][..], &vm].concat());
+    let explained = run(&[&["timer", "explain", "--pi-inject-timer", "1"][..], &vm].concat());
     has(
         &explained,
-        &["(timer): no effect", "merged-2022", "execute MWAIT or HLT themselves"],
-        &["may be posted"],
+        &[
+            "pi_inject_timer has no effect",
+            "In force under Linux 5.14.0-284.el9: merged-2022",
+            "Timers of this VM are not posted",
+        ],
+        &["Possibly in force"],
     );
     let upgraded =
-        run(&[&["explain", "pi_inject_timer=1"][..], &vm, &["--upgrade", "6.12.0-211.el10"]].concat());
+        run(&[&["timer", "explain", "--pi-inject-timer", "1"][..], &vm, &["--upgrade", "6.12.0-211.el10"]]
+            .concat());
     has(&upgraded, &["merged-2022"], &["In force under Linux 5.14.0-284.el9: merged-2019"]);
     // Before the backport it is the old rule.
     let before = run(&[
+        "timer",
         "explain",
-        "pi_inject_timer=1",
+        "--pi-inject-timer",
+        "1",
         "--apicv",
         "on",
         "--pcpu",
@@ -125,19 +132,37 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
         "--kernel",
         "5.14.0-70.el9_0.x86_64",
     ]);
-    has(&before, &["(timer): effective", "merged-2019"], &[]);
+    has(
+        &before,
+        &["In force under Linux 5.14", "merged-2019"],
+        &["pi_inject_timer has no effect", "not known whether"],
+    );
 }
 
 /// Of a distributor without a source: both rules, neither as certain.
 #[test]
 fn where_no_source_shows_the_rule_both_are_named() {
     let sles = "5.14.21-150500.55.19-default";
-    let explained =
-        run(&["explain", "pi_inject_timer=1", "--apicv", "on", "--pcpu", "isolated", "--kernel", sles]);
+    let explained = run(&[
+        "timer",
+        "explain",
+        "--pi-inject-timer",
+        "1",
+        "--apicv",
+        "on",
+        "--pcpu",
+        "isolated",
+        "--kernel",
+        sles,
+    ]);
     has(
         &explained,
-        &["not known whether it has an effect", "merged-2019 and merged-2022", "Possibly in force"],
-        &["): effective", "): no effect", "In force under"],
+        &[
+            "it is not known whether pi_inject_timer has an effect",
+            "merged-2019 and merged-2022",
+            "Possibly in force",
+        ],
+        &["pi_inject_timer has no effect", "In force under"],
     );
     let max = run(&["explain", "halt_poll_ns=0", "--kernel", "5.14.0-503.11.1.el9_5.x86_64"]);
     has(&max, &["scope: not known for this kernel"], &[]);
@@ -293,8 +318,8 @@ fn the_command_line_of_a_vm_decides_which_layers_act_on_it() {
         ],
         &["cannot be seen from outside", "none is seen here"],
     );
-    let timers = node.dwell(&["explain", "pi_inject_timer=1"]);
-    has(&timers, &["disabled exits hlt,mwait (this machine)", "): effective"], &["disabled exits none"]);
+    let timers = node.dwell(&["timer", "explain", "--pi-inject-timer", "1"]);
+    has(&timers, &["hlt,mwait (this machine)"], &["pi_inject_timer has no effect", "not known whether"]);
     has(&node.dwell(&["explain", "halt_poll_ns=0"]), &["no VM uses the value whose HLT does not exit"], &[]);
 }
 

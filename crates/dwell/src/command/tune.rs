@@ -127,6 +127,14 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut in_force = None;
     if let Some(target) = &target {
         let present = plan::in_force(target)?;
+        if let Some(asked) = args.model.versions.qemu {
+            let found = present.version();
+            anyhow::ensure!(
+                (asked.major, asked.minor) == (found.major, found.minor),
+                "--qemu {asked}: the QEMU at {} is {found}; leave --qemu out",
+                target.socket
+            );
+        }
         in_force = Some(format!(
             "the setting in force is that of I/O thread {} of the QEMU at {}, {}",
             target.id,

@@ -301,13 +301,14 @@ fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
     common.then(|| spans.iter().map(|span| u64::try_from(span.0 - first).unwrap_or(0)).collect())
 }
 
-/// The command line without output format and file, so that it is the same in every format.
+/// The command line without output format, file and --force, so that it is the same in every format.
 pub(super) fn command(words: impl Iterator<Item = String>) -> String {
     let mut kept = vec!["dwell".to_owned()];
     let mut words = words;
     while let Some(word) = words.next() {
         match word.as_str() {
             "--format" | "--output" | "-o" => drop(words.next()),
+            "--force" => {}
             _ if word.starts_with("--format=") || word.starts_with("--output=") => {}
             _ if word.starts_with("-o") => {}
             _ => kept.push(word),
@@ -326,7 +327,7 @@ mod tests {
         let plain = kept("report a.parquet --halt-cost 20us");
         assert_eq!(plain, "dwell report a.parquet --halt-cost 20us");
         for line in [
-            "report a.parquet --halt-cost 20us -o x.html",
+            "report a.parquet --halt-cost 20us -o x.html --force",
             "report --format json a.parquet --halt-cost 20us",
             "report --format=csv a.parquet --halt-cost 20us --output=x",
             "report a.parquet -ox.html --halt-cost 20us",

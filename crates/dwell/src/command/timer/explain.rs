@@ -188,11 +188,22 @@ fn posting(
 }
 
 impl Posting {
-    /// Why `pi_inject_timer` has no effect for this VM under any rule that this kernel may have; `None` if it has one,
-    /// or may have.
-    fn no_effect(&self) -> Option<String> {
-        let depends = self.of_kernel().any(|row| row.depends_on_pi_inject_timer);
-        (!depends).then(|| "for this VM, on and off give the same mechanism and the same exits".to_owned())
+    /// What is to be said of `pi_inject_timer` for this VM; `None` if it has an effect.
+    fn without_effect(&self) -> Option<String> {
+        let mut depends: Vec<bool> = self.of_kernel().map(|row| row.depends_on_pi_inject_timer).collect();
+        depends.dedup();
+        match depends[..] {
+            [true] => None,
+            [_, _, ..] => Some(format!(
+                "it is not known whether pi_inject_timer has an effect: that depends on which of the rules {} Linux {} has",
+                self.possible.join(" and "),
+                self.kernel
+            )),
+            _ => Some(
+                "pi_inject_timer has no effect: for this VM, on and off give the same mechanism and the same exits"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// The rules of which this kernel has one.
@@ -218,8 +229,8 @@ impl Posting {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
             }
         }
-        if let Some(why) = self.no_effect() {
-            text += &format!("\n{}", output::wrapped(&format!("pi_inject_timer has no effect: {why}")));
+        if let Some(words) = self.without_effect() {
+            text += &format!("\n{}", output::wrapped(&words));
         }
         if let Some(upgrade) = &self.upgrade {
             let changed = upgrade.changes.iter().filter(|change| change.changes).count();
