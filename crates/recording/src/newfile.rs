@@ -124,7 +124,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), NewFileError> {
 /// The same, for a file that no other user can read.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), NewFileError> {
     fill(NewFile::private(path)?, bytes)
 }

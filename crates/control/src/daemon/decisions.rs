@@ -123,7 +123,7 @@ pub struct ChangeRead {
     pub reason: String,
 }
 
-/// Equal times put together, so that there are not more than [`MOST_SLICES`].
+/// Equal times put together, so that there are not more than `MOST_SLICES`.
 pub fn fewer(costs: Vec<Slice>) -> Vec<Slice> {
     let together = costs.len().div_ceil(MOST_SLICES).max(1);
     let put_together = |some: &[Slice]| {

@@ -1,11 +1,11 @@
 //! The controller on a machine: its loop, from the start to the end.
 //!
-//! [`config`] has its settings. [`machine`] has what can be controlled, [`observe`] what is seen of CPUs and VMs and
-//! [`iothread`] of I/O threads, [`layered`] how control of a layer begins, [`qemus`] when that of I/O threads
-//! does, [`decide`] the decisions, and [`leases`] how originals are restored. [`answers`] is what is answered
-//! to those who ask through the [`socket`]; [`metrics`] are its figures, which [`serve`] serves over HTTP;
-//! the service manager is [`notify`]'d. [`tenants`] has which VM counts how much. [`words`] has the line of
-//! a change, which goes to [`notes`], and [`decisions`] all of them over time, as JSON.
+//! `config` has its settings. `machine` has what can be controlled, `observe` what is seen of CPUs and VMs and
+//! `iothread` of I/O threads, `layered` how control of a layer begins, `qemus` when that of I/O threads
+//! does, `decide` the decisions, and `leases` how originals are restored. `answers` is what is answered
+//! to those who ask through the `socket`; `metrics` are its figures, which `serve` serves over HTTP;
+//! the service manager is `notify`'d. `tenants` has which VM counts how much. `words` has the line of
+//! a change, which goes to `notes`, and `decisions` all of them over time, as JSON.
 
 // What the program uses of it is no interface of a library.
 #![allow(missing_docs)]

@@ -1,6 +1,6 @@
 //! `dwell control`: its parts.
 //!
-//! [`replay`] controls a recording, the daemon of `dwell-control` a machine. [`status`] is what it answers, for a
+//! [`replay`] controls a recording, the daemon of `dwell-control` a machine. [`mod@status`] is what it answers, for a
 //! person.
 
 mod replay;

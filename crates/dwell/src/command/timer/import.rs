@@ -11,15 +11,13 @@ use dwell_trace::import::perf::PerfOptions;
 
 /// Import the timers and VM exits of vCPUs from text of `perf script`
 ///
-/// Text of `trace-cmd report` and ftrace is read as well. Reads kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr, kvm:kvm_apic, kvm:kvm_hv_timer_state, kvm:kvm_apic_accept_irq,
-/// kvm:kvm_wait_lapic_expire, kvm:kvm_vcpu_wakeup, timer:hrtimer_start, timer:hrtimer_expire_entry, and where they are
+/// Text of `trace-cmd report` and ftrace is read as well. Reads kvm:kvm_exit, kvm:kvm_entry, kvm:kvm_msr, kvm:kvm_apic,
+/// kvm:kvm_hv_timer_state, kvm:kvm_apic_accept_irq, kvm:kvm_wait_lapic_expire, kvm:kvm_vcpu_wakeup, timer:hrtimer_start, timer:hrtimer_expire_entry, and where they are
 /// there sched:sched_migrate_task and the interrupts of a guest; other events are counted and ignored. The text must be
 /// made with `perf script --guest-code` (perf 6.0 or later): without it perf leaves out what interrupts a running
-/// guest, and those timers seem not to have fired; trace-cmd does not:
-///
-///     perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_*' -- sleep 10
-///
-///     perf script --ns --header --show-task-events --guest-code -F +pid > timer.txt
+/// guest, and those timers seem not to have fired; trace-cmd does not. Record with
+/// `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_*' -- sleep 10` and convert with
+/// `perf script --ns --header --show-task-events --guest-code -F +pid > timer.txt`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: dwell timer import timer.txt -o timer.parquet")]
 pub(crate) struct Args {
