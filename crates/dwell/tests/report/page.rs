@@ -84,8 +84,7 @@ const A_VALUE: &str = "(() => {
     const { left, top, width, height } = box.getBoundingClientRect();
     const { series, xAxis } = drawn.getOption();
     const upright = (one) => xAxis[one.xAxisIndex || 0].type === 'category';
-    const longest = [...series.entries()].sort(([, a], [, b]) => (b.data || []).length - (a.data || []).length);
-    for (const [seriesIndex, one] of longest) {
+    for (const [seriesIndex, one] of series.entries()) {
         if (one.silent) continue;
         const data = one.data || [];
         const order = data.map((_, at) => (at + (data.length >> 1)) % data.length);

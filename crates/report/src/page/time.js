@@ -314,8 +314,7 @@ const closeup = (recording) => {
       dataZoom: zooms({ xAxisIndex: 0, start: 0, end: narrow ? 12 : 25 }),
       tooltip: {
         trigger: 'item',
-        formatter: ({ data, seriesType, seriesName, color }) => {
-          if (seriesType === 'line') return tip(seriesName, [[color, span(data[2])]]);
+        formatter: ({ data }) => {
           const n = data[2];
           return tip(
             `episode ${count(close.first_episode + n)}: idle ${span(close.idle_ns[n])}`,
@@ -345,11 +344,13 @@ const closeup = (recording) => {
         ...close.windows.map((window) => ({
           name: `window, ${window.policy.split(',')[0]}`,
           type: 'line',
+          // A window that rises for one episode is drawn through its point, which must stay in reach of the pointer.
+          silent: true,
           step: 'end',
           symbol: 'none',
           color: colourOf(window.policy),
           lineStyle: { width: 1.6 },
-          data: window.window_ns.map((ns, n) => [at(n), Math.max(ns, least), ns]),
+          data: window.window_ns.map((ns, n) => [at(n), Math.max(ns, least)]),
         })),
       ],
     }),
