@@ -190,7 +190,7 @@ fn statistics_files_that_a_process_keeps_open_are_found() {
     let pid = std::process::id();
     let mut reader = match StatsReader::new(Some(pid)) {
         Ok(reader) => reader,
-        Err(error) => return dwell_testing::skip!("tracing", NAME, "{error}"),
+        Err(error) => return dwell_testing::skip!("debugfs", NAME, "{error}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();
@@ -205,7 +205,7 @@ fn debugfs_and_statistics_files_agree() {
     let Some((mut halter, _turn)) = vm_or_skip(NAME, WAKES, 100_000) else { return };
     let mut reader = match StatsReader::new(Some(std::process::id())) {
         Ok(reader) => reader,
-        Err(error) => return dwell_testing::skip!("tracing", NAME, "{error}"),
+        Err(error) => return dwell_testing::skip!("debugfs", NAME, "{error}"),
     };
     halter.run(Duration::from_micros(100));
     let (snapshot, sources) = reader.snapshot();

@@ -9,12 +9,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// What a machine may lack, and what provides it.
-const NEEDS: [(&str, &str); 8] = [
+const NEEDS: [(&str, &str); 9] = [
     ("root", "run as root"),
     ("kvm", "a /dev/kvm that this user may open"),
     ("qemu", "QEMU and `.ci/qemu`"),
     ("box", "`.ci/qemu && .ci/box && .ci/module` as root"),
     ("tracing", "root, or the capabilities of docs/src/privileges.md"),
+    ("debugfs", "a kernel that is not locked down"),
     ("haltpoll", "root in a guest whose cpuidle driver is haltpoll"),
     ("programs", "the packages that `.ci/run` installs"),
     ("machine", "two CPUs, io_uring, direct I/O and ptrace"),
