@@ -21,6 +21,10 @@
 //! # Limits
 //! The governor has other inputs: a zero CPU-latency QoS request makes it poll without end and leaves a limit
 //! behind ([`Cpu::poll`]), and writing any cpuidle state attribute zeroes it ([`Cpu::reset`]).
+//!
+//! A rewrite of the polling loop (`tif_need_resched_relaxed_wait` in `poll_idle`) is queued after 7.3. It changes [`Cpu::poll`]
+//! alone: the wait then reports whether a task is to run, so that a poll whose wakeup comes in its last pass has not
+//! [expired](Cpu::expired). That is what [`Haltpoll`] has, whose polls end exactly; limits change as before.
 
 use crate::version::{Rules, UnknownVersion, Version};
 use crate::{Layer, Nanos, Outcome, Owner, Policy};

@@ -63,7 +63,7 @@ pub const KNOWN: &str = "5.4 to 7.3";
 const SHRINK_BACKPORTS: [(u16, u16, u16); 3] = [(5, 4, 152), (5, 10, 72), (5, 14, 11)];
 
 /// What is known of the kernels of distributors.
-pub static BACKPORTS: [Backport<Revision>; 3] = [
+pub static BACKPORTS: [Backport<Revision>; 5] = [
     Backport {
         distributor: Distributor::RedHat,
         series: (5, 14),
@@ -87,6 +87,24 @@ pub static BACKPORTS: [Backport<Revision>; 3] = [
         rules: &[Revision::V5_15, Revision::V6_1],
         source: "SPECS/kernel.spec of openela-main/kernel, el-9.2; no source was read of whether RHEL 9.3 and later have \
                  \"KVM: Obey kvm.halt_poll_ns in VMs not using KVM_CAP_HALT_POLL\"",
+    },
+    // SLES 15 SP4 and SP5.
+    Backport {
+        distributor: Distributor::Suse,
+        series: (5, 14),
+        from: 0,
+        rules: &[Revision::V5_15, Revision::V6_1],
+        source: "patches.suse/KVM-do-not-shrink-halt_poll_ns-below-grow_start.patch of openSUSE/kernel-source, taken over with \
+                 5.14.11; no source was read of whether they have \"KVM: Obey kvm.halt_poll_ns in VMs not using \
+                 KVM_CAP_HALT_POLL\"",
+    },
+    // They follow 5.10.y, and which build has which of its releases was not read.
+    Backport {
+        distributor: Distributor::OpenEuler,
+        series: (5, 10),
+        from: 0,
+        rules: &[Revision::V5_10, Revision::V5_8, Revision::V6_1],
+        source: "kernel.spec of openeuler-mirror/kernel: builds of 5.10.0, without the releases of 5.10.y that they have taken over",
     },
 ];
 

@@ -10,7 +10,7 @@ use crate::version::{Backport, Distributor, Rules, UnknownVersion, Version};
 const POSTING_BACKPORTS: [(u16, u16, u16); 4] = [(5, 4, 193), (5, 10, 115), (5, 15, 39), (5, 17, 7)];
 
 /// What is known of the kernels of distributors.
-pub static BACKPORTS: [Backport<Revision>; 3] = [
+pub static BACKPORTS: [Backport<Revision>; 5] = [
     Backport {
         distributor: Distributor::RedHat,
         series: (5, 14),
@@ -34,6 +34,22 @@ pub static BACKPORTS: [Backport<Revision>; 3] = [
         rules: &[Revision::V5_18, Revision::V6_12],
         source: "SPECS/kernel.spec of openela-main/kernel, el-9.2: the posting rule of 2022 in 5.14.0-110.el9; later \
                  changelogs were not read",
+    },
+    Backport {
+        distributor: Distributor::Suse,
+        series: (5, 14),
+        from: 0,
+        rules: &[Revision::V5_18, Revision::V6_12, Revision::V5_10],
+        source: "patches.suse/KVM-LAPIC-Enable-timer-posted-interrupt-only-when-mw.patch of openSUSE/kernel-source has the \
+                 posting rule of 2022; which builds have it was not read",
+    },
+    Backport {
+        distributor: Distributor::OpenEuler,
+        series: (5, 10),
+        from: 0,
+        rules: &[Revision::V5_18, Revision::V6_12, Revision::V5_10],
+        source: "arch/x86/kvm/lapic.c of openeuler-mirror/kernel at 0cf5170e6cc5 has the posting rule of 2022; which builds have \
+                 it was not read",
     },
 ];
 
@@ -194,7 +210,8 @@ mod tests {
             ("6.12.0-211.el10", Some(PostingPredicate::Merged2022)),
             // No source: both.
             ("5.14.21-150500.55.19-default", None),
-            ("5.10.0-136.12.0.86.oe2203sp1.x86_64", Some(PostingPredicate::Merged2022)),
+            ("5.10.0-136.12.0.86.oe2203sp1.x86_64", None),
+            ("6.6.0-72.0.0.76.oe2403sp1.x86_64", Some(PostingPredicate::Merged2022)),
         ] {
             assert_eq!(posting(text), expected, "{text}");
         }
