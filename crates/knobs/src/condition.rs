@@ -2,7 +2,7 @@
 
 use crate::knob::{Knob, Module};
 use crate::place::Place;
-use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable, can_post};
+use dwell_machine::{Apicv, Cpuidle, Facts, Machine, Writable, can_post, max_source};
 use dwell_policy::arch::Arch;
 use dwell_policy::host::{self, MaxSource};
 use dwell_policy::timer::{PostingPredicate, Revision};
@@ -158,7 +158,7 @@ pub fn no_effect(machine: &dyn Machine, knob: Knob) -> Option<NoEffect> {
 }
 
 /// Limits that dwell cannot check and that whoever sets this knob has to know.
-pub fn provisos(knob: Knob, version: Version) -> Vec<&'static str> {
+pub fn provisos(knob: Knob, version: Version, machine: Option<&dyn Machine>) -> Vec<&'static str> {
     match knob.param.name {
         "pi_inject_timer" => match Revision::rules(version).map(|rules| rules.agreed(Revision::posting)) {
             Ok(Some(PostingPredicate::Merged2022)) => vec![
@@ -171,10 +171,11 @@ pub fn provisos(knob: Knob, version: Version) -> Vec<&'static str> {
             _ => vec![],
         },
         "halt_poll_ns" => {
-            let source =
-                host::Revision::rules(version).ok().and_then(|r| r.agreed(host::Revision::max_source));
+            let of_version =
+                || host::Revision::rules(version).ok().and_then(|r| r.agreed(host::Revision::max_source));
+            let source = machine.map_or_else(of_version, |machine| max_source(machine, Some(version)));
             let mut all = vec![];
-            if version.at_least(5, 8) {
+            if source != Some(MaxSource::Live) {
                 all.push("VMs whose VMM has set KVM_CAP_HALT_POLL keep their own maximum, which cannot be read from outside");
             }
             if source == Some(MaxSource::CopiedAtCreation) {

@@ -17,6 +17,8 @@
 //! assert_eq!(finding::of(&Facts::read(&machine))[0].code, "host-never-polls");
 //! ```
 
+mod manager;
+
 use crate::condition::Readers;
 use crate::explain;
 use crate::explain::same::{Sameness, compare};
@@ -24,7 +26,9 @@ use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
 use dwell_machine::parameter::{self, Parameter};
 use dwell_machine::wanted::{Reader, Wanted};
-use dwell_machine::{Absent, Cpuidle, DwellIdle, Facts, Guest, IoThread, KvmDevice, Module, VmOptions, Vmm};
+use dwell_machine::{
+    Absent, Cpuidle, DwellIdle, Facts, Guest, IoThread, KvmDevice, Module, VmOptions, Vmm, VmmKind,
+};
 use dwell_policy::arch::Arch;
 use dwell_policy::host::{MaxSource, Revision as HostRevision};
 use dwell_policy::param::{self, Param, Setting};
@@ -474,7 +478,7 @@ pub static TABLE: &[Row] = &[
         severity: Warning,
         when: |facts| {
             let both = haltpoll_decides(facts) && facts.guest.poll_control == Some(false);
-            each(both.then(|| Manager::POLL_CONTROL.join("; ")), |how| [("poll_control", json!(how))])
+            each(both.then(|| manager::POLL_CONTROL.any()), |how| [("poll_control", json!(how))])
         },
         what: "guest and host both poll",
         why: "the hypervisor offers no poll control, so after a failed poll of the guest the host polls once more; QEMU offers it \
@@ -614,11 +618,12 @@ pub static TABLE: &[Row] = &[
         when: |facts| {
             let posts = posts(facts) && facts.timer.can_post == Some(true);
             let served = vms(facts).any(|(_, options)| options.cpu_pm);
-            when(posts && facts.timer.posting_needs_disabled_exits() && !served)
+            let found = posts && facts.timer.posting_needs_disabled_exits() && !served;
+            each(found.then(|| cpu_pm(facts)), |how| [("cpu_pm", json!(how))])
         },
         what: "pi_inject_timer works only for VMs that execute MWAIT or HLT themselves, and none is seen here",
         why: "since 5.18 (and in stable 5.4, 5.10, 5.15, and RHEL 9 since 5.14.0-110) other VMs take the ordinary path",
-        remedy: "start such VMs with QEMU's -overcommit cpu-pm=on, on dedicated CPUs",
+        remedy: "start such VMs on dedicated CPUs with {cpu_pm}",
     },
     Row {
         code: "pi-inject-rule-not-known",
@@ -626,12 +631,32 @@ pub static TABLE: &[Row] = &[
         when: |facts| {
             let modelled = |version: Version| param::known_version(Owner::Timer, version).is_ok();
             let undecided = facts.timer.posting_needs.is_none() && facts.kernel.version.is_some_and(modelled);
-            when(posts(facts) && facts.timer.can_post != Some(false) && undecided)
+            let found = posts(facts) && facts.timer.can_post != Some(false) && undecided;
+            each(found.then(|| cpu_pm(facts)), |how| [("cpu_pm", json!(how))])
         },
         what: "for which VMs pi_inject_timer works is not known for this kernel",
         why: "before 5.18 for every VM with APICv or AVIC, since then only for those that execute MWAIT or HLT themselves; \
               distributors have taken that over",
-        remedy: "count on it only for VMs with QEMU's -overcommit cpu-pm=on, or count their EXTERNAL_INTERRUPT exits",
+        remedy: "count on it only for VMs that have {cpu_pm}; or count their EXTERNAL_INTERRUPT exits (`dwell timer exits`)",
+    },
+    Row {
+        code: "vm-next-start",
+        severity: Warning,
+        when: |facts| {
+            each(&facts.next_start, |next| {
+                [
+                    ("name", json!(next.vm)),
+                    ("pid", json!(next.pid)),
+                    ("by", json!(next.by)),
+                    ("what", json!(next.what)),
+                    ("wanted", json!(next.wanted)),
+                    ("now", json!(next.now)),
+                ]
+            })
+        },
+        what: "VM {name} (process {pid}) was started with {what}: {now}, and {by} has {wanted}",
+        why: "QEMU keeps its command line until it ends: what libvirt's file says is for the next start",
+        remedy: "shut the VM down and start it again (a reboot inside the guest is not enough), or edit the domain",
     },
     Row {
         code: "vm-cpu-pm",
@@ -647,7 +672,7 @@ pub static TABLE: &[Row] = &[
         when: windows_timers,
         what: "VM {name} (process {pid}) is set up for Windows and lacks {lacking}",
         why: "Windows then keeps time with timers that exit hundreds to thousands of times a second while it is idle: a third \
-              of a CPU is common, and no setting of halt polling changes that; `dwell exits` counts them",
+              of a CPU is common, and no setting of halt polling changes that; `dwell timer exits` counts them",
         remedy: "{windows}",
     },
     Row {
@@ -887,10 +912,11 @@ fn never_polls(setting: Option<Setting>, max: &str, by_max: bool) -> Vec<Data> {
     if setting.get(max) == Some(0) {
         return when(by_max);
     }
-    let polls = |setting: &Setting| with(setting, max, 0).is_some_and(|off| !is_same(setting, &off));
-    if by_max || polls(&setting) {
+    let off = |setting: &Setting| with(setting, max, 0).map(|off| compare(setting, &off));
+    if by_max || !matches!(off(&setting), Some(Sameness::Same { .. })) {
         return vec![];
     }
+    let polls = |setting: &Setting| matches!(off(setting), Some(Sameness::Differ { .. }));
     let blamed = setting.iter().find_map(|(param, value)| {
         let default = param.default_in(setting.version()).filter(|default| *default != value)?;
         with(&setting, param.name, default).filter(polls).map(|_| (param, value, default))
@@ -915,7 +941,7 @@ fn acts_as(setting: Option<Setting>, name: &str, max: &str) -> Vec<Data> {
 fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
     let found = setting.and_then(|setting| {
         let (param, _) = setting.iter().find(|(param, is)| param.name == name && *is == value)?;
-        explain::no_effect(&setting, param).is_none().then(|| param.default_in(setting.version()))
+        explain::has_effect(&setting, param).then(|| param.default_in(setting.version()))
     });
     each(found, |default| [("value", json!(value)), ("default", json!(default))])
 }
@@ -939,7 +965,7 @@ fn needs_hint(guest: &Guest) -> bool {
     could_load(guest) && guest.kvm_guest == Some(true) && !loads
 }
 
-/// The VMs of QEMU, with what their command lines decide.
+/// The VMs of known monitors, with what their command lines decide.
 fn vms(facts: &Facts) -> impl Iterator<Item = (&Vmm, &VmOptions)> {
     facts.vmms.iter().filter_map(|vmm| Some((vmm, vmm.options.as_ref()?)))
 }
@@ -948,13 +974,20 @@ fn named(vmm: &Vmm) -> [(&'static str, Value); 2] {
     [("name", json!(vmm.name.as_deref().unwrap_or("without a name"))), ("pid", json!(vmm.pid))]
 }
 
+/// How a VM of this host is made to execute HLT and MWAIT itself.
+fn cpu_pm(facts: &Facts) -> String {
+    manager::CPU_PM.of_all(vms(facts).map(|(vmm, _)| vmm.manager))
+}
+
 fn vms_that(facts: &Facts, is: fn(&VmOptions) -> bool) -> Vec<Data> {
     each(vms(facts).filter(|(_, options)| is(options)), |(vmm, _)| named(vmm))
 }
 
 /// VMs with Hyper-V enlightenments, which are for Windows, without those that keep an idle one quiet.
 fn windows_timers(facts: &Facts) -> Vec<Data> {
-    let found = vms(facts).filter(|(_, options)| !options.hyper_v.is_empty()).filter_map(|(vmm, options)| {
+    let windows =
+        vms(facts).filter(|(vmm, options)| vmm.kind == VmmKind::Qemu && !options.hyper_v.is_empty());
+    let found = windows.filter_map(|(vmm, options)| {
         let missing = ["hv-time", "hv-synic", "hv-stimer"].into_iter().filter(|name| !options.has(name));
         let mut lacking: Vec<String> = missing.map(str::to_owned).collect();
         lacking.extend((options.hpet == Some(true)).then(|| "hpet=off".to_owned()));
@@ -962,52 +995,8 @@ fn windows_timers(facts: &Facts) -> Vec<Data> {
     });
     each(found, |(vmm, lacking)| {
         let [name, pid] = named(vmm);
-        [name, pid, ("lacking", json!(lacking)), ("windows", json!(Manager::of(vmm).words(Manager::WINDOWS)))]
+        [name, pid, ("lacking", json!(lacking)), ("windows", json!(manager::WINDOWS.of(vmm.manager)))]
     })
-}
-
-/// Who starts a VM, in whose words a remedy is.
-#[derive(Clone, Copy)]
-enum Manager {
-    Qemu,
-    Libvirt,
-    Proxmox,
-    KubeVirt,
-}
-
-/// A remedy for QEMU, libvirt, Proxmox and KubeVirt.
-type Words = [&'static str; 4];
-
-impl Manager {
-    const WINDOWS: Words = [
-        "QEMU: -cpu …,hv_time,hv_vpindex,hv_synic,hv_stimer and -machine …,hpet=off",
-        "libvirt: in <hyperv> <vpindex state='on'/> <synic state='on'/> <stimer state='on'/>, in <clock> <timer \
-         name='hypervclock' present='yes'/> and <timer name='hpet' present='no'/>",
-        "Proxmox: ostype win10 or win11 with a machine version whose defaults have them, else args: -cpu …,hv_time,hv_vpindex,\
-         hv_synic,hv_stimer; and -machine hpet=off",
-        "KubeVirt: in features.hyperv vpindex, synic and synictimer, in clock.timer hyperv, and hpet with present: false",
-    ];
-    const POLL_CONTROL: Words = [
-        "QEMU: -cpu …,kvm-poll-control=on",
-        "libvirt: <features> <kvm> <poll-control state='on'/>",
-        "Proxmox: args: -cpu …,kvm-poll-control=on",
-        "KubeVirt: a hook that adds <poll-control state='on'/> to the domain",
-    ];
-
-    /// From the names that managers give to machines and processes.
-    fn of(vmm: &Vmm) -> Manager {
-        let machine = vmm.options.as_ref().and_then(|options| options.machine.as_deref()).unwrap_or_default();
-        match vmm.name.as_deref().unwrap_or_default() {
-            _ if machine.contains("+pve") => Manager::Proxmox,
-            name if machine.contains("rhel") && name.contains('_') => Manager::KubeVirt,
-            _ if vmm.by_libvirt => Manager::Libvirt,
-            _ => Manager::Qemu,
-        }
-    }
-
-    const fn words(self, words: Words) -> &'static str {
-        words[self as usize]
-    }
 }
 
 /// A kernel of a distributor that takes over later changes, with the sources of what is known.

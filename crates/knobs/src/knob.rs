@@ -175,11 +175,11 @@ impl Knob {
         }
     }
 
-    /// The same on a machine, whose kernel may show what its version does not decide.
+    /// The same on a machine, as its kernel shows it.
     pub fn scope_on(self, machine: &dyn Machine, version: Version) -> Scope {
-        match self.scope(version) {
-            Scope::NewVmsOrNextHalt => Scope::of_max(dwell_machine::max_source(machine, Some(version))),
-            scope => scope,
+        match self.param.name {
+            "halt_poll_ns" => Scope::of_max(dwell_machine::max_source(machine, Some(version))),
+            _ => self.scope(version),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Everything that is read of a machine, once.
 
+use crate::domain::{self, NextStart};
 use crate::guest::Guest;
 use crate::host::Host;
 use crate::kernel::Kernel;
@@ -26,6 +27,8 @@ pub struct Facts {
     pub wanted: Vec<Wanted>,
     /// Virtual machine monitors with their I/O threads.
     pub vmms: Vec<Vmm>,
+    /// What VMs get at their next start and do not have now.
+    pub next_start: Vec<NextStart>,
 }
 
 impl Facts {
@@ -33,12 +36,14 @@ impl Facts {
     pub fn read(machine: &dyn Machine) -> Facts {
         let kernel = Kernel::read(machine);
         let processes = process::all(machine);
+        let vmms: Vec<Vmm> = processes.iter().filter_map(Vmm::of).collect();
         Facts {
             host: Host::read(machine, &kernel, &processes),
             guest: Guest::read(machine, &kernel),
             timer: Timer::read(machine, &kernel),
             wanted: wanted::read(machine),
-            vmms: processes.iter().filter_map(Vmm::of).collect(),
+            next_start: domain::read(machine, &vmms),
+            vmms,
             kernel,
         }
     }

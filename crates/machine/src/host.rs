@@ -115,15 +115,22 @@ impl Host {
 /// Where the longest window comes from: as the kernel's own list of types shows it, else by its version.
 pub fn max_source(machine: &dyn Machine, version: Option<Version>) -> Option<MaxSource> {
     let rules = Revision::rules(version?).ok()?;
-    rules.agreed(Revision::max_source).or_else(|| {
-        // The member of `struct kvm` that came with the live reading (9eb8ca049c23).
-        let types = ["/sys/kernel/btf/kvm", "/sys/kernel/btf/vmlinux"];
-        let has = |name: &[u8]| types.iter().any(|path| machine.contains(path, name).unwrap_or(false));
-        match has(b"\0max_halt_poll_ns\0") {
-            true if has(b"\0override_halt_poll_ns\0") => Some(MaxSource::CapElseLive),
-            true => Some(MaxSource::CopiedAtCreation),
-            false => None,
-        }
+    of_types(machine).or_else(|| rules.agreed(Revision::max_source))
+}
+
+/// Where the members of `struct kvm` show the longest window to come from; `None` if the kernel does not show its types.
+fn of_types(machine: &dyn Machine) -> Option<MaxSource> {
+    let types = ["/sys/kernel/btf/kvm", "/sys/kernel/btf/vmlinux"];
+    let has = |name: &[u8]| types.iter().any(|path| machine.contains(path, name).unwrap_or(false));
+    // Of the vCPU, and in every version.
+    if !has(b"\0halt_poll_ns\0") {
+        return None;
+    }
+    // The second came with the live reading (9eb8ca049c23).
+    Some(match (has(b"\0max_halt_poll_ns\0"), has(b"\0override_halt_poll_ns\0")) {
+        (false, _) => MaxSource::Live,
+        (true, false) => MaxSource::CopiedAtCreation,
+        (true, true) => MaxSource::CapElseLive,
     })
 }
 
@@ -207,6 +214,27 @@ fn vcpu_of_name(comm: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::fake::Fake;
+
+    #[test]
+    fn what_the_kernel_shows_of_its_types_outranks_its_version() {
+        let source = |release: &str, types: &str| {
+            let machine = Fake::new().file("/sys/kernel/btf/vmlinux", types);
+            max_source(&machine, Version::parse(release))
+        };
+        let (copied, live) = (
+            "\0halt_poll_ns\0max_halt_poll_ns\0",
+            "\0max_halt_poll_ns\0halt_poll_ns\0override_halt_poll_ns\0",
+        );
+        for release in ["5.14.0-503.11.1.el9_5", "5.15.39", "6.18.44", "5.4.286"] {
+            assert_eq!(source(release, copied), Some(MaxSource::CopiedAtCreation), "{release}");
+            assert_eq!(source(release, live), Some(MaxSource::CapElseLive), "{release}");
+            assert_eq!(source(release, "\0halt_poll_ns\0"), Some(MaxSource::Live), "{release}");
+        }
+        // KVM is not in these types.
+        assert_eq!(source("5.15.39", "\0task_struct\0"), Some(MaxSource::CopiedAtCreation));
+        assert_eq!(source("5.14.0-503.11.1.el9_5", "\0task_struct\0"), None);
+        assert_eq!(source("6.18.44-ppc64le", live), None);
+    }
 
     #[test]
     fn threads_named_after_vcpus() {

@@ -31,6 +31,7 @@
 
 pub mod arch;
 pub mod cpu;
+pub mod domain;
 pub mod fake;
 pub mod identity;
 pub mod kernel;
@@ -65,4 +66,4 @@ pub use safe::LONGEST as LONGEST_FILE;
 pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
 pub use timer::{Apicv, Timer, TimerHost, can_post, preemption_timer};
-pub use vmm::{IoThread, VmOptions, Vmm, VmmKind};
+pub use vmm::{IoThread, Manager, VmOptions, Vmm, VmmKind};

@@ -55,11 +55,14 @@ impl Process {
         path.rsplit('/').next().unwrap_or(path)
     }
 
-    /// The words that follow an option, `-name` and `--name` alike.
+    /// The words that follow an option, `-name` and `--name` alike, and what stands behind it in `--name=…`.
     pub(crate) fn options<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.arguments.windows(2).filter_map(move |pair| {
-            let option = pair[0].trim_start_matches('-');
-            (pair[0].starts_with('-') && option == name).then_some(pair[1].as_str())
+        self.arguments.iter().enumerate().filter_map(move |(at, word)| {
+            let option = word.trim_start_matches('-').strip_prefix(name).filter(|_| word.starts_with('-'))?;
+            match option {
+                "" => self.arguments.get(at + 1).map(String::as_str),
+                _ => option.strip_prefix('=').filter(|_| word.starts_with("--")),
+            }
         })
     }
 

@@ -25,15 +25,56 @@ pub struct Vmm {
     /// The same, as a version.
     #[serde(skip)]
     pub at_least_version: Option<Version>,
-    /// Whether libvirt started it: it gives QEMU a folder of its own.
-    pub by_libvirt: bool,
-    /// What its command line decides about timers and polling of its VM; `None` for others than QEMU.
+    /// Who started it, as far as its command line shows.
+    pub manager: Option<Manager>,
+    /// What its command line decides about timers and polling of its VM; `None` for programs that are not known, and
+    /// without a VM.
     pub options: Option<VmOptions>,
     /// Its I/O threads.
     pub io_threads: Vec<IoThread>,
 }
 
-/// What QEMU's command line decides about timers and polling of a VM.
+/// What starts VMs, in whose words a remedy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Manager {
+    /// libvirt itself.
+    #[serde(rename = "libvirt")]
+    Libvirt,
+    /// Proxmox VE.
+    Proxmox,
+    /// KubeVirt, above libvirt.
+    KubeVirt,
+    /// OpenStack Nova, above libvirt.
+    OpenStack,
+}
+
+impl Manager {
+    /// From the names that managers give to machines, processes and folders.
+    fn of(process: &Process, machine: Option<&str>) -> Option<Manager> {
+        let machine = machine.unwrap_or_default();
+        let name = process.vm_name().unwrap_or_default();
+        let named = |vendor: &str| process.options("smbios").any(|table| table.contains(vendor));
+        if machine.contains("+pve") {
+            return Some(Manager::Proxmox);
+        }
+        if named("OpenStack") || name.strip_prefix("instance-").is_some_and(is_hexadecimal) {
+            return Some(Manager::OpenStack);
+        }
+        // Its names are those of a namespace and a VM.
+        if named("KubeVirt") || machine.contains("rhel") && name.contains('_') {
+            return Some(Manager::KubeVirt);
+        }
+        let folders = ["/var/lib/libvirt/qemu/", "/run/libvirt/qemu/"];
+        let by_libvirt = |word: &String| folders.iter().any(|folder| word.contains(folder));
+        process.arguments.iter().any(by_libvirt).then_some(Manager::Libvirt)
+    }
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What the command line of a monitor decides about timers and polling of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VmOptions {
@@ -54,7 +95,34 @@ pub struct VmOptions {
 }
 
 impl VmOptions {
-    fn of(process: &Process) -> VmOptions {
+    /// `None` for programs whose options are not known, and for those without a VM.
+    fn read(process: &Process, kind: VmmKind) -> Option<VmOptions> {
+        let any = |options: &[&'static str], is: fn(&str) -> bool| {
+            options.iter().any(|name| process.options(name).flat_map(|value| value.split(',')).any(is))
+        };
+        match kind {
+            VmmKind::Qemu => Some(VmOptions::of_qemu(process)),
+            VmmKind::CloudHypervisor => Some(VmOptions {
+                hyper_v: if any(&["cpus"], |item| item == "kvm_hyperv=on") {
+                    vec!["kvm_hyperv".to_owned()]
+                } else {
+                    vec![]
+                },
+                vhost: any(&["net", "disk"], |item| matches!(item, "vhost_user=on" | "vhost_user=true")),
+                ..VmOptions::default()
+            }),
+            VmmKind::Crosvm => Some(VmOptions {
+                vhost: process.arguments.iter().any(|word| word == "--vhost-net")
+                    || any(&["net"], |item| item == "vhost-net" || item.starts_with("vhost-net=")),
+                ..VmOptions::default()
+            }),
+            // Its VM is configured by a file and by its API.
+            VmmKind::Firecracker => Some(VmOptions::default()),
+            VmmKind::QemuStorageDaemon | VmmKind::Other => None,
+        }
+    }
+
+    fn of_qemu(process: &Process) -> VmOptions {
         let items = |option: &'static str| process.options(option).flat_map(|value| value.split(','));
         let machine: Vec<&str> = items("machine").chain(items("M")).collect();
         // Of a feature that is given again, the last counts; dashes and underscores are alike.
@@ -143,6 +211,7 @@ impl Vmm {
     pub(crate) fn of(process: &Process) -> Option<Vmm> {
         let kind = kind(process)?;
         let at_least = if kind == VmmKind::Qemu { machine_version(process) } else { None };
+        let options = VmOptions::read(process, kind);
         Some(Vmm {
             pid: process.pid,
             program: process.program().to_owned(),
@@ -150,8 +219,8 @@ impl Vmm {
             name: process.vm_name(),
             at_least: at_least.map(|version| version.to_string()),
             at_least_version: at_least,
-            by_libvirt: process.arguments.iter().any(|word| word.contains("/var/lib/libvirt/qemu/")),
-            options: (kind == VmmKind::Qemu).then(|| VmOptions::of(process)),
+            manager: Manager::of(process, options.as_ref().and_then(|options| options.machine.as_deref())),
+            options,
             io_threads: io_threads(process, kind),
         })
     }
@@ -320,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_the_command_line_decides_about_a_vm() {
-        let of = |arguments: &[&str]| VmOptions::of(&process(arguments, &[]));
+        let of = |arguments: &[&str]| VmOptions::of_qemu(&process(arguments, &[]));
         let kubevirt = of(&[
             "qemu-kvm",
             "-machine",
@@ -346,6 +415,40 @@ mod tests {
         );
         assert!(windows.has("hv-time") && !windows.has("hv-stimer") && !windows.cpu_pm);
         assert_eq!(windows.machine.as_deref(), Some("q35"));
+    }
+
+    #[test]
+    fn options_of_other_monitors() {
+        let of = |arguments: &[&str]| Vmm::of(&process(arguments, &[])).unwrap().options.unwrap();
+        let windows = of(&[
+            "/usr/bin/cloud-hypervisor",
+            "--cpus",
+            "boot=4,kvm_hyperv=on",
+            "--disk=path=a,vhost_user=on",
+        ]);
+        assert_eq!((windows.hyper_v, windows.vhost), (vec!["kvm_hyperv".to_owned()], true));
+        assert_eq!(of(&["cloud-hypervisor", "--cpus", "boot=4,kvm_hyperv=off"]), VmOptions::default());
+        assert!(of(&["crosvm", "run", "--net", "tap-name=t,vhost-net"]).vhost);
+        assert_eq!(of(&["firecracker", "--id", "a", "--config-file", "f.json"]), VmOptions::default());
+        assert_eq!(Vmm::of(&process(&["qemu-storage-daemon"], &[])).unwrap().options, None);
+    }
+
+    #[test]
+    fn who_started_a_vm() {
+        let of = |arguments: &[&str]| {
+            Vmm::of(&process(&[&["qemu-kvm"], arguments].concat(), &[])).unwrap().manager
+        };
+        assert_eq!(of(&["-machine", "type=pc-q35-9.0+pve0"]), Some(Manager::Proxmox));
+        assert_eq!(of(&["-name", "guest=instance-0000a1f3,debug-threads=on"]), Some(Manager::OpenStack));
+        assert_eq!(of(&["-smbios", "type=1,manufacturer=OpenStack Foundation"]), Some(Manager::OpenStack));
+        assert_eq!(of(&["-smbios", "type=1,manufacturer=KubeVirt,product=None"]), Some(Manager::KubeVirt));
+        assert_eq!(
+            of(&["-machine", "pc-q35-rhel9.2.0", "-name", "guest=default_rt-vm"]),
+            Some(Manager::KubeVirt)
+        );
+        let key = "{\"qom-type\":\"secret\",\"file\":\"/var/lib/libvirt/qemu/domain-1-a/master-key.aes\"}";
+        assert_eq!(of(&["-name", "guest=instance-of-mine", "-object", key]), Some(Manager::Libvirt));
+        assert_eq!(of(&["-name", "a"]), None);
     }
 
     #[test]

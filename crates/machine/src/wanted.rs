@@ -66,6 +66,8 @@ pub fn read(machine: &dyn Machine) -> Vec<Wanted> {
     all.extend(command_line(machine));
     all.extend(tmpfiles(machine));
     all.extend(tuned(machine));
+    // A profile also asks for what is set at the next boot.
+    all.sort_by_key(|wanted| wanted.reader);
     let concerns = |wanted: &Wanted| {
         wanted.param.is_some() || matches!(wanted.module.as_str(), "kvm" | "haltpoll" | "cpuidle_haltpoll")
     };
@@ -76,15 +78,25 @@ pub fn read(machine: &dyn Machine) -> Vec<Wanted> {
 const COMMAND_LINE: &str = "the kernel's command line";
 
 fn command_line(machine: &dyn Machine) -> Vec<Wanted> {
-    let line = machine.text("/proc/cmdline").unwrap_or_default();
+    words(COMMAND_LINE, &machine.text("/proc/cmdline").unwrap_or_default())
+}
+
+/// The words of a command line of the kernel.
+fn words(by: &str, line: &str) -> Vec<Wanted> {
     let words = line.split_ascii_whitespace().take_while(|word| *word != "--");
     words
         .filter_map(|word| {
             let (name, value) = word.split_once('=')?;
             let (module, name) = name.split_once('.').unwrap_or(("", name));
-            Some(Wanted::new(COMMAND_LINE, Reader::Kernel, module, name, value))
+            Some(Wanted::new(by, Reader::Kernel, module, name, value))
         })
         .collect()
+}
+
+/// The options of a module, as `options` of modprobe.d has them behind its name.
+fn options<'a>(by: &str, module: &str, words: impl Iterator<Item = &'a str>) -> Vec<Wanted> {
+    let pairs = words.take_while(|word| !word.starts_with('#')).filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| Wanted::new(by, Reader::Modprobe, module, name, value)).collect()
 }
 
 fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
@@ -94,9 +106,7 @@ fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
             let (Some("options"), Some(module)) = (words.next(), words.next()) else { continue };
-            let pairs =
-                words.take_while(|word| !word.starts_with('#')).filter_map(|word| word.split_once('='));
-            all.extend(pairs.map(|(name, value)| Wanted::new(&path, Reader::Modprobe, module, name, value)));
+            all.extend(options(&path, module, words));
         }
     }
     all
@@ -134,21 +144,24 @@ fn of_path(by: &str, reader: Reader, path: &str, value: &str) -> Option<Wanted> 
     Some(Wanted::new(by, reader, module, name, value.trim()))
 }
 
-/// The most profiles that include one another.
-const DEEPEST: usize = 8;
-
 fn tuned(machine: &dyn Machine) -> Vec<Wanted> {
     let active = machine.text("/etc/tuned/active_profile").unwrap_or_default();
-    active.split_ascii_whitespace().flat_map(|name| profile(machine, name, DEEPEST)).collect()
+    let mut seen = vec![];
+    active.split_ascii_whitespace().flat_map(|name| profile(machine, name, &mut seen)).collect()
 }
 
-fn profile(machine: &dyn Machine, name: &str, deepest: usize) -> Vec<Wanted> {
+/// A profile after those that it includes; each is read once.
+fn profile(machine: &dyn Machine, name: &str, seen: &mut Vec<String>) -> Vec<Wanted> {
+    if seen.iter().any(|other| other == name) {
+        return vec![];
+    }
+    seen.push(name.to_owned());
     let dirs = ["/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned"];
     let is_name =
         name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.starts_with('.');
     let paths = dirs.iter().map(|dir| format!("{dir}/{name}/tuned.conf"));
     let found = paths.filter(|_| is_name).find_map(|path| Some((path.clone(), machine.text(&path)?)));
-    let (Some((path, text)), 1..) = (found, deepest) else { return vec![] };
+    let Some((path, text)) = found else { return vec![] };
     let (mut section, mut included, mut own) = ("", vec![], vec![]);
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -157,9 +170,19 @@ fn profile(machine: &dyn Machine, name: &str, deepest: usize) -> Vec<Wanted> {
             match (section, key.trim()) {
                 ("main", "include") => {
                     let names = value.split([',', ' ']).filter(|name| !name.is_empty());
-                    included.extend(names.flat_map(|name| profile(machine, name, deepest - 1)));
+                    included.extend(names.flat_map(|name| profile(machine, name, seen)));
                 }
+                // What variables stand for is not known.
+                _ if value.contains("${") => {}
                 ("sysfs", key) => own.extend(of_path(&path, Reader::Tuned, key, value)),
+                ("bootloader", key) if key.starts_with("cmdline") => {
+                    let value = value.trim().trim_start_matches('+');
+                    own.extend(words(&format!("{path} [bootloader]"), value.trim_matches('"')));
+                }
+                ("modules", module) => {
+                    let value = value.trim().trim_start_matches("+r").trim_start_matches(',');
+                    own.extend(options(&format!("{path} [modules]"), module, value.split_ascii_whitespace()));
+                }
                 _ => {}
             }
         }
@@ -193,18 +216,22 @@ mod tests {
             )
             .file(
                 "/usr/lib/tuned/base/tuned.conf",
-                "[main]\ninclude=mine\n[sysfs]\n/sys/module/kvm/parameters/halt_poll_ns=6",
+                "[main]\ninclude=mine\n[sysfs]\n/sys/module/kvm/parameters/halt_poll_ns=6\n[bootloader]\n\
+                 cmdline_rt=+nohz_full=${cpus}\ncmdline_mine=+isolcpus=2 kvm.halt_poll_ns_shrink=4\n[modules]\n\
+                 cpuidle_haltpoll=+r force=Y\n",
             );
         let seen: Vec<String> = read(&machine)
             .iter()
             .map(|w| format!("{:?} {} {}={}", w.reader, w.module, w.name, w.value))
             .collect();
         assert_eq!(
-            seen.iter().take(4).map(String::as_str).collect::<Vec<_>>(),
+            seen.iter().take(6).map(String::as_str).collect::<Vec<_>>(),
             [
                 "Modprobe kvm halt_poll_ns=7",
+                "Modprobe cpuidle_haltpoll force=Y",
                 "Kernel kvm halt_poll_ns=-1",
                 "Kernel  halt_poll_ns_grow=4",
+                "Kernel kvm halt_poll_ns_shrink=4",
                 "Tmpfiles kvm halt_poll_ns=9",
             ]
         );

@@ -10,7 +10,8 @@ use crate::knob::Knob;
 use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
-use dwell_machine::{Module as Loading, Writable, identity, kernel};
+use dwell_machine::{Module as Loading, Writable, arch, identity, kernel};
+use dwell_policy::arch::Arch;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
@@ -48,6 +49,13 @@ pub enum Obstacle {
         plan: String,
         /// The one here; `None` if it is not known.
         here: Option<String>,
+    },
+    /// It is for another architecture, whose defaults and rules differ.
+    OtherArchitecture {
+        /// The plan's.
+        plan: Arch,
+        /// The one here.
+        here: Arch,
     },
     /// It was made from a recording of another machine.
     OtherMachine,
@@ -102,9 +110,10 @@ impl Obstacle {
     /// The option that overrides it.
     pub const fn past(&self) -> Override {
         match self {
-            Obstacle::OtherVersion { .. } | Obstacle::OtherMachine | Obstacle::OtherValue { .. } => {
-                Override::Force
-            }
+            Obstacle::OtherVersion { .. }
+            | Obstacle::OtherArchitecture { .. }
+            | Obstacle::OtherMachine
+            | Obstacle::OtherValue { .. } => Override::Force,
             Obstacle::NoEffect { .. } => Override::AllowNoEffect,
             _ => Override::Nothing,
         }
@@ -122,6 +131,12 @@ impl fmt::Display for Obstacle {
                     "the plan was made for {what} {plan}, but this is {here}; its prediction may not hold"
                 )
             }
+            Obstacle::OtherArchitecture { plan, here } => write!(
+                f,
+                "the plan was made for {}, but this machine is {}; rules and defaults differ",
+                plan.name(),
+                here.name()
+            ),
             Obstacle::OtherMachine => f.write_str(
                 "the plan was made from a recording of another machine; its prediction may not hold here",
             ),
@@ -262,6 +277,12 @@ impl Checked<'_> {
                 .map(|monitor| monitor.greeting().version.clone()),
             _ => kernel::release(self.machine),
         };
+        if let Some(here) = arch::read(self.machine)
+            && Layer::try_from(self.plan.owner) != Ok(Layer::Iothread)
+            && here != of_rule.arch
+        {
+            self.obstacles.push(Obstacle::OtherArchitecture { plan: of_rule.arch, here });
+        }
         let same = |here: Version| (here.major, here.minor) == (of_rule.major, of_rule.minor);
         if !here.as_deref().and_then(Version::parse).is_some_and(same) {
             let (owner, plan) = (self.plan.owner, self.plan.version.clone());
@@ -475,8 +496,15 @@ impl Checked<'_> {
     fn notes(&self, writes: &[Write], version: Version) -> Vec<String> {
         let of = |write: &Write| {
             let knob = Knob::of(self.plan.owner, &write.knob)?;
-            let provisos = condition::provisos(knob, version).into_iter().map(|why| format!("; {why}"));
-            Some(format!("{}: {}{}", write.knob, knob.scope(version).words(), provisos.collect::<String>()))
+            let provisos = condition::provisos(knob, version, Some(self.machine))
+                .into_iter()
+                .map(|why| format!("; {why}"));
+            Some(format!(
+                "{}: {}{}",
+                write.knob,
+                knob.scope_on(self.machine, version).words(),
+                provisos.collect::<String>()
+            ))
         };
         let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
         notes.sort();

@@ -9,7 +9,6 @@ use crate::condition::{self, NoEffect, Readers};
 use crate::knob::{Knob, Scope};
 use dwell_machine::Machine;
 use dwell_policy::param::{Param, Setting, Unit};
-use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use same::{Sameness, compare};
 use serde::Serialize;
@@ -32,6 +31,27 @@ pub enum Effect {
     },
     /// The rule has no windows whose sameness could be decided.
     NotModelled,
+}
+
+impl Effect {
+    /// In a word or two.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Effect::Effective => "effective",
+            Effect::NoEffect { .. } => "no effect",
+            Effect::NotKnown { .. } => "not known",
+            Effect::NotModelled => "not modelled",
+        }
+    }
+
+    /// With the reason.
+    pub fn words(&self) -> String {
+        match self {
+            Effect::NoEffect { why } => format!("no effect: {why}"),
+            Effect::NotKnown { why } => format!("not known whether it has an effect: {why}"),
+            Effect::Effective | Effect::NotModelled => self.name().to_owned(),
+        }
+    }
 }
 
 /// The explanation of one value of one knob, with the other values of its setting.
@@ -111,7 +131,7 @@ pub fn explain(
         about: param.about,
         zero: param.zero,
         kept_by: knob.kept_by(),
-        notes: notes(setting, knob, version, value),
+        notes: notes(setting, knob, machine, value),
     })
 }
 
@@ -176,22 +196,24 @@ pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
     // One is to blame if with its default in its place there is a difference.
     let blamed = setting.iter().filter(|(other, _)| *other != param).find(|(other, value)| {
         let default = other.default_in(setting.version()).filter(|default| default != value);
-        default.and_then(|default| with(setting, other, default)).is_some_and(|other| matters(&other, param))
+        default
+            .and_then(|default| with(setting, other, default))
+            .is_some_and(|other| has_effect(&other, param))
     });
     Some(NoEffect::NoWindow { beside: blamed.map(|(other, value)| format!("{} = {value}", other.name)) })
 }
 
-/// Whether any value of a parameter gives other windows than the one that it has.
-fn matters(setting: &Setting, param: &'static Param) -> bool {
+/// Whether some value of a parameter gives other windows than the one that it has, by each rule that is possible.
+pub fn has_effect(setting: &Setting, param: &'static Param) -> bool {
     let value = setting.get(param.name).unwrap_or(0);
     let others =
         candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
     others.into_iter().any(|other| matches!(compare(setting, &other), Sameness::Differ { .. }))
 }
 
-fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> Vec<String> {
-    let mut notes = vec![];
-    notes.extend(condition::provisos(knob, version).into_iter().map(str::to_owned));
+fn notes(setting: &Setting<Owner>, knob: Knob, machine: Option<&dyn Machine>, value: i64) -> Vec<String> {
+    let provisos = condition::provisos(knob, setting.version(), machine);
+    let mut notes: Vec<String> = provisos.into_iter().map(str::to_owned).collect();
     match (knob.param.name, value) {
         ("guest_halt_poll_allow_shrink", 0) => notes.push(
             "a limit once grown never comes down, also if guest_halt_poll_ns is lowered later; `dwell apply` lets it down first"
@@ -220,6 +242,7 @@ fn notes(setting: &Setting<Owner>, knob: Knob, version: Version, value: i64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::version::Version;
     use dwell_policy::{guest, host};
     use proptest::prelude::*;
 

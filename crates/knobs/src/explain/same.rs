@@ -35,6 +35,10 @@ pub enum Sameness {
         first_ns: u64,
         /// That of the second \[ns\].
         second_ns: u64,
+        /// The release since which the rule is by which they are, where the kernel may have others, and they differ
+        /// elsewhere.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by_rule_since: Option<&'static str>,
     },
     /// It depends on which of several rules the kernel has, and that is not known.
     NotKnown {
@@ -58,20 +62,46 @@ pub fn compare<O: Copy + Into<Owner> + PartialEq>(a: &Setting<O>, b: &Setting<O>
     if a == b {
         return Sameness::Same { states: 1 };
     }
-    let pair = |((since, a), (_, b)): (Named, Named)| {
-        (since, if a == b { Sameness::Same { states: 1 } } else { visit(&a, &b) })
-    };
     let rules =
         |setting: &Setting<O>| setting.of_layer().map_or_else(Vec::new, |setting| Rule::all(&setting));
-    let by_rule: Vec<(&str, Sameness)> = rules(a).into_iter().zip(rules(b)).map(pair).collect();
+    let pairs: Vec<(&str, Rule, Rule)> =
+        rules(a).into_iter().zip(rules(b)).map(|((since, a), (_, b))| (since, a, b)).collect();
+    let verdict = |(since, a, b): &(&'static str, Rule, Rule)| {
+        (*since, if a == b { Sameness::Same { states: 1 } } else { visit(a, b) })
+    };
+    let by_rule: Vec<(&str, Sameness)> = pairs.iter().map(verdict).collect();
     let since = |same: bool| -> Vec<&str> {
         let of = by_rule.iter().filter(|(_, verdict)| matches!(verdict, Sameness::Same { .. }) == same);
         of.map(|(since, _)| *since).collect()
     };
     match (by_rule.first(), since(true), since(false)) {
         (None, ..) => Sameness::Undecided { states: 0 },
-        (Some((_, first)), same, other) if same.is_empty() || other.is_empty() => first.clone(),
+        (Some((_, first)), _, other) if other.is_empty() => first.clone(),
+        (Some(_), same, _) if same.is_empty() => not_same(&by_rule, &pairs),
         (_, same_since, other_since) => Sameness::NotKnown { same_since, other_since },
+    }
+}
+
+/// How settings differ that are the same by no rule: by an example of all rules, if one of the shortest is.
+fn not_same(by_rule: &[(&'static str, Sameness)], pairs: &[(&'static str, Rule, Rule)]) -> Sameness {
+    let undecided = by_rule.iter().find(|(_, verdict)| matches!(verdict, Sameness::Undecided { .. }));
+    let examples = |(_, verdict): &&(&str, Sameness)| match verdict {
+        Sameness::Differ { halts_ns, first_ns, second_ns, .. } => pairs.iter().all(|(_, a, b)| {
+            let after = |rule: &Rule| {
+                rule.window(halts_ns.iter().fold((0, 0), |state, halt| rule.after(state, *halt)))
+            };
+            (after(a), after(b)) == (*first_ns, *second_ns)
+        }),
+        _ => false,
+    };
+    if let Some((_, verdict)) = undecided.or_else(|| by_rule.iter().find(examples)) {
+        return verdict.clone();
+    }
+    match by_rule.first().cloned() {
+        Some((since, Sameness::Differ { halts_ns, first_ns, second_ns, .. })) => {
+            Sameness::Differ { halts_ns, first_ns, second_ns, by_rule_since: Some(since) }
+        }
+        _ => Sameness::Undecided { states: 0 },
     }
 }
 
@@ -203,7 +233,12 @@ fn visit(a: &Rule, b: &Rule) -> Sameness {
     while let Some(pair) = waiting.pop_front() {
         let (first_ns, second_ns) = (a.window(pair.0), b.window(pair.1));
         if first_ns != second_ns {
-            return Sameness::Differ { halts_ns: halts(&origins, pair), first_ns, second_ns };
+            return Sameness::Differ {
+                halts_ns: halts(&origins, pair),
+                first_ns,
+                second_ns,
+                by_rule_since: None,
+            };
         }
         if origins.len() >= MOST_STATES {
             return Sameness::Undecided { states: origins.len() };
@@ -254,6 +289,21 @@ mod tests {
         }
     }
 
+    /// The haltpoll of RHEL 9 is that of 5.14, or drops a window below `guest_halt_poll_grow_start` as since 6.9.
+    #[test]
+    fn an_example_names_its_rule_unless_it_is_one_of_every_rule() {
+        let differ = |a: i64, b: i64| {
+            let of = |shrink| setting(Layer::Guest, "5.14.0-284.el9", &[("guest_halt_poll_shrink", shrink)]);
+            compare(&of(a), &of(b))
+        };
+        let Sameness::Differ { halts_ns, by_rule_since, .. } = differ(3, 4) else { panic!() };
+        assert_eq!((halts_ns.len(), by_rule_since), (4, None));
+        let Sameness::Differ { by_rule_since, .. } = differ(1, 2) else { panic!() };
+        assert_eq!(by_rule_since, Some("5.11"));
+        let Sameness::Differ { by_rule_since, .. } = differ(0, 1) else { panic!() };
+        assert_eq!(by_rule_since, None);
+    }
+
     #[test]
     fn settings_that_never_poll_are_found_by_the_models() {
         let host = |a: &[(&str, i64)], b: &[(&str, i64)]| is_same(Layer::Host, "6.18", a, b);
@@ -294,7 +344,7 @@ mod tests {
     fn the_example_is_one() {
         let (a, b) =
             (setting(Layer::Host, "6.18", &[]), setting(Layer::Host, "6.18", &[("halt_poll_ns_grow", 3)]));
-        let Sameness::Differ { halts_ns, first_ns, second_ns } = compare(&a, &b) else {
+        let Sameness::Differ { halts_ns, first_ns, second_ns, .. } = compare(&a, &b) else {
             panic!("they differ")
         };
         let play = |setting: &Setting| {

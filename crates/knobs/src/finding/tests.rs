@@ -3,6 +3,10 @@
 use super::*;
 use dwell_machine::Hypervisor;
 use dwell_machine::fake::Fake;
+use dwell_policy::guest::Revision as GuestRevision;
+use dwell_policy::timer::PostingPredicate;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 const KVM: &str = "/sys/module/kvm/parameters";
 const HALTPOLL: &str = "/sys/module/haltpoll/parameters";
@@ -53,6 +57,72 @@ fn every_row_has_a_code_of_its_own_and_no_name_of_a_figure_stays_in_its_texts() 
     for finding in findings(&machine) {
         let text = format!("{}{}{}", finding.what, finding.why, finding.remedy);
         assert!(!text.contains(['{', '}', '\u{1b}', '\n']), "{text}");
+    }
+}
+
+/// What is claimed of a layer's parameters: the finding, with each parameter that it is about.
+fn claims(machine: &Fake, owner: Owner) -> BTreeSet<(&'static str, String)> {
+    let (prefix, parameter) = match owner {
+        Owner::Layer(Layer::Host) => ("host-", "halt_poll_ns"),
+        Owner::Layer(Layer::Guest) => ("guest-", "guest_halt_poll"),
+        _ => ("pi-inject-", "pi_inject"),
+    };
+    let of = |finding: Finding| {
+        let knobs: Vec<String> = match finding.data.get("knobs") {
+            Some(Value::Array(names)) => {
+                names.iter().map(shown).filter(|name| name.starts_with(parameter)).collect()
+            }
+            _ if finding.code.starts_with(prefix) && !finding.code.ends_with("not-known") => {
+                vec![String::new()]
+            }
+            _ => vec![],
+        };
+        knobs.into_iter().map(move |knob| (finding.code, knob))
+    };
+    findings(machine).into_iter().flat_map(of).collect()
+}
+
+proptest! {
+    /// The oracle: each rule that the kernel may have, as a kernel that has it for certain.
+    #[test]
+    fn nothing_is_claimed_that_depends_on_a_rule_that_is_not_known(
+        release in prop::sample::select(vec![
+            "5.14.0-30.el9", "5.14.0-284.30.1.el9_2", "5.14.0-503.11.1.el9_5", "5.14.21-150500.55.19-default",
+            "5.10.0-136.12.0.86.oe2203sp1", "5.4.17-2136.uek", "6.4.0-150600.21-default", "6.12.0-211.el10",
+        ]),
+        values in prop::collection::vec(prop::sample::select(vec![0i64, 1, 2, 3, 4_000, 20_000, 50_000]), 9),
+        posting in any::<bool>(),
+    ) {
+        let version = Version::parse(release).unwrap();
+        let claimed = |release: &str, owner: Owner| {
+            let machine = Fake::quiet(release);
+            let layers = [(Layer::Host, KVM), (Layer::Guest, HALTPOLL)];
+            let params = layers.into_iter().flat_map(|(layer, folder)| {
+                Setting::defaults(layer, version).iter().map(move |(param, _)| (param, folder)).collect::<Vec<_>>()
+            });
+            for ((param, folder), value) in params.zip(&values) {
+                machine.set(&format!("{folder}/{}", param.name), &parameter::written(param, (*value).min(param.max)));
+            }
+            machine.set(&format!("{KVM}/pi_inject_timer"), if posting { "1" } else { "0" });
+            machine.set("/sys/devices/system/cpu/nohz_full", "1-3");
+            claims(&machine, owner)
+        };
+        let host: Vec<&str> = HostRevision::rules(version).unwrap().iter().map(HostRevision::since_release).collect();
+        let guest: Vec<&str> = GuestRevision::rules(version).unwrap().iter().map(GuestRevision::since_release).collect();
+        let posting = |revision: TimerRevision| match revision.posting() {
+            PostingPredicate::Merged2022 => "5.18",
+            _ => "5.10.0",
+        };
+        let timer: Vec<&str> = TimerRevision::rules(version).unwrap().iter().map(posting).collect();
+        for (owner, possible) in
+            [(Owner::Layer(Layer::Host), host), (Owner::Layer(Layer::Guest), guest), (Owner::Timer, timer)]
+        {
+            for claim in claimed(release, owner) {
+                for since in &possible {
+                    prop_assert!(claimed(since, owner).contains(&claim), "{claim:?} is not so by the rule since {since}");
+                }
+            }
+        }
     }
 }
 

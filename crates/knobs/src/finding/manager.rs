@@ -1,0 +1,68 @@
+//! Remedies in the words of what starts a VM.
+
+use dwell_machine::Manager;
+
+/// A remedy, by who starts the VM.
+pub(super) struct Words {
+    qemu: &'static str,
+    libvirt: &'static str,
+    proxmox: &'static str,
+    kubevirt: &'static str,
+    openstack: &'static str,
+}
+
+impl Words {
+    /// For one VM.
+    pub(super) const fn of(&self, manager: Option<Manager>) -> &'static str {
+        match manager {
+            None => self.qemu,
+            Some(Manager::Libvirt) => self.libvirt,
+            Some(Manager::Proxmox) => self.proxmox,
+            Some(Manager::KubeVirt) => self.kubevirt,
+            Some(Manager::OpenStack) => self.openstack,
+        }
+    }
+
+    /// For VMs of these managers; of each once.
+    pub(super) fn of_all(&self, managers: impl Iterator<Item = Option<Manager>>) -> String {
+        let mut words: Vec<&str> = managers.map(|manager| self.of(manager)).collect();
+        words.sort_unstable();
+        words.dedup();
+        if words.is_empty() { self.qemu.to_owned() } else { words.join("; ") }
+    }
+
+    /// For whoever has started it, where that is not known.
+    pub(super) fn any(&self) -> String {
+        [self.qemu, self.libvirt, self.proxmox, self.kubevirt, self.openstack].join("; ")
+    }
+}
+
+/// Windows keeps time without a storm of timers.
+pub(super) static WINDOWS: Words = Words {
+    qemu: "QEMU: -cpu …,hv_time,hv_vpindex,hv_synic,hv_stimer and -machine …,hpet=off",
+    libvirt: "libvirt: in <hyperv> <vpindex state='on'/> <synic state='on'/> <stimer state='on'/>, in <clock> <timer \
+              name='hypervclock' present='yes'/> and <timer name='hpet' present='no'/>",
+    proxmox: "Proxmox: ostype win10 or win11 with a machine version whose defaults have them, else args: -cpu …,hv_time,\
+              hv_vpindex,hv_synic,hv_stimer; and -machine hpet=off",
+    kubevirt: "KubeVirt: in features.hyperv vpindex, synic and synictimer, in clock.timer hyperv, and hpet with present: false",
+    openstack: "OpenStack: image properties os_type=windows, with which Nova gives the enlightenments that it knows, and \
+                hw_time_hpet=false",
+};
+
+/// The guest may switch host polling off.
+pub(super) static POLL_CONTROL: Words = Words {
+    qemu: "QEMU: -cpu …,kvm-poll-control=on",
+    libvirt: "libvirt: <features> <kvm> <poll-control state='on'/>",
+    proxmox: "Proxmox: args: -cpu …,kvm-poll-control=on",
+    kubevirt: "KubeVirt: a hook that adds <poll-control state='on'/> to the domain",
+    openstack: "OpenStack: dwell knows of no property of Nova for it",
+};
+
+/// A VM executes HLT and MWAIT itself.
+pub(super) static CPU_PM: Words = Words {
+    qemu: "QEMU: -overcommit cpu-pm=on",
+    libvirt: "libvirt: <qemu:commandline> <qemu:arg value='-overcommit'/> <qemu:arg value='cpu-pm=on'/>",
+    proxmox: "Proxmox: args: -overcommit cpu-pm=on",
+    kubevirt: "KubeVirt: cpu.realtime with dedicatedCpuPlacement",
+    openstack: "OpenStack: dwell knows of no property of Nova for it",
+};
