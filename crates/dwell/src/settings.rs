@@ -2,6 +2,7 @@
 
 use crate::suggest;
 use anyhow::{Context, anyhow, ensure};
+use dwell_policy::arch::Arch;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
@@ -62,6 +63,13 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
         // The error for a malformed version names the known ones, too.
         None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
     }
+}
+
+/// An architecture by its name in `uname -m`.
+pub(crate) fn arch(text: &str) -> Result<Arch, String> {
+    let names = || Arch::ALL.map(Arch::machine).join(", ");
+    Arch::from_name(text)
+        .ok_or_else(|| format!("no architecture whose defaults are known; known are {}", names()))
 }
 
 /// Whose parameters, by name.

@@ -79,6 +79,12 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(text).unwrap().split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// What `dwell timer explain` prints for a VM with APICv on isolated CPUs whose host has posting on.
+fn timers(kernel: &str, more: &[&str]) -> String {
+    let vm = ["--pi-inject-timer", "1", "--apicv", "on", "--preemption-timer", "on", "--pcpu", "isolated"];
+    run(&[&["timer", "explain"][..], &vm, &["--kernel", kernel], more].concat())
+}
+
 #[track_caller]
 fn has(text: &str, expected: &[&str], unexpected: &[&str]) {
     for words in expected {
@@ -104,38 +110,25 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
         &["Red Hat's: see the findings", "and a VM that executes MWAIT or HLT itself", "5.14.0-110.el9"],
         &["its rules are known", "a posted timer needs pi_inject_timer, and APICv or AVIC"],
     );
-    let vm = ["--apicv", "on", "--preemption-timer", "on", "--pcpu", "isolated", "--kernel", RHEL_9_2];
-    let explained = run(&[&["timer", "explain", "--pi-inject-timer", "1"][..], &vm].concat());
     has(
-        &explained,
+        &timers(RHEL_9_2, &[]),
         &[
-            "pi_inject_timer has no effect",
+            "pi_inject_timer: no effect: for this VM, on and off give the same mechanism",
             "In force under Linux 5.14.0-284.el9: merged-2022",
             "Timers of this VM are not posted",
         ],
         &["Possibly in force"],
     );
-    let upgraded =
-        run(&[&["timer", "explain", "--pi-inject-timer", "1"][..], &vm, &["--upgrade", "6.12.0-211.el10"]]
-            .concat());
-    has(&upgraded, &["merged-2022"], &["In force under Linux 5.14.0-284.el9: merged-2019"]);
-    // Before the backport it is the old rule.
-    let before = run(&[
-        "timer",
-        "explain",
-        "--pi-inject-timer",
-        "1",
-        "--apicv",
-        "on",
-        "--pcpu",
-        "isolated",
-        "--kernel",
-        "5.14.0-70.el9_0.x86_64",
-    ]);
     has(
-        &before,
+        &timers(RHEL_9_2, &["--upgrade", "6.12.0-211.el10"]),
+        &["An upgrade from Linux 5.14.0-284.el9 to 6.12.0-211.el10:", "lapic_timer_advance=Y"],
+        &["In force under Linux 5.14.0-284.el9: merged-2019", "and assumed", "may a timer be posted"],
+    );
+    // Before the backport it is the old rule.
+    has(
+        &timers("5.14.0-70.el9_0.x86_64", &[]),
         &["In force under Linux 5.14", "merged-2019"],
-        &["pi_inject_timer has no effect", "not known whether"],
+        &["no effect", "not known whether"],
     );
 }
 
@@ -143,32 +136,43 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
 #[test]
 fn where_no_source_shows_the_rule_both_are_named() {
     let sles = "5.14.21-150500.55.19-default";
-    let explained = run(&[
-        "timer",
-        "explain",
-        "--pi-inject-timer",
-        "1",
-        "--apicv",
-        "on",
-        "--pcpu",
-        "isolated",
-        "--kernel",
-        sles,
-    ]);
     has(
-        &explained,
+        &timers(sles, &["--upgrade", "6.12"]),
         &[
-            "it is not known whether pi_inject_timer has an effect",
-            "merged-2019 and merged-2022",
+            "pi_inject_timer: not known whether it has an effect",
+            "merged-2022 and merged-2019",
             "Possibly in force",
+            "Not known, and assumed: Linux 5.14.21-150500-default has the rule merged-2022",
         ],
-        &["pi_inject_timer has no effect", "In force under"],
+        &["no effect", "In force under"],
     );
     let max = run(&["explain", "halt_poll_ns=0", "--kernel", "5.14.0-503.11.1.el9_5.x86_64"]);
     has(&max, &["scope: not known for this kernel"], &[]);
     let host = Copied::of(sles, &[]);
-    host.kvm("200000", "0").intel();
-    has(&host.dwell(&["doctor"]), &["whether running VMs follow a write to halt_poll_ns is not known"], &[]);
+    host.kvm("200000", "0").intel().file("sys/module/kvm/parameters/pi_inject_timer", "0");
+    has(
+        &host.dwell(&["doctor"]),
+        &[
+            "whether running VMs follow a write to halt_poll_ns is not known",
+            "KVM-do-not-shrink-halt_poll_ns-below-grow_start.patch",
+            "KVM-LAPIC-Enable-timer-posted-interrupt-only-when-mw.patch",
+        ],
+        &[],
+    );
+    // The kernel's own types outrank what is known of its version.
+    host.file("sys/kernel/btf/vmlinux", "\0halt_poll_ns\0max_halt_poll_ns\0override_halt_poll_ns\0");
+    has(
+        &host.dwell(&["doctor"]),
+        &["halt_poll_ns is read at every halt, except for VMs whose VMM has set KVM_CAP_HALT_POLL"],
+        &["whether running VMs follow"],
+    );
+    has(
+        &host.dwell(&["explain", "halt_poll_ns=0"]),
+        &["every vCPU at its next halt"],
+        &["scope: not known", "is a setting of this VM alone"],
+    );
+    let openeuler = run(&["explain", "halt_poll_ns=0", "--kernel", "5.10.0-136.12.0.86.oe2203sp1.x86_64"]);
+    has(&openeuler, &["scope: not known for this kernel"], &[]);
 }
 
 /// 2. The files of a guest, read elsewhere: its governor proves KVM.
@@ -319,8 +323,48 @@ fn the_command_line_of_a_vm_decides_which_layers_act_on_it() {
         &["cannot be seen from outside", "none is seen here"],
     );
     let timers = node.dwell(&["timer", "explain", "--pi-inject-timer", "1"]);
-    has(&timers, &["hlt,mwait (this machine)"], &["pi_inject_timer has no effect", "not known whether"]);
+    has(&timers, &["hlt,mwait (this machine)"], &["no effect", "not known whether"]);
     has(&node.dwell(&["explain", "halt_poll_ns=0"]), &["no VM uses the value whose HLT does not exit"], &[]);
+}
+
+/// A guest that KubeVirt gave CPUs of its own: intel_idle took it before haltpoll could.
+#[test]
+fn another_cpuidle_driver_keeps_haltpoll_out() {
+    let guest = Copied::of("6.8.0-45-generic", &[]);
+    guest
+        .haltpoll("intel_idle", "menu", "ladder menu teo haltpoll")
+        .file("proc/cpuinfo", "vendor_id\t: GenuineIntel");
+    has(
+        &guest.dwell(&["doctor"]),
+        &["another cpuidle driver is registered", "boot with intel_idle.max_cstate=0"],
+        &["nothing: haltpoll is for guests", "modprobe cpuidle"],
+    );
+    has(
+        &guest.dwell(&["explain", "guest_halt_poll_ns=0"]),
+        &["no effect: the cpuidle governor in use is menu"],
+        &[],
+    );
+}
+
+/// A guest of RHEL 9.2 on which haltpoll decides: its rule is that of 5.14, or the later one of 6.9.
+#[test]
+fn haltpoll_of_rhel_9_is_not_judged_where_its_rule_is_not_known() {
+    let guest = Copied::of(RHEL_9_2, &[("proc/cpuinfo", "vendor_id\t: GenuineIntel")]);
+    guest.haltpoll("haltpoll", "haltpoll", "menu haltpoll");
+    has(
+        &guest.dwell(&["explain", "guest_halt_poll_ns=100000"]),
+        &["guest_halt_poll_ns = 100000 (guest): effective", "every CPU of this guest at its next halt"],
+        &["not known whether"],
+    );
+    // Only the rule of 6.9 drops a window below grow_start: an example is one of both, or names its rule.
+    has(
+        &guest.dwell(&["explain", "guest_halt_poll_shrink=3", "guest_halt_poll_shrink=4"]),
+        &[
+            "for example, by the rule since 5.11, after halts of 1 ns, 200 us the windows are 16.7 us and 25.0 us",
+            "for example, after halts of 1 ns, 50.0 us, 100 us, 200 us the windows are 66.7 us and 50.0 us",
+        ],
+        &["are equivalent:"],
+    );
 }
 
 /// 11. An idle Windows guest: its timers, not polling.
@@ -352,6 +396,92 @@ fn rhel_8_is_refused_with_its_reason() {
     has(&explained, &["Red Hat has taken over later rules into it", "--kernel"], &["effective"]);
 }
 
+/// 14. A recording without handlers cannot show what QEMU 10.0 changed, and the headline says so itself.
+#[test]
+fn an_upgrade_of_qemu_is_qualified_where_the_recording_has_no_handlers() {
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/event-redis_poisson5k.parquet");
+    let compared = run(&["compare", recording]);
+    let headline = compared.split("Upgrade: ").nth(1).unwrap();
+    has(headline.split(": polling CPU").next().unwrap(), &["as if one handler did everything"], &[]);
+    has(
+        &run(&["explain", "poll-max-ns=0", "--qemu", "10.0.0-14.el10_1"]),
+        &["poll-max-ns = 0 (iothread): effective"],
+        &[],
+    );
+}
+
+/// A plan for one machine, applied on another: its architecture, its defaults and its version are compared.
+#[test]
+fn a_plan_is_compared_with_the_machine_and_its_architecture() {
+    let plan = tempfile::tempdir().unwrap();
+    let path = plan.path().join("plan.toml");
+    std::fs::write(&path, include_str!("plans/halt-poll-off-6.8.toml")).unwrap();
+    let applied = |host: &Copied| host.dwell(&["apply", path.to_str().unwrap(), "--dry-run"]);
+    let proxmox = Copied::of("6.8.12-4-pve", &[("proc/cpuinfo", "vendor_id\t: GenuineIntel")]);
+    proxmox.kvm("200000", "0");
+    has(&applied(&proxmox), &["halt_poll_ns"], &["the plan was made for"]);
+    let older = Copied::of("5.15.131-2-pve", &[("proc/cpuinfo", "vendor_id\t: AuthenticAMD")]);
+    older.kvm("0", "0");
+    has(
+        &applied(&older),
+        &["the plan was made for Linux 6.8, but this is 5.15.131-2-pve"],
+        &["architecture"],
+    );
+    for (cpuinfo, name, max) in [
+        ("vendor_id       : IBM/S390", "s390x", "50000"),
+        ("CPU implementer\t: 0x48", "arm64", "500000"),
+        ("CPU implementer\t: 0x48", "arm64", "200000"),
+    ] {
+        let host = Copied::of("6.8.0-45-generic", &[("proc/cpuinfo", cpuinfo)]);
+        host.kvm(max, "0");
+        let words = format!("the plan was made for x86-64, but this machine is {name}");
+        has(&applied(&host), &[&words], &["the plan was made for Linux"]);
+    }
+}
+
+/// Monitors other than QEMU have a row as well, and what libvirt's file gives at the next start is compared.
+#[test]
+fn each_vm_has_a_row_whatever_its_monitor() {
+    let host = Copied::of("6.8.0-45-generic", &[]);
+    host.kvm("200000", "0").intel().vm(11, &["/usr/bin/cloud-hypervisor", "--cpus", "boot=4,kvm_hyperv=on"]);
+    host.vm(12, &["/usr/bin/crosvm", "run", "--net", "tap-name=t,vhost-net"])
+        .vm(13, &["firecracker", "--id", "fc"]);
+    let key = "{\"qom-type\":\"secret\",\"file\":\"/var/lib/libvirt/qemu/domain-1-db/master-key.aes\"}";
+    host.vm(14, &["/usr/bin/qemu-system-x86_64", "-name", "guest=db,debug-threads=on", "-object", key]);
+    host.file(
+        "etc/libvirt/qemu/db.xml",
+        "<domain type='kvm'><features><kvm><poll-control state='on'/></kvm></features></domain>",
+    );
+    has(
+        &host.dwell(&["doctor"]),
+        &[
+            "its layers host polling: halt_poll_ns; for Windows: kvm_hyperv",
+            "its layers host polling: halt_poll_ns; vhost serves its network",
+            "kvm fc: vCPU 0 (thread 23) its layers host polling: halt_poll_ns",
+            "VM db (process 14) was started with kvm-poll-control: off, and /etc/libvirt/qemu/db.xml has on",
+        ],
+        &["is set up for Windows and lacks"],
+    );
+}
+
+/// What TuneD's profile asks for at the next boot is compared with what is in force.
+#[test]
+fn the_boot_loader_of_a_profile_is_compared() {
+    let host = Copied::of("6.8.0-45-generic", &[]);
+    host.kvm("200000", "0").intel().file("etc/tuned/active_profile", "rt").file(
+        "usr/lib/tuned/rt/tuned.conf",
+        "[bootloader]\ncmdline_rt=+nohz_full=${isolated_cores} x=1\ncmdline_kvm=+kvm.halt_poll_ns=0",
+    );
+    has(
+        &host.dwell(&["doctor"]),
+        &[
+            "rt/tuned.conf [bootloader] asks for halt_poll_ns=0, and 200000 ns is in force",
+            "after the next boot it is 0",
+        ],
+        &[],
+    );
+}
+
 /// 15 and 16 passed before and do still.
 #[test]
 fn io_threads_of_proxmox_and_a_hook_script_for_one_vm() {
@@ -377,6 +507,19 @@ fn io_threads_of_proxmox_and_a_hook_script_for_one_vm() {
         &[],
     );
     has(&host.dwell(&["explain", "halt_poll_ns=0"]), &["is a setting of this VM alone"], &[]);
+}
+
+/// `dwell explain --arch`: rules and defaults of an architecture, whatever this machine is.
+#[test]
+fn an_architecture_is_explained() {
+    let of = |arch: &str| run(&["explain", "halt_poll_ns=0", "--kernel", "6.1", "--arch", arch]);
+    for (arch, default) in [("aarch64", "500000"), ("s390x", "50000"), ("x86_64", "200000")] {
+        has(&of(arch), &[&format!("compared with the default {default}")], &[]);
+    }
+    has(&of("ppc64le"), &["not modelled"], &["effective", "no effect"]);
+    has(&of("mips"), &["no architecture whose defaults are known", "riscv64"], &[]);
+    let timer = run(&["explain", "pi_inject_timer=1", "--kernel", "6.1", "--arch", "aarch64"]);
+    has(&timer, &["pi_inject_timer"], &["effective", "has no effect"]);
 }
 
 /// `dwell params --arch`.

@@ -1,20 +1,19 @@
 //! `dwell doctor`
 
+mod findings;
+mod recording;
+mod vms;
+
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
-use dwell_capture::doctor::{Bpf, Facilities, Mounted, Perf, Recordable, Recorder, Support};
+use dwell_capture::doctor::Recordable;
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_knobs::knob::Scope;
-use dwell_machine::{
-    Facts, Guest, Hypervisor, IoThread, Kernel, KvmDevice, Module, Parameter, Sysroot, VmOptions, Vmm,
-    parameter,
-};
+use dwell_machine::{Facts, Guest, Hypervisor, Kernel, KvmDevice, Module, Parameter, Sysroot, parameter};
 use dwell_policy::arch::Arch;
-use dwell_policy::host::MaxSource;
 use dwell_policy::param::known_version;
 use dwell_policy::{Layer, Owner};
-use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -69,25 +68,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let report = Report::of(&machine);
     match args.format.format {
         Format::Json => output::json(&report)?,
-        Format::Csv => output::csv(&findings_table(&report.findings))?,
+        Format::Csv => output::csv(&findings::table(&report.findings))?,
         Format::Table => output::text(&text(&report, Paint::on(io::stdout().is_terminal())))?,
     }
     let grave = report.findings.iter().any(|finding| finding.severity >= Severity::Warning);
     Ok(if args.exit_code && grave { Answer::No } else { Answer::Yes })
-}
-
-fn findings_table(findings: &[Finding]) -> Table {
-    let mut table = Table::new([
-        Column::text("severity", "severity"),
-        Column::text("what", "what"),
-        Column::text("why", "why"),
-        Column::text("remedy", "remedy"),
-    ]);
-    for finding in findings {
-        let words = [finding.severity.name(), &finding.what, &finding.why, &finding.remedy];
-        table.push(words.map(|word| Cell::Text(word.to_owned())));
-    }
-    table
 }
 
 /// Lines under headings, with labels in one column.
@@ -138,10 +123,10 @@ fn text(report: &Report, paint: Paint) -> String {
     host(&mut page, &report.facts);
     guest(&mut page, &report.facts.guest);
     timer(&mut page, &report.facts);
-    vmms(&mut page, &report.facts.vmms);
-    facilities(&mut page, &report.recordable.facilities);
-    recorders(&mut page, &report.recordable.recorders);
-    findings(&mut page, &report.findings);
+    vms::monitors(&mut page, &report.facts.vmms);
+    recording::facilities(&mut page, &report.recordable.facilities);
+    recording::recorders(&mut page, &report.recordable.recorders);
+    findings::list(&mut page, &report.findings);
     page.text
 }
 
@@ -187,52 +172,7 @@ fn host(page: &mut Page, facts: &Facts) {
     if modelled && !host.parameters.is_empty() {
         page.line("effect", host.max_source_words().unwrap_or(Scope::NewVmsOrNextHalt.words()));
     }
-    for vm in &host.vms {
-        let name = vm.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
-        let several = if vm.count == 1 { String::new() } else { format!("{} VMs, ", vm.count) };
-        let vcpus: Vec<String> = vm
-            .vcpus
-            .iter()
-            .map(|vcpu| {
-                vcpu.tid.map_or_else(|| vcpu.id.to_string(), |tid| format!("{} (thread {tid})", vcpu.id))
-            })
-            .collect();
-        page.line(
-            &format!("VM of process {}", vm.pid),
-            &format!("{}{name}: {several}vCPU {}", vm.comm, vcpus.join(", ")),
-        );
-        let options = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid).and_then(|vmm| vmm.options.as_ref());
-        if let Some(options) = options {
-            page.line("  its layers", &layers_of(options, host.max_source));
-        }
-    }
-    if host.kvm.is_some() && host.vms.is_empty() {
-        page.line("VMs", "none that this user can see");
-    }
-    if !host.vms.is_empty() {
-        page.line("overrides of VMs", "not visible: KVM_CAP_HALT_POLL can be set but not read");
-    }
-}
-
-/// Which layers act on a VM, as far as its command line and the kernel decide that.
-fn layers_of(options: &VmOptions, max_source: Option<MaxSource>) -> String {
-    let window = match (options.cpu_pm, max_source) {
-        (true, _) => "no effect (cpu-pm=on: HLT does not exit)",
-        (false, Some(MaxSource::CopiedAtCreation)) => "halt_poll_ns as it was when the VM was created",
-        (false, Some(_)) => "halt_poll_ns",
-        (false, None) => "halt_poll_ns, now or when the VM was created",
-    };
-    let mut words = vec![format!("host polling: {window}")];
-    words.extend(options.poll_control.then(|| "guest may switch it off (kvm-poll-control)".to_owned()));
-    words.extend(options.cpu_pm.then(|| "timers may be posted".to_owned()));
-    words.extend(
-        options.hint_dedicated.then(|| "CPUs of its own are promised (kvm-hint-dedicated)".to_owned()),
-    );
-    words
-        .extend((!options.hyper_v.is_empty()).then(|| format!("for Windows: {}", options.hyper_v.join(" "))));
-    words.extend((options.hpet == Some(true)).then(|| "hpet=on".to_owned()));
-    words.extend(options.vhost.then(|| "vhost serves its network".to_owned()));
-    words.join("; ")
+    vms::rows(page, facts);
 }
 
 fn device(device: &KvmDevice) -> String {
@@ -307,108 +247,6 @@ fn timer(page: &mut Page, facts: &Facts) {
     page.line("CPUs without a tick", &cpus(&timer.nohz_full));
     page.line("isolated CPUs", &cpus(&timer.isolated));
     page.line("kernel.timer_migration", known(timer.timer_migration));
-}
-
-fn vmms(page: &mut Page, vmms: &[Vmm]) {
-    page.section("iothread: virtual machine monitors");
-    if vmms.is_empty() {
-        page.line("monitors", "none that this user can see");
-    }
-    for vmm in vmms {
-        let name = vmm.name.as_deref().unwrap_or("-");
-        let version = vmm.at_least.as_deref().map(|v| format!(", at least version {v}")).unwrap_or_default();
-        page.line(&format!("process {}", vmm.pid), &format!("{} {name}{version}", vmm.program));
-        for thread in &vmm.io_threads {
-            let label = thread.id.as_deref().or(thread.comm.as_deref()).unwrap_or("-");
-            page.line(&format!("  I/O thread {label}"), &io_thread(thread));
-        }
-    }
-}
-
-fn io_thread(thread: &IoThread) -> String {
-    let tid = thread
-        .tid
-        .map_or_else(|| "not named (debug-threads=on names them)".to_owned(), |tid| format!("thread {tid}"));
-    let set: Vec<String> = thread.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if set.is_empty() { tid } else { format!("{tid}, started with {}", set.join(" ")) }
-}
-
-fn facilities(page: &mut Page, facilities: &Facilities) {
-    page.section("facilities");
-    let user = facilities.euid.map_or_else(|| "not known".to_owned(), |uid| uid.to_string());
-    page.line("user", &format!("{user}, with {}", list(&facilities.capabilities)));
-    for (name, mounted) in [("tracefs", &facilities.tracefs), ("debugfs", &facilities.debugfs)] {
-        let state = match mounted {
-            Mounted::Unknown if facilities.perf == Perf::NotAsked => "not known".to_owned(),
-            Mounted::Unknown => "not in this kernel".to_owned(),
-            Mounted::No if facilities.may_mount() => {
-                "not mounted; dwell mounts it in its own namespace".to_owned()
-            }
-            Mounted::No => "not mounted".to_owned(),
-            Mounted::Denied { at } => format!("{at}, not readable by this user"),
-            Mounted::At { at } => at.clone(),
-        };
-        page.line(name, &state);
-    }
-    let perf = match facilities.perf {
-        Perf::Allowed => "all tasks may be traced",
-        Perf::Denied => "not permitted for all tasks",
-        Perf::Missing => "not in this kernel, or hidden",
-        Perf::NotAsked => "not asked",
-    };
-    let paranoid = facilities.perf_event_paranoid.map_or_else(|| "-".to_owned(), |level| level.to_string());
-    page.line("perf", &format!("{perf} (kernel.perf_event_paranoid = {paranoid})"));
-    let btf = if facilities.perf == Perf::NotAsked && !facilities.btf { None } else { Some(facilities.btf) };
-    page.line("kernel type information (BTF)", known(btf));
-    let bpf = match &facilities.bpf {
-        Bpf::Allowed { left_out } if left_out.is_empty() => "programs can be loaded".to_owned(),
-        Bpf::Allowed { left_out } => format!("programs can be loaded, but not for {}", left_out.join(", ")),
-        Bpf::Refused { why } => why.clone(),
-        Bpf::NotAsked => "not asked".to_owned(),
-    };
-    page.line("BPF", &bpf);
-}
-
-fn recorders(page: &mut Page, recorders: &[Recorder]) {
-    page.section("what can be recorded");
-    for recorder in recorders {
-        let (verdict, painted) = match recorder.verdict {
-            Support::Yes => ("yes", page.paint.good("yes")),
-            Support::Partly => ("partly", page.paint.warning("partly")),
-            Support::No => ("no", page.paint.danger("no")),
-            Support::NotKnown => ("not known", page.paint.warning("not known")),
-        };
-        // Painted after the lines are broken, as colours have no width.
-        let indent = " ".repeat(LABEL + 3);
-        let lines = output::hanging(&indent, &indent, &format!("{verdict}: {}", recorder.about));
-        let (_, after) = lines.split_at(indent.len() + verdict.len());
-        page.text.push_str(&format!("  {:<LABEL$} {painted}{after}", format!("dwell {}", recorder.name)));
-        // That of a copy is the same for all.
-        for obstacle in recorder.obstacles.iter().filter(|_| recorder.verdict != Support::NotKnown) {
-            page.line("", &obstacle.what());
-            page.line("", &format!("-> {}", obstacle.remedy()));
-        }
-    }
-}
-
-fn findings(page: &mut Page, findings: &[Finding]) {
-    page.section("findings");
-    if findings.is_empty() {
-        page.line("none", "");
-    }
-    for finding in findings {
-        let name = format!("{:<8}", finding.severity.name());
-        let name = match finding.severity {
-            Severity::Note => name,
-            Severity::Warning => page.paint.warning(&name),
-            Severity::Danger => page.paint.danger(&name),
-        };
-        let indent = " ".repeat(11);
-        page.text.push_str(&output::hanging(&format!("  {name} "), &indent, &finding.what));
-        let further = format!("{indent}     ");
-        page.text.push_str(&output::hanging(&format!("{indent}why: "), &further, &finding.why));
-        page.text.push_str(&output::hanging(&format!("{indent}do:  "), &further, &finding.remedy));
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! `dwell explain`
 
+mod words;
+
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
-use dwell_knobs::explain::{Effect, Explained, explain};
+use dwell_knobs::explain::{Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
 use dwell_knobs::typed;
 use dwell_machine::{Machine, Sysroot, kernel, parameter};
@@ -13,7 +15,6 @@ use dwell_policy::arch::Arch;
 use dwell_policy::param::{Param, Setting, known_version};
 use dwell_policy::version::{Build, NEWEST_QEMU, Version};
 use dwell_policy::{Layer, Nanos, Owner};
-use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -43,6 +44,11 @@ pub(crate) struct Args {
     /// [default: the running kernel, with the values of this machine]
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel))]
     kernel: Option<Version>,
+    /// Architecture whose rules and defaults to use, as uname -m prints it
+    ///
+    /// [default: that of the release, else that of this machine]
+    #[arg(long, value_name = "ARCH", value_parser = settings::arch)]
+    arch: Option<Arch>,
     /// QEMU release whose rules to use for I/O threads, 2.9 to 11.1
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
@@ -106,8 +112,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     match args.format.format {
         Format::Json => output::json(&told)?,
-        Format::Csv => output::csv(&table(&told))?,
-        Format::Table => output::text(&words(&told))?,
+        Format::Csv => output::csv(&words::table(&told))?,
+        Format::Table => output::text(&words::words(&told))?,
     }
     Ok(Answer::Yes)
 }
@@ -139,9 +145,12 @@ impl Base {
         let qemu = args.qemu;
         let release = kernel::release(machine).unwrap_or_default();
         let (kernel, is_here) = match &args.kernel {
-            Some(version) => (*version, false),
+            Some(version) => (version.on(args.arch.unwrap_or(version.arch)), false),
             None => match kernel::version(machine).filter(|version| is_known(*version)) {
-                Some(version) => (version, true),
+                Some(version) => {
+                    let arch = args.arch.unwrap_or(version.arch);
+                    (version.on(arch), arch == version.arch)
+                }
                 None => bail!("{}", unknown(&release)),
             },
         };
@@ -281,120 +290,4 @@ fn comparisons(groups: &[Group]) -> Vec<Comparison> {
 fn differing(a: &Setting<Owner>, b: &Setting<Owner>) -> String {
     let pairs = a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y);
     pairs.map(|((param, value), _)| format!("{}={value}", param.name)).collect::<Vec<_>>().join(" ")
-}
-
-fn words(told: &Told) -> String {
-    let mut text = output::wrapped(&told.base);
-    for explained in &told.explained {
-        text += &format!("\n{}", in_words(explained));
-    }
-    for comparison in &told.comparisons {
-        let Comparison { first, second, sameness, .. } = comparison;
-        let words = match sameness {
-            Sameness::Same { states } => format!(
-                "{first} and {second} are equivalent: the same window after every sequence of halts ({states} pairs of \
-                 states, all visited)"
-            ),
-            _ => format!("{first} and {second}: {}", apart(sameness)),
-        };
-        text += &format!("\n{}", output::wrapped(&words));
-    }
-    if let Some(capability) = &told.capability {
-        let head = format!("{} ({}): {}", capability.name, capability.number, capability.only);
-        text += &format!("\n{}", output::wrapped(&head));
-        if let Some(call) = &capability.call {
-            text += &format!("  {call}\n");
-        }
-        for (vmm, how) in &capability.vmms {
-            text += &indented(&format!("{vmm} {how}"));
-        }
-    }
-    text
-}
-
-/// A paragraph below a heading.
-fn indented(words: &str) -> String {
-    output::hanging("  ", "    ", words)
-}
-
-fn in_words(explained: &Explained) -> String {
-    let Explained { knob, layer, value, about, zero, scope_words, kept_by, .. } = explained;
-    let effect = match &explained.effect {
-        Effect::NoEffect { why } => format!("no effect: {why}"),
-        Effect::NotKnown { why } => format!("not known whether it has an effect: {why}"),
-        Effect::NotModelled => "not modelled".to_owned(),
-        Effect::Effective => "effective".to_owned(),
-    };
-    let mut text = output::wrapped(&format!("{knob} = {value} ({layer}): {effect}"));
-    text += &indented(&format!("what it does: {about}; 0: {zero}"));
-    // A value without effect acts like all others.
-    if !explained.same_as.is_empty() && explained.effect == Effect::Effective {
-        let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
-        text += &indented(&format!("equivalent values: {}", same.join(", ")));
-    }
-    match (&explained.against_default, explained.default) {
-        (Some(sameness), Some(default)) => {
-            text += &indented(&format!("compared with the default {default}: {}", apart(sameness)))
-        }
-        (_, Some(default)) if default == *value => text += "  it is the default\n",
-        _ => {}
-    }
-    text += &indented(&format!("scope: {scope_words}"));
-    text += &indented(&format!("kept by {kept_by}"));
-    explained.notes.iter().for_each(|note| text += &indented(&format!("note: {note}")));
-    text
-}
-
-/// How two settings differ.
-fn apart(sameness: &Sameness) -> String {
-    let time = |ns: u64| duration(ns as f64);
-    match sameness {
-        Sameness::Same { .. } => "equivalent for every sequence of halts".to_owned(),
-        Sameness::Undecided { .. } => "not decided whether they differ".to_owned(),
-        Sameness::NotKnown { same_since, other_since } => format!(
-            "not known for this kernel: equivalent by the rule since {}, different by that since {}",
-            same_since.join(", "),
-            other_since.join(", ")
-        ),
-        Sameness::Differ { halts_ns, first_ns, second_ns } => {
-            let halts: Vec<String> = halts_ns.iter().map(|ns| time(*ns)).collect();
-            format!(
-                "they differ: for example, after halts of {} the windows are {} and {}",
-                halts.join(", "),
-                time(*first_ns),
-                time(*second_ns)
-            )
-        }
-    }
-}
-
-fn table(told: &Told) -> Table {
-    let mut table = Table::new([
-        Column::text("knob", "knob"),
-        Column::text("layer", "layer"),
-        Column::text("version", "version"),
-        Column::number("value", "value"),
-        Column::text("effect", "effect"),
-        Column::text("same as", "same_as"),
-        Column::text("scope", "scope"),
-    ]);
-    for explained in &told.explained {
-        let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
-        let effect = match &explained.effect {
-            Effect::Effective => "effective",
-            Effect::NoEffect { .. } => "no effect",
-            Effect::NotKnown { .. } => "not known",
-            Effect::NotModelled => "not modelled",
-        };
-        table.push([
-            Cell::Text(explained.knob.to_owned()),
-            Cell::Text(explained.layer.to_owned()),
-            Cell::Text(explained.version.clone()),
-            Cell::Text(explained.value.to_string()),
-            Cell::Text(effect.to_owned()),
-            Cell::Text(same.join(" ")),
-            Cell::Text(explained.scope_words.to_owned()),
-        ]);
-    }
-    table
 }

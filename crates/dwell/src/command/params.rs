@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Architecture whose parameters and defaults to list, as uname -m prints it
     ///
     /// [default: that of the release, else x86_64]
-    #[arg(long, value_name = "ARCH", value_parser = arch)]
+    #[arg(long, value_name = "ARCH", value_parser = settings::arch)]
     arch: Option<Arch>,
     /// QEMU release whose parameters and defaults to list, for iothread
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
@@ -36,12 +36,6 @@ pub(crate) struct Args {
     policies: bool,
     #[command(flatten)]
     format: FormatArg,
-}
-
-fn arch(text: &str) -> Result<Arch, String> {
-    let names = || Arch::ALL.map(Arch::machine).join(", ");
-    Arch::from_name(text)
-        .ok_or_else(|| format!("no architecture whose defaults are known; known are {}", names()))
 }
 
 /// A policy of the catalogue.

@@ -1,17 +1,18 @@
 //! `dwell timer explain`: the posting rules for one VM.
 
+use super::vm::VmArgs;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, ensure};
+use dwell_knobs::explain::Effect;
 use dwell_machine::{Machine, Sysroot, kernel};
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_report::{Cell, Column, Table};
-use dwell_timer::describe::{DISABLE_EXITS, Described, Given, describe};
+use dwell_timer::describe::{Described, describe};
 use dwell_timer::posting::{self, Precondition, RuleRow};
 use dwell_timer::upgrade::{self, Change};
-use dwell_timer::{Pcpu, TimerVm};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -60,86 +61,6 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// The heading of these options in the help. Options that follow would have it too if it were that of the struct.
-pub(super) const VM_AND_HOST: &str = "VM and host";
-
-/// The VM and its host, as far as timers depend on them.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(super) struct VmArgs {
-    /// Whether APICv or AVIC is active for the VM: on or off
-    ///
-    /// [default: that of this machine; on if it has no KVM]
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
-    apicv: Option<bool>,
-    /// Whether the host uses the VMX preemption timer: on or off
-    ///
-    /// AMD hosts have none. [default: that of this machine; on if it has no KVM]
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
-    preemption_timer: Option<bool>,
-    /// Instructions that do not exit: hlt, mwait, both with a comma, or none
-    ///
-    /// `-overcommit cpu-pm=on` of QEMU disables both exits. [default: none]
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "LIST", value_parser = disabled_exits)]
-    disable_exits: Option<u64>,
-    /// CPUs that the vCPUs run on: housekeeping or isolated
-    ///
-    /// Isolated CPUs are those of nohz_full=. [default: isolated if the host has nohz_full=]
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "KIND", value_parser = pcpu)]
-    pcpu: Option<Pcpu>,
-    /// Whether the host was booted with nohz_full=: on or off
-    ///
-    /// [default: on with --pcpu isolated, else that of this machine]
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "ON|OFF", value_parser = switch)]
-    nohz_full: Option<bool>,
-    /// Compare with this kernel release on the host, 5.4 to 7.3
-    #[arg(long, help_heading = VM_AND_HOST, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(crate::settings::kernel))]
-    pub(super) upgrade: Option<Version>,
-}
-
-impl VmArgs {
-    /// The VM with the host's `pi_inject_timer`, if that is given.
-    pub(super) fn given(&self, pi_inject_timer: Option<i32>) -> Given {
-        Given {
-            pi_inject_timer,
-            apicv: self.apicv,
-            preemption_timer: self.preemption_timer,
-            disabled_exits: self.disable_exits,
-            pcpu: self.pcpu,
-            nohz_full: self.nohz_full,
-        }
-    }
-}
-
-/// `on` or `off`.
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("`{text}` is neither on nor off")),
-    }
-}
-
-fn pcpu(text: &str) -> Result<Pcpu, String> {
-    match text {
-        "housekeeping" => Ok(Pcpu::Housekeeping),
-        "isolated" => Ok(Pcpu::Isolated),
-        _ => Err(format!("`{text}` is neither housekeeping nor isolated")),
-    }
-}
-
-fn disabled_exits(text: &str) -> Result<u64, String> {
-    if text == "none" {
-        return Ok(0);
-    }
-    let bit = |name: &str| {
-        let known = DISABLE_EXITS.iter().find(|(known, _)| *known == name.trim());
-        known.map(|(_, bit)| *bit).ok_or_else(|| {
-            format!("`{name}` is no instruction on which timers depend; write hlt, mwait, hlt,mwait or none")
-        })
-    };
-    text.split(',').try_fold(0, |bits, name| Ok(bits | bit(name)?))
-}
-
 /// The posting rules for one VM.
 #[derive(Serialize)]
 struct Posting {
@@ -149,6 +70,8 @@ struct Posting {
     rules: Vec<RuleRow>,
     /// The rules of which this kernel has one; more than one where it is not known which.
     possible: Vec<&'static str>,
+    /// What `pi_inject_timer` does for this VM.
+    pi_inject_timer: Effect,
     #[serde(skip_serializing_if = "Option::is_none")]
     upgrade: Option<Upgrade>,
 }
@@ -157,6 +80,9 @@ struct Posting {
 struct Upgrade {
     to: String,
     changes: Vec<Change>,
+    /// What is not known of either kernel, and was assumed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    assumed: Vec<String>,
 }
 
 /// Compares the rules for the VM under a kernel.
@@ -175,10 +101,17 @@ fn posting(
     // Of several none is in force for certain.
     compared.iter_mut().for_each(|row| row.in_force &= possible.len() == 1);
     let upgrade = args.upgrade.map(|to| -> anyhow::Result<Upgrade> {
-        let changes = upgrade::compare(&described.vm, revision, Revision::of(to)?);
-        Ok(Upgrade { to: to.to_string(), changes })
+        let later = Revision::rules(to)?;
+        let changes = upgrade::compare(&described.vm, revision, later.first);
+        let assumed = [(kernel, rules), (to, later)]
+            .into_iter()
+            .filter(|(_, rules)| rules.agreed(Revision::posting).is_none());
+        let assumed =
+            assumed.map(|(of, rules)| format!("Linux {of} has the rule {}", rules.first.posting().name()));
+        Ok(Upgrade { to: to.to_string(), changes, assumed: assumed.collect() })
     });
     Ok(Posting {
+        pi_inject_timer: effect(&compared, &possible, kernel),
         kernel: kernel.to_string(),
         rules: compared,
         possible,
@@ -187,25 +120,23 @@ fn posting(
     })
 }
 
-impl Posting {
-    /// What is to be said of `pi_inject_timer` for this VM; `None` if it has an effect.
-    fn without_effect(&self) -> Option<String> {
-        let mut depends: Vec<bool> = self.of_kernel().map(|row| row.depends_on_pi_inject_timer).collect();
-        depends.dedup();
-        match depends[..] {
-            [true] => None,
-            [_, _, ..] => Some(format!(
-                "it is not known whether pi_inject_timer has an effect: that depends on which of the rules {} Linux {} has",
-                self.possible.join(" and "),
-                self.kernel
-            )),
-            _ => Some(
-                "pi_inject_timer has no effect: for this VM, on and off give the same mechanism and the same exits"
-                    .to_owned(),
-            ),
-        }
+/// What `pi_inject_timer` does under the rules that a kernel may have.
+fn effect(rules: &[RuleRow], possible: &[&str], kernel: Version) -> Effect {
+    let of_kernel = rules.iter().filter(|row| possible.contains(&row.rule));
+    let mut depends: Vec<bool> = of_kernel.map(|row| row.depends_on_pi_inject_timer).collect();
+    depends.dedup();
+    match depends[..] {
+        [true] => Effect::Effective,
+        [_, _, ..] => Effect::NotKnown {
+            why: format!("that depends on which of the rules {} Linux {kernel} has", possible.join(" and ")),
+        },
+        _ => Effect::NoEffect {
+            why: "for this VM, on and off give the same mechanism and the same exits".to_owned(),
+        },
     }
+}
 
+impl Posting {
     /// The rules of which this kernel has one.
     fn of_kernel(&self) -> impl Iterator<Item = &RuleRow> + Clone {
         self.rules.iter().filter(|row| self.possible.contains(&row.rule))
@@ -229,7 +160,8 @@ impl Posting {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
             }
         }
-        if let Some(words) = self.without_effect() {
+        if self.pi_inject_timer != Effect::Effective {
+            let words = format!("pi_inject_timer: {}", self.pi_inject_timer.words());
             text += &format!("\n{}", output::wrapped(&words));
         }
         if let Some(upgrade) = &self.upgrade {
@@ -241,11 +173,15 @@ impl Posting {
                 ),
                 _ => format!("An upgrade from Linux {} to {}:", self.kernel, upgrade.to),
             };
-            text += &format!("\n{}", output::wrapped(&head));
+            let provided = match upgrade.assumed.as_slice() {
+                [] => String::new(),
+                assumed => format!("Not known, and assumed: {}. ", assumed.join(", ")),
+            };
+            text += &format!("\n{}", output::wrapped(&format!("{provided}{head}")));
             for change in upgrade.changes.iter().filter(|change| change.changes) {
                 text += &format!("  {}\n", change.what);
                 for (kernel, value) in [(&self.kernel, &change.before), (&upgrade.to, &change.after)] {
-                    text += &output::hanging(&format!("    {kernel:<10}"), &" ".repeat(14), value);
+                    text += &output::hanging(&format!("    {kernel:<9} "), &" ".repeat(14), value);
                 }
             }
         }
@@ -347,14 +283,4 @@ fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
         ]);
     }
     table
-}
-
-/// Which of HLT and MWAIT exit, in words.
-pub(super) fn exits_in(vm: &TimerVm) -> &'static str {
-    match (vm.hlt_in_guest, vm.mwait_in_guest) {
-        (false, false) => "HLT exits",
-        (true, false) => "HLT does not exit",
-        (false, true) => "MWAIT does not exit",
-        (true, true) => "HLT and MWAIT do not exit",
-    }
 }

@@ -6,6 +6,7 @@ mod explain;
 mod import;
 mod record;
 mod tune;
+mod vm;
 mod words;
 
 use crate::failure::Outcome;

@@ -1,7 +1,7 @@
 //! `dwell timer tune`
 
 use super::change::Change;
-use super::explain::{VM_AND_HOST, VmArgs};
+use super::vm::{VM_AND_HOST, VmArgs};
 use super::words;
 use crate::command::record::command_line;
 use crate::command::tune::plan;

@@ -1,6 +1,6 @@
 //! The advice on a recording of timers, as text and tables.
 
-use super::explain::exits_in;
+use super::vm::exits_in;
 use crate::output::{self, Format};
 use dwell_replay::number::rounded;
 use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
