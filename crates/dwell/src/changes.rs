@@ -18,7 +18,7 @@ mod tests {
 
     #[test]
     fn a_command_below_one_that_changes_settings_does_so_too() {
-        assert!(are_made_by("control restore") && are_made_by("revert"));
+        assert!(are_made_by("control stop") && are_made_by("revert"));
         assert!(!are_made_by("iothread list") && !are_made_by("verifying") && !are_made_by("tune"));
     }
 }

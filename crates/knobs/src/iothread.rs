@@ -8,6 +8,7 @@
 //! `thread-pool-min`, `thread-pool-max`) included; QEMU checks names and values.
 
 use crate::knob::IothreadTarget;
+use crate::object_id::{NotAnId, ObjectId};
 use crate::plan;
 use crate::qmp::{Limits, Monitor, QmpError};
 use crate::read_only;
@@ -24,11 +25,14 @@ use std::io;
 /// Properties of an iothread object that do not steer polling, and are set like those that do.
 pub const OTHER_PROPERTIES: [&str; 3] = ["aio-max-batch", "thread-pool-min", "thread-pool-max"];
 
+/// The most I/O threads that a monitor may report: QEMU's users have one a disk or one a CPU.
+pub const MOST_THREADS: usize = 64;
+
 /// One I/O thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IoThread {
     /// The id of its object.
-    pub id: String,
+    pub id: ObjectId,
     /// Its thread ID; a qemu-storage-daemon does not report it.
     pub thread_id: Option<u32>,
     /// Its polling properties, by name; those that this QEMU has.
@@ -77,13 +81,28 @@ pub enum IothreadError {
         /// What it did return, or its beginning.
         got: String,
     },
+    /// What a monitor reports as an I/O thread has no id that QEMU allows.
+    #[error("cannot use the I/O threads that the monitor reports")]
+    NoId(#[from] NotAnId),
+    /// Two I/O threads have one id.
+    #[error("the monitor reports the I/O thread `{id}` twice")]
+    SameId {
+        /// The id.
+        id: ObjectId,
+    },
+    /// There are more than any QEMU has.
+    #[error("the monitor reports {found} I/O threads, more than {MOST_THREADS}")]
+    TooMany {
+        /// How many.
+        found: usize,
+    },
     /// There is no such object.
-    #[error("there is no iothread `{id}`; QEMU has {}", if .known.is_empty() { "none".to_owned() } else { .known.join(", ") })]
+    #[error("there is no iothread `{id}`; QEMU has {}", if .known.is_empty() { "none".to_owned() } else { .known.iter().map(|id| &**id).collect::<Vec<_>>().join(", ") })]
     NoSuch {
         /// The id.
         id: String,
         /// Those that there are.
-        known: Vec<String>,
+        known: Vec<ObjectId>,
     },
     /// QEMU does not have a version that could be read.
     #[error("the version of QEMU, `{}`, cannot be read", .version.escape_default())]
@@ -117,7 +136,7 @@ pub enum IothreadError {
     #[error("cannot set {property} of iothread `{id}` to {value}; all values are as before")]
     Set {
         /// Which thread.
-        id: String,
+        id: ObjectId,
         /// Which property.
         property: String,
         /// To what.
@@ -129,7 +148,7 @@ pub enum IothreadError {
     #[error("cannot set {property} of iothread `{id}` to {value}, nor restore {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Stuck {
         /// Which thread.
-        id: String,
+        id: ObjectId,
         /// Which property.
         property: String,
         /// To what.
@@ -172,7 +191,7 @@ impl std::fmt::Display for Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Of which thread.
-    pub id: String,
+    pub id: ObjectId,
     /// What would be written, in this order.
     pub changes: Vec<Change>,
     /// What is there already.
@@ -334,11 +353,21 @@ pub fn connect(machine: &dyn Writable, socket: &str) -> Result<Monitor, Iothread
 /// # Errors
 /// [`IothreadError`] if the monitor fails or a response is malformed.
 pub fn list(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
-    match monitor.execute("query-iothreads", None) {
-        Ok(answer) => from_query(&answer),
-        Err(error) if error.is_unknown_command() => walk(monitor),
-        Err(error) => Err(error.into()),
+    let threads = match monitor.execute("query-iothreads", None) {
+        Ok(answer) => from_query(&answer)?,
+        Err(error) if error.is_unknown_command() => walk(monitor)?,
+        Err(error) => return Err(error.into()),
+    };
+    let mut ids: Vec<&ObjectId> = threads.iter().map(|thread| &thread.id).collect();
+    ids.sort();
+    if let Some(same) = ids.windows(2).find(|ids| ids[0] == ids[1]) {
+        return Err(IothreadError::SameId { id: same[0].clone() });
     }
+    Ok(threads)
+}
+
+fn not_too_many(found: usize) -> Result<(), IothreadError> {
+    if found > MOST_THREADS { Err(IothreadError::TooMany { found }) } else { Ok(()) }
 }
 
 /// The I/O thread of this id.
@@ -348,7 +377,7 @@ pub fn list(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
 pub fn find(monitor: &mut Monitor, id: &str) -> Result<IoThread, IothreadError> {
     let all = list(monitor)?;
     let known = all.iter().map(|thread| thread.id.clone()).collect();
-    all.into_iter().find(|thread| thread.id == id).ok_or(IothreadError::NoSuch { id: id.to_owned(), known })
+    all.into_iter().find(|thread| *thread.id == *id).ok_or(IothreadError::NoSuch { id: id.to_owned(), known })
 }
 
 fn from_query(answer: &Value) -> Result<Vec<IoThread>, IothreadError> {
@@ -357,28 +386,31 @@ fn from_query(answer: &Value) -> Result<Vec<IoThread>, IothreadError> {
         let value = |property: Property| {
             item.get(property.name()).and_then(Value::as_i64).map(|value| (property.name().to_owned(), value))
         };
-        Some(IoThread {
-            id: item.get("id")?.as_str()?.to_owned(),
+        let id = item.get("id").and_then(Value::as_str).ok_or_else(wrong)?;
+        Ok(IoThread {
+            id: id.parse()?,
             thread_id: item.get("thread-id").and_then(Value::as_u64).and_then(|tid| u32::try_from(tid).ok()),
             properties: Property::ALL.into_iter().filter_map(value).collect(),
         })
     };
     let items = answer.as_array().ok_or_else(wrong)?;
-    items.iter().map(|item| thread(item).ok_or_else(wrong)).collect()
+    not_too_many(items.len())?;
+    items.iter().map(thread).collect()
 }
 
 /// For a qemu-storage-daemon, which does not know `query-iothreads`.
 fn walk(monitor: &mut Monitor) -> Result<Vec<IoThread>, IothreadError> {
     let answer = monitor.execute("qom-list", Some(json!({ "path": "/objects" })))?;
     let wrong = || answer_error("qom-list", "a list of properties", &answer);
-    let mut threads = vec![];
+    let mut threads: Vec<IoThread> = vec![];
     for item in answer.as_array().ok_or_else(wrong)? {
+        not_too_many(threads.len())?;
         let text = |name: &str| item.get(name).and_then(Value::as_str);
         let (name, kind) = text("name").zip(text("type")).ok_or_else(wrong)?;
         if kind != "child<iothread>" {
             continue;
         }
-        let mut thread = IoThread { id: name.to_owned(), thread_id: None, properties: BTreeMap::new() };
+        let mut thread = IoThread { id: name.parse()?, thread_id: None, properties: BTreeMap::new() };
         for property in Property::ALL {
             match get(monitor, name, property.name()) {
                 Ok(value) => {

@@ -36,7 +36,15 @@
 //! values of known parameters at their places, and files of dwell's own with texts that dwell generates.
 //!
 //! # Concurrency
-//! A process that writes holds `lock` with flock(2); it is free again when the process ends, however it ends.
+//! A process that writes holds `lock` with flock(2); it is free again when the process ends, however it ends. Others wait
+//! for it, but no longer than [`PATIENCE`]. `verify.lock` is held during a verification, which switches between the values
+//! of a change and locks the journal only while it writes: no change is begun meanwhile. `control.lock` is held by a
+//! controller as long as it lives ([`lease::Holder`](crate::lease::Holder)).
+//!
+//! # What cannot be read
+//! A change is decoded and checked before it is written, and one that could not be read back is refused before its first
+//! write. If something else damages a file nevertheless, no change is begun until it is moved away, but the others can be
+//! [reverted](Journal::open_to_revert). Of leases that were closed the latest [`KEPT_LEASES`] are kept.
 
 pub(crate) mod id;
 mod own;
@@ -51,6 +59,7 @@ use crate::whole_file;
 use dwell_machine::{Lock, Writable};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::time::{Duration, Instant};
 
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 1;
@@ -64,6 +73,15 @@ pub const LONGEST: usize = dwell_machine::LONGEST_FILE as usize;
 
 /// How much a change may grow after its first write \[bytes\]: values that the kernel clamped, and verifications.
 const GROWTH: usize = 64 << 10;
+
+/// How long a lock is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a lock that is waited for is tried.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// The closed leases that are kept, the latest: a controller takes several a day.
+pub const KEPT_LEASES: usize = 32;
 
 /// The verifications that are kept of a change, the latest.
 const KEPT_VERIFICATIONS: usize = 8;
@@ -159,9 +177,22 @@ pub struct Entry {
 pub enum JournalError {
     /// Another process is changing this machine.
     #[error(
-        "another dwell is changing this machine (it has locked {path}); wait until it ends and try again"
+        "another dwell is changing this machine (it has locked {path} for more than {} s); wait until it ends and try again",
+        PATIENCE.as_secs()
     )]
     Locked {
+        /// The lock.
+        path: String,
+    },
+    /// A controller runs, and has the leases.
+    #[error("a `dwell control` runs (it has locked {path}); end it first: dwell control stop")]
+    Controlled {
+        /// The lock.
+        path: String,
+    },
+    /// A change is being verified.
+    #[error("a `dwell verify` runs (it has locked {path}); wait until it ends and try again")]
+    Verified {
         /// The lock.
         path: String,
     },
@@ -175,9 +206,15 @@ pub enum JournalError {
         /// Why.
         source: io::Error,
     },
-    /// A file in the journal is not one of its own.
+    /// A file in the journal does not begin as one of its own.
     #[error("{path} is not a file of dwell's journal; move it elsewhere and try again")]
     Foreign {
+        /// The file.
+        path: String,
+    },
+    /// A file in the journal does not have the name of a change.
+    #[error("{path} is not a file of dwell's journal; move it elsewhere and try again")]
+    Stray {
         /// The file.
         path: String,
     },
@@ -191,7 +228,7 @@ pub enum JournalError {
     },
     /// Its content is not what was written.
     #[error(
-        "{path} is damaged: {why}. Nothing was changed. Restore by hand the values under `original` that are readable, then \
+        "{path} is damaged: {why}. Restore by hand the values under `original` that are readable, then \
          move it elsewhere and try again"
     )]
     Torn {
@@ -202,13 +239,21 @@ pub enum JournalError {
     },
     /// It could be read, but dwell did not write it like this.
     #[error(
-        "{path} was changed by another program: {why}. Nothing was changed. Restore by hand the values under \
+        "{path} was changed by another program: {why}. Restore by hand the values under \
          `original`, move it elsewhere and try again"
     )]
     Tampered {
         /// The file.
         path: String,
         /// What dwell would not write.
+        why: String,
+    },
+    /// A change could not be read back.
+    #[error("change {id} cannot be put into the journal, as it could not be read back: {why}")]
+    Unreadable {
+        /// The change.
+        id: Id,
+        /// What is wrong.
         why: String,
     },
     /// A change is longer than what can be read back.
@@ -254,11 +299,82 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// What a lock is against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Against {
+    /// Other processes that write to the journal.
+    Writers,
+    /// Other verifications, and changes that are begun.
+    Verifiers,
+    /// Other controllers.
+    Controllers,
+}
+
+impl Against {
+    fn path(self, state_directory: &str) -> String {
+        let name = match self {
+            Against::Writers => "lock",
+            Against::Verifiers => "verify.lock",
+            Against::Controllers => "control.lock",
+        };
+        format!("{}/{name}", state_directory.trim_end_matches('/'))
+    }
+
+    fn taken(self, path: String) -> JournalError {
+        match self {
+            Against::Writers => JournalError::Locked { path },
+            Against::Verifiers => JournalError::Verified { path },
+            Against::Controllers => JournalError::Controlled { path },
+        }
+    }
+}
+
+/// Takes a lock of a state directory, which is made if it is not there, and waits for it no longer than `patience`.
+///
+/// # Errors
+/// [`JournalError`]: it is taken, or the directory cannot be used.
+pub(crate) fn lock(
+    machine: &dyn Writable,
+    state_directory: &str,
+    against: Against,
+    patience: Duration,
+) -> Result<Lock, JournalError> {
+    let directory = folder(state_directory);
+    let failed = |what, path: &str| {
+        let path = path.to_owned();
+        move |source| JournalError::Io { what, path, source }
+    };
+    let safe = || machine.check_directory(&directory).map_err(failed("use the directory", &directory));
+    safe()?;
+    machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
+    safe()?;
+    let (path, begun) = (against.path(state_directory), Instant::now());
+    loop {
+        if let Some(lock) = machine.lock(&path).map_err(failed("lock", &path))? {
+            return Ok(lock);
+        }
+        if begun.elapsed() >= patience {
+            return Err(against.taken(path));
+        }
+        std::thread::sleep(TRY_AGAIN.min(patience));
+    }
+}
+
+/// The lock of a verification: as long as it is held no other one begins, and no change.
+///
+/// # Errors
+/// [`JournalError::Verified`] if another process has it; the directory cannot be used.
+pub fn lock_for_verifying(machine: &dyn Writable, state_directory: &str) -> Result<Lock, JournalError> {
+    lock(machine, state_directory, Against::Verifiers, Duration::from_secs(1))
+}
+
 /// The journal of a machine, locked for writing.
 pub struct Journal<'a> {
     machine: &'a dyn Writable,
     directory: String,
     changes: Vec<Change>,
+    /// What could not be read.
+    unreadable: Vec<JournalError>,
     state_directory: String,
     _lock: Lock,
 }
@@ -267,21 +383,43 @@ impl<'a> Journal<'a> {
     /// Locks and reads the journal; creates it if there is none.
     ///
     /// # Errors
-    /// [`JournalError`] if another process has it, or it is not as it was written.
+    /// [`JournalError`] if another process has it for longer than [`PATIENCE`], or it is not as it was written.
     pub fn open(machine: &'a dyn Writable, state_directory: &str) -> Result<Journal<'a>, JournalError> {
+        let mut journal = Journal::open_to_revert(machine, state_directory)?;
+        match journal.unreadable.is_empty() {
+            true => Ok(journal),
+            false => Err(journal.unreadable.swap_remove(0)),
+        }
+    }
+
+    /// As [`Journal::open`], but files that cannot be read do not keep the other changes from being reverted. No change can
+    /// be begun then.
+    ///
+    /// # Errors
+    /// [`JournalError`] if another process has it for longer than [`PATIENCE`], or its directory cannot be used.
+    pub fn open_to_revert(
+        machine: &'a dyn Writable,
+        state_directory: &str,
+    ) -> Result<Journal<'a>, JournalError> {
+        Journal::open_within(machine, state_directory, PATIENCE)
+    }
+
+    /// As [`Journal::open_to_revert`], with another limit.
+    ///
+    /// # Errors
+    /// As [`Journal::open_to_revert`].
+    pub fn open_within(
+        machine: &'a dyn Writable,
+        state_directory: &str,
+        patience: Duration,
+    ) -> Result<Journal<'a>, JournalError> {
+        let lock = lock(machine, state_directory, Against::Writers, patience)?;
         let directory = folder(state_directory);
+        let state_directory = state_directory.trim_end_matches('/');
         let failed = |what, path: &str| {
             let path = path.to_owned();
             move |source| JournalError::Io { what, path, source }
         };
-        let safe = || machine.check_directory(&directory).map_err(failed("use the directory", &directory));
-        safe()?;
-        machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
-        safe()?;
-        let state_directory = state_directory.trim_end_matches('/');
-        let path = format!("{state_directory}/lock");
-        let lock = machine.lock(&path).map_err(failed("lock", &path))?;
-        let Some(lock) = lock else { return Err(JournalError::Locked { path }) };
         // The directory itself has to outlast a power failure as well.
         for path in [state_directory, whole_file::parent(state_directory)] {
             machine.sync_directory(path).map_err(failed("sync", path))?;
@@ -294,9 +432,27 @@ impl<'a> Journal<'a> {
                 whole_file::take_away(machine, &path).map_err(failed("remove", &path))?;
             }
         }
-        let changes = read_all(machine, state_directory)?;
+        let Readable { changes, unreadable } = read_readable(machine, state_directory)?;
         let state_directory = state_directory.to_owned();
-        Ok(Journal { machine, directory, changes, state_directory, _lock: lock })
+        Ok(Journal { machine, directory, changes, unreadable, state_directory, _lock: lock })
+    }
+
+    /// What of it could not be read.
+    pub fn unreadable(&self) -> &[JournalError] {
+        &self.unreadable
+    }
+
+    /// Where it is.
+    pub fn state_directory(&self) -> &str {
+        &self.state_directory
+    }
+
+    /// Refuses where a change is being verified: its values come and go.
+    ///
+    /// # Errors
+    /// [`JournalError::Verified`].
+    pub fn is_not_verified(&self) -> Result<(), JournalError> {
+        lock(self.machine, &self.state_directory, Against::Verifiers, Duration::ZERO).map(drop)
     }
 
     /// Every change, the oldest first.
@@ -330,17 +486,22 @@ impl<'a> Journal<'a> {
     /// Writes a change to the disk, replacing the file of its number. Of its verifications the latest are kept.
     ///
     /// # Errors
-    /// [`JournalError::TooLong`] if it could not be read back, now or with what is added to a new one later;
-    /// [`JournalError::Io`]. The old file then remains.
+    /// [`JournalError::Unreadable`] if it could not be read back, [`JournalError::TooLong`] if it could not now or with what
+    /// is added to a new one later; [`JournalError::Io`]. The old file then remains. With [`Journal::open_to_revert`] also
+    /// why another change could not be read, if this one is new.
     pub fn save(&mut self, change: &Change) -> Result<(), JournalError> {
         let change = Change { verifications: latest_of(&change.verifications), ..change.clone() };
         let bytes = encode(&change);
+        is_readable(&change, &bytes)?;
         let known = self.changes.iter().position(|known| known.id == change.id);
         let most = if known.is_some() { LONGEST } else { LONGEST - GROWTH };
         if bytes.len() > most {
             return Err(JournalError::TooLong { id: change.id, bytes: bytes.len(), most });
         }
         if known.is_none() {
+            if !self.unreadable.is_empty() {
+                return Err(self.unreadable.swap_remove(0));
+            }
             self.reserve(bytes.len() + GROWTH)?;
         }
         let path = format!("{}/{}", self.directory, name(change.id));
@@ -355,9 +516,26 @@ impl<'a> Journal<'a> {
         saved.map_err(|source| JournalError::Io { what: "write", path, source })?;
         match known.and_then(|at| self.changes.get_mut(at)) {
             Some(known) => *known = change,
-            None => self.changes.push(change),
+            None => {
+                let is_lease = change.lease;
+                self.changes.push(change);
+                if is_lease {
+                    self.prune();
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Removes the oldest leases that are closed. What cannot be removed stays.
+    fn prune(&mut self) {
+        let is_closed = |change: &&Change| change.lease && !change.state.is_open();
+        let closed: Vec<Id> = self.changes.iter().filter(is_closed).map(|change| change.id).collect();
+        for id in closed.iter().take(closed.len().saturating_sub(KEPT_LEASES)) {
+            if whole_file::take_away(self.machine, &path(&self.state_directory, *id)).is_ok() {
+                self.changes.retain(|change| change.id != *id);
+            }
+        }
     }
 
     fn spare(&self) -> String {
@@ -426,29 +604,81 @@ fn names(machine: &dyn Writable, directory: &str) -> Result<Vec<String>, Journal
     }
 }
 
+/// The file of a change.
+pub(crate) fn path(state_directory: &str, id: Id) -> String {
+    format!("{}/{}", folder(state_directory), name(id))
+}
+
 /// Every change of a journal, the oldest first; it is not locked, and nothing is written.
 ///
 /// # Errors
 /// [`JournalError`] if it is not as it was written.
 pub fn read_all(machine: &dyn Writable, state_directory: &str) -> Result<Vec<Change>, JournalError> {
-    let directory = folder(state_directory);
-    let mut changes = vec![];
-    for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(whole_file::UNFINISHED)) {
-        let path = format!("{directory}/{name}");
-        let Some(id) = id_of(name) else { return Err(JournalError::Foreign { path }) };
-        let bytes = machine.read_own(&path).map_err(|source| JournalError::Io {
-            what: "read",
-            path: path.clone(),
-            source,
-        })?;
-        let change = decode(&bytes).map_err(|wrong| wrong.of(&path))?;
-        if change.id != id {
-            return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
-        }
-        own::check(&change).map_err(|why| JournalError::Tampered { path, why })?;
-        changes.push(change);
+    let Readable { changes, mut unreadable } = read_readable(machine, state_directory)?;
+    match unreadable.is_empty() {
+        true => Ok(changes),
+        false => Err(unreadable.swap_remove(0)),
     }
-    Ok(changes)
+}
+
+/// What of a journal can be read, and what cannot.
+#[derive(Debug)]
+pub struct Readable {
+    /// The changes, the oldest first.
+    pub changes: Vec<Change>,
+    /// Why others cannot be read. A file without the name of a change is a [stray](JournalError::Stray) one.
+    pub unreadable: Vec<JournalError>,
+}
+
+/// As [`read_all`], but a file that cannot be read keeps no other from being read.
+///
+/// # Errors
+/// [`JournalError`] if the directory cannot be listed.
+pub fn read_readable(machine: &dyn Writable, state_directory: &str) -> Result<Readable, JournalError> {
+    let directory = folder(state_directory);
+    let (mut changes, mut unreadable) = (vec![], vec![]);
+    for name in names(machine, &directory)?.iter().filter(|name| !name.ends_with(whole_file::UNFINISHED)) {
+        match read_one(machine, format!("{directory}/{name}"), id_of(name)) {
+            Ok(change) => changes.push(change),
+            Err(error) => unreadable.push(error),
+        }
+    }
+    Ok(Readable { changes, unreadable })
+}
+
+fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Change, JournalError> {
+    let Some(id) = id else { return Err(JournalError::Stray { path }) };
+    let bytes = machine.read_own(&path).map_err(|source| JournalError::Io {
+        what: "read",
+        path: path.clone(),
+        source,
+    })?;
+    let change = decode(&bytes).map_err(|wrong| wrong.of(&path))?;
+    if change.id != id {
+        return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
+    }
+    match own::check(&change) {
+        Ok(()) => Ok(change),
+        Err(why) => Err(JournalError::Tampered { path, why }),
+    }
+}
+
+/// Refuses what could not be read back, or not as what it is.
+fn is_readable(change: &Change, bytes: &[u8]) -> Result<(), JournalError> {
+    let unreadable = |why: String| JournalError::Unreadable { id: change.id, why };
+    let read = decode(bytes).map_err(|wrong| match wrong {
+        Undecodable::Torn(why) => unreadable(why),
+        Undecodable::Foreign | Undecodable::Format(_) => unreadable("it has no first line".to_owned()),
+    })?;
+    own::check(&read).map_err(unreadable)?;
+    // All by which it is reverted; of other numbers the last digit may differ.
+    let is_same = read.id == change.id
+        && (read.state, read.lease, read.left) == (change.state, change.lease, change.left)
+        && read.process == change.process
+        && read.entries == change.entries
+        && read.back == change.back
+        && (read.plan.owner, &read.plan.iothread) == (change.plan.owner, &change.plan.iothread);
+    is_same.then_some(()).ok_or_else(|| unreadable("it would be another one".to_owned()))
 }
 
 /// What is wrong with the bytes of a file of the journal.

@@ -138,6 +138,6 @@ fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Pla
         return Err(KeepError::CommandLine { line: persistence.object });
     };
     let number = target.id.strip_prefix("iothread").and_then(|number| number.parse().ok());
-    let number = number.ok_or(KeepError::NotLibvirts { id: target.id.clone() })?;
+    let number = number.ok_or(KeepError::NotLibvirts { id: target.id.to_string() })?;
     Ok((Place::Libvirt { domain: domain.clone(), number }, persistence.poll))
 }

@@ -4,6 +4,7 @@
 //! adds to them. A [`Knob`] is looked up by name, and everything that is printed about one or written to one
 //! comes from it.
 
+use crate::object_id::ObjectId;
 use crate::place::Place;
 use dwell_machine::{Machine, parameter};
 use dwell_policy::host::{MaxSource, Revision};
@@ -25,7 +26,7 @@ pub struct IothreadTarget {
     /// UNIX socket of QEMU's monitor.
     pub socket: String,
     /// Id of the iothread object.
-    pub id: String,
+    pub id: ObjectId,
     /// The domain's name, if libvirt runs it; needed only to keep values over a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,

@@ -7,6 +7,11 @@
 //! whatever process and however the controller ended, finds each value either among those, and restores the
 //! original, or not, and leaves it alone.
 //!
+//! A lease is held as long as its controller lives: only the process that is the [`Holder`] takes leases and ends them, and
+//! a revert in another process has to become the holder first. A lease has its originals in memory as well, so that its
+//! controller restores them whatever has become of the journal. Before each write it is compared with the journal, and where
+//! that was changed nothing more is written.
+//!
 //! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a
 //! controller has set.
 //!
@@ -25,15 +30,57 @@
 use crate::change::{self, Outcome, RevertError, Reverted};
 use crate::condition::{NoEffect, Readers, Unwritable, writable};
 use crate::iothread::{self, IothreadError, Process};
-use crate::journal::{self, Change, Entry, Id, Journal, JournalError, State};
+use crate::journal::{self, Against, Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::{IothreadTarget, Knob, Scope};
 use crate::place::Place;
 use crate::plan::{Plan, writes};
 use crate::value::{self, ValueError, shown};
-use dwell_machine::{Writable, identity};
+use dwell_machine::{Lock, Writable, identity};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the lock of a controller is waited for: one that ends unlocks it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The one process that may take leases and end them, until the last clone is dropped. While nobody is, every open lease is
+/// one that a controller left or was killed with.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    state_directory: String,
+    _lock: Rc<Lock>,
+}
+
+impl Holder {
+    /// Becomes the holder.
+    ///
+    /// # Errors
+    /// [`JournalError::Controlled`] if another process is; the state directory cannot be used.
+    pub fn begin(machine: &dyn Writable, state_directory: &str) -> Result<Holder, JournalError> {
+        Holder::begin_within(machine, state_directory, PATIENCE)
+    }
+
+    /// As [`Holder::begin`], after a wait of at most `patience`.
+    ///
+    /// # Errors
+    /// As [`Holder::begin`].
+    pub fn begin_within(
+        machine: &dyn Writable,
+        state_directory: &str,
+        patience: Duration,
+    ) -> Result<Holder, JournalError> {
+        let lock = journal::lock(machine, state_directory, Against::Controllers, patience)?;
+        Ok(Holder { state_directory: state_directory.to_owned(), _lock: Rc::new(lock) })
+    }
+
+    /// The directory of the journal.
+    pub fn state_directory(&self) -> &str {
+        &self.state_directory
+    }
+}
 
 /// What is leased: its parameters are changed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,9 +139,7 @@ pub enum LeaseError {
     #[error("cannot take a lease, nothing was changed")]
     Qemu(#[from] IothreadError),
     /// There is one.
-    #[error(
-        "{subject} is leased already (change {id}); stop that controller, or if it was killed: dwell revert {id}"
-    )]
+    #[error("{subject} is leased already (change {id}); `dwell control stop` ends that")]
     Taken {
         /// Of what.
         subject: Box<Subject>,
@@ -151,6 +196,12 @@ pub enum SetError {
     Restarted {
         /// The socket of its monitor.
         socket: String,
+    },
+    /// The lease in the journal is not the one that was taken.
+    #[error("another program has closed or changed the lease in the journal (change {id})")]
+    Closed {
+        /// The change.
+        id: Id,
     },
     /// The I/O thread cannot be asked.
     #[error(transparent)]
@@ -209,7 +260,10 @@ pub enum AdoptError {
 /// The parameters of a layer or of an I/O thread, to be changed at will.
 #[derive(Clone, Debug)]
 pub struct Lease {
+    holder: Holder,
     id: Id,
+    /// Its file in the journal.
+    recorded: Vec<u8>,
     subject: Subject,
     /// That of the I/O thread.
     process: Option<Process>,
@@ -225,7 +279,7 @@ impl Lease {
     /// [`LeaseError`]; nothing was then written but, at most, the journal.
     pub fn take(
         machine: &dyn Writable,
-        state_directory: &str,
+        holder: &Holder,
         subject: &Subject,
         originals: Setting,
         settings: &[Setting],
@@ -236,7 +290,8 @@ impl Lease {
         };
         let entries = entries(machine, subject, originals, settings)?;
         fit(machine, &entries, originals)?;
-        let mut journal = Journal::open(machine, state_directory)?;
+        let mut journal = Journal::open(machine, &holder.state_directory)?;
+        journal.is_not_verified()?;
         if let Some(taken) = open_of(journal.changes(), subject) {
             return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
         }
@@ -263,8 +318,13 @@ impl Lease {
             verifications: vec![],
         };
         journal.save(&change)?;
-        let Change { id, entries, .. } = change;
-        Ok(Lease { id, subject: subject.clone(), process, entries, now: originals })
+        Ok(Lease::of(holder, subject, change, originals))
+    }
+
+    fn of(holder: &Holder, subject: &Subject, change: Change, now: Setting) -> Lease {
+        let (holder, recorded) = (holder.clone(), journal::encode(&change));
+        let Change { id, entries, process, .. } = change;
+        Lease { holder, id, recorded, subject: subject.clone(), process, entries, now }
     }
 
     /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and
@@ -275,12 +335,13 @@ impl Lease {
     /// [`AdoptError`]; the lease is then as it was.
     pub fn adopt(
         machine: &dyn Writable,
-        state_directory: &str,
+        holder: &Holder,
         subject: &Subject,
         present: Setting,
         settings: &[Setting],
     ) -> Result<Lease, AdoptError> {
-        let mut journal = Journal::open(machine, state_directory).map_err(LeaseError::Journal)?;
+        let mut journal = Journal::open(machine, &holder.state_directory).map_err(LeaseError::Journal)?;
+        journal.is_not_verified().map_err(LeaseError::Journal)?;
         let left = open_of(journal.changes(), subject).filter(|change| change.left);
         let change = left.ok_or(AdoptError::Killed)?.clone();
         if change.boot_id.is_none() || change.boot_id != identity::boot_id(machine) {
@@ -301,8 +362,7 @@ impl Lease {
             change.entries.iter().map(|entry| Entry { applied: entry.original.clone(), ..entry.clone() });
         let change = Change { left: false, entries: entries.collect(), ..change };
         journal.save(&change).map_err(LeaseError::Journal)?;
-        let Change { id, entries, process, .. } = change;
-        Ok(Lease { id, subject: subject.clone(), process, entries, now: present })
+        Ok(Lease::of(holder, subject, change, present))
     }
 
     /// The controller ends, and what it wrote last stays, for the next one to [adopt](Lease::adopt). Where
@@ -311,12 +371,13 @@ impl Lease {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn leave(&self, machine: &dyn Writable, state_directory: &str) -> Result<bool, JournalError> {
-        let mut journal = Journal::open(machine, state_directory)?;
-        let mut change = journal.change(self.id)?.clone();
+    pub fn leave(&self, machine: &dyn Writable) -> Result<bool, JournalError> {
+        let mut journal = Journal::open_to_revert(machine, &self.holder.state_directory)?;
+        let Ok(change) = journal.change(self.id) else { return Ok(false) };
         if !change.state.is_open() {
             return Ok(false);
         }
+        let mut change = change.clone();
         for entry in &mut change.entries {
             if let Some((_, value)) = self.expected(entry) {
                 entry.applied = Some(value);
@@ -330,6 +391,11 @@ impl Lease {
     /// The change of the journal.
     pub fn id(&self) -> Id {
         self.id
+    }
+
+    /// What is leased.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
     }
 
     /// The setting that was written last.
@@ -385,7 +451,7 @@ impl Lease {
     /// Puts a setting into force: every value is compared before, and each that is written is read back.
     ///
     /// # Errors
-    /// [`SetError`]. After [`SetError::Foreign`] and [`SetError::NotLeased`] nothing was written.
+    /// [`SetError`]. After [`SetError::Foreign`], [`SetError::Closed`] and [`SetError::NotLeased`] nothing was written.
     pub fn set(&mut self, machine: &dyn Writable, to: &Setting) -> Result<(), SetError> {
         let writes = writes(&self.now, to, self.subject.iothread());
         for write in &writes {
@@ -397,6 +463,10 @@ impl Lease {
             if !leased {
                 return Err(SetError::NotLeased { knob: write.knob.clone(), value: write.to });
             }
+        }
+        let path = journal::path(&self.holder.state_directory, self.id);
+        if machine.read_own(&path).ok().as_ref() != Some(&self.recorded) {
+            return Err(SetError::Closed { id: self.id });
         }
         self.check(machine)?;
         for write in &writes {
@@ -466,43 +536,75 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
     open(changes).find(|change| Subject::of(change).as_ref() == Some(subject))
 }
 
-/// Ends a lease: originals are restored, values that another program has written stay, and the change is
-/// closed either way.
+/// Ends leases: originals are restored, values that another program has written stay, and the changes are closed either
+/// way. A lease that the journal does not have any more, or that cannot be recorded, is ended all the same. The results are
+/// in the order of the leases.
 ///
 /// # Errors
 /// [`RevertError`]. Where an original could not be restored, the change stays open, and the result has the reason.
-pub fn end(machine: &dyn Writable, state_directory: &str, id: Id) -> Result<Reverted, RevertError> {
-    let mut journal = Journal::open(machine, state_directory)?;
-    end_in(&mut journal, id)
+pub fn end(machine: &dyn Writable, leases: &[&Lease]) -> Vec<Result<Reverted, RevertError>> {
+    let Some(first) = leases.first() else { return vec![] };
+    match Journal::open_to_revert(machine, &first.holder.state_directory) {
+        Ok(mut journal) => leases.iter().map(|lease| end_in(&mut journal, lease)).collect(),
+        Err(error) => {
+            let (error, state) = (Arc::new(error), &first.holder.state_directory);
+            // That it is locked does not keep it from being read.
+            let changes = journal::read_readable(machine, state).map_or_else(|_| vec![], |read| read.changes);
+            let end = |lease: &&Lease| match lease.put_back(machine, &changes) {
+                reverted if reverted.complete => {
+                    Err(RevertError::Unrecorded { id: lease.id, source: Arc::clone(&error) })
+                }
+                reverted => Ok(reverted),
+            };
+            leases.iter().map(end).collect()
+        }
+    }
 }
 
-fn end_in(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
-    let mut reverted = change::revert(journal, id, false, &mut std::thread::sleep)?;
+impl Lease {
+    fn put_back(&self, machine: &dyn Writable, changes: &[Change]) -> Reverted {
+        let process = self.process.zip(self.subject.iothread());
+        change::put_all_back(machine, self.id, &self.entries, process, changes, false)
+    }
+}
+
+fn end_in(journal: &mut Journal<'_>, lease: &Lease) -> Result<Reverted, RevertError> {
+    match journal.change(lease.id) {
+        Ok(change) if change.state.is_open() => end_open(journal, lease.id),
+        // It was closed, or cannot be read any more: what that means for the values is not known.
+        _ => Ok(is_as_complete(lease.put_back(journal.machine(), journal.changes()))),
+    }
+}
+
+/// What is left alone does not keep a lease open.
+fn is_as_complete(reverted: Reverted) -> Reverted {
     let failed = reverted.places.iter().any(|(_, _, outcome)| matches!(outcome, Outcome::Failed { .. }));
-    if !reverted.complete && !failed {
+    Reverted { complete: !failed, ..reverted }
+}
+
+fn end_open(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
+    let reverted = change::of_holder(journal, id, false, &mut std::thread::sleep)?;
+    let (was_closed, reverted) = (reverted.complete, is_as_complete(reverted));
+    if reverted.complete && !was_closed {
         let closed = change::in_state(journal.change(id)?, State::Reverted);
-        journal.save(&closed).map_err(|source| RevertError::Unrecorded { id, source })?;
-        reverted.complete = true;
+        let unrecorded = |source| RevertError::Unrecorded { id, source: Arc::new(source) };
+        journal.save(&closed).map_err(unrecorded)?;
     }
     Ok(reverted)
 }
 
-/// Ends the lease of a subject that a controller left open; `None` if there is none. The journal is not made
-/// if there is none.
+/// Ends the lease of a subject that a controller left open; `None` if there is none.
 ///
 /// # Errors
 /// As [`end`].
 pub fn end_left_open(
     machine: &dyn Writable,
-    state_directory: &str,
+    holder: &Holder,
     subject: &Subject,
 ) -> Result<Option<Reverted>, RevertError> {
-    if open_of(&journal::read_all(machine, state_directory)?, subject).is_none() {
-        return Ok(None);
-    }
-    let mut journal = Journal::open(machine, state_directory)?;
+    let mut journal = Journal::open_to_revert(machine, &holder.state_directory)?;
     let Some(id) = open_of(journal.changes(), subject).map(|change| change.id) else { return Ok(None) };
-    end_in(&mut journal, id).map(Some)
+    end_open(&mut journal, id).map(Some)
 }
 
 /// One for each parameter that is ever written, with every value that it may get.

@@ -15,6 +15,7 @@
 //! | original values, on the disk | [`journal`] |
 //! | values that a controller changes all the time | [`lease`] |
 //! | predicted and measured effects | [`verification`] |
+//! | the id of an object of QEMU | [`object_id`] |
 //! | a number of a text of metrics | [`open_metrics`] |
 //! | how values are kept over a reboot | [`keep`] |
 //! | the lines that set it by hand | [`lines`] |
@@ -36,6 +37,7 @@ pub mod knob;
 pub mod lease;
 pub mod libvirt;
 pub mod lines;
+pub mod object_id;
 pub mod open_metrics;
 pub mod place;
 pub mod plan;

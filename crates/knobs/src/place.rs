@@ -1,5 +1,6 @@
 //! The place of a value on a machine, as one line of text.
 
+use crate::object_id::ObjectId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,7 @@ pub enum Place {
         /// UNIX socket of QEMU's monitor.
         socket: String,
         /// Id of the object.
-        id: String,
+        id: ObjectId,
         /// Name of the property.
         property: String,
     },
@@ -100,12 +101,9 @@ fn parse(text: &str) -> Option<Place> {
         Some(("qmp", rest)) => {
             let (rest, property) = rest.rsplit_once(':')?;
             let (socket, id) = rest.rsplit_once(':')?;
-            let told = !socket.is_empty() && is_name(id) && is_name(property);
-            told.then(|| Place::Iothread {
-                socket: socket.to_owned(),
-                id: id.to_owned(),
-                property: property.to_owned(),
-            })
+            let id = id.parse().ok()?;
+            let told = !socket.is_empty() && is_name(property);
+            told.then(|| Place::Iothread { socket: socket.to_owned(), id, property: property.to_owned() })
         }
         Some(("libvirt", rest)) => {
             let (domain, thread) = rest.rsplit_once(':')?;

@@ -280,7 +280,7 @@ fn threads_are_listed_by_query_and_by_walking_the_objects() {
         for (weighted, names) in [(false, 3), (true, 4)] {
             let (mut monitor, writes) = objects(weighted, daemon);
             let all = iothread::list(&mut monitor).unwrap();
-            assert_eq!((all.len(), all[0].id.as_str(), all[0].thread_id), (1, "io0", tid));
+            assert_eq!((all.len(), &*all[0].id, all[0].thread_id), (1, "io0", tid));
             assert_eq!((all[0].properties.len(), all[0].properties["poll-max-ns"]), (names, 32_768));
             assert!(writes.lock().unwrap().is_empty());
         }
@@ -288,6 +288,30 @@ fn threads_are_listed_by_query_and_by_walking_the_objects() {
     let (mut monitor, _) = objects(false, false);
     let error = iothread::find(&mut monitor, "io9").unwrap_err().to_string();
     assert_eq!(error, "there is no iothread `io9`; QEMU has io0");
+}
+
+/// Ids come into places of the journal, and into lines of the log.
+#[test]
+fn ids_that_qemu_does_not_allow_ids_twice_and_too_many_threads_are_refused() {
+    let told = |ids: &[&str]| {
+        let threads: Vec<Value> =
+            ids.iter().map(|id| json!({ "id": id, "thread-id": 1, "poll-max-ns": 32_768 })).collect();
+        let said = format!("{{\"return\": {}, \"id\": {{id}}}}\n", json!(threads));
+        let (mut monitor, _serving) = answering(move |_| said.clone());
+        let error = iothread::list(&mut monitor).unwrap_err();
+        dwell_recording::with_causes(&error)
+    };
+    for id in ["a b", "a=b", "x/y", "é", ".", "-x", "", "\u{1b}[2J", "io:0", "io\n2026 guest: controls", "\0"]
+    {
+        let told = told(&["io0", id]);
+        assert!(told.contains("is not an id of an object of QEMU"), "{id:?}: {told}");
+        assert!(!told.chars().any(char::is_control), "{told:?}");
+    }
+    assert!(told(&[&"x".repeat(256)]).contains("at most 255"));
+    assert!(told(&["io0", "io1", "io0"]).contains("the I/O thread `io0` twice"));
+    let many: Vec<String> = (0..65).map(|number| format!("io{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(told(&many).contains("65 I/O threads, more than 64"));
 }
 
 #[test]

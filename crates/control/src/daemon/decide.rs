@@ -6,7 +6,6 @@ use super::layered::Layered;
 use super::machine::setting;
 use super::metrics::Reason;
 use super::observe::called;
-use super::serve;
 use super::words;
 use super::{Control, nanos};
 use crate::core::{Cause, Change, Observed};
@@ -54,7 +53,7 @@ impl Control<'_> {
         self.notes.say(&subject, &format!("control ends until `dwell control resume`: {why}"));
         self.layers[at].given_up = Some(why.to_owned());
         match self.layers[at].lease.take() {
-            Some(lease) => self.end(&subject, &lease),
+            Some(lease) => self.end(&[&lease]),
             None => Ok(()),
         }
     }
@@ -88,7 +87,7 @@ impl Control<'_> {
     /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make
     /// decisions rare.
     pub(super) fn used(&self) -> Duration {
-        let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, serve::Server::cpu_time);
+        let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, |server| server.cpu_time());
         self.world.cpu_time().saturating_sub(serving + self.answering)
     }
 

@@ -347,7 +347,7 @@ impl Part {
         Part {
             layer: subject.layer().name().to_owned(),
             qmp: target.map(|target| target.socket.clone()),
-            iothread: target.map(|target| target.id.clone()),
+            iothread: target.map(|target| target.id.to_string()),
             ..Part::default()
         }
     }

@@ -61,7 +61,7 @@ impl Layered {
 impl Control<'_> {
     pub(super) fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
         let Config { mode, halt_cost, burst, .. } = self.config;
-        let (machine, state) = (self.machine, self.state_directory);
+        let machine = self.machine;
         refuse_other_driver(machine, subject.layer())?;
         let adopted = self.adopted(subject)?;
         let (present, source) = match subject {
@@ -83,7 +83,7 @@ impl Control<'_> {
             (None, Mode::Advise) => (self.controller(subject, present)?, None),
             (None, Mode::Active) => {
                 let controller = self.controller(subject, present)?;
-                let lease = Lease::take(machine, state, subject, present, controller.candidates())?;
+                let lease = Lease::take(machine, self.holder, subject, present, controller.candidates())?;
                 (controller, Some(lease))
             }
         };
@@ -128,8 +128,8 @@ impl Control<'_> {
     /// What an earlier controller has left, if it can be gone on with. Otherwise the originals are restored,
     /// or where nothing is to be written it is said that they are not in force.
     fn adopted(&self, subject: &Subject) -> anyhow::Result<Option<(Controller, Lease)>> {
-        let (machine, state) = (self.machine, self.state_directory);
-        let changes = journal::read_all(machine, state)?;
+        let machine = self.machine;
+        let changes = journal::read_all(machine, self.holder.state_directory())?;
         let Some(open) = lease::open_of(&changes, subject) else { return Ok(None) };
         if self.config.mode == Mode::Advise {
             let how = if open.left {
@@ -137,10 +137,8 @@ impl Control<'_> {
             } else {
                 "was killed and its setting is still in force"
             };
-            self.notes.say(
-                subject,
-                &format!("a controller {how}; `dwell revert {}` restores the originals", open.id),
-            );
+            self.notes
+                .say(subject, &format!("a controller {how}; `dwell control stop` restores the originals"));
             return Ok(None);
         }
         let why = match self.adopt(subject, open) {
@@ -155,21 +153,21 @@ impl Control<'_> {
             Err(_) if !open.left => "a controller that was killed had left its setting; ".to_owned(),
             Err(error) => format!("the setting that was left is not adopted, as {error:#}; "),
         };
-        if let Some(reverted) = lease::end_left_open(machine, state, subject)? {
+        if let Some(reverted) = lease::end_left_open(machine, self.holder, subject)? {
             told_of(self.notes, subject, &why, &reverted)?;
         }
         Ok(None)
     }
 
     fn adopt(&self, subject: &Subject, open: &journal::Change) -> anyhow::Result<(Controller, Lease)> {
-        let (machine, state) = (self.machine, self.state_directory);
+        let machine = self.machine;
         let originals = lease::originals(open).context("the journal does not have the originals")?;
         let controller = self.controller(subject, originals)?;
         let present = match subject {
             Subject::Layer(layer) => setting(machine, *layer)?,
             Subject::Iothread(target) => iothread::find_one(machine, target)?.setting,
         };
-        let lease = Lease::adopt(machine, state, subject, present, controller.candidates())?;
+        let lease = Lease::adopt(machine, self.holder, subject, present, controller.candidates())?;
         Ok((controller.adopting(present)?, lease))
     }
 

@@ -5,45 +5,72 @@ use super::socket::{self, Ask};
 use super::{Control, directory};
 use anyhow::{Context, ensure};
 use dwell_knobs::change::{self, Reverted};
-use dwell_knobs::journal;
-use dwell_knobs::lease::{self, Lease, Subject};
+use dwell_knobs::journal::{self, JournalError, Readable};
+use dwell_knobs::lease::{self, Holder, Lease, Subject};
 use dwell_knobs::value::shown;
 use dwell_machine::Writable;
+use std::time::Duration;
 
-/// Restores the originals after a controller was killed, and after one that has left its setting, too, unless
-/// that is to be kept.
+/// How long a controller that was asked to end may take.
+const LONGEST_END: Duration = Duration::from_secs(60);
+
+/// What there was to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// A controller, which has ended.
+    Running,
+    /// No controller.
+    Nothing,
+}
+
+/// Ends the running controller and waits until it has ended. Restores the originals of what it did not restore, or, if none
+/// runs, of what one has left that was killed. A setting that is to stay is kept where its controller ran until now, and
+/// with `unless_kept`.
 ///
 /// # Errors
-/// A controller runs, or something could not be restored.
-pub fn restore(
+/// The controller does not end, or something could not be restored.
+pub fn stop(
     machine: &dyn Writable,
     state_directory: &str,
     unless_kept: bool,
     notes: Notes<'_>,
-) -> anyhow::Result<()> {
-    if machine.exists(state_directory) {
-        ensure!(
-            socket::ask(&directory(machine, state_directory), Ask::Status).is_err(),
-            "a controller runs and holds its lease; end it: dwell control stop"
-        );
-        end_left_open(machine, state_directory, notes, |change| !(unless_kept && change.left))?;
+) -> anyhow::Result<Stopped> {
+    if !machine.exists(state_directory) {
+        return Ok(Stopped::Nothing);
     }
-    Ok(())
+    let (holder, stopped) = match Holder::begin(machine, state_directory) {
+        Ok(holder) => (holder, Stopped::Nothing),
+        Err(JournalError::Controlled { .. }) => {
+            socket::ask(&directory(machine, state_directory), Ask::Stop)?;
+            let holder = Holder::begin_within(machine, state_directory, LONGEST_END);
+            (holder.context("it was asked to end, and has not ended yet")?, Stopped::Running)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let is_kept = unless_kept || stopped == Stopped::Running;
+    end_left_open(machine, &holder, notes, |change| !(is_kept && change.left))?;
+    Ok(stopped)
 }
 
 /// Ends the leases that controllers have left open, as many as can be ended.
 pub(super) fn end_left_open(
     machine: &dyn Writable,
-    state_directory: &str,
+    holder: &Holder,
     notes: Notes<'_>,
     which: impl Fn(&journal::Change) -> bool,
 ) -> anyhow::Result<()> {
-    let changes = journal::read_all(machine, state_directory)?;
+    let Readable { changes, unreadable } = journal::read_readable(machine, holder.state_directory())?;
     let mut failed = Ok(());
     for subject in lease::open(&changes).filter(|change| which(change)).filter_map(Subject::of) {
-        let ended = lease::end_left_open(machine, state_directory, &subject).map_err(Into::into);
+        let ended = lease::end_left_open(machine, holder, &subject).map_err(Into::into);
         let told = ended.and_then(|reverted| reverted.map_or(Ok(()), |it| told_of(notes, &subject, "", &it)));
         failed = failed.and(told);
+    }
+    for error in unreadable {
+        match error {
+            JournalError::Stray { .. } => notes.warn(&format!("dwell: {error}")),
+            error => failed = failed.and(Err(error.into())),
+        }
     }
     failed
 }
@@ -88,23 +115,28 @@ pub(super) fn told_of(
 
 impl Control<'_> {
     /// Restores the originals, except values written by another program.
-    pub(super) fn end(&self, subject: &Subject, lease: &Lease) -> anyhow::Result<()> {
-        let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
-        told_of(self.notes, subject, "", &reverted)
+    pub(super) fn end(&self, leases: &[&Lease]) -> anyhow::Result<()> {
+        let told = leases.iter().zip(lease::end(self.machine, leases)).map(|(lease, ended)| {
+            let subject = lease.subject();
+            told_of(self.notes, subject, "", &ended.with_context(|| subject.to_string())?)
+        });
+        told.fold(Ok(()), anyhow::Result::and)
     }
 
     /// The setting stays, and the lease with it.
-    pub(super) fn leave(&self, subject: &Subject, lease: &Lease) -> anyhow::Result<()> {
-        let id = lease.id();
-        let left = lease.leave(self.machine, self.state_directory).with_context(|| {
-            format!("{subject}: the setting stays, and the next start restores the originals, as `dwell revert {id}` does")
+    pub(super) fn leave(&self, lease: &Lease) -> anyhow::Result<()> {
+        let (id, subject) = (lease.id(), lease.subject());
+        let left = lease.leave(self.machine).with_context(|| {
+            format!("{subject}: the setting stays, and the next start restores the originals, as `dwell control stop` does")
         })?;
-        if left {
-            let what = format!(
-                "the setting stays, and the next start adopts it; `dwell revert {id}` restores the originals"
-            );
-            self.notes.say(subject, &what);
+        if !left {
+            // Nothing in the journal leads back from it.
+            return self.end(&[lease]);
         }
+        let what = format!(
+            "the setting stays, and the next start adopts it; `dwell revert {id}` restores the originals"
+        );
+        self.notes.say(subject, &what);
         Ok(())
     }
 }

@@ -272,7 +272,7 @@ impl Snapshot {
             let named = |(labels, value)| {
                 let mut all = vec![("layer", layer.subject.layer().name().to_owned())];
                 if let Some(IothreadTarget { socket, id, .. }) = layer.subject.iothread() {
-                    all.extend([("qmp", socket.clone()), ("iothread", id.clone())]);
+                    all.extend([("qmp", socket.clone()), ("iothread", id.to_string())]);
                 }
                 all.extend::<Labels>(labels);
                 (all, value)

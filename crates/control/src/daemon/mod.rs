@@ -33,23 +33,25 @@ mod tests;
 pub mod words;
 mod world;
 
-use anyhow::{Context, ensure};
+use anyhow::{anyhow, ensure};
 use config::{Config, Kept, Mode, OnExit};
 use decisions::Log;
-use dwell_knobs::lease::{Lease, Subject};
+use dwell_knobs::condition;
+use dwell_knobs::lease::{Holder, Lease, Subject};
 use dwell_knobs::place::Place;
 use dwell_machine::{Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 pub use iothread::{kernel_thread, usage};
 use layered::Layered;
-pub use leases::restore;
-use machine::here;
+pub use leases::{Stopped, stop};
+use machine::{here, refuse_other_driver, setting};
 use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
 use qemus::{Qemu, QemuState};
 use serde_json::json;
 use socket::Ask;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 use world::{Here, Told, World};
 
@@ -86,10 +88,9 @@ pub enum End {
 pub fn run(task: &Task<'_>) -> anyhow::Result<End> {
     let config = (task.configure)()?;
     let (machine, state) = (&task.machine, task.state_directory.as_str());
-    machine.make_directory(state).with_context(|| format!("cannot make the directory {state}"))?;
-    machine.check_directory(state).with_context(|| format!("cannot use the directory {state}"))?;
+    let holder = Holder::begin(machine, state)?;
     let world = Here::listening(&machine.path(state))?;
-    control(&Scene { machine, state_directory: state, world: &world, notes: task.notes }, task, config)
+    control(&Scene { machine, holder: &holder, world: &world, notes: task.notes }, task, config)
 }
 
 /// The same in a world.
@@ -107,7 +108,7 @@ fn control(scene: &Scene<'_>, task: &Task<'_>, config: Config) -> anyhow::Result
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     machine: &'a dyn Writable,
-    state_directory: &'a str,
+    holder: &'a Holder,
     world: &'a dyn World,
     notes: Notes<'a>,
 }
@@ -115,7 +116,7 @@ struct Scene<'a> {
 /// Control of some layers.
 struct Control<'a> {
     machine: &'a dyn Writable,
-    state_directory: &'a str,
+    holder: &'a Holder,
     world: &'a dyn World,
     config: Config,
     layers: Vec<Layered>,
@@ -136,7 +137,7 @@ struct Control<'a> {
 /// Figures for those who ask over HTTP.
 struct Metrics {
     published: Published,
-    server: Option<serve::Server>,
+    server: Option<Rc<serve::Server>>,
 }
 
 impl Metrics {
@@ -146,24 +147,15 @@ impl Metrics {
         if let Some(server) = &server {
             notes.say(&"metrics", &format!("served at {}", server.address()));
         }
-        Ok(Metrics { published, server })
+        Ok(Metrics { published, server: server.map(Rc::new) })
     }
 }
 
 impl<'a> Control<'a> {
     fn begin(scene: Scene<'a>, config: Config, metrics: Metrics) -> anyhow::Result<Control<'a>> {
-        let Scene { machine, state_directory, world, notes } = scene;
-        let asked = |layer| config.layers.is_empty() || config.layers.contains(&layer);
-        let qemus = || config.qemus.iter().filter(|_| asked(Layer::Iothread));
-        let mut layers = match config.layers.is_empty() {
-            true => here(machine, qemus().next().is_some())?,
-            false => config.layers.clone(),
-        };
-        layers.retain(|layer| *layer != Layer::Iothread);
-        ensure!(
-            !config.layers.contains(&Layer::Iothread) || !config.qemus.is_empty(),
-            "the layer iothread needs the monitor of a QEMU: --qmp SOCKET, or [[qemu]] in the configuration"
-        );
+        let Scene { machine, holder, world, notes } = scene;
+        let layers = layers(machine, &config)?;
+        let qemus = || qemus(&config);
         let waiting = |qemu: &config::Qemu| Qemu {
             socket: qemu.qmp.clone(),
             state: QemuState::Waiting(world.now_ns(), false),
@@ -172,7 +164,7 @@ impl<'a> Control<'a> {
         let log = open_log(&config.log, notes)?;
         let mut control = Control {
             machine,
-            state_directory,
+            holder,
             world,
             config,
             layers: vec![],
@@ -189,7 +181,7 @@ impl<'a> Control<'a> {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
         }
-        control.end_of_other_qemus()?;
+        control.end_of_others()?;
         control.meet_qemus()?;
         control.watch_writes();
         // What is done once takes as much CPU time as ten seconds may, in which nothing would be decided.
@@ -282,7 +274,7 @@ impl<'a> Control<'a> {
                 Ask::Resume => self.resume(),
                 Ask::Stop => {
                     stop = true;
-                    json!({ "stopped": true })
+                    json!({ "ends": true })
                 }
             });
             self.answering += world.cpu_time().saturating_sub(before);
@@ -317,17 +309,28 @@ impl<'a> Control<'a> {
             Ok(Some(config)) => config,
             Ok(None) => return Ok(()),
             Err(error) => {
-                self.notes.warn(&format!("dwell: the configuration stays as it was: {error:#}"));
+                self.notes.warn(&stays(&error));
                 return Ok(());
             }
         };
         self.finish()?;
-        let published = self.metrics.published.clone();
-        let metrics = Metrics { published, server: self.metrics.server.take() };
         let did: Vec<(Subject, Tally)> =
             self.layers.drain(..).map(|layered| (layered.subject, layered.tally)).collect();
-        let Control { machine, state_directory, world, notes, .. } = *self;
-        *self = Control::begin(Scene { machine, state_directory, world, notes }, config, metrics)?;
+        let Control { machine, holder, world, notes, .. } = *self;
+        let scene = Scene { machine, holder, world, notes };
+        let before = Config { metrics: config.metrics.clone(), ..self.config.clone() };
+        let (server, published) = (self.metrics.server.take(), self.metrics.published.clone());
+        let begin = |config| {
+            let metrics = Metrics { published: published.clone(), server: server.clone() };
+            Control::begin(scene, config, metrics)
+        };
+        *self = match begin(config) {
+            Ok(control) => control,
+            Err(error) => {
+                notes.warn(&stays(&error));
+                begin(before)?
+            }
+        };
         for (subject, tally) in did {
             if let Some(layered) = self.layers.iter_mut().find(|layered| layered.subject == subject) {
                 layered.tally = tally;
@@ -343,6 +346,16 @@ impl<'a> Control<'a> {
             return Ok(None);
         }
         open_log(&config.log, self.notes)?;
+        for layer in layers(self.machine, &config)? {
+            refuse_other_driver(self.machine, layer)?;
+            setting(self.machine, layer)?;
+        }
+        if config.mode == Mode::Active {
+            let leases = self.layers.iter().filter_map(|layered| layered.lease.as_ref());
+            for place in leases.flat_map(Lease::places) {
+                condition::writable(self.machine, place).map_err(|_| anyhow!("{place} cannot be written"))?;
+            }
+        }
         if config.metrics != self.config.metrics {
             self.metrics = Metrics::of(&config, self.notes)?;
         }
@@ -363,18 +376,12 @@ impl<'a> Control<'a> {
 
     /// Restores the originals, or leaves the lease open where the setting is to stay.
     fn finish(&mut self) -> anyhow::Result<()> {
-        let mut failed = Ok(());
-        for at in 0..self.layers.len() {
-            let subject = self.layers[at].subject.clone();
-            let Some(lease) = self.layers[at].lease.take() else { continue };
-            // One that panics restores.
-            if self.config.on_exit == OnExit::Keep && !std::thread::panicking() {
-                failed = failed.and(self.leave(&subject, &lease));
-                continue;
-            }
-            failed = failed.and(self.end(&subject, &lease));
+        let leases: Vec<Lease> = self.layers.iter_mut().filter_map(|layered| layered.lease.take()).collect();
+        // One that panics restores.
+        match self.config.on_exit == OnExit::Keep && !std::thread::panicking() {
+            true => leases.iter().map(|lease| self.leave(lease)).fold(Ok(()), anyhow::Result::and),
+            false => self.end(&leases.iter().collect::<Vec<_>>()),
         }
-        failed
     }
 }
 
@@ -385,6 +392,30 @@ impl Drop for Control<'_> {
             self.notes.warn(&format!("dwell: {error:#}"));
         }
     }
+}
+
+/// The QEMUs of a configuration whose I/O threads are to be controlled.
+fn qemus(config: &Config) -> impl Iterator<Item = &config::Qemu> {
+    let asked = config.layers.is_empty() || config.layers.contains(&Layer::Iothread);
+    config.qemus.iter().filter(move |_| asked)
+}
+
+/// The layers to be controlled but for I/O threads.
+fn layers(machine: &dyn Writable, config: &Config) -> anyhow::Result<Vec<Layer>> {
+    let mut layers = match config.layers.is_empty() {
+        true => here(machine, qemus(config).next().is_some())?,
+        false => config.layers.clone(),
+    };
+    layers.retain(|layer| *layer != Layer::Iothread);
+    ensure!(
+        !config.layers.contains(&Layer::Iothread) || !config.qemus.is_empty(),
+        "the layer iothread needs the monitor of a QEMU: --qmp SOCKET, or [[qemu]] in the configuration"
+    );
+    Ok(layers)
+}
+
+fn stays(error: &anyhow::Error) -> String {
+    format!("dwell: the configuration stays as it was: {error:#}")
 }
 
 fn open_log<'a>(kept: &Kept, notes: Notes<'a>) -> anyhow::Result<Option<Log<'a>>> {

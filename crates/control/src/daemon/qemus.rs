@@ -6,7 +6,7 @@ use super::iothread;
 use super::layered::Layered;
 use super::leases::{end_left_open, told_of};
 use dwell_knobs::journal;
-use dwell_knobs::lease;
+use dwell_knobs::lease::{self, Lease, Subject};
 
 /// How often a QEMU that does not answer is tried \[ns\].
 const TRY_AGAIN_NS: u64 = 1_000_000_000;
@@ -27,16 +27,17 @@ pub(super) enum QemuState {
 }
 
 impl Control<'_> {
-    /// Ends the leases that a killed controller left of QEMUs that are no longer to be controlled.
-    pub(super) fn end_of_other_qemus(&self) -> anyhow::Result<()> {
+    /// Ends the leases that an earlier controller left of what is not controlled any more: all that are open are then this
+    /// controller's, or of a QEMU that it waits for.
+    pub(super) fn end_of_others(&self) -> anyhow::Result<()> {
         if self.config.mode == Mode::Advise {
             return Ok(());
         }
-        let is_other = |change: &journal::Change| {
-            let socket = change.plan.iothread.as_ref().map(|target| &target.socket);
-            socket.is_some_and(|socket| self.qemus.iter().all(|qemu| qemu.socket != *socket))
+        let is_other = |change: &journal::Change| match Subject::of(change) {
+            Some(Subject::Iothread(target)) => self.qemus.iter().all(|qemu| qemu.socket != target.socket),
+            subject => self.layers.iter().all(|layered| Some(&layered.subject) != subject.as_ref()),
         };
-        end_left_open(self.machine, self.state_directory, self.notes, is_other)
+        end_left_open(self.machine, self.holder, self.notes, is_other)
     }
 
     /// Takes up the I/O threads of QEMUs that answer, and parts from those of QEMUs that do not.
@@ -74,8 +75,10 @@ impl Control<'_> {
                 Ok(layered) => layers.push(layered),
                 Err(error) => {
                     // All of them or none.
-                    for lease in layers.into_iter().filter_map(|layered: Layered| layered.lease) {
-                        lease::end(self.machine, self.state_directory, lease.id())?;
+                    let taken: Vec<&Lease> =
+                        layers.iter().filter_map(|layered: &Layered| layered.lease.as_ref()).collect();
+                    for ended in lease::end(self.machine, &taken) {
+                        ended?;
                     }
                     return Err(error.context(found.subject.to_string()));
                 }
@@ -92,11 +95,12 @@ impl Control<'_> {
         self.qemus[at].state = QemuState::Waiting(self.now_ns(), true);
         let is_of =
             |layered: &mut Layered| layered.subject.iothread().is_some_and(|target| target.socket == socket);
-        for parted in self.layers.extract_if(.., is_of) {
-            let Some(lease) = parted.lease else { continue };
-            let reverted = lease::end(self.machine, self.state_directory, lease.id())?;
+        let parted: Vec<Layered> = self.layers.extract_if(.., is_of).collect();
+        let leases: Vec<&Lease> = parted.iter().filter_map(|layered| layered.lease.as_ref()).collect();
+        for (lease, ended) in leases.iter().zip(lease::end(self.machine, &leases)) {
+            let reverted = ended?;
             if reverted.complete {
-                told_of(self.notes, &parted.subject, "", &reverted)?;
+                told_of(self.notes, lease.subject(), "", &reverted)?;
             }
         }
         Ok(())

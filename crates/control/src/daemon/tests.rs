@@ -7,10 +7,10 @@ use super::machine::setting;
 use super::observe::{Source, Wanted};
 use super::socket::Ask;
 use super::world::{Told, World};
-use super::{End, Notes, Scene, Task, control, restore};
+use super::{End, Notes, Scene, Stopped, Task, control, stop};
 use crate::core::{Controller, Episode, Observed, Terms};
 use dwell_knobs::journal::{self, STATE_DIRECTORY};
-use dwell_knobs::lease::{self, Lease, Subject};
+use dwell_knobs::lease::{self, Holder, Lease, Subject};
 use dwell_machine::Writable;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -226,7 +226,7 @@ fn run(
     let warning = |text: &str| warnings.borrow_mut().push(text.to_owned());
     let notes = Notes { line: &line, warning: &warning };
     let machine = &fixture.machine;
-    machine.make_directory(STATE_DIRECTORY).unwrap();
+    let holder = Holder::begin(machine, STATE_DIRECTORY).unwrap();
     let task = Task {
         machine: machine.clone(),
         state_directory: STATE_DIRECTORY.to_owned(),
@@ -234,7 +234,7 @@ fn run(
         configure,
         notes,
     };
-    let scene = Scene { machine, state_directory: STATE_DIRECTORY, world: &world, notes };
+    let scene = Scene { machine, holder: &holder, world: &world, notes };
     let end = configure().and_then(|config| control(&scene, &task, config));
     Ran {
         end,
@@ -333,12 +333,19 @@ fn leave(fixture: &Fixture, halt_cost_ns: u64, is_left: bool) {
     let controller = Controller::new(originals, Terms::at(Nanos(halt_cost_ns))).unwrap();
     let (machine, settings) = (&fixture.machine, controller.candidates());
     let subject = Subject::Layer(Layer::Guest);
-    let mut lease = Lease::take(machine, STATE_DIRECTORY, &subject, originals, settings).unwrap();
+    let holder = Holder::begin(machine, STATE_DIRECTORY).unwrap();
+    let mut lease = Lease::take(machine, &holder, &subject, originals, settings).unwrap();
     lease.set(machine, &settings[1]).unwrap();
     if is_left {
-        assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
+        assert!(lease.leave(machine).unwrap());
     }
     assert_eq!(fixture.value("guest_halt_poll_ns"), "0");
+}
+
+/// `dwell control stop` where no controller runs.
+fn stop_nothing(fixture: &Fixture, unless_kept: bool) {
+    let stopped = stop(&fixture.machine, STATE_DIRECTORY, unless_kept, Notes::SILENT).unwrap();
+    assert_eq!(stopped, Stopped::Nothing);
 }
 
 #[test]
@@ -347,7 +354,7 @@ fn what_a_controller_has_left_is_adopted_by_the_next_start_and_by_the_next_confi
     let before = fixture.snapshot();
     leave(&fixture, 20_000, true);
     let in_force = fixture.snapshot();
-    restore(&fixture.machine, STATE_DIRECTORY, true, Notes::SILENT).unwrap();
+    stop_nothing(&fixture, true);
     assert_eq!(fixture.snapshot(), in_force, "it is kept");
     let keep = Config { on_exit: super::config::OnExit::Keep, ..configuration(Mode::Active) };
     let configured = Cell::new(0);
@@ -377,8 +384,12 @@ fn what_a_controller_has_left_is_adopted_by_the_next_start_and_by_the_next_confi
     assert!(ran.lines.last().unwrap().contains("`dwell revert 1` restores"), "{}", ran.text());
     assert_eq!(fixture.snapshot(), in_force);
     let advice = of_quiet(&fixture, &configuration(Mode::Advise), 1.0, vec![]);
-    assert!(advice.has("a controller has ended and left its setting; `dwell revert 1`"), "{}", advice.text());
-    restore(&fixture.machine, STATE_DIRECTORY, false, Notes::SILENT).unwrap();
+    assert!(
+        advice.has("a controller has ended and left its setting; `dwell control stop`"),
+        "{}",
+        advice.text()
+    );
+    stop_nothing(&fixture, false);
     assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
 }
 
@@ -397,7 +408,7 @@ fn what_a_killed_controller_has_left_is_restored() {
                 assert!(ran.has("the originals are guest_halt_poll_ns=200000"), "{}", ran.text());
             }
             // What is killed is restored even where a setting that was left is to be kept.
-            false => restore(&fixture.machine, STATE_DIRECTORY, true, Notes::SILENT).unwrap(),
+            false => stop_nothing(&fixture, true),
         }
         assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
     }
@@ -494,6 +505,60 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
         warning.contains("the configuration stays as it was: ") && warning.contains("activ"),
         "{warning}"
     );
+}
+
+/// What cannot be carried out is found before the present control ends, and where it is not, that begins again.
+#[test]
+fn a_configuration_that_cannot_be_carried_out_changes_nothing() {
+    let active = || configuration(Mode::Active);
+    let qemu = |qmp: &str| super::config::Qemu { qmp: qmp.to_owned() };
+    let cases: [(Config, &str, usize); 4] = [
+        (Config { layers: vec![Layer::Iothread], ..active() }, "needs the monitor of a QEMU", 1),
+        (Config { layers: vec![Layer::Guest, Layer::Driver], ..active() }, "load dwell_idle", 1),
+        (Config { layers: vec![Layer::Guest, Layer::Host], ..active() }, "cannot be read", 1),
+        // A QEMU that is not there yet is waited for.
+        (
+            Config {
+                layers: vec![Layer::Guest, Layer::Iothread],
+                qemus: vec![qemu("/run/vm.qmp")],
+                ..active()
+            },
+            "",
+            2,
+        ),
+    ];
+    for (config, why, changes) in cases {
+        let fixture = Fixture::guest();
+        let configured = Cell::new(0);
+        let configure = || {
+            configured.set(configured.get() + 1);
+            Ok(if configured.get() > 1 { config.clone() } else { active() })
+        };
+        let script = vec![(1.0, Event::Signal(Told::ReadConfiguration)), (2.0, Event::Ask(Ask::Status))];
+        let ran = run(&fixture, &configure, QUIET, 3.0, script);
+        assert_eq!(ran.end.as_ref().unwrap(), &End::Duration, "{why}");
+        let layer = &ran.answers[0]["layers"][0];
+        assert_eq!((&layer["state"], &layer["layer"]), (&Value::from("controls"), &Value::from("guest")));
+        assert_eq!(layer["change"], changes, "{why}");
+        let warned = |warning: &String| {
+            warning.contains("the configuration stays as it was: ") && warning.contains(why)
+        };
+        assert!(why.is_empty() || ran.warnings.iter().any(warned), "{why}: {:?}", ran.warnings);
+        assert_eq!(open_changes(&fixture), 0);
+    }
+}
+
+/// A killed controller has left the lease of a layer that the next one does not control.
+#[test]
+fn what_a_killed_controller_left_of_other_layers_is_restored_at_the_start() {
+    let fixture = Fixture::guest();
+    leave(&fixture, 20_000, false);
+    let qemus = vec![super::config::Qemu { qmp: "/run/vm.qmp".to_owned() }];
+    let config = Config { layers: vec![Layer::Iothread], qemus, ..configuration(Mode::Active) };
+    let ran = of_quiet(&fixture, &config, 1.0, vec![]);
+    assert_eq!(ran.end.as_ref().unwrap(), &End::Duration);
+    assert_eq!(ran.lines[0], "guest: the originals are in force again");
+    assert_eq!((fixture.value("guest_halt_poll_ns").as_str(), open_changes(&fixture)), ("200000", 0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, ago, title};
-use dwell_knobs::journal::{self, Change};
+use dwell_knobs::journal::{self, Change, Readable};
 use dwell_report::{Cell, Column, Table};
 
 /// List every change that dwell made on this machine, oldest first
@@ -20,14 +20,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
-    let changes = journal::read_all(&machine, &args.state.state_dir)?;
+    let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
     match args.format.format {
+        _ if changes.is_empty() && !unreadable.is_empty() => {}
         Format::Json => output::json(&changes)?,
         Format::Csv => output::csv(&table(&changes))?,
         Format::Table if changes.is_empty() => output::text("dwell has made no changes here\n")?,
         Format::Table => output::text(&output::fitted(&table(&changes)))?,
     }
-    Ok(Answer::Yes)
+    unreadable.into_iter().next().map_or(Ok(Answer::Yes), |error| Err(error.into()))
 }
 
 fn table(changes: &[Change]) -> Table {

@@ -108,7 +108,7 @@ fn table(iothreads: &[IoThread]) -> Table {
             value.map_or(Cell::Missing, |value| Cell::Text(value.to_string()))
         };
         let tid = thread.thread_id.map_or(Cell::Missing, |tid| Cell::Text(tid.to_string()));
-        table.push([Cell::Text(thread.id.clone()), tid].into_iter().chain(Property::ALL.map(value)));
+        table.push([Cell::Text(thread.id.to_string()), tid].into_iter().chain(Property::ALL.map(value)));
     }
     table
 }

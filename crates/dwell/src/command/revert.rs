@@ -3,11 +3,12 @@
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, wait};
-use anyhow::{Context, bail};
-use dwell_knobs::change::{self, Outcome as Of, Reverted};
-use dwell_knobs::journal::{self, Id, Journal};
+use anyhow::{Context, anyhow, bail};
+use dwell_knobs::change::{self, Outcome as Of, RevertError, Reverted};
+use dwell_knobs::journal::{self, Id, Journal, JournalError, Readable};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
+use dwell_recording::with_causes;
 use dwell_report::{Cell, Column, Table};
 use serde::Serialize;
 
@@ -16,11 +17,14 @@ use serde::Serialize;
 /// Restores the original values in reverse order and removes what --persist added. Works in any later process, also
 /// after a crash or a reboot. A value that is neither the original nor the one that dwell wrote was changed outside
 /// dwell: it is left alone and reported. Exits with 2 if any value is not as it was before.
+///
+/// The values that a `dwell control` sets are one change, its lease. It is not reverted while the controller runs, and
+/// otherwise only with its number or --all; `dwell control stop` ends a controller and its lease.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Number of the change, as `dwell history` prints it
     ///
-    /// [default: the latest change that is not reverted]
+    /// [default: the latest change that is not reverted, and is no lease]
     #[arg(conflicts_with = "all")]
     id: Option<Id>,
     /// Revert all changes, the latest first
@@ -46,37 +50,53 @@ struct Row<'a> {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
-    if args.id.is_none() && journal::read_all(&machine, &args.state.state_dir)?.is_empty() {
+    let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
+    if args.id.is_none() && changes.is_empty() && unreadable.is_empty() {
         // A missing journal is not created.
         report(&args, &[])?;
         return Ok(Answer::Yes);
     }
-    let mut journal = Journal::open(&machine, &args.state.state_dir)?;
-    let ids = which(&args, &journal)?;
-    let mut done = vec![];
-    for id in ids {
+    let mut journal = Journal::open_to_revert(&machine, &args.state.state_dir)?;
+    let (mut done, mut failed) = (vec![], None);
+    for id in which(&args, &journal)? {
         match change::revert(&mut journal, id, args.force, &mut wait) {
             Ok(reverted) => done.push(reverted),
+            // The other changes are reverted all the same.
+            Err(RevertError::Journal(error @ JournalError::Controlled { .. })) => {
+                failed.get_or_insert(anyhow!(error).context(format!("cannot revert change {id}, a lease")));
+            }
             Err(error) => {
                 report(&args, &done)?;
                 return Err(error.into());
             }
         }
     }
-    report(&args, &done)?;
-    let left: usize = done.iter().filter(|reverted| !reverted.complete).count();
-    match left {
-        0 => Ok(Answer::Yes),
-        _ => bail!(told(&done)),
+    for error in journal.unreadable() {
+        match error {
+            // It is none of dwell's.
+            JournalError::Stray { .. } => output::note(&format!("dwell: {error}")),
+            error => {
+                failed.get_or_insert(anyhow!(with_causes(error)));
+            }
+        }
+    }
+    if failed.is_none() || !done.is_empty() {
+        report(&args, &done)?;
+    }
+    let left = told(&done);
+    match failed {
+        _ if !left.is_empty() => bail!(left),
+        Some(error) => Err(error),
+        None => Ok(Answer::Yes),
     }
 }
 
 fn which(args: &Args, journal: &Journal<'_>) -> anyhow::Result<Vec<Id>> {
-    let open = journal.changes().iter().rev().filter(|change| change.state.is_open()).map(|change| change.id);
+    let open = journal.changes().iter().rev().filter(|change| change.state.is_open());
     match args.id {
-        _ if args.all => Ok(open.collect()),
+        _ if args.all => Ok(open.map(|change| change.id).collect()),
         Some(id) => Ok(vec![journal.change(id)?.id]),
-        None => Ok(open.take(1).collect()),
+        None => Ok(open.filter(|change| !change.lease).take(1).map(|change| change.id).collect()),
     }
 }
 

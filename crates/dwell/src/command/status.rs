@@ -4,7 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, ago};
 use dwell_knobs::change::{self, Standing};
-use dwell_knobs::journal::{self, Change, Entry, Id, State};
+use dwell_knobs::journal::{self, Change, Entry, Id, Readable, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_machine::{Writable, identity};
@@ -61,7 +61,11 @@ enum Seen {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
-    let changes = journal::read_all(&machine, &args.state.state_dir)?;
+    let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
+    let mut unreadable = unreadable.into_iter().map(anyhow::Error::from).peekable();
+    if changes.is_empty() && unreadable.peek().is_some() {
+        return unreadable.next().map_or(Ok(Answer::Yes), Err);
+    }
     let now = identity::boot_id(&machine);
     let open: Vec<Open<'_>> = changes
         .iter()
@@ -77,6 +81,9 @@ pub(crate) fn run(args: Args) -> Outcome {
             controlled.iter().for_each(|line| text += &output::wrapped(line));
             output::text(&text)?;
         }
+    }
+    if let Some(error) = unreadable.next() {
+        return Err(error);
     }
     let in_force = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::InForce));
     let all = open.iter().all(|change| change.state == State::Applied && change.places.iter().all(in_force));
@@ -121,15 +128,18 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
         return Some(format!("it was interrupted half-way; revert it: dwell revert {id}"));
     }
     if change.left {
-        return Some(format!(
-            "a `dwell control` has ended and left its setting; the next one adopts it, or: dwell revert {id}"
-        ));
+        return Some(
+            "a `dwell control` has ended and left its setting; the next one adopts it, and `dwell control stop` restores the \
+             originals"
+                .to_owned(),
+        );
     }
     if change.lease {
-        return Some(format!(
-            "it is the lease of a `dwell control`; `dwell control status` has what that does. If it no longer runs: dwell \
-             revert {id}"
-        ));
+        return Some(
+            "it is the lease of a `dwell control`; `dwell control status` has what that does. `dwell control stop` ends it, and \
+             restores the originals if it no longer runs"
+                .to_owned(),
+        );
     }
     if change.verifying {
         return Some(format!(

@@ -9,10 +9,10 @@ use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use crate::state::{StateArgs, wait};
 use crate::{progress, quantity, stop};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use conclude::conclude;
 use dwell_knobs::change::{self, Side, Standing};
-use dwell_knobs::journal::{Change, Id, Journal, State};
+use dwell_knobs::journal::{self, Change, Id, Journal, State};
 use dwell_knobs::verification::Figure;
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
@@ -67,39 +67,71 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
-    let mut journal = Journal::open(&machine, &args.state.state_dir)?;
-    let change = which(&journal, args.id)?;
-    is_ours(&machine, &change)?;
+    let _alone = journal::lock_for_verifying(&machine, &args.state.state_dir)?;
+    let change = {
+        let journal = Journal::open(&machine, &args.state.state_dir)?;
+        let change = which(&journal, args.id)?;
+        is_ours(&machine, &change)?;
+        change
+    };
+    let verified = Verified { machine: &machine, state_directory: &args.state.state_dir, id: change.id };
     let sides = Sides::open(&machine, &change, &args.work)?;
     let stop = stop::patiently()?;
 
-    journal.save(&Change { verifying: true, ..change.clone() })?;
-    let measured = measure(&args, &machine, &change, sides, &stop);
-    change::switch(&machine, &change, Side::After)
+    verified.with(|journal, change| Ok(journal.save(&Change { verifying: true, ..change })?))?;
+    let measured = measure(&args, &verified, sides, &stop);
+    verified
+        .with(|journal, change| {
+            change::switch(&machine, &change, Side::After)?;
+            Ok(journal.save(&Change { verifying: false, ..change })?)
+        })
         .context("cannot set the values from after the change again")?;
-    journal.save(&Change { verifying: false, ..change.clone() })?;
     let (results, sides) =
         measured.context("cannot verify the change; the values from after are in force again")?;
     let mut verification = conclude(&args, &machine, &change, &results, &sides);
-    if args.revert_if_worse && !verification.verdict.is_gain() {
-        verification.reverted = change::revert(&mut journal, change.id, false, &mut wait)?.complete;
-    }
-    let mut verified = journal.change(change.id)?.clone();
-    verified.verifications.push(verification.clone());
-    journal.save(&verified)?;
+    let reverts = args.revert_if_worse && !verification.verdict.is_gain();
+    verified.with(|journal, change| {
+        if reverts {
+            verification.reverted = change::revert(journal, change.id, false, &mut wait)?.complete;
+        }
+        let mut change = journal.change(change.id)?.clone();
+        change.verifications.push(verification.clone());
+        Ok(journal.save(&change)?)
+    })?;
     show::report(args.format.format, &change, &verification)?;
-    if args.revert_if_worse && !verification.verdict.is_gain() && !verification.reverted {
+    if reverts && !verification.reverted {
         bail!("cannot revert all of the change; `dwell status` shows what is in force");
     }
     Ok(if args.exit_code && !verification.verdict.is_gain() { Answer::No } else { Answer::Yes })
 }
 
+/// The change that is verified. The journal is locked only while something is written.
+struct Verified<'a> {
+    machine: &'a dyn Writable,
+    state_directory: &'a str,
+    id: Id,
+}
+
+impl Verified<'_> {
+    /// Does something with the journal locked, unless the change was reverted meanwhile.
+    fn with<T>(&self, what: impl FnOnce(&mut Journal<'_>, Change) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let mut journal = Journal::open_to_revert(self.machine, self.state_directory)?;
+        let change = journal.change(self.id)?.clone();
+        ensure!(change.state == State::Applied, "change {} was {} meanwhile", self.id, change.state.name());
+        what(&mut journal, change)
+    }
+}
+
 fn which(journal: &Journal<'_>, id: Option<Id>) -> anyhow::Result<Change> {
-    let latest = || journal.changes().iter().rev().find(|change| change.state == State::Applied);
+    let is_applied = |change: &&Change| change.state == State::Applied && !change.lease;
+    let latest = || journal.changes().iter().rev().find(is_applied);
     let change = match id {
         Some(id) => journal.change(id)?,
         None => latest().context("no change is applied; `dwell history` lists all changes")?,
     };
+    if change.lease {
+        bail!("cannot verify change {}: it is a lease, whose values `dwell control` sets", change.id);
+    }
     if change.state != State::Applied {
         bail!("cannot verify change {}: it is {}, not applied", change.id, change.state.name());
     }
@@ -132,8 +164,7 @@ struct TurnError(anyhow::Error);
 
 fn measure(
     args: &Args,
-    machine: &dyn Writable,
-    change: &Change,
+    verified: &Verified<'_>,
     mut sides: Sides,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Results, Sides)> {
@@ -161,9 +192,9 @@ fn measure(
         },
         |turn| {
             let mut block = || {
-                change::switch(machine, change, *turn.setting)?;
+                verified.with(|_, change| Ok(change::switch(verified.machine, &change, *turn.setting)?))?;
                 std::thread::sleep(settle);
-                sides.block(machine, *turn.setting, length, stop)
+                sides.block(verified.machine, *turn.setting, length, stop)
             };
             block().map_err(TurnError)
         },

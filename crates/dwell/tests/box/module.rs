@@ -253,14 +253,14 @@ const LEASES: &str = "
     end KILL
     values killed
     keep killed.json dwell status --format json
-    keep restore dwell control restore
+    keep restore dwell control stop
     values restored
 
     control left keep
     changed
     end TERM
     values left
-    keep unless_kept dwell control restore --unless-kept
+    keep unless_kept dwell control stop --unless-kept
     values still_left
     control adopted keep
     values adopted

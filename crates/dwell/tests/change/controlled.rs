@@ -8,7 +8,7 @@ use crate::killed::{Calls, End, at_every, run, run_on};
 use crate::{FORKS, Scene, output, start, stderr};
 use dwell_control::{Controller, Terms};
 use dwell_knobs::journal::{self, Entry, STATE_DIRECTORY};
-use dwell_knobs::lease::{Lease, Subject};
+use dwell_knobs::lease::{Holder, Lease, Subject};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -154,14 +154,14 @@ fn is_restored(scene: &Scene, before: &BTreeMap<PathBuf, String>, last: usize, e
     if person {
         scene.machine.write(&knob, "77777\n");
     }
-    let restored = scene.run(&["control", "restore"]);
+    let restored = scene.run(&["control", "stop"]);
     assert!(restored.status.success(), "killed at stop {last}: {}", stderr(&restored));
     if person {
         assert_eq!(scene.machine.text(&knob).as_deref(), Some("77777\n"), "killed at stop {last}");
         scene.machine.write(&knob, &before[&scene.machine.path(&knob)]);
     }
     assert_eq!(values(scene), *before, "killed at stop {last}");
-    let again = scene.run(&["control", "restore"]);
+    let again = scene.run(&["control", "stop"]);
     assert!(again.status.success() && again.stdout.is_empty(), "{}", stderr(&again));
 }
 
@@ -231,13 +231,13 @@ fn from_what_was_left(last: usize, calls: Calls, adoptable: &AtomicUsize) -> Res
         assert!(restored.status.success(), "killed at stop {last}: {}", stderr(&restored));
         restored
     };
-    run(&["control", "restore", "--unless-kept"]);
+    run(&["control", "stop", "--unless-kept"]);
     let now = values(&scene);
     assert!(now == left || now == before, "killed at stop {last}");
     adoptable.fetch_add(usize::from(now == left), Ordering::Relaxed);
-    run(&["control", "restore"]);
+    run(&["control", "stop"]);
     assert_eq!(values(&scene), before, "killed at stop {last}");
-    assert!(run(&["control", "restore"]).stdout.is_empty());
+    assert!(run(&["control", "stop"]).stdout.is_empty());
     Ok(end == End::Killed)
 }
 
@@ -246,10 +246,11 @@ fn leave(scene: &Scene) -> BTreeMap<PathBuf, String> {
     let originals = Setting::defaults(Layer::Guest, Version::parse(KERNEL).unwrap());
     let controller = Controller::new(originals, Terms::at(Nanos(20_000))).unwrap();
     let (machine, settings) = (&scene.machine.machine, controller.candidates());
+    let holder = Holder::begin(machine, STATE_DIRECTORY).unwrap();
     let mut lease =
-        Lease::take(machine, STATE_DIRECTORY, &Subject::Layer(Layer::Guest), originals, settings).unwrap();
+        Lease::take(machine, &holder, &Subject::Layer(Layer::Guest), originals, settings).unwrap();
     lease.set(machine, &settings[1]).unwrap();
-    assert!(lease.leave(machine, STATE_DIRECTORY).unwrap());
+    assert!(lease.leave(machine).unwrap());
     values(scene)
 }
 
@@ -333,12 +334,12 @@ fn on_a_full_disk_nothing_is_taken_and_everything_is_given_back() {
         "$dwell" control --mode active --layer guest --sysroot "$1" >&2 & pid=$!
         up
         full; kill $pid; wait $pid; show ended $?
-        rm "$state/full"; "$dwell" control restore --sysroot "$1" >&2; show restored $?
+        rm "$state/full"; "$dwell" control stop --sysroot "$1" >&2; show restored $?
         "$dwell" control --mode active --layer guest --sysroot "$1" >&2 & pid=$!
         up
         kill -9 $pid; wait $pid; echo 0 >"$knob"; show killed 0
-        full; "$dwell" control restore --sysroot "$1" >&2; show full $?
-        rm "$state/full"; "$dwell" control restore --sysroot "$1" >&2; show again $?
+        full; "$dwell" control stop --sysroot "$1" >&2; show full $?
+        rm "$state/full"; "$dwell" control stop --sysroot "$1" >&2; show again $?
         "$dwell" status --exit-code --sysroot "$1" >&2; show status $?
     "#;
     let scene = Scene::guest();

@@ -7,6 +7,7 @@ mod explained;
 mod fake_qemu;
 mod iothread;
 mod killed;
+mod leases;
 mod qemu;
 mod real;
 mod soaked;
@@ -52,7 +53,7 @@ impl Scene {
         output(Command::new(env!("CARGO_BIN_EXE_dwell")).args(self.words(words)))
     }
 
-    fn stdout(&self, words: &[&str]) -> String {
+    pub(crate) fn stdout(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
@@ -63,7 +64,7 @@ impl Scene {
     }
 
     /// One line on stderr, nothing on stdout, exit code 2.
-    fn refused(&self, words: &[&str]) -> String {
+    pub(crate) fn refused(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
@@ -190,7 +191,7 @@ fn a_reboot_that_has_undone_a_change_is_told() {
 }
 
 /// Another process that holds the lock until its input ends.
-fn locked_by_another(scene: &Scene) -> Child {
+pub(crate) fn locked_by_another(scene: &Scene) -> Child {
     let mut command = Command::new("flock");
     command.arg(scene.machine.path("/var/lib/dwell/lock")).args(["sh", "-c", "echo locked; cat"]);
     let mut other = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));

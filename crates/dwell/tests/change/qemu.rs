@@ -85,7 +85,7 @@ fn an_iothread_is_set_kept_by_libvirt_verified_and_taken_back() {
     }
     let target = IothreadTarget {
         socket: "/run/vm.qmp".to_owned(),
-        id: "iothread1".to_owned(),
+        id: "iothread1".parse().unwrap(),
         domain: Some("web".to_owned()),
     };
     let plan = fixture::plan_for(present, &[("poll-max-ns", 300_000), ("poll-grow", 4)], Some(target));

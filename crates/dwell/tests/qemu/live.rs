@@ -198,7 +198,7 @@ fn plan(monitor: &Path, wanted: i64) -> dwell_knobs::plan::Plan {
         present.set(name, value.as_i64().unwrap()).unwrap();
     }
     let socket = monitor.to_str().unwrap().to_owned();
-    let target = IothreadTarget { socket, id: "io0".to_owned(), domain: None };
+    let target = IothreadTarget { socket, id: "io0".parse().unwrap(), domain: None };
     let mut plan = fixture::plan_for(present, &[("poll-max-ns", wanted)], Some(target));
     let share = Interval { low: 0.4, value: 0.5, high: 0.6 };
     plan.effect.gain = Some(Gain { of: Figure::Halts, per_s: 1_000.0, share });

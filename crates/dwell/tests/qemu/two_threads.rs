@@ -122,7 +122,7 @@ fn two_threads_with_different_disks_each_get_their_own_setting() {
     let [_, of_io1] = IDS.map(requests);
     drop(monitor);
     let tid = |id: &str| {
-        listed.iter().find(|thread| thread.id == id).and_then(|IoThread { thread_id, .. }| *thread_id)
+        listed.iter().find(|thread| *thread.id == *id).and_then(|IoThread { thread_id, .. }| *thread_id)
     };
     let threads = IDS.map(|id| Thread::of(qemu.pid(), tid(id).expect("the number of the thread")));
     let originals = IDS.map(|id| place.properties(id));

@@ -80,6 +80,7 @@ pub fn apply(
     ready: &Ready,
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Change, ApplyError> {
+    journal.is_not_verified().map_err(ApplyError::Journal)?;
     let mut change = begin(journal, ready).map_err(ApplyError::Journal)?;
     journal.save(&change).map_err(ApplyError::Journal)?;
     let machine = journal.machine();

@@ -7,6 +7,7 @@ use crate::iothread;
 use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
 use crate::knob::Knob;
+use crate::lease;
 use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
@@ -102,6 +103,8 @@ pub enum Obstacle {
     Keep(KeepError),
     /// A change was interrupted and not reverted.
     Unfinished(Id),
+    /// A controller has the parameters, or had them when it was killed.
+    Leased(Id),
     /// The plan itself.
     Plan(PlanError),
 }
@@ -167,6 +170,10 @@ impl fmt::Display for Obstacle {
             Obstacle::Unfinished(id) => {
                 write!(f, "change {id} was interrupted; revert it first: dwell revert {id}")
             }
+            Obstacle::Leased(id) => write!(
+                f,
+                "change {id} is the lease of a `dwell control`, which sets these parameters; end it first: dwell control stop"
+            ),
             Obstacle::Plan(error) => write!(f, "{error}"),
         }
     }
@@ -247,6 +254,7 @@ impl Checked<'_> {
         let (writes, back) = (plan::writes(&actual, &wanted, target), plan::writes(&wanted, &actual, target));
         // The way back matters only where it is more than the way forth in reverse.
         let back = if back.iter().any(|write| write.then_wait_ms > 0) { back } else { vec![] };
+        self.leased(&writes);
         self.measured(&writes);
         self.writable(&writes);
         self.no_effect(&writes, &actual, &wanted);
@@ -344,6 +352,18 @@ impl Checked<'_> {
                 && change.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found))
         };
         self.changes.iter().rev().find(ours).map(|change| change.id)
+    }
+
+    /// What a controller has set is no value to begin from, and what it sets later would be taken for that of the plan.
+    fn leased(&mut self, writes: &[Write]) {
+        let has = |lease: &&Change| {
+            let is_of = (lease.plan.owner, &lease.plan.iothread) == (self.plan.owner, &self.plan.iothread);
+            is_of || lease.entries.iter().any(|entry| writes.iter().any(|write| write.place == entry.place))
+        };
+        let leased = lease::open(self.changes).filter(has).map(|lease| Obstacle::Leased(lease.id));
+        if !writes.is_empty() {
+            self.obstacles.extend(leased);
+        }
     }
 
     /// The costs of the idle driver are never 0 there: 0 has it measure them.

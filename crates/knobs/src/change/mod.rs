@@ -18,6 +18,7 @@ mod status;
 pub use apply::{ApplyError, Unrestored, apply};
 pub use check::{Obstacle, Override, Permission, Ready, check};
 pub use revert::{Outcome, RevertError, Reverted, Side, revert, switch};
+pub(crate) use revert::{of_holder, put_all_back};
 pub use status::{Standing, standing};
 
 use crate::journal::{Change, Entry, State};

@@ -2,14 +2,16 @@
 
 use super::apply::tidy;
 use super::{in_state, is_original, is_ours};
-use crate::iothread;
+use crate::iothread::{self, Process};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
-use crate::knob::Knob;
+use crate::knob::{IothreadTarget, Knob};
+use crate::lease::Holder;
 use crate::place::Place;
 use crate::value::{self, ValueError};
 use dwell_machine::Writable;
 use dwell_recording::with_causes;
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The outcome for one place.
@@ -66,16 +68,31 @@ pub enum RevertError {
         /// The change.
         id: Id,
         /// Why.
-        source: JournalError,
+        source: Arc<JournalError>,
     },
 }
 
-/// Restores the values from before a change, in reverse order. A value changed outside dwell is left alone, unless
-/// `force`. `wait` waits between two writes.
+/// Restores the values from before a change, in reverse order. A value changed outside dwell, or set by a later change, is
+/// left alone, unless `force`. `wait` waits between two writes. A lease is reverted only if no controller runs.
 ///
 /// # Errors
-/// [`RevertError`]. A place that could not be restored is not an error, but part of the result.
+/// [`RevertError`], with [`JournalError::Controlled`] where one runs. A place that could not be restored is not an error, but
+/// part of the result.
 pub fn revert(
+    journal: &mut Journal<'_>,
+    id: Id,
+    force: bool,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<Reverted, RevertError> {
+    let change = journal.change(id)?;
+    let is_leased = change.lease && change.state.is_open();
+    let _holder =
+        is_leased.then(|| Holder::begin(journal.machine(), journal.state_directory())).transpose()?;
+    of_holder(journal, id, force, wait)
+}
+
+/// The same for who may take leases.
+pub(crate) fn of_holder(
     journal: &mut Journal<'_>,
     id: Id,
     force: bool,
@@ -87,13 +104,31 @@ pub fn revert(
     }
     let machine = journal.machine();
     let_limits_come_down(machine, &change, wait);
+    let process = change.process.zip(change.plan.iothread.as_ref());
+    let reverted = put_all_back(machine, id, &change.entries, process, journal.changes(), force);
+    if reverted.complete {
+        let done = in_state(&change, State::Reverted);
+        journal.save(&done).map_err(|source| RevertError::Unrecorded { id, source: Arc::new(source) })?;
+    }
+    Ok(reverted)
+}
+
+/// Restores the originals of these entries, without the journal.
+pub(crate) fn put_all_back(
+    machine: &dyn Writable,
+    id: Id,
+    entries: &[Entry],
+    process: Option<(Process, &IothreadTarget)>,
+    changes: &[Change],
+    force: bool,
+) -> Reverted {
     let by = |entry: &Entry, found: Option<&str>| {
-        let later = journal.changes().iter().filter(|other| other.id > id && other.state.is_open());
+        let later = changes.iter().filter(|other| other.id > id && other.state.is_open());
         let mut setting =
             later.filter(|other| other.entries.iter().any(|e| e.place == entry.place && is_ours(e, found)));
         setting.next_back().map(|other| other.id)
     };
-    let restarted = restarted(machine, &change);
+    let restarted = restarted(machine, process);
     let back = |entry: &Entry| {
         let outcome = match restarted {
             true => Ok(Outcome::Gone),
@@ -102,21 +137,17 @@ pub fn revert(
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) });
         (entry.place.clone(), entry.original.clone(), outcome)
     };
-    let places: Vec<_> = change.entries.iter().rev().map(back).collect();
+    let places: Vec<_> = entries.iter().rev().map(back).collect();
     let complete = places
         .iter()
         .all(|(_, _, outcome)| !matches!(outcome, Outcome::LeftAlone { .. } | Outcome::Failed { .. }));
-    if complete {
-        let done = in_state(&change, State::Reverted);
-        journal.save(&done).map_err(|source| RevertError::Unrecorded { id, source })?;
-    }
-    Ok(Reverted { id, places, complete })
+    Reverted { id, places, complete }
 }
 
 /// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the
 /// values of its command line. What cannot be found out is no; reading the values then fails as well.
-fn restarted(machine: &dyn Writable, change: &Change) -> bool {
-    let Some((process, target)) = change.process.zip(change.plan.iothread.as_ref()) else { return false };
+fn restarted(machine: &dyn Writable, process: Option<(Process, &IothreadTarget)>) -> bool {
+    let Some((process, target)) = process else { return false };
     iothread::present(machine, target).is_ok_and(|(_, now)| now.is_some_and(|now| now != process))
 }
 
@@ -134,9 +165,8 @@ fn put_back(
         tidy(machine, entry)?;
         return Ok(Outcome::AlreadyBack);
     }
-    let ours = is_ours(entry, found.as_deref());
-    if !ours && !force {
-        let by = by(entry, found.as_deref());
+    let (ours, by) = (is_ours(entry, found.as_deref()), by(entry, found.as_deref()));
+    if (!ours || by.is_some()) && !force {
         return Ok(Outcome::LeftAlone { found, by });
     }
     value::write(machine, &entry.place, entry.original.as_deref())?;

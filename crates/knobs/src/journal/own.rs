@@ -79,7 +79,7 @@ fn keeper(change: &Change, entry: &Entry) -> Result<(), String> {
         Place::Libvirt { domain, number } => {
             let target = change.plan.iothread.as_ref();
             let same = target.is_some_and(|target| {
-                target.domain.as_ref() == Some(domain) && target.id == format!("iothread{number}")
+                target.domain.as_ref() == Some(domain) && *target.id == format!("iothread{number}")
             });
             let polls = [&entry.original, &entry.applied].into_iter().flatten();
             match (same, polls.into_iter().all(|poll| libvirt::is_poll(poll))) {

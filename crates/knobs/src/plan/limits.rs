@@ -38,7 +38,7 @@ impl Plan {
     /// Names are used as they are, so they cannot be cut.
     pub(super) fn check_names(&self) -> Result<(), PlanError> {
         let Some(target) = &self.iothread else { return Ok(()) };
-        let names = [Some(&target.socket), Some(&target.id), target.domain.as_ref()];
+        let names = [Some(&*target.socket), Some(&*target.id), target.domain.as_deref()];
         match names.into_iter().flatten().all(|name| name.chars().nth(LONGEST_TEXT).is_none()) {
             true => Ok(()),
             false => Err(PlanError::Syntax(format!(

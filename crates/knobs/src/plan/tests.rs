@@ -77,7 +77,11 @@ fn refusal(change: impl FnOnce(&mut Plan)) -> String {
 
 #[test]
 fn what_is_written_is_read() {
-    let thread = IothreadTarget { socket: "/run/vm.qmp".into(), id: "io0".into(), domain: Some("vm".into()) };
+    let thread = IothreadTarget {
+        socket: "/run/vm.qmp".into(),
+        id: "io0".parse().unwrap(),
+        domain: Some("vm".into()),
+    };
     let qemu = Setting::defaults(Layer::Iothread, Version::new(7, 2));
     for plan in [
         guest_plan(&[("guest_halt_poll_ns", 50_000)]),

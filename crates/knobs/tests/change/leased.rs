@@ -1,13 +1,14 @@
 //! Leases: a controller changes values at will, and whatever happens to it the originals come back.
 
-use super::{STATE, no_wait};
-use dwell_knobs::change::{self, Outcome};
-use dwell_knobs::journal::{self, Journal, State};
-use dwell_knobs::lease::{self, AdoptError, Lease, LeaseError, SetError, Subject};
+use super::{STATE, no_wait, obstacles};
+use dwell_knobs::change::{self, Outcome, Permission, RevertError, Reverted};
+use dwell_knobs::journal::{self, Id, Journal, JournalError, KEPT_LEASES, State};
+use dwell_knobs::lease::{self, AdoptError, Holder, Lease, LeaseError, SetError, Subject};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_testing::fixture::Fixture;
+use dwell_testing::fixture::{Fixture, guest_plan};
+use std::time::Duration;
 
 const GUEST: Subject = Subject::Layer(Layer::Guest);
 
@@ -26,8 +27,26 @@ fn settings() -> Vec<Setting> {
     vec![with(0, 0), with(20_000, 0), with(20_000, 1), with(40_000, 2)]
 }
 
+fn holder(fixture: &Fixture) -> Holder {
+    Holder::begin(&fixture.machine, STATE).unwrap()
+}
+
+/// By the one controller there is.
 fn take(fixture: &Fixture) -> Result<Lease, LeaseError> {
-    Lease::take(&fixture.machine, STATE, &GUEST, originals(), &settings())
+    take_as(fixture, &holder(fixture))
+}
+
+fn take_as(fixture: &Fixture, holder: &Holder) -> Result<Lease, LeaseError> {
+    Lease::take(&fixture.machine, holder, &GUEST, originals(), &settings())
+}
+
+fn end(fixture: &Fixture, lease: &Lease) -> Reverted {
+    lease::end(&fixture.machine, &[lease]).remove(0).unwrap()
+}
+
+/// What the next controller, or `dwell control stop`, does about one that was killed.
+fn end_left_open(fixture: &Fixture) -> Option<Reverted> {
+    lease::end_left_open(&fixture.machine, &holder(fixture), &GUEST).unwrap()
 }
 
 #[test]
@@ -47,8 +66,7 @@ fn values_come_and_go_and_the_originals_come_back() {
     // One change, whatever was written.
     let changes = journal::read_all(&fixture.machine, STATE).unwrap();
     assert!(changes.len() == 1 && changes[0].lease && changes[0].state == State::Applied);
-    let ended = lease::end(&fixture.machine, STATE, lease.id()).unwrap();
-    assert!(ended.complete);
+    assert!(end(&fixture, &lease).complete);
     assert_eq!(fixture.snapshot(), before);
 }
 
@@ -68,11 +86,10 @@ fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back()
             let reverted = change::revert(&mut journal, id, false, &mut no_wait).unwrap();
             assert!(reverted.complete);
         } else {
-            let reverted = lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap();
-            assert_eq!(reverted.id, id);
+            assert_eq!(end_left_open(&fixture).unwrap().id, id);
         }
         assert_eq!(fixture.snapshot(), before);
-        assert!(lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().is_none());
+        assert!(end_left_open(&fixture).is_none());
         take(&fixture).unwrap();
     }
 }
@@ -80,8 +97,9 @@ fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back()
 #[test]
 fn there_is_one_lease_for_a_layer() {
     let fixture = Fixture::guest();
-    let lease = take(&fixture).unwrap();
-    let refused = take(&fixture).unwrap_err();
+    let holder = holder(&fixture);
+    let lease = take_as(&fixture, &holder).unwrap();
+    let refused = take_as(&fixture, &holder).unwrap_err();
     assert!(matches!(refused, LeaseError::Taken { id, .. } if id == lease.id()), "{refused}");
 }
 
@@ -95,7 +113,7 @@ fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     assert_eq!((foreign.expected.as_str(), foreign.found.as_deref()), ("20000", Some("77777")));
     assert!(matches!(lease.set(&fixture.machine, &with(0, 0)), Err(SetError::Foreign(_))));
     assert_eq!(fixture.value("guest_halt_poll_shrink"), "1", "nothing is written beside it");
-    let ended = lease::end(&fixture.machine, STATE, lease.id()).unwrap();
+    let ended = end(&fixture, &lease);
     assert!(ended.complete);
     let left = ended.places.iter().filter(|(_, _, outcome)| matches!(outcome, Outcome::LeftAlone { .. }));
     assert_eq!(left.count(), 1);
@@ -106,7 +124,8 @@ fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     // Its new value is the original of the next lease.
     let mut own = originals();
     own.set("guest_halt_poll_ns", 77_777).unwrap();
-    Lease::take(&fixture.machine, STATE, &GUEST, own, &settings()).unwrap();
+    drop(lease);
+    Lease::take(&fixture.machine, &holder(&fixture), &GUEST, own, &settings()).unwrap();
 }
 
 #[test]
@@ -129,9 +148,8 @@ fn what_is_not_leased_cannot_be_restored_or_has_no_effect_is_refused() {
     let host = Setting::defaults(Layer::Host, Version::new(5, 15));
     let mut never = host;
     never.set("halt_poll_ns", 0).unwrap();
-    let error = Lease::take(&old.machine, STATE, &Subject::Layer(Layer::Host), host, &[never])
-        .unwrap_err()
-        .to_string();
+    let subject = Subject::Layer(Layer::Host);
+    let error = Lease::take(&old.machine, &holder(&old), &subject, host, &[never]).unwrap_err().to_string();
     assert!(error.contains("VMs that are created from now on"), "{error}");
     for fixture in [&read_only, &other, &old] {
         assert!(fixture.text("/var/lib/dwell/changes/000001.journal").is_none(), "nothing is in the journal");
@@ -141,15 +159,15 @@ fn what_is_not_leased_cannot_be_restored_or_has_no_effect_is_refused() {
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A controller has left this setting.
-fn left(fixture: &Fixture, setting: Setting) -> Lease {
+fn left(fixture: &Fixture, setting: Setting) -> Id {
     let mut lease = take(fixture).unwrap();
     lease.set(&fixture.machine, &setting).unwrap();
-    assert!(lease.leave(&fixture.machine, STATE).unwrap());
-    lease
+    assert!(lease.leave(&fixture.machine).unwrap());
+    lease.id()
 }
 
 fn adopt(fixture: &Fixture, present: Setting, settings: &[Setting]) -> Result<Lease, AdoptError> {
-    Lease::adopt(&fixture.machine, STATE, &GUEST, present, settings)
+    Lease::adopt(&fixture.machine, &holder(fixture), &GUEST, present, settings)
 }
 
 #[test]
@@ -158,7 +176,7 @@ fn what_was_left_is_adopted_without_a_write_and_its_originals_come_back() {
     let before = fixture.snapshot();
     // The originals themselves may be what is left.
     for setting in [with(20_000, 1), originals()] {
-        let id = left(&fixture, setting).id();
+        let id = left(&fixture, setting);
         for again in [true, false] {
             let in_force = fixture.snapshot();
             let mut lease = adopt(&fixture, setting, &settings()).unwrap();
@@ -169,12 +187,12 @@ fn what_was_left_is_adopted_without_a_write_and_its_originals_come_back() {
             if again {
                 lease.set(&fixture.machine, &with(40_000, 2)).unwrap();
                 lease.set(&fixture.machine, &setting).unwrap();
-                assert!(lease.leave(&fixture.machine, STATE).unwrap());
+                assert!(lease.leave(&fixture.machine).unwrap());
             }
         }
         // Killed, it leaves nothing that would be adopted.
         assert!(matches!(adopt(&fixture, setting, &settings()), Err(AdoptError::Killed)));
-        assert!(lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap().complete);
+        assert!(end_left_open(&fixture).unwrap().complete);
         assert_eq!(fixture.snapshot(), before);
     }
 }
@@ -195,8 +213,7 @@ fn what_is_not_as_it_was_left_is_not_adopted() {
         fixture.write(BOOT, "8a0d4b7c\n");
         fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "haltpoll\n");
         if present == setting {
-            let ended = lease::end_left_open(&fixture.machine, STATE, &GUEST).unwrap().unwrap();
-            assert!(ended.complete);
+            assert!(end_left_open(&fixture).unwrap().complete);
             assert_eq!(fixture.snapshot(), before);
         }
         error
@@ -233,7 +250,157 @@ fn what_is_not_as_it_was_left_is_not_adopted() {
 fn a_lease_that_was_reverted_is_not_left() {
     let fixture = Fixture::guest();
     let lease = take(&fixture).unwrap();
-    lease::end(&fixture.machine, STATE, lease.id()).unwrap();
-    assert!(!lease.leave(&fixture.machine, STATE).unwrap());
+    end(&fixture, &lease);
+    assert!(!lease.leave(&fixture.machine).unwrap());
+    drop(lease);
     assert!(matches!(adopt(&fixture, originals(), &settings()), Err(AdoptError::Killed)));
+}
+
+fn revert(fixture: &Fixture, id: Id) -> Result<Reverted, RevertError> {
+    let mut journal = Journal::open_to_revert(&fixture.machine, STATE).unwrap();
+    change::revert(&mut journal, id, false, &mut no_wait)
+}
+
+#[test]
+fn a_lease_is_not_reverted_while_its_controller_runs_and_there_is_one_controller() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let mut lease = take(&fixture).unwrap();
+    let refused = revert(&fixture, lease.id()).unwrap_err();
+    assert!(matches!(refused, RevertError::Journal(JournalError::Controlled { .. })), "{refused}");
+    assert!(refused.to_string().contains("dwell control stop"), "{refused}");
+    let second = Holder::begin_within(&fixture.machine, STATE, Duration::ZERO);
+    assert!(matches!(second, Err(JournalError::Controlled { .. })));
+    lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+    let id = lease.id();
+    drop(lease);
+    assert!(revert(&fixture, id).unwrap().complete);
+    assert_eq!(fixture.snapshot(), before);
+}
+
+/// What closes a lease is not a dwell of this version.
+#[test]
+fn a_lease_that_was_closed_or_changed_in_the_journal_is_not_written_any_more_and_its_originals_come_back() {
+    type Do = fn(&Fixture, &std::path::Path);
+    let closed: Do = |fixture, path| {
+        let mut change = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+        change.state = State::Reverted;
+        std::fs::write(path, journal::encode(&change)).unwrap();
+    };
+    let removed: Do = |_, path| std::fs::remove_file(path).unwrap();
+    let torn: Do = |_, path| std::fs::write(path, "dwell journal 1 bytes=7").unwrap();
+    for what in [closed, removed, torn] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        let mut lease = take(&fixture).unwrap();
+        lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+        let in_force = fixture.snapshot();
+        what(&fixture, &fixture.path("/var/lib/dwell/changes/000001.journal"));
+        let refused = lease.set(&fixture.machine, &with(0, 0)).unwrap_err();
+        assert!(matches!(refused, SetError::Closed { id: 1 }), "{refused}");
+        assert_eq!(fixture.snapshot(), in_force);
+        let ended = end(&fixture, &lease);
+        let restored = |(_, _, outcome): &(_, _, Outcome)| *outcome == Outcome::Restored;
+        assert!(ended.complete && ended.places.iter().any(restored), "{ended:?}");
+        assert_eq!(fixture.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_lease_whose_end_cannot_be_recorded_is_restored_all_the_same() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let mut lease = take(&fixture).unwrap();
+    lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+    let locked = Journal::open(&fixture.machine, STATE).unwrap();
+    let error = lease::end(&fixture.machine, &[&lease]).remove(0).unwrap_err();
+    assert!(matches!(error, RevertError::Unrecorded { id: 1, .. }), "{error}");
+    assert_eq!(fixture.snapshot(), before);
+    drop((locked, lease));
+    assert!(end_left_open(&fixture).unwrap().complete);
+    assert!(end_left_open(&fixture).is_none());
+}
+
+#[test]
+fn a_lock_is_waited_for() {
+    let fixture = Fixture::guest();
+    let machine = &fixture.machine;
+    let locked = Journal::open(machine, STATE).unwrap();
+    std::thread::scope(|scope| {
+        let (waits, begun) = std::sync::mpsc::channel();
+        let waiting = scope.spawn(move || {
+            waits.send(()).unwrap();
+            // As long as it takes.
+            Journal::open_within(machine, STATE, Duration::from_secs(600)).map(drop)
+        });
+        begun.recv().unwrap();
+        drop(locked);
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_plan_is_not_applied_to_what_is_leased_and_a_later_value_is_left_alone() {
+    let fixture = Fixture::guest();
+    let mut lease = take(&fixture).unwrap();
+    let told = obstacles(&fixture, &guest_plan(), Permission { force: true, no_effect: true });
+    assert!(told.contains("change 1 is the lease of a `dwell control`"), "{told}");
+    assert!(told.contains("dwell control stop"), "{told}");
+    lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+    // A dwell of an earlier version has applied it nevertheless, with a value that the lease has as well.
+    let mut later = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+    (later.id, later.lease) = (2, false);
+    later.entries.retain(|entry| entry.knob.as_deref() == Some("guest_halt_poll_ns"));
+    later.entries[0].applied = Some("40000".to_owned());
+    later.entries[0].between.clear();
+    Journal::open(&fixture.machine, STATE).unwrap().save(&later).unwrap();
+    fixture.set("guest_halt_poll_ns", "40000\n");
+    let ended = end(&fixture, &lease);
+    let by = |(_, _, outcome): &(_, _, Outcome)| matches!(outcome, Outcome::LeftAlone { by: Some(2), .. });
+    assert!(ended.complete && ended.places.iter().any(by), "{ended:?}");
+    assert_eq!(
+        [fixture.value("guest_halt_poll_ns"), fixture.value("guest_halt_poll_shrink")],
+        ["40000", "2"]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_keeps_no_other_change_from_being_reverted() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let mut lease = take(&fixture).unwrap();
+    lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+    let id = lease.id();
+    drop(lease);
+    let (torn, stray) = ("/var/lib/dwell/changes/000007.journal", "/var/lib/dwell/changes/notes.txt");
+    for file in [torn, stray] {
+        fixture.write(file, "dwell journal 1 bytes=7\n");
+    }
+    let journal = Journal::open_to_revert(&fixture.machine, STATE).unwrap();
+    let why: Vec<String> = journal.unreadable().iter().map(ToString::to_string).collect();
+    assert!(
+        why[0].contains("is damaged") && why[1].contains("notes.txt is not a file of dwell's"),
+        "{why:?}"
+    );
+    drop(journal);
+    assert!(revert(&fixture, id).unwrap().complete);
+    // No change is begun whose originals could be those of another.
+    assert!(matches!(take(&fixture), Err(LeaseError::Journal(JournalError::Torn { .. }))));
+    [torn, stray].into_iter().for_each(|file| std::fs::remove_file(fixture.path(file)).unwrap());
+    assert_eq!(fixture.snapshot(), before);
+}
+
+/// A controller that is started and stopped every day for years.
+#[test]
+fn of_closed_leases_the_latest_are_kept() {
+    let fixture = Fixture::guest();
+    for id in 1..=Id::try_from(KEPT_LEASES).unwrap() + 5 {
+        let lease = take(&fixture).unwrap();
+        assert_eq!(lease.id(), id);
+        end(&fixture, &lease);
+    }
+    let ids: Vec<Id> =
+        journal::read_all(&fixture.machine, STATE).unwrap().iter().map(|change| change.id).collect();
+    let last = Id::try_from(KEPT_LEASES).unwrap() + 5;
+    assert_eq!(ids, (last - Id::try_from(KEPT_LEASES).unwrap()..=last).collect::<Vec<_>>());
 }

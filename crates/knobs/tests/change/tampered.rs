@@ -2,7 +2,8 @@
 
 use crate::{STATE, apply, no_wait, ready, revert_all};
 use dwell_knobs::change::{self, ApplyError};
-use dwell_knobs::journal::{self, Change, Journal, JournalError, LONGEST, encode};
+use dwell_knobs::journal::{self, Change, Entry, Journal, JournalError, LONGEST, State, encode};
+use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
 use dwell_knobs::verification::{Figure, Verdict, Verification};
@@ -12,6 +13,7 @@ use dwell_policy::version::Version;
 use dwell_recording::with_causes;
 use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan, host_plan};
 use dwell_testing::say;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -402,4 +404,82 @@ fn what_a_killed_process_left_is_removed_at_the_next_start() {
     left.iter().for_each(|path| fixture.write(path, "half"));
     revert_all(&fixture.machine, false);
     left.iter().for_each(|path| assert_eq!(fixture.text(path), None, "{path}"));
+}
+
+/// Text as it may come from a monitor, a command line, a recording or a file's name.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z0-9./_-]{0,12}",
+        "\\PC{0,8}",
+        any::<String>().prop_map(|text| text.chars().take(30).collect()),
+        Just("/run/vm.qmp".to_owned()),
+        Just("iothread1".to_owned()),
+        Just("poll-max-ns".to_owned()),
+        Just("x".repeat(2_000)),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![
+        Just(None),
+        any::<i64>().prop_map(|number| Some(number.to_string())),
+        (0..1_000_000i64).prop_map(|number| Some(number.to_string())),
+        text().prop_map(Some),
+    ]
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        text().prop_map(Place::Parameter),
+        Just(Place::Parameter(format!("{HALTPOLL}/guest_halt_poll_ns"))),
+        (text(), text()).prop_map(|(socket, property)| Place::Iothread {
+            socket,
+            id: "io0".parse().unwrap(),
+            property
+        }),
+        (text(), any::<u32>()).prop_map(|(domain, number)| Place::Libvirt { domain, number }),
+        text().prop_map(Place::File),
+        text().prop_map(Place::Link),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a change has in it, it is refused before its first write or can be read back and reverted. The change that
+    /// was there before can be reverted either way.
+    #[test]
+    fn what_is_put_into_the_journal_can_be_read_back(
+        place in place(),
+        knob in proptest::option::of(prop_oneof![Just("guest_halt_poll_ns".to_owned()), text()]),
+        values in [value(), value(), value()],
+        target in proptest::option::of((text(), proptest::option::of(text()))),
+        texts in [text(), text(), text()],
+        lease in any::<bool>(),
+    ) {
+        let fixture = Fixture::guest();
+        crate::apply(&fixture.machine, &guest_plan(), false).unwrap();
+        let before = fixture.snapshot();
+        let mut change = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+        (change.id, change.lease, change.state) = (2, lease, State::Unfinished);
+        let [original, applied, between] = values;
+        let entry = Entry { knob, place, original, applied, between: between.into_iter().collect() };
+        change.entries = vec![entry];
+        let [tool, advice, boot_id] = texts;
+        (change.tool, change.plan.advice, change.boot_id) = (tool, advice, Some(boot_id));
+        change.plan.iothread = target.map(|(socket, domain)| IothreadTarget {
+            socket,
+            id: "iothread1".parse().unwrap(),
+            domain,
+        });
+        let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+        let saved = journal.save(&change);
+        drop(journal);
+        match saved {
+            Ok(()) => prop_assert_eq!(&journal::read_all(&fixture.machine, STATE).unwrap()[1], &change),
+            Err(_) => prop_assert_eq!(fixture.snapshot(), before),
+        }
+        let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+        prop_assert!(change::revert(&mut journal, 1, false, &mut no_wait).unwrap().complete);
+    }
 }

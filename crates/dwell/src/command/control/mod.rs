@@ -15,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 use dwell_control::daemon::config::{self, Config, Kept, Options};
 use dwell_control::daemon::socket::{self, Ask};
 use dwell_control::daemon::tenants::Vm;
-use dwell_control::daemon::{self, Notes};
+use dwell_control::daemon::{self, Notes, Stopped};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
 use dwell_recording::with_causes;
@@ -37,7 +37,7 @@ use std::path::PathBuf;
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
 /// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C
 /// too, unless `on_exit = "keep"` leaves the setting, which the next start adopts; after SIGKILL by the next
-/// start and by `dwell revert`. A value that another program writes is left alone, and control of its layer
+/// start and by `dwell control stop`. A value that another program writes is left alone, and control of its layer
 /// ends until `dwell control resume`. SIGHUP rereads the configuration.
 ///
 /// With --qmp, or `[[qemu]]` in the configuration, the I/O threads of running QEMUs are controlled, each on
@@ -152,12 +152,12 @@ enum Command {
     Status(StatusArgs),
     /// Control again the layers that were given up
     Resume(AskArgs),
-    /// End the running controller; the originals are restored
-    Stop(AskArgs),
-    /// Restore the originals after a controller was killed
+    /// End the running controller and restore the originals
     ///
-    /// For a service manager, after any end. Does nothing where nothing is left, and refuses while a controller runs.
-    Restore(RestoreArgs),
+    /// Waits until it has ended, and fails if originals are not in force then. If no controller runs, restores the originals
+    /// of one that was killed, or that has left its setting; does nothing where nothing is left. With `on_exit = "keep"` the
+    /// setting stays when a running controller ends, and is restored if no controller runs.
+    Stop(StopArgs),
 }
 
 #[derive(clap::Args)]
@@ -175,7 +175,7 @@ struct StatusArgs {
 }
 
 #[derive(clap::Args)]
-struct RestoreArgs {
+struct StopArgs {
     /// Leave the setting of a controller that has ended with `on_exit = "keep"`, which the next one adopts
     #[arg(long)]
     unless_kept: bool,
@@ -185,24 +185,11 @@ struct RestoreArgs {
 
 pub(crate) fn run(args: Args) -> Outcome {
     if let Some(command) = args.ask {
-        let (ask, args) = match command {
-            Command::Status(args) => return status(&args),
-            Command::Resume(args) => (Ask::Resume, args),
-            Command::Stop(args) => (Ask::Stop, args),
-            Command::Restore(args) => {
-                let notes = Notes { line: &line, warning: &output::note };
-                return daemon::restore(
-                    &args.state.machine()?,
-                    &args.state.state_dir,
-                    args.unless_kept,
-                    notes,
-                )
-                .map(|()| Answer::Yes);
-            }
+        return match command {
+            Command::Status(args) => status(&args),
+            Command::Resume(args) => resume(&args),
+            Command::Stop(args) => stop(&args),
         };
-        let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
-        output::json(&socket::ask(&directory, ask)?)?;
-        return Ok(Answer::Yes);
     }
     if !args.replay.is_empty() {
         ensure!(
@@ -248,6 +235,21 @@ pub(crate) fn run(args: Args) -> Outcome {
 /// A line on stdout; a closed pipe is no error.
 fn line(text: &str) {
     let _ = output::text(&format!("{text}\n"));
+}
+
+fn resume(args: &AskArgs) -> Outcome {
+    let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
+    output::json(&socket::ask(&directory, Ask::Resume)?)?;
+    Ok(Answer::Yes)
+}
+
+fn stop(args: &StopArgs) -> Outcome {
+    let notes = Notes { line: &line, warning: &output::note };
+    let StopArgs { state, unless_kept } = args;
+    if daemon::stop(&state.machine()?, &state.state_dir, *unless_kept, notes)? == Stopped::Running {
+        line("the controller has ended");
+    }
+    Ok(Answer::Yes)
 }
 
 fn status(args: &StatusArgs) -> Outcome {

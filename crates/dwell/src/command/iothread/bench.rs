@@ -131,7 +131,7 @@ fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {
         return Ok(iothread::find(monitor, id)?);
     }
     let mut all = iothread::list(monitor)?;
-    let ids: Vec<&str> = all.iter().map(|thread| thread.id.as_str()).collect();
+    let ids: Vec<&str> = all.iter().map(|thread| &*thread.id).collect();
     ensure!(
         all.len() == 1,
         "cannot choose an I/O thread; give its ID, one of: {}",

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::iothread;
 use dwell_knobs::knob::IothreadTarget;
+use dwell_knobs::object_id::ObjectId;
 use dwell_knobs::plan::{Plan, RecordedOn, RecordingFacts};
 use dwell_machine::Sysroot;
 use dwell_policy::Layer;
@@ -37,7 +38,7 @@ pub(super) struct PlanArgs {
     qmp: Option<PathBuf>,
     /// ID of the I/O thread, as `dwell iothread list` prints it
     #[arg(long, value_name = "ID", requires = "qmp")]
-    iothread: Option<String>,
+    iothread: Option<ObjectId>,
     /// Name of the libvirt domain of the I/O thread, if libvirt runs it
     ///
     /// Needed to keep the values over a restart.
