@@ -200,7 +200,11 @@ fn the_haltpoll_governor_proves_a_guest_of_kvm() {
 fn the_advance_of_6_11_is_the_switch_that_the_kernel_shows() {
     let host = Copied::of("6.11.0-21-generic", &[]);
     host.kvm("200000", "2").intel().file("sys/module/kvm/parameters/lapic_timer_advance", "N");
-    has(&host.dwell(&["doctor"]), &["lapic_timer_advance=Y since 6.10"], &["6.12"]);
+    has(
+        &host.dwell(&["doctor"]),
+        &["set lapic_timer_advance=Y when kvm loads"],
+        &["6.12", "lapic_timer_advance_ns"],
+    );
     has(
         &host.dwell(&["explain", "lapic_timer_advance=0"]),
         &["lapic_timer_advance = 0"],
@@ -391,7 +395,11 @@ fn an_idle_windows_vm_without_stimer_is_told_of_its_timers() {
 fn rhel_8_is_refused_with_its_reason() {
     let guest = Copied::of("4.18.0-513.5.1.el8_9.x86_64", &[]);
     guest.haltpoll("haltpoll", "haltpoll", "menu haltpoll");
-    has(&guest.dwell(&["doctor"]), &["outside the versions", "5.4 to 7.3"], &["its rules are known"]);
+    has(
+        &guest.dwell(&["doctor"]),
+        &["outside the versions", "5.4 to 7.3", "Red Hat has taken over later rules into it"],
+        &["its rules are known"],
+    );
     let explained = guest.dwell(&["explain", "guest_halt_poll_ns=2400000"]);
     has(&explained, &["Red Hat has taken over later rules into it", "--kernel"], &["effective"]);
 }
@@ -502,7 +510,8 @@ fn io_threads_of_proxmox_and_a_hook_script_for_one_vm() {
         &[
             "may differ from what running VMs use",
             "I/O thread iothread-virtioscsi0 thread 5112",
-            "never polls",
+            "host polling: halt_poll_ns as it was when the VM was created; I/O threads: iothread-virtioscsi0 never polls",
+            "what is written before one VM starts, and the old value after it, is for that VM alone",
         ],
         &[],
     );

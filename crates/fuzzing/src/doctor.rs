@@ -57,7 +57,7 @@ impl System for Files {
     }
 }
 
-const FILES: [&str; 27] = [
+const FILES: [&str; 33] = [
     "/proc/sys/kernel/osrelease",
     "/proc/cmdline",
     "/proc/cpuinfo",
@@ -85,6 +85,12 @@ const FILES: [&str; 27] = [
     "/sys/devices/system/cpu/cpu0/cpuidle/state0/name",
     "/sys/devices/system/cpu/cpu0/cpuidle/state0/latency",
     "/sys/kernel/security/lockdown",
+    "/etc/modprobe.d/a.conf",
+    "/etc/tmpfiles.d/a.conf",
+    "/etc/tuned/active_profile",
+    "/etc/tuned/a/tuned.conf",
+    "/etc/libvirt/qemu/vm.xml",
+    "/sys/kernel/btf/vmlinux",
 ];
 
 /// Runs the target.

@@ -359,6 +359,13 @@ fn doctor() -> Vec<Vec<u8>> {
         "POLL\n",
         "0\n",
         "[none] integrity confidentiality\n",
+        "options kvm halt_poll_ns=-1 # why\noptions kvm-intel preemption_timer=0\n",
+        "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9\n",
+        "a\n",
+        "[main]\ninclude=a\n[sysfs]\n/sys/module/kvm/parameters/halt_poll_ns=6\n[bootloader]\ncmdline_a=+kvm.halt_poll_ns=0\n",
+        "<domain><iothreadids><iothread id='0'><poll max='1'/></iothread></iothreadids><features><kvm><poll-control \
+         state='on'/></kvm><hyperv><stimer state='on'/></hyperv></features></domain>\n",
+        "\0halt_poll_ns\0max_halt_poll_ns\0",
     ];
     let format = "name: kvm_halt_poll_ns\nID: 7\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
         \tfield:bool grow;\toffset:8;\tsize:1;\tsigned:0;\n\nprint fmt: \"x\"\n";

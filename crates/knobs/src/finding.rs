@@ -33,7 +33,7 @@ use dwell_policy::arch::Arch;
 use dwell_policy::host::{MaxSource, Revision as HostRevision};
 use dwell_policy::param::{self, Param, Setting};
 use dwell_policy::timer::Revision as TimerRevision;
-use dwell_policy::version::Version;
+use dwell_policy::version::{Build, Version};
 use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -139,10 +139,20 @@ pub static TABLE: &[Row] = &[
         severity: Note,
         when: |facts| {
             let release = facts.kernel.release.as_ref().filter(|_| !facts.kernel.rules_known);
-            each(release, |release| [("release", json!(release)), ("known", json!(facts.kernel.known))])
+            each(release, |release| {
+                let build = Build::of(release).filter(|build| build.distributor.backports());
+                let also = build.map(|build| {
+                    format!("; {} has taken over later rules into it", build.distributor.name())
+                });
+                [
+                    ("release", json!(release)),
+                    ("known", json!(facts.kernel.known)),
+                    ("also", json!(also.unwrap_or_default())),
+                ]
+            })
         },
         what: "kernel {release} is outside the versions that dwell has models of ({known})",
-        why: "defaults and effects are not known, and left out",
+        why: "defaults and effects are not known, and left out{also}",
         remedy: "give a version with a similar rule by --kernel, where a command takes it",
     },
     Row {
@@ -273,7 +283,8 @@ pub static TABLE: &[Row] = &[
         when: |facts| max_copied(facts, true),
         what: "halt_poll_ns = {halt_poll_ns} ns may differ from what running VMs use ({vms} running)",
         why: COPIED,
-        remedy: "restart or migrate VMs after a write, or have the VMM set KVM_CAP_HALT_POLL, or use 6.1",
+        remedy: "restart or migrate VMs after a write (what is written before one VM starts, and the old value after it, is \
+                 for that VM alone), or use 6.1",
     },
     Row {
         code: "host-max-not-known",
@@ -717,7 +728,7 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "timer-advance-off",
         severity: Note,
-        when: |facts| each(fixed_advance(facts).filter(|ns| *ns == 0), |ns| [("advance_ns", json!(ns))]),
+        when: |facts| fixed_advance(facts, |ns| ns == 0),
         what: "the timer advance is off",
         why: "timers reach the guest late by the whole delivery time of the host",
         remedy: ADVANCE,
@@ -725,7 +736,7 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "timer-advance-fixed",
         severity: Note,
-        when: |facts| each(fixed_advance(facts).filter(|ns| *ns > 0), |ns| [("advance_ns", json!(ns))]),
+        when: |facts| fixed_advance(facts, |ns| ns > 0),
         what: "lapic_timer_advance_ns = {advance_ns}: fixed, not learned",
         why: "with too large a value the CPU spins, with too small a value timers fire late; KVM can learn the value",
         remedy: ADVANCE,
@@ -762,7 +773,7 @@ const LATENCY_INSTEAD: &str = "request 1 us of latency for the CPUs that need it
 const COPIED: &str =
     "from 5.8 to 6.0 a VM keeps the value from its creation; since 6.1 it is read at every halt";
 const HALTPOLL_IDLE: &str = "the haltpoll governor is available, but no cpuidle driver uses it";
-const ADVANCE: &str = "set lapic_timer_advance_ns=-1, or lapic_timer_advance=Y since 6.10, when kvm loads";
+const ADVANCE: &str = "set {learned} when kvm loads";
 
 /// Each wanted value of a parameter of dwell's for which there is a reason, with it.
 fn asked(facts: &Facts, reason: impl Fn(&Facts, &Wanted, &'static Param) -> Option<String>) -> Vec<Data> {
@@ -1003,9 +1014,9 @@ fn windows_timers(facts: &Facts) -> Vec<Data> {
 fn of_distributor(facts: &Facts) -> Vec<Data> {
     let found = facts.kernel.version.and_then(|version| {
         let (build, release) = (version.build?, facts.kernel.release.as_ref()?);
-        let host = HostRevision::rules(version).ok()?;
+        let host = HostRevision::rules(version).ok().filter(|_| !facts.host.parameters.is_empty());
         let timer = TimerRevision::rules(version).ok().filter(|_| !facts.timer.parameters.is_empty());
-        let sources = [host.source, timer.and_then(|rules| rules.source)];
+        let sources = [host.and_then(|rules| rules.source), timer.and_then(|rules| rules.source)];
         let sources: Vec<&str> = sources.into_iter().flatten().collect();
         Some((release, build.distributor.name(), format!("{}.{}", version.major, version.minor), sources))
     });
@@ -1068,10 +1079,13 @@ fn cannot_post(facts: &Facts, has_switch: bool) -> Vec<Data> {
     each(why.filter(|_| found), |why| [("why", json!(why.to_string()))])
 }
 
-fn fixed_advance(facts: &Facts) -> Option<i64> {
-    let get = |name| parameter::get(&facts.timer.parameters, name);
-    let fixed = get("lapic_timer_advance_ns").filter(|value| *value >= 0);
-    fixed.or(get("lapic_timer_advance").filter(|value| *value == 0))
+/// An advance that is not learned, and how this kernel has it learned: since 6.10 by a switch.
+fn fixed_advance(facts: &Facts, is: fn(i64) -> bool) -> Vec<Data> {
+    let get = |name, learned| Some((parameter::get(&facts.timer.parameters, name)?, learned));
+    let fixed = get("lapic_timer_advance_ns", "lapic_timer_advance_ns=-1").filter(|(ns, _)| *ns >= 0);
+    let switched_off = get("lapic_timer_advance", "lapic_timer_advance=Y").filter(|(on, _)| *on == 0);
+    let found = fixed.or(switched_off).filter(|(ns, _)| is(*ns));
+    each(found, |(ns, learned)| [("advance_ns", json!(ns)), ("learned", json!(learned))])
 }
 
 /// The I/O threads whose command line sets something that matters, each with its setting.

@@ -21,9 +21,11 @@ pub(super) fn rows(page: &mut Page, facts: &Facts) {
             &format!("VM of process {}", vm.pid),
             &format!("{}{name}: {several}vCPU {}", vm.comm, vcpus.join(", ")),
         );
-        let options = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid).and_then(|vmm| vmm.options.as_ref());
-        if let Some(options) = options {
-            page.line("  its layers", &layers_of(options, host.max_source));
+        let vmm = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid);
+        if let Some((vmm, options)) = vmm.and_then(|vmm| Some((vmm, vmm.options.as_ref()?))) {
+            let mut words = layers_of(options, host.max_source);
+            words.extend(polling_threads(vmm));
+            page.line("  its layers", &words.join("; "));
         }
     }
     if host.kvm.is_some() && host.vms.is_empty() {
@@ -35,7 +37,7 @@ pub(super) fn rows(page: &mut Page, facts: &Facts) {
 }
 
 /// Which layers act on a VM, as far as its command line and the kernel decide that.
-fn layers_of(options: &VmOptions, max_source: Option<MaxSource>) -> String {
+fn layers_of(options: &VmOptions, max_source: Option<MaxSource>) -> Vec<String> {
     let window = match (options.cpu_pm, max_source) {
         (true, _) => "no effect (cpu-pm=on: HLT does not exit)",
         (false, Some(MaxSource::CopiedAtCreation)) => "halt_poll_ns as it was when the VM was created",
@@ -53,7 +55,21 @@ fn layers_of(options: &VmOptions, max_source: Option<MaxSource>) -> String {
         .extend((!options.hyper_v.is_empty()).then(|| format!("for Windows: {}", options.hyper_v.join(" "))));
     words.extend((options.hpet == Some(true)).then(|| "hpet=on".to_owned()));
     words.extend(options.vhost.then(|| "vhost serves its network".to_owned()));
-    words.join("; ")
+    words
+}
+
+/// The I/O threads of QEMU, each with its longest polling time.
+fn polling_threads(vmm: &Vmm) -> Option<String> {
+    let of = |thread: &IoThread| {
+        let id = thread.id.as_deref().unwrap_or("-");
+        match thread.parameters.get("poll-max-ns") {
+            Some(0) => format!("{id} never polls"),
+            Some(max) => format!("{id} polls up to {max} ns"),
+            None => format!("{id} polls up to QEMU's default"),
+        }
+    };
+    let threads: Vec<String> = vmm.io_threads.iter().filter(|_| vmm.is_qemu()).map(of).collect();
+    (!threads.is_empty()).then(|| format!("I/O threads: {}", threads.join(", ")))
 }
 
 pub(super) fn monitors(page: &mut Page, vmms: &[Vmm]) {
