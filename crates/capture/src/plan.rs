@@ -8,7 +8,6 @@ use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
 use dwell_policy::host;
-use dwell_policy::version::Version;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
@@ -47,9 +46,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, RecordError> {
     Ok(match target {
         Target::Host { pid, exits, contention } => {
-            let revision = kernel::release(&**system)
-                .and_then(|release| Version::parse(&release))
-                .and_then(|version| host::Revision::of(version).ok());
+            let revision = kernel::version(&**system).and_then(|version| host::Revision::of(version).ok());
             let mut pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
             let mut probes = host_probes(*exits);
             if *contention && can_see_contention(&**system, tracefs) {

@@ -6,7 +6,6 @@ use dwell_knobs::knob::Module;
 use dwell_machine::{Cpuidle, Machine, kernel, parameter};
 use dwell_policy::Layer;
 use dwell_policy::param::{self, Setting};
-use dwell_policy::version::Version;
 
 /// The layers that can be controlled here; there have to be some unless there are `others`.
 pub(super) fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<Layer>> {
@@ -46,7 +45,7 @@ pub(super) fn refuse_other_driver(machine: &dyn Machine, layer: Layer) -> anyhow
 /// The setting in force. What a controller could not restore is refused.
 pub(super) fn setting(machine: &dyn Machine, layer: Layer) -> anyhow::Result<Setting> {
     let release = kernel::release(machine).context("cannot read the release of this kernel")?;
-    let version = Version::parse(&release).filter(|version| param::known_version(layer, *version).is_ok());
+    let version = kernel::version(machine).filter(|version| param::known_version(layer, *version).is_ok());
     let version = version
         .with_context(|| format!("the rule of the {} layer of Linux {release} is not known", layer.name()))?;
     let there = parameter::read(machine, layer, Some(version));
