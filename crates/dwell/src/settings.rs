@@ -4,7 +4,7 @@ use crate::suggest;
 use anyhow::{Context, anyhow, ensure};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::{self, Setting};
-use dwell_policy::version::Version;
+use dwell_policy::version::{Build, Version};
 use dwell_policy::{Layer, Owner};
 use dwell_recording::Metadata;
 use dwell_replay::{Catalogue, Rule, Versions};
@@ -63,6 +63,16 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
         // The error for a malformed version names the known ones, too.
         None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
     }
+}
+
+/// Why nothing is known of the running kernel's rules.
+pub(crate) fn unknown_here(release: &str) -> String {
+    let why = kernel(release).err().unwrap_or_default();
+    let of = Build::of(release).filter(|build| build.distributor.backports());
+    let of = of.map(|build| {
+        format!("; {} has taken over later rules into it, which are not known", build.distributor.name())
+    });
+    format!("the running kernel {release}: {why}{}; name one to assume with --kernel", of.unwrap_or_default())
 }
 
 /// An architecture by its name in `uname -m`.

@@ -1,6 +1,7 @@
 //! The rules of the machine in front of one: situations of people who run VMs, from public reports. Each is the few files
 //! of such a machine that dwell reads, and what is right there.
 
+use std::ffi::OsString;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -71,10 +72,14 @@ impl Copied {
     }
 }
 
+/// The program, or another build of it.
+fn program() -> OsString {
+    std::env::var_os("DWELL_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_dwell").into())
+}
+
 /// What a command prints, in one line.
 fn run(arguments: &[&str]) -> String {
-    let ran =
-        Command::new(env!("CARGO_BIN_EXE_dwell")).env("COLUMNS", "120").args(arguments).output().unwrap();
+    let ran = Command::new(program()).env("COLUMNS", "120").args(arguments).output().unwrap();
     let text = [ran.stdout, ran.stderr].concat();
     String::from_utf8(text).unwrap().split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -236,10 +241,15 @@ fn s390x_has_a_default_and_a_limit_of_its_own() {
         &["on s390x", "default 50000", "halt_poll_max_steal"],
         &["200000"],
     );
+    has(
+        &host.dwell(&["timer", "explain", "--pi-inject-timer", "1"]),
+        &["this machine is s390x: only x86-64 has a local APIC timer"],
+        &["merged-2019"],
+    );
     let steal = host.dwell(&["explain", "halt_poll_max_steal=10"]);
     has(
         &steal,
-        &["not modelled", "it is the default"],
+        &["halt_poll_max_steal = 10 (host): not modelled", "it is the default"],
         &["no such parameter", "): no effect", "): effective"],
     );
 }

@@ -13,7 +13,7 @@ use dwell_knobs::typed;
 use dwell_machine::{Machine, Sysroot, kernel, parameter};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::{Param, Setting, known_version};
-use dwell_policy::version::{Build, NEWEST_QEMU, Version};
+use dwell_policy::version::{NEWEST_QEMU, Version};
 use dwell_policy::{Layer, Nanos, Owner};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -151,7 +151,7 @@ impl Base {
                     let arch = args.arch.unwrap_or(version.arch);
                     (version.on(arch), arch == version.arch)
                 }
-                None => bail!("{}", unknown(&release)),
+                None => bail!("{}", settings::unknown_here(&release)),
             },
         };
         let of = |owner| Setting::defaults(owner, if owner == Layer::Iothread { qemu } else { kernel });
@@ -177,19 +177,6 @@ impl Base {
 /// Whether the rules of the layers that a kernel has are known.
 fn is_known(version: Version) -> bool {
     version.arch.lacks(Owner::Layer(Layer::Host)).is_some() || known_version(Layer::Host, version).is_ok()
-}
-
-/// Why nothing is explained for a kernel.
-fn unknown(release: &str) -> String {
-    let why = settings::kernel(release).err().unwrap_or_default();
-    let of = Build::of(release).filter(|build| build.distributor.backports());
-    let of = of.map(|build| {
-        format!(
-            "; {} has taken over later rules into it, so that none of Linux can stand for it",
-            build.distributor.name()
-        )
-    });
-    format!("the running kernel {release}: {why}{}; name another with --kernel", of.unwrap_or_default())
 }
 
 fn groups(

@@ -4,11 +4,12 @@ use super::vm::VmArgs;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
-use anyhow::{anyhow, ensure};
+use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::Effect;
 use dwell_machine::{Machine, Sysroot, kernel};
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
+use dwell_policy::{Owner, param};
 use dwell_report::{Cell, Column, Table};
 use dwell_timer::describe::{Described, describe};
 use dwell_timer::posting::{self, Precondition, RuleRow};
@@ -46,12 +47,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Outcome {
     ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
     let machine = Sysroot::at(&args.sysroot);
-    let release = kernel::release(&machine).unwrap_or_default();
-    let kernel = match args.kernel {
-        Some(kernel) => kernel,
-        None => settings::kernel(&release)
-            .map_err(|why| anyhow!("the running kernel {release}: {why}; name another with --kernel"))?,
-    };
+    let kernel = args.kernel.map_or_else(|| here(&machine), Ok)?;
     let posting = posting(&args.vm, args.pi_inject_timer, kernel, &machine)?;
     match args.format.format {
         Format::Json => output::json(&posting)?,
@@ -59,6 +55,18 @@ pub(super) fn run(args: &Args) -> Outcome {
         Format::Table => output::text(&posting.words())?,
     }
     Ok(Answer::Yes)
+}
+
+/// The running kernel.
+fn here(machine: &dyn Machine) -> anyhow::Result<Version> {
+    let version = kernel::version(machine);
+    if let Some((arch, why)) =
+        version.and_then(|version| Some((version.arch, version.arch.lacks(Owner::Timer)?)))
+    {
+        bail!("this machine is {}: {why}; name a kernel of x86-64 with --kernel", arch.name());
+    }
+    let known = version.filter(|version| param::known_version(Owner::Timer, *version).is_ok());
+    known.ok_or_else(|| anyhow!(settings::unknown_here(&kernel::release(machine).unwrap_or_default())))
 }
 
 /// The posting rules for one VM.
