@@ -7,6 +7,7 @@ use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
+use dwell_policy::arch::Arch;
 use dwell_policy::host;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
@@ -221,6 +222,9 @@ pub(crate) fn guest_probes(source: GuestSource) -> Vec<Probe> {
     ];
     if source == GuestSource::Bpf {
         helpers.push(TracepointKind::Reflect);
+    }
+    if Arch::HERE == Some(Arch::Arm64) {
+        helpers.push(TracepointKind::IpiEntry);
     }
     let mut probes = vec![Probe::of(main), Probe::of(TracepointKind::Waking)];
     probes.extend(helpers.into_iter().map(|kind| Probe::of(kind).optional()));

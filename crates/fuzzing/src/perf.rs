@@ -1,9 +1,9 @@
 //! A trace of any bytes: an error, or a recording in order with as many episodes as were counted. The first byte
 //! chooses the options.
 
+use dwell_policy::arch::Arch;
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
-use dwell_trace::event::Arch;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::{Input, perf};
 
@@ -13,7 +13,7 @@ pub fn run(data: &[u8]) {
     let options = perf::PerfOptions {
         layer: [None, Some(Layer::Host), Some(Layer::Guest), Some(Layer::Iothread)][usize::from(choice & 3)],
         source: if choice & 4 == 0 { GuestSource::Auto } else { GuestSource::CpuIdle },
-        arch: [None, Some(Arch::Arm), Some(Arch::S390), Some(Arch::Other)][usize::from(choice >> 4 & 3)],
+        arch: [None, Some(Arch::Arm64), Some(Arch::S390x), Some(Arch::Power)][usize::from(choice >> 4 & 3)],
         skip_unparsable: choice & 8 == 0,
     };
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };

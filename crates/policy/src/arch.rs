@@ -35,6 +35,23 @@ impl Arch {
     pub const ALL: [Arch; 6] =
         [Arch::X86_64, Arch::Arm64, Arch::S390x, Arch::Power, Arch::RiscV, Arch::LoongArch];
 
+    /// That of this program; `None` if it is none of these.
+    pub const HERE: Option<Arch> = if cfg!(target_arch = "x86_64") {
+        Some(Arch::X86_64)
+    } else if cfg!(target_arch = "aarch64") {
+        Some(Arch::Arm64)
+    } else if cfg!(target_arch = "s390x") {
+        Some(Arch::S390x)
+    } else if cfg!(target_arch = "powerpc64") {
+        Some(Arch::Power)
+    } else if cfg!(target_arch = "riscv64") {
+        Some(Arch::RiscV)
+    } else if cfg!(target_arch = "loongarch64") {
+        Some(Arch::LoongArch)
+    } else {
+        None
+    };
+
     /// Its name in texts.
     pub const fn name(self) -> &'static str {
         NAMES[self as usize].1

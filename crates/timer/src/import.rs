@@ -1,9 +1,10 @@
 //! Timers and exits of vCPUs out of a text of events.
 
 use crate::pairing::{Class, ReasonNames, TimerPairing, TimerRowWriter};
+use dwell_policy::arch::Arch;
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
-use dwell_trace::event::{Arch, Event, EventKind, TracepointKind};
+use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::import::perf::{self, EventReader, EventSink, PerfError, PerfOptions, TextEvent};
 use dwell_trace::import::{ImportSummary, Input};
 use dwell_trace::merge::Merge;
@@ -20,7 +21,7 @@ pub fn import<W: Write + Send>(
     options: &PerfOptions,
     writer: &mut TimerWriter<W>,
 ) -> Result<ImportSummary, PerfError> {
-    let mut reader = EventReader::new(input.name(), options, options.arch.unwrap_or(Arch::HERE));
+    let mut reader = EventReader::new(input.name(), options, options.arch.or(Arch::HERE));
     let reasons = ReasonNames::default();
     let mut timers = Timers {
         pairing: TimerPairing::new(None, Box::new(reader.names()), reasons.clone()),
@@ -162,7 +163,7 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         &mut self,
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
-        arch: Arch,
+        arch: Option<Arch>,
     ) -> Option<Option<EventKind>> {
         if tracepoint != TracepointKind::Exit {
             return perf::parse(tracepoint, event, arch);

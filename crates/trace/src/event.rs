@@ -1,5 +1,6 @@
 //! Events: what every source of a trace yields, and what every pairing takes.
 
+use dwell_policy::arch::Arch;
 use std::fmt;
 
 /// One thing that happened.
@@ -165,6 +166,13 @@ pub enum EventKind {
     },
     /// An interrupt is handled.
     Interrupt(Interrupt),
+    /// `ipi:ipi_raise` or `ipi:ipi_send_cpu`: this CPU sends others an interrupt.
+    IpiRaise {
+        /// The first CPU of the mask.
+        first: u32,
+        /// A bit for each CPU from there on.
+        mask: u64,
+    },
     /// A system call that can wait begins.
     Enter {
         /// Which.
@@ -264,70 +272,8 @@ pub enum Timeout {
     Unlimited,
 }
 
-/// The architecture of the machine that a trace is of: what its idle states and system calls are numbered by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arch {
-    /// x86-64.
-    X86,
-    /// 64-bit Arm.
-    Arm,
-    /// 64-bit RISC-V.
-    Riscv,
-    /// s390x.
-    S390,
-    /// Any other; neither is known.
-    Other,
-}
-
-impl Arch {
-    /// That of this program.
-    pub const HERE: Arch = if cfg!(target_arch = "x86_64") {
-        Arch::X86
-    } else if cfg!(target_arch = "aarch64") {
-        Arch::Arm
-    } else if cfg!(target_arch = "riscv64") {
-        Arch::Riscv
-    } else if cfg!(target_arch = "s390x") {
-        Arch::S390
-    } else {
-        Arch::Other
-    };
-
-    /// By the name that `uname -m` and perf's header have, or another common one.
-    pub fn from_name(name: &str) -> Arch {
-        match name {
-            "x86_64" | "x86-64" | "amd64" => Arch::X86,
-            "aarch64" | "arm64" => Arch::Arm,
-            "riscv64" => Arch::Riscv,
-            "s390x" => Arch::S390,
-            _ => Arch::Other,
-        }
-    }
-
-    /// As `uname -m` prints it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Arch::X86 => "x86_64",
-            Arch::Arm => "aarch64",
-            Arch::Riscv => "riscv64",
-            Arch::S390 => "s390x",
-            Arch::Other => "other",
-        }
-    }
-
-    /// The idle state that polls. Elsewhere than on x86 state 0 is the shallowest halt, but the driver haltpoll has a
-    /// polling state 0 on every architecture.
-    pub const fn polling_state(self, has_haltpoll: bool) -> Option<u32> {
-        match self {
-            Arch::X86 => Some(0),
-            _ if has_haltpoll => Some(0),
-            _ => None,
-        }
-    }
-}
-
 macro_rules! calls {
-    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $form:ident, $x86:expr, $generic:expr, $s390:expr;)*) => {
+    ($($(#[$doc:meta])* $call:ident, $name:literal, $argument:literal, $form:ident, $x86:expr, $generic:expr, $s390:expr, $power:expr;)*) => {
         /// The system calls in which event loops wait.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum SystemCall { $($(#[$doc])* $call,)* }
@@ -341,13 +287,13 @@ macro_rules! calls {
                 match self { $(SystemCall::$call => $name,)* }
             }
 
-            /// Its number on an architecture, if it has it. Arm and RISC-V have the kernel's generic table.
+            /// Its number on an architecture, if it has it. Arm, RISC-V and LoongArch have the kernel's generic table.
             pub const fn number_on(self, arch: Arch) -> Option<i64> {
                 match (self, arch) {
-                    $((SystemCall::$call, Arch::X86) => $x86,
-                    (SystemCall::$call, Arch::Arm | Arch::Riscv) => $generic,
-                    (SystemCall::$call, Arch::S390) => $s390,)*
-                    (_, Arch::Other) => None,
+                    $((SystemCall::$call, Arch::X86_64) => $x86,
+                    (SystemCall::$call, Arch::Arm64 | Arch::RiscV | Arch::LoongArch) => $generic,
+                    (SystemCall::$call, Arch::S390x) => $s390,
+                    (SystemCall::$call, Arch::Power) => $power,)*
                 }
             }
 
@@ -376,27 +322,27 @@ pub(crate) enum TimeoutForm {
 
 calls! {
     /// `poll(2)`
-    Poll, "poll", 2, Millis, Some(7), None, Some(168);
+    Poll, "poll", 2, Millis, Some(7), None, Some(168), Some(167);
     /// `ppoll(2)`, what QEMU's main loop and I/O threads use
-    Ppoll, "ppoll", 2, Pointer, Some(271), Some(73), Some(302);
+    Ppoll, "ppoll", 2, Pointer, Some(271), Some(73), Some(302), Some(281);
     /// `epoll_wait(2)`
-    EpollWait, "epoll_wait", 3, Millis, Some(232), None, Some(250);
+    EpollWait, "epoll_wait", 3, Millis, Some(232), None, Some(250), Some(238);
     /// `epoll_pwait(2)`
-    EpollPwait, "epoll_pwait", 3, Millis, Some(281), Some(22), Some(312);
+    EpollPwait, "epoll_pwait", 3, Millis, Some(281), Some(22), Some(312), Some(303);
     /// `epoll_pwait2(2)`
-    EpollPwait2, "epoll_pwait2", 3, Pointer, Some(441), Some(441), Some(441);
+    EpollPwait2, "epoll_pwait2", 3, Pointer, Some(441), Some(441), Some(441), Some(441);
     /// `io_uring_enter(2)`
-    IoUringEnter, "io_uring_enter", 2, Completions, Some(426), Some(426), Some(426);
+    IoUringEnter, "io_uring_enter", 2, Completions, Some(426), Some(426), Some(426), Some(426);
     /// `select(2)`
-    Select, "select", 4, Pointer, Some(23), None, Some(142);
+    Select, "select", 4, Pointer, Some(23), None, Some(142), Some(142);
     /// `pselect(2)`
-    Pselect6, "pselect6", 4, Pointer, Some(270), Some(72), Some(301);
+    Pselect6, "pselect6", 4, Pointer, Some(270), Some(72), Some(301), Some(280);
 }
 
 impl SystemCall {
     /// Its number on this machine, if it has it.
-    pub const fn number(self) -> Option<i64> {
-        self.number_on(Arch::HERE)
+    pub fn number(self) -> Option<i64> {
+        self.number_on(Arch::HERE?)
     }
 
     /// The call of this number on this machine.
@@ -404,8 +350,9 @@ impl SystemCall {
         SystemCall::from_number_on(Arch::HERE, number)
     }
 
-    /// The call of this number on an architecture.
-    pub fn from_number_on(arch: Arch, number: i64) -> Option<SystemCall> {
+    /// The call of this number on an architecture; none is known of one without a name.
+    pub fn from_number_on(arch: Option<Arch>, number: i64) -> Option<SystemCall> {
+        let arch = arch?;
         SystemCall::ALL.iter().copied().find(|call| call.number_on(arch) == Some(number))
     }
 
@@ -488,6 +435,12 @@ pub enum TracepointKind {
     RescheduleInterrupt,
     /// `irq_vectors:call_function_single_entry`
     CallInterrupt,
+    /// `ipi:ipi_entry`, of Arm
+    IpiEntry,
+    /// `ipi:ipi_raise`, of Arm
+    IpiRaise,
+    /// `ipi:ipi_send_cpu`
+    IpiSend,
     /// `irq:irq_handler_entry`
     DeviceInterrupt,
     /// `syscalls:sys_enter_*`
@@ -501,7 +454,7 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 27] = [
+    const NAMED: [(TracepointKind, &'static str); 30] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
         (TracepointKind::Exit, "kvm:kvm_exit"),
@@ -526,10 +479,17 @@ impl TracepointKind {
         (TracepointKind::TimerInterrupt, "irq_vectors:local_timer_entry"),
         (TracepointKind::RescheduleInterrupt, "irq_vectors:reschedule_entry"),
         (TracepointKind::CallInterrupt, "irq_vectors:call_function_single_entry"),
+        (TracepointKind::IpiEntry, "ipi:ipi_entry"),
+        (TracepointKind::IpiRaise, "ipi:ipi_raise"),
+        (TracepointKind::IpiSend, "ipi:ipi_send_cpu"),
         (TracepointKind::DeviceInterrupt, "irq:irq_handler_entry"),
         (TracepointKind::AnyEnter, "raw_syscalls:sys_enter"),
         (TracepointKind::AnyLeave, "raw_syscalls:sys_exit"),
     ];
+
+    /// KVM on s390 has names of its own.
+    const OF_S390: [(TracepointKind, &'static str); 2] =
+        [(TracepointKind::Exit, "kvm:kvm_s390_sie_exit"), (TracepointKind::Entry, "kvm:kvm_s390_sie_enter")];
 
     /// The kind of this name: `category:name`, or the name alone, as ftrace and trace-cmd write it.
     pub fn from_name(name: &str) -> Option<TracepointKind> {
@@ -537,7 +497,8 @@ impl TracepointKind {
         let is = |known: &str| {
             if alone { known.split_once(':').is_some_and(|(_, n)| n == name) } else { known == name }
         };
-        if let Some((kind, _)) = TracepointKind::NAMED.iter().find(|(_, known)| is(known)) {
+        let named = TracepointKind::NAMED.iter().chain(&TracepointKind::OF_S390);
+        if let Some((kind, _)) = named.into_iter().find(|(_, known)| is(known)) {
             return Some(*kind);
         }
         let call = if alone { name.strip_prefix("sys_")? } else { name.strip_prefix("syscalls:sys_")? };

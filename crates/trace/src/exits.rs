@@ -294,7 +294,7 @@ impl ExitCounter {
             Line::Comment(_) | Line::TaskName { .. } => self.left_out.other_lines += 1,
             Line::Other => {
                 self.left_out.other_lines += 1;
-                let named = |word| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
+                let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
                 return if line.split_whitespace().any(named) { Read::Unparsable } else { Read::Taken };
             }
         }

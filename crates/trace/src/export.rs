@@ -4,9 +4,10 @@
 //! event does not have (priorities, states of tasks, addresses) is written as zero or as the usual value.
 //! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
-use crate::event::{Arch, Event, EventKind, Interrupt, TracepointKind};
+use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::import::perf::LEAVE;
 use crate::pairing::Names;
+use dwell_policy::arch::Arch;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
@@ -28,7 +29,7 @@ impl<W: Write> PerfText<W> {
         if let Some(kernel) = kernel {
             writeln!(out, "# os release : {kernel}")?;
         }
-        writeln!(out, "# arch : {}", Arch::HERE.name())?;
+        writeln!(out, "# arch : {}", Arch::HERE.map_or("other", Arch::machine))?;
         writeln!(out, "# clockid: monotonic (1)")?;
         Ok(PerfText { out, names, threads: HashMap::new(), processes: HashSet::new() })
     }
@@ -160,6 +161,14 @@ impl fmt::Display for Text<'_> {
             }
             EventKind::Interrupt(Interrupt::Device) => write!(f, "irq=0 name=-"),
             EventKind::Interrupt(_) => write!(f, "vector=0"),
+            EventKind::IpiRaise { first, mask } => {
+                // Words of 32 CPUs, the first CPUs last.
+                let zeros = ",00000000".repeat(usize::try_from(first / 32).unwrap_or(0));
+                let shifted = u128::from(mask) << (first % 32);
+                let [low, middle, high] =
+                    [shifted, shifted >> 32, shifted >> 64].map(|word| word & 0xffff_ffff);
+                write!(f, "target_mask={high:08x},{middle:08x},{low:08x}{zeros} (-)")
+            }
             EventKind::Enter { call, timeout } => {
                 for argument in 0..call.timeout_argument() {
                     write!(f, "arg{argument}: 0x00000000, ")?;
@@ -198,6 +207,7 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         EventKind::Interrupt(Interrupt::Timer) => TracepointKind::TimerInterrupt,
         EventKind::Interrupt(Interrupt::Ipi) => TracepointKind::RescheduleInterrupt,
         EventKind::Interrupt(Interrupt::Device) => TracepointKind::DeviceInterrupt,
+        EventKind::IpiRaise { .. } => TracepointKind::IpiRaise,
         EventKind::Enter { call, .. } => TracepointKind::Enter(call),
         EventKind::Leave { call, .. } => TracepointKind::Leave(call),
         EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. } | EventKind::Lost { .. } => {

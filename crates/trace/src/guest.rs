@@ -34,7 +34,7 @@
 //! interrupt is a task's.
 //!
 //! # Polling
-//! Which state polls is the architecture's: 0 of x86. If it is left and another state follows within
+//! Which state polls is the architecture's: [`polling_state`]. If it is left and another state follows within
 //! [`CONTINUES_NS`], both are one episode if the window ran out: the poll was as long as the governor's window, or,
 //! where that is not known or the other state is no halt, no event is seen that can have ended it.
 //!
@@ -48,8 +48,9 @@
 //! whether the CPU halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is
 //! left.
 
-use crate::event::{Arch, Event, EventKind, Interrupt};
+use crate::event::{Event, EventKind, Interrupt};
 use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
+use dwell_policy::arch::Arch;
 use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -97,6 +98,12 @@ pub const CONTINUES_NS: u64 = 10_000;
 /// How long a poll goes on after the waking of a task for its CPU \[ns\]. It tests for that in each pass of its loop;
 /// what takes microseconds is the way from `sched:sched_waking` to the CPU's flag, and a trace makes it longer.
 pub const POLL_ENDS_NS: u64 = 10_000;
+
+/// The idle state that polls: 0 of x86, and of POWER (`snooze`). Elsewhere state 0 is the shallowest halt, but the
+/// driver haltpoll has a polling state 0 on every architecture.
+pub fn polling_state(arch: Option<Arch>, has_haltpoll: bool) -> Option<u32> {
+    (has_haltpoll || matches!(arch, Some(Arch::X86_64 | Arch::Power))).then_some(0)
+}
 
 /// Makes episodes of CPUs.
 pub struct GuestPairing {
@@ -236,7 +243,7 @@ impl GuestPairing {
         };
         GuestPairing {
             source,
-            polling_state: Arch::HERE.polling_state(false),
+            polling_state: polling_state(Arch::HERE, false),
             silent,
             idlers: Idlers::default(),
             cpus: ByNumber::default(),
@@ -409,6 +416,22 @@ impl GuestPairing {
         }
     }
 
+    /// An interrupt on its way ends the halts of those that it goes to. A CPU that polls gets none.
+    fn raised(&mut self, event: &Event, first: u32, mask: u64) {
+        self.wakes_seen = true;
+        if self.source != GuestSource::CpuIdle {
+            return;
+        }
+        let waking = Waking { time_ns: event.time_ns, on_cpu: event.cpu, by: None };
+        for bit in (0..u64::BITS).filter(|bit| mask >> bit & 1 == 1) {
+            let number = first.saturating_add(bit);
+            let halted = |cpu: &Cpu| cpu.idle.is_some_and(|idle| idle.halted != Some(false));
+            if number != event.cpu && self.cpus.get(&number).is_some_and(halted) {
+                self.wakes(number, waking);
+            }
+        }
+    }
+
     fn switch(&mut self, event: &Event, prev: i32, next: i32, found: &mut Vec<PairedEpisode>) {
         if self.source == GuestSource::CpuIdle {
             return;
@@ -504,6 +527,7 @@ impl Pairing for GuestPairing {
             EventKind::Switch { prev, next, .. } => self.switch(event, prev, next, found),
             EventKind::Waking { woken, target } => self.waking(event, woken, target),
             EventKind::Interrupt(interrupt) => self.interrupt(event, interrupt),
+            EventKind::IpiRaise { first, mask } => self.raised(event, first, mask),
             EventKind::GuestHaltPoll { new, old } => self.window(event.cpu, new, old),
             EventKind::DwellIdle { window_ns, halted } => self.reported(event.cpu, window_ns, halted),
             EventKind::Reflect { limit_ns, .. } => {
@@ -597,6 +621,28 @@ mod tests {
         ]);
         let windows: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.window_ns)).collect();
         assert_eq!(windows, [(0, 90_000, Some(50_000)), (99_000, 500, Some(100_000))]);
+    }
+
+    /// The event is what made the other CPU send the interrupt, or else its sending, or else its arrival.
+    #[test]
+    fn an_interrupt_sent_by_another_cpu_ends_a_halt() {
+        let raise = |at, mask| event(at, 1, EventKind::IpiRaise { first: 0, mask });
+        let waking = event(880, 1, EventKind::Waking { woken: 7, target: 0 });
+        for (events, idle_ns) in [
+            (vec![raise(900, 1), event(950, 0, IPI)], 800),
+            (vec![waking, raise(900, 1), event(950, 0, IPI)], 780),
+            (vec![raise(900, 1)], 800),
+            // Of others, and of itself.
+            (vec![raise(900, 6), event(950, 0, IPI)], 850),
+            (vec![event(900, 0, EventKind::IpiRaise { first: 0, mask: 1 }), event(950, 0, IPI)], 850),
+        ] {
+            let all = [vec![event(100, 0, idle(1))], events, vec![event(1000, 0, LEFT)]].concat();
+            let wanted = (100, idle_ns, Some(WakeCause::Ipi), Some(900 - idle_ns));
+            assert_eq!(seen(&run(&all).1), [wanted]);
+        }
+        // A poll goes on.
+        let (_, found) = run(&[event(100, 0, idle(0)), raise(900, 1), event(1000, 0, LEFT)]);
+        assert_eq!(seen(&found), [(100, 900, Some(WakeCause::Unknown), None)]);
     }
 
     #[test]

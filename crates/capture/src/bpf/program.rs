@@ -80,6 +80,7 @@ impl Blueprint {
             TracepointKind::TimerInterrupt
             | TracepointKind::RescheduleInterrupt
             | TracepointKind::CallInterrupt
+            | TracepointKind::IpiEntry
             | TracepointKind::DeviceInterrupt => raw(vec![]),
             TracepointKind::Waking => Ok(Blueprint {
                 attach: Attach::TypedTracepoint(tracepoint()?),

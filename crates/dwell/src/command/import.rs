@@ -6,6 +6,7 @@ use crate::overwrite::ForceArg;
 use crate::{progress, settings};
 use anyhow::{Context, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
+use dwell_policy::arch::Arch;
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};
@@ -14,7 +15,6 @@ use dwell_recording::{
 };
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
-use dwell_trace::event::Arch;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
@@ -28,9 +28,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Convert the traces and tables of other tools to a recording
 ///
-/// Recognises the text of `perf script`, `trace-cmd report` and ftrace, QEMU's trace of its event loops, and tables of
-/// episodes (CSV), plain or compressed with gzip, xz or zstd, and prints what it took the file for. A perf.data or
-/// trace.dat is converted by its own tool (--convert). The subcommands import one format, with its own options.
+/// Recognises the text of `perf script`, `trace-cmd report` and ftrace, traces of Perfetto, pages of systrace, QEMU's trace
+/// of its event loops, and tables of episodes (CSV), plain or compressed with gzip, xz or zstd, and prints what it took
+/// the file for. A perf.data or trace.dat is converted by its own tool (--convert). The subcommands import one format,
+/// with its own options.
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -82,8 +83,8 @@ enum From {
     /// Import QEMU's trace log of its event loops
     ///
     /// Reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of QEMU
-    /// 7.0 to 11.1. The log has times only with `-msg timestamp=on`; without them an idle time is a lower bound, and
-    /// `dwell tune` refuses the recording. A sleep that no polling precedes is not in the log: record the same
+    /// 7.0 to 11.1, from its log, the syslog, qemu-trace-stap, simpletrace.py or babeltrace. The log has times only with
+    /// `-msg timestamp=on`; without them an idle time is a lower bound, and `dwell tune` refuses the recording. A sleep that no polling precedes is not in the log: record the same
     /// threads with `dwell record thread` at the same time and give that recording as --sleeps. With --qemu, every
     /// decision in the log is checked against the rule of that version.
     #[command(
@@ -165,7 +166,8 @@ struct Events {
     /// Source of the idle periods of a guest, if the trace has both
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
-    /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64 or s390x
+    /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64, s390x, ppc64le
+    /// or loongarch64
     ///
     /// Decides which idle state polls, and the numbers of system calls. [default: that of the text's header or events,
     /// else of this machine]
@@ -230,10 +232,8 @@ fn layer(text: &str) -> Result<Layer, String> {
 }
 
 pub(super) fn arch(text: &str) -> Result<Arch, String> {
-    match Arch::from_name(text) {
-        Arch::Other => Err("architectures are x86_64, aarch64, riscv64 and s390x".to_owned()),
-        arch => Ok(arch),
-    }
+    let known = || Arch::ALL.map(Arch::machine).join(", ");
+    Arch::from_name(text).ok_or_else(|| format!("known are {}", known()))
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,7 @@
-//! Lines of a text that may be compressed.
+//! Lines of a text that may be compressed, or within a file of another kind.
 
+use super::page::{Page, is_page};
+use super::perfetto::{Perfetto, begins_with_packet};
 use dwell_recording::{FOREIGN, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -11,8 +13,9 @@ const LONGEST_LINE: u64 = 1 << 20;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const XZ_MAGIC: &[u8] = b"\xfd7zXZ\0";
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// As many bytes as decide.
+/// As many bytes as decide of compressed data, and of what it is that was compressed.
 const MAGIC: usize = 10;
+const START: usize = 4096;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Why the text could not be read.
@@ -95,12 +98,33 @@ impl Binary {
     }
 }
 
-/// Text to import, plain or compressed with gzip (also of several members), xz or zstd.
+/// A file that has a text of events within, or from which one is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// A trace of Perfetto.
+    Perfetto,
+    /// A page of systrace.
+    Page,
+}
+
+impl Container {
+    /// What it is, in a few words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Container::Perfetto => "a Perfetto trace",
+            Container::Page => "a page of systrace",
+        }
+    }
+}
+
+/// Text to import, plain or compressed with gzip (also of several members), xz or zstd; or a trace of Perfetto or a page
+/// of systrace, of which the text is made.
 pub struct Input<'a> {
     name: String,
     text: Box<dyn BufRead + 'a>,
     /// With what it is compressed.
     compressed: Option<&'static str>,
+    container: Option<Container>,
     line: u64,
     buffer: Vec<u8>,
 }
@@ -131,10 +155,19 @@ impl<'a> Input<'a> {
         } else {
             (Box::new(raw), None)
         };
-        let mut input = Input { name: name.to_owned(), text, compressed, line: 0, buffer: Vec::new() };
-        let (start, text) = peek::<MAGIC>(std::mem::replace(&mut input.text, Box::new(io::empty())))
+        let mut input =
+            Input { name: name.to_owned(), text, compressed, container: None, line: 0, buffer: Vec::new() };
+        let (start, text) = peek::<START>(std::mem::replace(&mut input.text, Box::new(io::empty())))
             .map_err(|source| input.failed(source))?;
-        input.text = Box::new(text);
+        input.text = if begins_with_packet(&start) {
+            input.container = Some(Container::Perfetto);
+            buffered(Box::new(Perfetto::new(text)))
+        } else if is_page(&start) {
+            input.container = Some(Container::Page);
+            buffered(Box::new(Page::new(text)))
+        } else {
+            Box::new(text)
+        };
         if let Some(kind) = Binary::of(&start) {
             return Err(InputError::Binary { name: name.to_owned(), kind });
         }
@@ -147,6 +180,11 @@ impl<'a> Input<'a> {
     /// What errors call the text.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// In what the text was.
+    pub fn container(&self) -> Option<Container> {
+        self.container
     }
 
     /// Number of the last line read, from 1; 0 before the first.
@@ -184,6 +222,9 @@ impl<'a> Input<'a> {
 
     fn failed(&self, source: io::Error) -> InputError {
         let hint = match self.compressed {
+            None if self.container == Some(Container::Perfetto) && source.kind() != io::ErrorKind::Other => {
+                "; the Perfetto trace is cut off or damaged"
+            }
             Some("gzip") => "; the gzip data is cut off or damaged",
             Some("xz") => "; the xz data is cut off or damaged",
             Some(_) => "; the zstd data is cut off or damaged",

@@ -31,8 +31,8 @@ pub enum Foreign {
     Domstats,
     /// The table of `perf kvm stat report`.
     KvmStat,
-    /// A page of systrace, or of another program.
-    Html,
+    /// Of LTTng: the kernel's events, as babeltrace prints them.
+    Lttng,
     /// JSON, such as `perf data convert --to-json` and trace viewers have.
     Json,
     /// No text.
@@ -60,17 +60,15 @@ impl Foreign {
                 "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
                  `perf script --ns --header -i perf.data.guest`"
             }
-            Foreign::Html => {
-                "is a page; of systrace, import what is between its `<script class=\"trace-data\">` and `</script>`"
+            Foreign::Lttng => {
+                "is of LTTng, of which only QEMU's own events are read; record the kernel's with `dwell record`, \
+                 `trace-cmd record` or `perf record`"
             }
             Foreign::Json => {
-                "is JSON; make a text of the trace with `perf script --ns --header` or, of a Perfetto trace, \
-                 `traceconv systrace TRACE TEXT`"
+                "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or import the \
+                 Perfetto trace"
             }
-            Foreign::Bytes => {
-                "is no text, nor a perf.data or trace.dat; of a Perfetto trace make one with \
-                 `traceconv systrace TRACE TEXT`"
-            }
+            Foreign::Bytes => "is no text, nor a perf.data, trace.dat or Perfetto trace",
             Foreign::Unknown => {
                 "has no line of `perf script`, `trace-cmd report`, ftrace or QEMU's trace, nor a first line that names the \
                  columns start_ns and idle_ns; `dwell import --help` lists what can be imported"
@@ -94,9 +92,6 @@ fn of(start: &[u8]) -> Format {
         return Format::Foreign(Foreign::Bytes);
     }
     let trimmed = start.trim_ascii_start();
-    if trimmed.starts_with(b"<!DOCTYPE") || trimmed.starts_with(b"<html") {
-        return Format::Foreign(Foreign::Html);
-    }
     if trimmed.starts_with(b"{") || trimmed.starts_with(b"[{") {
         return Format::Foreign(Foreign::Json);
     }
@@ -131,6 +126,9 @@ fn foreign(line: &str) -> Option<Foreign> {
     if line.starts_with("VM-EXIT ") || line.starts_with("Analyze events for all VMs") {
         return Some(Foreign::KvmStat);
     }
+    if line.starts_with('[') && line.contains("] (+") && line.contains(": { ") {
+        return Some(Foreign::Lttng);
+    }
     // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
     let call = ["poll(", "ppoll(", "epoll_wait(", "epoll_pwait(", "select(", "pselect6("];
     let is_call = line.split(' ').any(|word| call.iter().any(|call| word.starts_with(call)));
@@ -154,13 +152,17 @@ mod tests {
                 "cpus=8\n fc_vcpu 0-7 [003] 5.1: kvm_vcpu_wakeup: poll time 1 ns, polling valid\n",
                 Format::Events,
             ),
+            (
+                "[10:00:00.000000001] (+?.?????????) host power_cpu_idle: { cpu_id = 3 }, { state = 1, cpu_id = 3 }\n",
+                Format::Foreign(Foreign::Lttng),
+            ),
+            ("aio_bh 0.000 pid=7 x=0x1\npoll_grow 1.500 pid=7 ctx=0x5 old=0x0 new=0xfa0\n", Format::Qemu),
             ("2025 starting up\n1@2.000003:poll_grow ctx 0x5 old 0 new 1\n", Format::Qemu),
             ("Attaching 2 probes...\nidler;start_ns;idle_ns\n", Format::Csv),
             ("Attaching 2 probes...\n@[1]: 5\n", Format::Foreign(Foreign::Bpftrace)),
             ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
             ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
             ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
-            ("<!DOCTYPE html>\n", Format::Foreign(Foreign::Html)),
             ("{\"a\": 1}", Format::Foreign(Foreign::Json)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
             ("hello\n", Format::Foreign(Foreign::Unknown)),

@@ -1,8 +1,8 @@
 //! Traces as people have them: each with the values that were worked out by hand, before dwell read it.
 
 use super::{Imported, import};
+use dwell_policy::arch::Arch;
 use dwell_recording::Layer;
-use dwell_trace::event::Arch;
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::qemu::{self, QemuOptions};
@@ -36,7 +36,13 @@ struct Refused(String);
 
 impl Refused {
     fn of(error: impl std::error::Error) -> Refused {
-        Refused(error.to_string())
+        let mut words = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            words += &format!(": {error}");
+            source = error.source();
+        }
+        Refused(words)
     }
 }
 
@@ -91,7 +97,7 @@ fn case_03_arm_has_no_polling_state() {
     assert_eq!(imported.reader.metadata().other["dwell.arch"], "aarch64");
     // Without the header the caller says it, or it is assumed and said.
     let text = String::from_utf8_lossy(text).replace("# arch : aarch64\n", "");
-    let asked = PerfOptions { arch: Some(Arch::Arm), ..PerfOptions::default() };
+    let asked = PerfOptions { arch: Some(Arch::Arm64), ..PerfOptions::default() };
     assert_eq!(any_with(asked, text.as_bytes()).unwrap().rows(), imported.rows());
     let notes = any(text.as_bytes()).unwrap().summary.notes;
     assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
@@ -301,4 +307,217 @@ fn text_may_be_compressed_with_xz_and_zstd() {
     assert_eq!(any(file!("13.xz")).unwrap().rows(), plain);
     let cut = &file!("13.xz")[..100];
     assert!(refused(cut).contains("the xz data is cut off or damaged"));
+}
+
+/// Encoded by Perfetto's own schema: system information, names, a CPU whose events come before older ones of another,
+/// packed switches and wakings, compressed packets, a loss.
+const ANDROID: &[u8] = file!("../android.perfetto-trace");
+
+fn of_layer(text: &[u8], layer: Layer) -> Imported {
+    any_with(PerfOptions { layer: Some(layer), ..PerfOptions::default() }, text).unwrap()
+}
+
+#[test]
+fn a_trace_of_perfetto_is_read_as_ftraces_text_would_be() {
+    let guest = of_layer(ANDROID, Layer::Guest);
+    let mut rows = guest.rows();
+    rows.sort();
+    assert_eq!(
+        rows,
+        [
+            "cpu0 300000401000 49000 - true unknown - -",
+            "cpu1 300000000000 180000 - true ipi 10000 -",
+            "cpu1 300000400000 490000 - true timer 10000 -",
+            "cpu1 300001000000 290000 - true ipi 10000 -",
+            "cpu1 300002000000 500000 - true unknown - -",
+        ]
+    );
+    let (summary, metadata) = (&guest.summary, guest.reader.metadata());
+    assert_eq!((summary.format.as_str(), summary.resolution_ns), ("a Perfetto trace", 1));
+    assert_eq!((summary.lost.events, summary.out_of_order, summary.unparsable), (Some(1), 0, 0));
+    assert_eq!(metadata.kernel.as_deref(), Some("6.1.75-android14.aarch64"));
+    assert_eq!(metadata.other["dwell.arch"], "aarch64");
+    for (name, number) in [("perfetto_event_3", 1), ("vendor_event", 1), ("kvm_exit", 1), ("sched_switch", 2)]
+    {
+        assert_eq!(summary.ignored.get(name), Some(&number), "{:?}", summary.ignored);
+    }
+    assert_eq!(of_layer(ANDROID, Layer::Host).rows(), ["crosvm/700/vcpu2 300000901000 4000 - false - - -"]);
+    assert_eq!(
+        of_layer(ANDROID, Layer::Iothread).rows(),
+        ["Binder:700_1/710 300002600000 100000 - - io - -"]
+    );
+    // What is in it decides, as with any text; and it may be compressed.
+    assert!(refused(ANDROID).contains("has events of the layers"));
+    let packed = zstd::encode_all(ANDROID, 1).unwrap();
+    assert_eq!(of_layer(&packed, Layer::Guest).rows(), guest.rows());
+}
+
+#[test]
+fn a_damaged_trace_of_perfetto_is_refused() {
+    for cut in [100, 300, ANDROID.len() - 1] {
+        let error = refused(&ANDROID[..cut]);
+        assert!(error.contains("the Perfetto trace is cut off or damaged"), "{error}");
+    }
+    // The first packet alone is a trace without events.
+    let length = 2 + usize::from(ANDROID[1]);
+    assert!(refused(&ANDROID[..length]).contains("the trace has no events of the kernel"));
+}
+
+/// The switches of the packed arrays begin and end idling where no `cpu_idle` is there.
+#[test]
+fn packed_switches_of_perfetto_show_idling() {
+    let asked = PerfOptions {
+        layer: Some(Layer::Guest),
+        source: dwell_trace::guest::GuestSource::Switch,
+        ..PerfOptions::default()
+    };
+    let rows = any_with(asked, file!("../switches.perfetto-trace")).unwrap().rows();
+    assert_eq!(rows, ["cpu0 300000100000 180000 - - ipi 20000 -"]);
+}
+
+#[test]
+fn a_page_of_systrace_is_read() {
+    let trace = "# tracer: nop\n          <idle>-0     (-----) [001] d..2 10.000000: cpu_idle: state=1 cpu_id=1\n          \
+                 <idle>-0     (-----) [001] d..2 10.000300: cpu_idle: state=4294967295 cpu_id=1\n";
+    let page = format!(
+        "<!DOCTYPE html>\n<html><head><script>var a = '<b>' > 1;</script></head>\n<body>\n\
+         <script class=\"trace-data\" type=\"application/text\">\nUSER PID\nroot 1\n</script>\n\
+         <script class=\"trace-data\" type=\"application/text\">\n{trace}</script>\n<p>state=1 cpu_id=1</p></body></html>\n"
+    );
+    let imported = any(page.as_bytes()).unwrap();
+    assert_eq!(imported.rows(), ["cpu1 10000000000 300000 - true unknown - -"]);
+    assert_eq!(imported.summary.format, "a page of systrace");
+    assert_eq!(any(trace.as_bytes()).unwrap().rows(), imported.rows());
+    assert!(refused(b"<html><body>hello</body></html>").contains("trace-data"), "no trace");
+}
+
+/// One log as each of QEMU's back ends and their tools write it: the same episodes, each with what its times resolve.
+#[test]
+fn one_log_of_qemu_gives_the_same_episodes_in_every_form() {
+    // Name, arguments by name, and the time [us]; of the form of the log, where it has words that are no arguments.
+    let lines = [
+        (
+            100.5,
+            "run_poll_handlers_begin",
+            "ctx=0x56 max_ns=4000 timeout=-1",
+            "ctx 0x56 max_ns 4000 timeout -1",
+        ),
+        (
+            105.0,
+            "run_poll_handlers_end",
+            "ctx=0x56 progress=0 timeout=-1",
+            "ctx 0x56 progress 0 new timeout -1",
+        ),
+        (130.25, "poll_grow", "ctx=0x56 old=4000 new=8000", "ctx 0x56 old 4000 new 8000"),
+        (
+            140.0,
+            "run_poll_handlers_begin",
+            "ctx=0x56 max_ns=8000 timeout=-1",
+            "ctx 0x56 max_ns 8000 timeout -1",
+        ),
+        (
+            145.0,
+            "run_poll_handlers_end",
+            "ctx=0x56 progress=1 timeout=0",
+            "ctx 0x56 progress 1 new timeout 0",
+        ),
+    ];
+    let each = |line: &dyn Fn(f64, &str, &str, &str) -> String| -> Vec<String> {
+        let text: String =
+            lines.iter().map(|(us, name, fields, log)| line(*us, name, fields, log) + "\n").collect();
+        let imported = any(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let first = imported.reader.metadata().recorded.unwrap().start_ns;
+        let row = |row: String| {
+            let words: Vec<&str> = row.split(' ').collect();
+            let start: u64 = words[1].parse().unwrap();
+            format!("{} {}", start - first, words[2..6].join(" "))
+        };
+        imported.rows().into_iter().map(row).collect()
+    };
+    let exact = ["0 29750 4000 true unknown", "39500 5000 8000 false io"];
+    let micros = ["0 30000 4000 true unknown", "40000 5000 8000 false io"];
+    let hex = |fields: &str| -> String {
+        let number = |field: &str| {
+            let (name, value) = field.split_once('=').unwrap();
+            let value = value.parse::<i64>().map_or_else(|_| value.to_owned(), |value| format!("{value:#x}"));
+            format!("{name}={value}")
+        };
+        fields.split(' ').map(number).collect::<Vec<_>>().join(" ")
+    };
+    let last = std::cell::Cell::new(0.0);
+    assert_eq!(
+        each(&|us, name, fields, _| {
+            let delta = us - last.replace(us);
+            format!("{name} {delta:.3} pid=7 {}", hex(fields))
+        }),
+        exact
+    );
+    assert_eq!(
+        each(&|us, name, fields, _| {
+            let fields = fields.replace('=', " = ").replacen(" ctx", "ctx", 1).replace(" max", ", max");
+            let fields = ["timeout", "progress", "old", "new"]
+                .iter()
+                .fold(fields, |fields, name| fields.replace(&format!(" {name} ="), &format!(", {name} =")));
+            format!(
+                "[10:00:00.{:09}] (+?.?????????) host qemu:{name}: {{ cpu_id = 3 }}, {{ {fields} }}",
+                us * 1e3
+            )
+        }),
+        exact
+    );
+    for head in ["Nov 25 10:00:00.", "2026-11-25T10:00:00."] {
+        let zone = if head.contains('T') { "+01:00" } else { "" };
+        let line = |us: f64, name: &str, log: &str| {
+            format!("{head}{:06}{zone} host qemu-system-x86_64[7]: {name} {log}", us.trunc())
+        };
+        assert_eq!(each(&|us, name, _, log| line(us, name, log)), micros, "{head}");
+    }
+    // A time of whole seconds is none.
+    let text: String = lines
+        .iter()
+        .map(|(_, name, _, log)| format!("Nov 25 10:00:00 host qemu[7]: {name} {log}\n"))
+        .collect();
+    let imported = any(text.as_bytes()).unwrap();
+    assert_eq!((imported.summary.episodes, imported.summary.resolution_ns), (2, 0));
+    assert!(
+        imported.summary.notes[0].contains("journalctl -o short-precise"),
+        "{:?}",
+        imported.summary.notes
+    );
+}
+
+/// What QEMU's buffer had no room for may be the end of anything.
+#[test]
+fn what_simpletrace_has_dropped_is_lost() {
+    let begin = "run_poll_handlers_begin 1.000 pid=7 ctx=0x56 max_ns=0x1000 timeout=0x0\n";
+    let end = "run_poll_handlers_end 2.000 pid=7 ctx=0x56 progress=0x1 timeout=0x0\n";
+    let dropped = "Dropped_Event 0.500 pid=7 num_events_dropped=0x3\n";
+    let imported = any(format!("{begin}{end}{begin}{dropped}{end}").as_bytes()).unwrap();
+    assert_eq!((imported.summary.episodes, imported.summary.lost.events), (1, Some(3)));
+    assert!(imported.summary.incomplete_episodes > 0);
+}
+
+/// `kvm_s390_sie_exit` to `kvm_s390_sie_enter` is an exit, and names the vCPU.
+#[test]
+fn exits_of_s390_are_counted() {
+    let line = |us: u32, event: &str, text: &str| {
+        format!(
+            "CPU 0/KVM 77 [001] 5.{us:06}: kvm:kvm_s390_sie_{event}: 00[0706c00180000000-0000000000112233]: {text}\n"
+        )
+    };
+    let text = line(1, "enter", "entering sie flags 0")
+        + &line(10, "exit", "exit sie icptcode 28 (Wait state)")
+        + &line(510, "enter", "entering sie flags 0")
+        + &line(520, "exit", "exit sie icptcode 4 (Instruction)")
+        + "CPU 0/KVM 77 [001] 5.000523: kvm:kvm_s390_intercept_instruction: 00[0-1]: intercepted instruction 83 (DIAG)\n"
+        + &line(525, "enter", "entering sie flags 0");
+    let table = ExitTable::read(Input::new("t", text.as_bytes()).unwrap()).unwrap();
+    let rows: Vec<_> =
+        table.rows.iter().map(|row| (row.reason.as_str(), row.samples, row.total_ns)).collect();
+    assert_eq!(rows, [("Instruction", 1, 5_000), ("Wait state", 1, 500_000)]);
+    let wakeup = "CPU 0/KVM 77 [001] 5.000509: kvm:kvm_vcpu_wakeup: wait time 400 ns, polling valid\n";
+    let imported = any((text + wakeup).as_bytes()).unwrap();
+    assert_eq!(imported.rows()[0].split(' ').nth(2), Some("5000508600"));
+    assert_eq!(imported.reader.metadata().other["dwell.arch"], "s390x");
+    assert_eq!(imported.reader.metadata().other["dwell.vcpus"]["CPU 0/KVM/tid77"]["vcpu_id"], 0);
 }

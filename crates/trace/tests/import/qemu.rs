@@ -161,7 +161,10 @@ fn what_does_not_fit_is_an_error_with_its_line() {
     assert!(error("no trace at all\n").contains("no episodes in 1 lines; trace QEMU with"));
     let beside = QemuOptions { sleeps: Some(sleeps(0, &[(0, 1)])), ..QemuOptions::default() };
     let refused = qemu_with(beside, "poll_grow ctx 0x5 old 0 new 4000\n").err().unwrap();
-    assert!(refused.starts_with("t: line 1 has no time, so that it cannot be laid beside"), "{refused}");
+    assert!(
+        refused.starts_with("t: line 1 has no time of day, so that it cannot be laid beside"),
+        "{refused}"
+    );
 }
 
 #[test]

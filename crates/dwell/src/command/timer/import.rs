@@ -4,9 +4,9 @@ use crate::command::import::{Common, Files, arch, open};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format};
 use dwell_policy::Owner;
+use dwell_policy::arch::Arch;
 use dwell_recording::timer::TimerWriter;
 use dwell_recording::{Contents, Idler};
-use dwell_trace::event::Arch;
 use dwell_trace::import::perf::PerfOptions;
 
 /// Import the timers and VM exits of vCPUs from text of `perf script`
@@ -25,7 +25,8 @@ pub(crate) struct Args {
     files: Files,
     #[command(flatten)]
     common: Common,
-    /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64 or s390x
+    /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64, s390x, ppc64le
+    /// or loongarch64
     ///
     /// [default: that of the text's header, else of this machine]
     #[arg(long, value_name = "NAME", value_parser = arch)]

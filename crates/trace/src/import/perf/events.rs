@@ -4,10 +4,11 @@ use super::fields;
 use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
 use super::{PerfError, PerfOptions};
-use crate::event::{Arch, Event, EventKind, TracepointKind};
-use crate::import::{EventSpan, ImportSummary, Input, excerpt};
+use crate::event::{Event, EventKind, TracepointKind};
+use crate::import::{Container, EventSpan, ImportSummary, Input, excerpt};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
+use dwell_policy::arch::Arch;
 use dwell_recording::{Clock, Metadata};
 use std::collections::BTreeSet;
 
@@ -36,7 +37,7 @@ pub trait EventSink {
         &mut self,
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
-        arch: Arch,
+        arch: Option<Arch>,
     ) -> Option<Option<EventKind>> {
         fields::parse(tracepoint, event, arch)
     }
@@ -67,10 +68,11 @@ pub struct EventReader<'a> {
     /// The latest time so far.
     newest_ns: u64,
     order: Order,
-    arch: Arch,
+    arch: Option<Arch>,
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
     span: EventSpan,
+    container: Option<Container>,
     /// What was read so far.
     pub summary: ImportSummary,
 }
@@ -99,7 +101,7 @@ impl Order {
 
 impl<'a> EventReader<'a> {
     /// For a text that errors call by `name`.
-    pub fn new(name: &str, options: &'a PerfOptions, arch: Arch) -> EventReader<'a> {
+    pub fn new(name: &str, options: &'a PerfOptions, arch: Option<Arch>) -> EventReader<'a> {
         EventReader {
             name: name.to_owned(),
             options,
@@ -111,6 +113,7 @@ impl<'a> EventReader<'a> {
             arch,
             dialects: BTreeSet::new(),
             span: EventSpan::default(),
+            container: None,
             summary: ImportSummary::default(),
         }
     }
@@ -127,6 +130,7 @@ impl<'a> EventReader<'a> {
 
     /// Reads the whole text.
     pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
+        self.container = input.container();
         loop {
             let number = input.line() + 1;
             let Some(bytes) = input.next_line()? else { break };
@@ -240,12 +244,18 @@ impl<'a> EventReader<'a> {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, span, dialects, .. } = self;
+        let EventReader { header, mut summary, span, dialects, container, .. } = self;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);
+        if container == Some(Container::Perfetto) {
+            metadata.clock = Clock::Unknown;
+        }
         metadata.layer = layer;
-        let tools: Vec<&str> = dialects.into_iter().map(Dialect::name).collect();
-        metadata.source.tool = tools.join(", ");
+        let tools = dialects.into_iter().map(Dialect::name);
+        metadata.source.tool = match container {
+            Some(container) => container.name().to_owned(),
+            None => tools.collect::<Vec<_>>().join(", "),
+        };
         summary.format.clone_from(&metadata.source.tool);
         summary.note_incomplete(metadata);
         metadata.source.events = summary.used.keys().cloned().collect();
@@ -267,7 +277,8 @@ fn named_in(line: &str) -> Option<TracepointKind> {
 #[derive(Default)]
 pub(super) struct Header {
     pub(super) kernel: Option<String>,
-    pub(super) arch: Option<Arch>,
+    /// `Some(None)`: one of which nothing is known.
+    pub(super) arch: Option<Option<Arch>>,
     pub(super) perf: Option<String>,
     /// What ftrace's buffer had written and no longer has, until the reader takes it.
     overwritten: u64,

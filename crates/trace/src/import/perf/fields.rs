@@ -2,14 +2,19 @@
 //! `trace-cmd report -R` write them.
 
 use super::line::{Dialect, TextEvent};
-use crate::event::{Arch, EventKind, Interrupt, SystemCall, TracepointKind};
+use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
+use dwell_policy::arch::Arch;
 
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
 pub(crate) const LEAVE: u32 = u32::MAX;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).
-pub fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Option<Option<EventKind>> {
+pub fn parse(
+    tracepoint: TracepointKind,
+    event: &TextEvent<'_>,
+    arch: Option<Arch>,
+) -> Option<Option<EventKind>> {
     let parsed = printed(tracepoint, event, arch);
     if parsed.is_none() && event.dialect == Dialect::Ftrace {
         return raw(tracepoint, event.text, arch);
@@ -17,7 +22,11 @@ pub fn parse(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> O
     parsed
 }
 
-fn printed(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Option<Option<EventKind>> {
+fn printed(
+    tracepoint: TracepointKind,
+    event: &TextEvent<'_>,
+    arch: Option<Arch>,
+) -> Option<Option<EventKind>> {
     let text = event.text;
     let kind = match tracepoint {
         TracepointKind::VcpuWakeup => wakeup(text)?,
@@ -65,8 +74,12 @@ fn printed(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Opt
         }
         TracepointKind::Migrate => migrate(text)?,
         TracepointKind::TimerInterrupt => EventKind::Interrupt(Interrupt::Timer),
-        TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt => {
+        TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt | TracepointKind::IpiEntry => {
             EventKind::Interrupt(Interrupt::Ipi)
+        }
+        TracepointKind::IpiRaise => return raised(text),
+        TracepointKind::IpiSend => {
+            EventKind::IpiRaise { first: digits(first_word(text.strip_prefix("cpu=")?))?, mask: 1 }
         }
         // The timer of Arm is a device like others.
         TracepointKind::DeviceInterrupt if text.ends_with(" name=arch_timer") => {
@@ -82,7 +95,7 @@ fn printed(tracepoint: TracepointKind, event: &TextEvent<'_>, arch: Arch) -> Opt
 }
 
 /// `name=value name=value`, as `trace-cmd report -R` writes the fields of a tracepoint.
-fn raw(tracepoint: TracepointKind, text: &str, arch: Arch) -> Option<Option<EventKind>> {
+fn raw(tracepoint: TracepointKind, text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
     let field = |name: &str| raw_field(text, name);
     let number = |name: &str| u32::try_from(field(name)?).ok();
     let id = |name: &str| i32::try_from(field(name)?.cast_signed()).ok();
@@ -120,7 +133,7 @@ fn raw(tracepoint: TracepointKind, text: &str, arch: Arch) -> Option<Option<Even
             let bytes = bytes.split(']').next()?.split(", ").skip(8 * call.timeout_argument()).take(8);
             let bytes: Vec<u8> = bytes.filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
             let argument = bytes.first_chunk()?;
-            let argument = if arch == Arch::S390 {
+            let argument = if arch == Some(Arch::S390x) {
                 u64::from_be_bytes(*argument)
             } else {
                 u64::from_le_bytes(*argument)
@@ -269,6 +282,28 @@ fn wakeup_of(text: &str, cpu: Option<u32>) -> Option<(i32, u32)> {
     Some((id(task.rsplit_once(':')?.1)?, target))
 }
 
+/// `target_mask=00000000,00000008 (Rescheduling interrupts)`: words of 32 CPUs, the last of which is the first. Of no
+/// use without the mask (Perfetto does not keep it), and for CPUs that are more than 64 apart.
+fn raised(text: &str) -> Option<Option<EventKind>> {
+    let Some(words) = text.strip_prefix("target_mask=") else { return Some(None) };
+    let (mut first, mut mask, mut none) = (0, 0u64, true);
+    for (place, word) in (0u32..).zip(first_word(words).rsplit(',')) {
+        let word = u64::from(u32::from_str_radix(word, 16).ok()?);
+        if word == 0 {
+            continue;
+        }
+        if none {
+            (first, none) = (place.checked_mul(32)?, false);
+        }
+        match place.checked_mul(32)?.checked_sub(first)? {
+            0 => mask |= word,
+            32 => mask |= word << 32,
+            _ => return Some(None),
+        }
+    }
+    Some((!none).then_some(EventKind::IpiRaise { first, mask }))
+}
+
 /// `comm=a pid=1 prio=120 orig_cpu=0 dest_cpu=1`.
 fn migrate(text: &str) -> Option<EventKind> {
     Some(EventKind::Migrate {
@@ -278,14 +313,18 @@ fn migrate(text: &str) -> Option<EventKind> {
     })
 }
 
-/// `vcpu 0 reason HLT rip 0x…`: this thread runs this vCPU. Kernels before 5.10 do not name the vCPU.
+/// `vcpu 0 reason HLT rip 0x…`, of s390 `00[…]: exit sie icptcode 28 (Wait state)`: this thread runs this vCPU. Kernels before
+/// 5.10 do not name the vCPU.
 fn halt_exit(text: &str) -> Option<Option<EventKind>> {
-    let is_halt = matches!(exit_reason(text)?, "HLT" | "hlt");
+    let is_halt = matches!(exit_reason(text)?, "HLT" | "hlt" | "Wait state");
     Some(vcpu_of(text).filter(|_| is_halt).map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }))
 }
 
-/// `vcpu 0 reason …`, `vcpu 0, rip 0x1`.
+/// `vcpu 0 reason …`, `vcpu 0, rip 0x1`, of s390 `00[…]: …`.
 pub fn vcpu_of(text: &str) -> Option<u32> {
+    if let Some((vcpu, _)) = text.split_once('[') {
+        return digits(vcpu).filter(|_| !vcpu.is_empty());
+    }
     digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
 }
 
@@ -318,6 +357,14 @@ fn function(text: &str) -> u64 {
 /// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
 /// `reason MSR_WRITE rip 0x…`.
 pub fn exit_reason(text: &str) -> Option<&str> {
+    // Of s390: `01[0706c00180000000-0000000000112233]: exit sie icptcode 28 (Wait state)`.
+    if let Some((_, code)) = text.split_once(" sie icptcode ") {
+        let name = code.split_once('(').and_then(|(_, name)| name.split_once(')')).map(|(name, _)| name);
+        return name
+            .filter(|name| !name.is_empty())
+            .or_else(|| code.split(' ').next())
+            .filter(|name| !name.is_empty());
+    }
     // Of arm64: `TRAP: HSR_EC: 0x0001 (WFx), PC: 0x…`, `IRQ: HSR_EC: …`.
     if let Some((how, class)) = text.split_once(": HSR_EC: ").or_else(|| text.split_once(": ESR_EC: ")) {
         return if how == "TRAP" { Some(class.split_once('(')?.1.split_once(')')?.0) } else { Some(how) };
@@ -353,7 +400,7 @@ fn result(text: &str) -> Option<i64> {
 }
 
 /// `NR 271 (7ffe, 1, 0, 0, 8, 0)`.
-fn any_enter(text: &str, arch: Arch) -> Option<Option<EventKind>> {
+fn any_enter(text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
     let (number, arguments) = text.strip_prefix("NR ")?.split_once(" (")?;
     let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
     let argument = arguments.split_once(')')?.0.split(", ").nth(call.timeout_argument())?;
@@ -362,7 +409,7 @@ fn any_enter(text: &str, arch: Arch) -> Option<Option<EventKind>> {
 }
 
 /// `NR 271 = 1`.
-fn any_leave(text: &str, arch: Arch) -> Option<Option<EventKind>> {
+fn any_leave(text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
     let (number, result) = text.strip_prefix("NR ")?.split_once(" = ")?;
     let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
     Some(Some(EventKind::Leave { call, result: first_word(result).parse().ok()? }))
@@ -417,7 +464,7 @@ mod tests {
             name,
             text,
         };
-        parse(event.tracepoint().expect("a tracepoint of use"), &event, Arch::X86)
+        parse(event.tracepoint().expect("a tracepoint of use"), &event, Some(Arch::X86_64))
     }
 
     #[test]
@@ -495,6 +542,22 @@ mod tests {
             ("irq_vectors:local_timer_entry", "vector=236", EventKind::Interrupt(Interrupt::Timer)),
             ("irq_vectors:reschedule_entry", "vector=253", EventKind::Interrupt(Interrupt::Ipi)),
             ("irq:irq_handler_entry", "irq=24 name=virtio0", EventKind::Interrupt(Interrupt::Device)),
+            ("ipi:ipi_entry", "(Rescheduling interrupts)", EventKind::Interrupt(Interrupt::Ipi)),
+            (
+                "ipi:ipi_raise",
+                "target_mask=00000008 (Rescheduling interrupts)",
+                EventKind::IpiRaise { first: 0, mask: 8 },
+            ),
+            (
+                "ipi:ipi_raise",
+                "target_mask=00000001,80000000,00000000 (Function call interrupts)",
+                EventKind::IpiRaise { first: 32, mask: 1 << 32 | 1 << 31 },
+            ),
+            (
+                "ipi:ipi_send_cpu",
+                "cpu=3 callsite=ttwu_queue_wakelist+0xf8 callback=0x0",
+                EventKind::IpiRaise { first: 3, mask: 1 },
+            ),
             (
                 "syscalls:sys_enter_ppoll",
                 "ufds: 0x7ffe5e9d, nfds: 0x00000001, tsp: 0x00000000, sigmask: 0x00000000, sigsetsize: 0x00000008",
@@ -586,12 +649,13 @@ mod tests {
         let leave = |arch, number: &str| any_leave(&format!("NR {number} = 1"), arch).unwrap();
         let of = |call| Some(EventKind::Leave { call, result: 1 });
         for (arch, number, kind) in [
-            (Arch::X86, "22", None),
-            (Arch::X86, "23", of(SystemCall::Select)),
-            (Arch::Arm, "22", of(SystemCall::EpollPwait)),
-            (Arch::Arm, "23", None),
-            (Arch::S390, "302", of(SystemCall::Ppoll)),
-            (Arch::Other, "441", None),
+            (Some(Arch::X86_64), "22", None),
+            (Some(Arch::X86_64), "23", of(SystemCall::Select)),
+            (Some(Arch::Arm64), "22", of(SystemCall::EpollPwait)),
+            (Some(Arch::Arm64), "23", None),
+            (Some(Arch::S390x), "302", of(SystemCall::Ppoll)),
+            (Some(Arch::Power), "281", of(SystemCall::Ppoll)),
+            (None, "441", None),
         ] {
             assert_eq!(leave(arch, number), kind, "{arch:?} {number}");
         }
@@ -606,6 +670,8 @@ mod tests {
             ("perf:context_switch", "IN           prev pid/tid: 12/34"),
             ("kvm:kvm_exit", "vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0"),
             ("kvm:kvm_exit", "reason HLT rip 0x1"),
+            ("ipi:ipi_raise", "target_mask=00000001,00000000,00000001 (CPU stop interrupts)"),
+            ("ipi:ipi_raise", ""),
             ("raw_syscalls:sys_enter", "NR 99999 (0, 1, 2, 3, 4, 5)"),
             ("raw_syscalls:sys_exit", "NR 99999 = 3"),
         ] {
@@ -636,6 +702,14 @@ mod tests {
         assert_eq!(exit_reason("reason HLT rip 0x1"), Some("HLT"));
         assert_eq!(exit_reason("reason HLT"), Some("HLT"));
         assert_eq!(exit_reason("vcpu 0"), None);
+        let of_s390 = |code| exit_reason(code).zip(vcpu_of(code));
+        let at = "01[0706c00180000000-0000000000112233]: ";
+        let [halt, unknown] =
+            ["28 (Wait state)", "99 ()"].map(|code| format!("{at}exit sie icptcode {code}"));
+        assert_eq!(of_s390(&halt), Some(("Wait state", 1)));
+        assert_eq!(of_s390(&unknown), Some(("99", 1)));
+        assert_eq!(halt_exit(&halt), Some(Some(EventKind::Exit { vcpu: Some(1), reason: 0 })));
+        assert_eq!(vcpu_of(&format!("{at}entering sie flags 0")), Some(1));
     }
 
     #[test]
@@ -650,6 +724,8 @@ mod tests {
             ("power:cpu_idle", "state=1"),
             ("sched:sched_switch", "prev_comm=a prev_pid=6"),
             ("kvm:kvm_exit", "vcpu 0"),
+            ("ipi:ipi_raise", "target_mask=0000000x (CPU stop interrupts)"),
+            ("ipi:ipi_send_cpu", "cpu= callsite=0x0"),
             ("syscalls:sys_enter_ppoll", "ufds: 0x7ffe5e9d, nfds: 0x00000001"),
             ("syscalls:sys_enter_poll", "ufds: 0x7, nfds: 0x1, timeout_msecs: 100"),
             ("syscalls:sys_exit_ppoll", "1"),

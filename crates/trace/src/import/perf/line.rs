@@ -218,7 +218,7 @@ fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     Some(Head { dialect: Dialect::Perf, comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
 }
 
-/// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`.
+/// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`. The tid is `?` where a trace of Perfetto does not have it.
 fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     let text = text.trim_end();
     let (task, pid) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
@@ -227,7 +227,10 @@ fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
         None => (text, None),
     };
     let (comm, tid) = task.rsplit_once('-')?;
-    let tid = tid.bytes().all(|b| b.is_ascii_digit()).then(|| tid.parse().ok())??;
+    let tid = match tid {
+        "?" => Event::UNKNOWN_ID,
+        _ => tid.bytes().all(|b| b.is_ascii_digit()).then(|| tid.parse().ok())??,
+    };
     // Of an instance of ftrace trace-cmd writes `instance:        comm-tid`.
     let comm = comm.split_once(":  ").map_or(comm, |(_, comm)| comm);
     // The idle tasks of all CPUs, and a task whose name was forgotten.

@@ -33,13 +33,14 @@ pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError};
 use crate::contention::Contention;
-use crate::event::{Arch, EventKind, TracepointKind};
-use crate::guest::{GuestPairing, GuestSource};
+use crate::event::{EventKind, TracepointKind};
+use crate::guest::{GuestPairing, GuestSource, polling_state};
 use crate::host::HostPairing;
 use crate::merge::Merge;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
 use crate::write::EpisodeWriter;
+use dwell_policy::arch::Arch;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
 use dwell_recording::{WriteError, Writer, kernel_on};
@@ -216,7 +217,7 @@ pub fn import<W: Write + Send>(
 ) -> Result<ImportSummary, PerfError> {
     let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
     let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
-    let known = options.arch.or(start.header.arch).or(start.seen.arch);
+    let known = options.arch.map(Some).or(start.header.arch).or(start.seen.arch.map(Some));
     let arch = known.unwrap_or(Arch::HERE);
     let mut reader = EventReader::new(input.name(), options, arch);
     let mut episodes = Episodes {
@@ -292,13 +293,18 @@ impl Start {
     }
 }
 
+/// The name that `uname -m` has for an architecture.
+fn machine(arch: Option<Arch>) -> &'static str {
+    arch.map_or("other", Arch::machine)
+}
+
 /// The architecture, if only one has such an event.
 fn arch_of(event: &TextEvent<'_>) -> Option<Arch> {
     let name = event.name.rsplit(':').next().unwrap_or_default();
     match name {
-        _ if event.name.starts_with("irq_vectors:") || name == "local_timer_entry" => Some(Arch::X86),
-        _ if name.ends_with("_arm64") || event.text.contains("HSR_EC: ") => Some(Arch::Arm),
-        _ if name.starts_with("kvm_s390_") => Some(Arch::S390),
+        _ if event.name.starts_with("irq_vectors:") || name == "local_timer_entry" => Some(Arch::X86_64),
+        _ if name.ends_with("_arm64") || event.text.contains("HSR_EC: ") => Some(Arch::Arm64),
+        _ if name.starts_with("kvm_s390_") => Some(Arch::S390x),
         _ => None,
     }
 }
@@ -367,6 +373,9 @@ impl Choice {
                 | TracepointKind::TimerInterrupt
                 | TracepointKind::RescheduleInterrupt
                 | TracepointKind::CallInterrupt
+                | TracepointKind::IpiEntry
+                | TracepointKind::IpiRaise
+                | TracepointKind::IpiSend
                 | TracepointKind::DeviceInterrupt,
             ) => true,
             (Layer::Iothread, TracepointKind::Enter(_) | TracepointKind::Leave(_)) => !any_calls,
@@ -382,7 +391,7 @@ struct Episodes<'a, W: Write + Send> {
     name: String,
     options: &'a PerfOptions,
     kernel: Option<String>,
-    arch: Arch,
+    arch: Option<Arch>,
     arch_is_known: bool,
     names: TaskNames,
     found: Vec<PairedEpisode>,
@@ -423,7 +432,7 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
                 let has_haltpoll =
                     seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
-                let polling_state = self.arch.polling_state(has_haltpoll);
+                let polling_state = polling_state(self.arch, has_haltpoll);
                 Box::new(GuestPairing::new(used.source, silent).with_polling_state(polling_state))
             }
             Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
@@ -515,7 +524,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         (matters && !self.arch_is_known).then(|| {
             format!(
                 "the text does not say of which architecture it is; {} is assumed (--arch, or perf script --header)",
-                self.arch.name()
+                machine(self.arch)
             )
         })
     }
@@ -535,14 +544,13 @@ impl<W: Write + Send> Episodes<'_, W> {
             return Err(PerfError::NoEpisodes { name, layer: asked, summary });
         };
         let metadata = writer.metadata_mut();
-        metadata.other.insert("dwell.arch".to_owned(), arch.name().into());
+        metadata.other.insert("dwell.arch".to_owned(), machine(arch).into());
         reader.summary.notes.extend(assumed);
         reader.summary.set_overlaps(episodes.overlaps(), metadata);
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());
         let summary = reader.fill(choice.layer, metadata);
         // The rules of another architecture are not those of x86-64.
-        let arch = dwell_policy::arch::Arch::from_name(arch.name());
         metadata.kernel = metadata.kernel.take().map(|release| kernel_on(release, arch));
         Ok(summary)
     }
@@ -568,7 +576,7 @@ impl<W: Write + Send> EventSink for Episodes<'_, W> {
         &mut self,
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
-        arch: Arch,
+        arch: Option<Arch>,
     ) -> Option<Option<EventKind>> {
         let parsed = fields::parse(tracepoint, event, arch);
         if tracepoint == TracepointKind::Exit { parsed.or(Some(None)) } else { parsed }
@@ -594,6 +602,7 @@ impl<W: Write + Send> EventSink for Episodes<'_, W> {
                 | EventKind::Reflect { .. }
                 | EventKind::Waking { .. }
                 | EventKind::Interrupt(_)
+                | EventKind::IpiRaise { .. }
         )
     }
 

@@ -5,20 +5,45 @@
 //! | to 10.0 | `poll_grow ctx 0x… old 0 new 4000` | `TID@SECONDS.MICROS:poll_grow ctx …` |
 //! | 11.1 | 〃 | `2026-11-22T00:13:23.433299Z poll_grow ctx …`, with `guest-name=on` the guest's name before the event |
 //!
-//! `qemu-trace-stap`, for builds with the dtrace back end (RHEL, CentOS, Fedora), writes the same events as
-//! `PID@NANOS poll_grow ctx …`.
+//! The other back ends of QEMU and their tools write the same events:
+//!
+//! | by | line |
+//! |---|---|
+//! | `qemu-trace-stap`, for the dtrace back end (RHEL, CentOS, Fedora) | `PID@NANOS poll_grow ctx …` |
+//! | `simpletrace.py` | `poll_grow 12.345 pid=7 ctx=0x… old=0x0 new=0xfa0`: the time is in µs since the line before |
+//! | the syslog, and `journalctl` | `Nov 25 10:00:00.123456 host qemu[7]: poll_grow ctx …` |
+//! | `babeltrace`, of LTTng | `[10:00:00.123456789] (+…) host qemu:poll_grow: { cpu_id = 3 }, { ctx = 0x…, old = 0, … }` |
 
 use crate::event::Aio;
+use std::borrow::Cow;
 
 /// What the times of QEMU's own log resolve \[ns\].
 pub(super) const RESOLUTION_NS: u64 = 1_000;
 
-/// When a line was written, by CLOCK_REALTIME, cut to what it resolves, and by which thread, where the line has it.
+/// When a line was written, cut to what it resolves, and by which thread, where the line has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) ns: u64,
     pub(super) resolution_ns: u64,
     pub(super) tid: Option<i32>,
+    pub(super) clock: Clock,
+}
+
+/// From when a time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// CLOCK_REALTIME.
+    Day,
+    /// Of a day, month or year that the line does not have, or since the machine began.
+    Other,
+    /// Since the line before, which may be of any event; below zero in two's complement.
+    Before,
+}
+
+impl Stamp {
+    const fn day(ns: u64, resolution_ns: u64, tid: Option<i32>) -> Stamp {
+        Stamp { ns, resolution_ns, tid, clock: Clock::Day }
+    }
 }
 
 /// The trace events that are read.
@@ -35,6 +60,8 @@ pub(super) const NAMES: [&str; 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogEvent {
     pub(super) stamp: Option<Stamp>,
+    /// The line has a time of whole seconds, which is of no use here.
+    pub(super) whole_seconds: bool,
     pub(super) name: &'static str,
     pub(super) ctx: u64,
     pub(super) what: Aio,
@@ -45,20 +72,35 @@ pub(super) enum Line {
     Event(LogEvent),
     /// Names this event and is not as QEMU writes it.
     Unparsable(&'static str),
+    /// Another event of `simpletrace.py`: time passes, and perhaps events were dropped.
+    Passed {
+        ns: u64,
+        dropped: u64,
+    },
     /// Another trace event, a message, a blank line.
     Other,
 }
 
 impl Line {
     pub(super) fn parse(line: &str) -> Line {
-        let Some((at, name)) = named_in(line) else { return Line::Other };
+        let Some((at, name)) = named_in(line) else { return passed(line).unwrap_or(Line::Other) };
         let (before, after) = line.split_at(at);
         let event = || {
-            let stamp = stamp(before)?;
-            let mut words = Words(after.get(name.len()..)?.split_ascii_whitespace());
+            let after = after.get(name.len()..)?;
+            let ((stamp, whole_seconds), arguments) = match lttng(before, after) {
+                Some((stamp, fields)) => ((Some(stamp), false), Cow::Owned(loose(fields, " = "))),
+                None => match simple(after) {
+                    Some((stamp, fields)) if before.is_empty() => {
+                        ((Some(stamp), false), Cow::Owned(loose(fields, "=")))
+                    }
+                    _ => (stamp(before)?, Cow::Borrowed(after)),
+                },
+            };
+            let loose = matches!(arguments, Cow::Owned(_));
+            let mut words = Words { words: arguments.split_ascii_whitespace(), loose };
             let ctx = words.address("ctx")?;
             let what = what(name, &mut words)?;
-            words.0.next().is_none().then_some(LogEvent { stamp, name, ctx, what })
+            words.words.next().is_none().then_some(LogEvent { stamp, whole_seconds, name, ctx, what })
         };
         event().map_or(Line::Unparsable(name), Line::Event)
     }
@@ -69,9 +111,56 @@ fn named_in(line: &str) -> Option<(usize, &'static str)> {
     NAMES.into_iter().find_map(|name| {
         let at = line.find(name)?;
         let alone_before = line.get(..at)?.bytes().next_back().is_none_or(|b| b == b' ' || b == b':');
-        let alone_after = line.get(at + name.len()..)?.starts_with(" ctx");
+        let after = line.get(at + name.len()..)?;
+        let alone_after = after.starts_with(" ctx") || after.starts_with(": {") || simple(after).is_some();
         (alone_before && alone_after).then_some((at, name))
     })
+}
+
+/// What follows an event's name in `simpletrace.py`'s output: ` 12.345 pid=7 …`. Threads may overtake each other by a
+/// little, so that a time may be below zero.
+fn simple(after: &str) -> Option<(Stamp, &str)> {
+    let (time, rest) = after.strip_prefix(' ')?.split_once(" pid=")?;
+    let (pid, fields) = rest.split_once(' ').unwrap_or((rest, ""));
+    digits(pid)?;
+    let (micros, nanos) = time.strip_prefix('-').unwrap_or(time).split_once('.')?;
+    let part = if nanos.len() == 3 { digits(nanos)? } else { return None };
+    let ns = digits(micros)?.checked_mul(1_000)?.checked_add(part)?;
+    let ns = if time.starts_with('-') { ns.wrapping_neg() } else { ns };
+    Some((Stamp { ns, resolution_ns: 1, tid: None, clock: Clock::Before }, fields))
+}
+
+/// Another event in `simpletrace.py`'s output.
+fn passed(line: &str) -> Option<Line> {
+    let (name, _) = line.split_once(' ')?;
+    let (Stamp { ns, .. }, fields) = simple(line.get(name.len()..)?)?;
+    let dropped = if name == "Dropped_Event" { fields.strip_prefix("num_events_dropped=0x")? } else { "0" };
+    Some(Line::Passed { ns, dropped: u64::from_str_radix(dropped.trim_end(), 16).ok()? })
+}
+
+/// What `babeltrace` has before and behind an event's name: `[10:00:00.123456789] (+0.000001234) host qemu:`, and the
+/// fields in braces, of which the last have the event's own.
+fn lttng<'a>(before: &str, after: &'a str) -> Option<(Stamp, &'a str)> {
+    let groups = after.strip_prefix(": {")?;
+    let (time, _) = before.strip_prefix('[')?.split_once("] ")?;
+    let own = groups.rsplit_once('{').map_or(groups, |(_, own)| own).trim().strip_suffix('}')?;
+    let contexts = groups.get(..groups.len() - own.len() - 1).unwrap_or_default();
+    let tid = contexts.split([',', '{', '}']).find_map(|field| field.trim().strip_prefix("vtid = "));
+    let tid = tid.map(|tid| i32::try_from(digits(tid.trim())?).ok());
+    let time = time.rsplit(' ').next()?;
+    let (whole, part) = time.split_once('.')?;
+    let part = if part.len() == 9 { digits(part)? } else { return None };
+    let (seconds, clock) = match digits(whole) {
+        Some(seconds) => (seconds, Clock::Day),
+        None => (seconds_of_day(whole)?, Clock::Other),
+    };
+    let ns = seconds.checked_mul(1_000_000_000)?.checked_add(part)?;
+    Some((Stamp { ns, resolution_ns: 1, tid: tid.flatten(), clock }, own))
+}
+
+/// `name=value name=value` and `name = value, name = value` as the log has it: `name value name value`.
+fn loose(fields: &str, equals: &str) -> String {
+    fields.replace(equals, " ").replace(',', " ")
 }
 
 fn what(name: &str, words: &mut Words<'_>) -> Option<Aio> {
@@ -83,7 +172,9 @@ fn what(name: &str, words: &mut Words<'_>) -> Option<Aio> {
         }
         "run_poll_handlers_end" => {
             let progress = words.number("progress")?;
-            words.word("new")?;
+            if !words.loose {
+                words.word("new")?;
+            }
             Aio::PollEnd { progress: progress != 0, timeout_ns: words.number("timeout")? }
         }
         "poll_grow" | "poll_shrink" => {
@@ -99,43 +190,65 @@ fn what(name: &str, words: &mut Words<'_>) -> Option<Aio> {
     })
 }
 
-/// `name value` after `name value`.
-struct Words<'a>(std::str::SplitAsciiWhitespace<'a>);
+/// `name value` after `name value`. Tools other than QEMU's log may write any number in hexadecimal.
+struct Words<'a> {
+    words: std::str::SplitAsciiWhitespace<'a>,
+    loose: bool,
+}
 
 impl<'a> Words<'a> {
     fn word(&mut self, name: &str) -> Option<()> {
-        (self.0.next()? == name).then_some(())
+        (self.words.next()? == name).then_some(())
     }
 
     fn value(&mut self, name: &str) -> Option<&'a str> {
         self.word(name)?;
-        self.0.next()
+        self.words.next()
     }
 
     fn number(&mut self, name: &str) -> Option<i64> {
         let text = self.value(name)?;
+        if self.loose && text.starts_with("0x") {
+            return hexadecimal(text).map(u64::cast_signed);
+        }
         // The standard library would take a plus sign.
         text.starts_with(|c: char| c == '-' || c.is_ascii_digit()).then(|| text.parse().ok()).flatten()
     }
 
     fn address(&mut self, name: &str) -> Option<u64> {
-        let digits = self.value(name)?.strip_prefix("0x")?;
-        digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+        let text = self.value(name)?;
+        if self.loose && !text.starts_with("0x") { digits(text) } else { hexadecimal(text) }
     }
 }
 
-/// What precedes the event: nothing, or a time. `None` if it is neither.
-fn stamp(before: &str) -> Option<Option<Stamp>> {
-    if before.is_empty() {
-        return Some(None);
+fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x")?;
+    digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// What precedes the event: nothing, or a time, and whether that is of whole seconds, which are left out. `None` if it
+/// is neither.
+fn stamp(before: &str) -> Option<(Option<Stamp>, bool)> {
+    // `Nov 25 10:00:00 host qemu[7]: `, and QEMU's own time behind it where it has one.
+    let (head, own) = match before.rsplit_once("]: ") {
+        Some((head, own)) => (Some(head), own),
+        None => (None, before),
+    };
+    match (head, own) {
+        (None, "") => Some((None, false)),
+        (Some(head), "") => syslog(head),
+        _ => Some((Some(own_stamp(own)?), false)),
     }
-    let stamp = match before.strip_suffix(':') {
+}
+
+fn own_stamp(before: &str) -> Option<Stamp> {
+    match before.strip_suffix(':') {
         Some(text) => {
             let (tid, time) = text.split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
             let tid = Some(i32::try_from(digits(tid)?).ok()?);
-            Stamp { ns: nanos(seconds, micros)?, resolution_ns: RESOLUTION_NS, tid }
+            Some(Stamp::day(nanos(seconds, micros)?, RESOLUTION_NS, tid))
         }
         None => {
             let time = before.split(' ').next()?;
@@ -143,13 +256,60 @@ fn stamp(before: &str) -> Option<Option<Stamp>> {
                 // SystemTap has the process, and no thread.
                 Some((pid, ns)) if before.trim_end() == time => {
                     digits(pid)?;
-                    Stamp { ns: digits(ns)?, resolution_ns: 1, tid: None }
+                    Some(Stamp::day(digits(ns)?, 1, None))
                 }
-                _ => Stamp { ns: date(time)?, resolution_ns: RESOLUTION_NS, tid: None },
+                _ => Some(Stamp::day(date(time)?, RESOLUTION_NS, None)),
             }
         }
+    }
+}
+
+/// The time that the syslog or `journalctl` writes: `Nov 25 10:00:00.123456` (`-o short-precise`; without the fraction
+/// it is of whole seconds), `2026-11-22T00:13:23.433299+00:00`, `[  123.456789]` (`-o short-monotonic`).
+fn syslog(head: &str) -> Option<(Option<Stamp>, bool)> {
+    let other =
+        |ns| (Some(Stamp { ns, resolution_ns: RESOLUTION_NS, tid: None, clock: Clock::Other }), false);
+    if let Some(time) = head.strip_prefix('[') {
+        let (seconds, micros) = time.split_once(']')?.0.trim().split_once('.')?;
+        return Some(other(nanos(digits(seconds)?, micros)?));
+    }
+    let mut words = head.split_ascii_whitespace();
+    let first = words.next()?;
+    if first.contains('T') && first.contains(':') {
+        return zoned(first).map(|ns| (Some(Stamp::day(ns, RESOLUTION_NS, None)), false));
+    }
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = (1..).zip(MONTHS).find(|(_, name)| *name == first)?.0;
+    let day = digits(words.next()?).filter(|day| (1..=31).contains(day))?;
+    let time = words.next()?;
+    let Some((clock, micros)) = time.split_once('.') else {
+        return seconds_of_day(time).map(|_| (None, true));
     };
-    Some(Some(stamp))
+    // Of a leap year, so that each day has its place.
+    let seconds =
+        days_since_1970(2024, month, day).checked_mul(86_400)?.checked_add(seconds_of_day(clock)?)?;
+    Some(other(nanos(seconds, micros)?))
+}
+
+/// `2026-11-22T00:13:23.433299+01:00`, in ns since 1970; also with `Z`, and `+0100`.
+fn zoned(text: &str) -> Option<u64> {
+    if text.ends_with('Z') {
+        return date(text);
+    }
+    let sign = text.rfind(['+', '-'])?;
+    let (local, zone) = text.split_at(sign);
+    let (ahead, offset) = (zone.starts_with('+'), zone.get(1..)?.replace(':', ""));
+    let offset = if offset.len() == 4 { digits(&offset)? } else { return None };
+    let offset_ns = (offset / 100 * 60 + offset % 100).checked_mul(60_000_000_000)?;
+    let ns = date(&format!("{local}Z"))?;
+    if ahead { ns.checked_sub(offset_ns) } else { ns.checked_add(offset_ns) }
+}
+
+/// `10:00:00`.
+fn seconds_of_day(text: &str) -> Option<u64> {
+    let [hour, minute, second] = split(text, ':')?;
+    (hour < 24 && minute < 60 && second <= 60).then(|| (hour * 60 + minute) * 60 + second)
 }
 
 fn digits(text: &str) -> Option<u64> {
@@ -167,18 +327,11 @@ fn date(text: &str) -> Option<u64> {
     let (day, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = split(day, '-')?;
     let (clock, micros) = time.split_once('.').unwrap_or((time, "000000"));
-    let [hour, minute, second] = split(clock, ':')?;
-    let in_range = (1970..=2500).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second <= 60;
+    let in_range = (1970..=2500).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
     if !in_range {
         return None;
     }
-    let seconds = ((days_since_1970(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
-    nanos(seconds, micros)
+    nanos(days_since_1970(year, month, day) * 86_400 + seconds_of_day(clock)?, micros)
 }
 
 fn split(text: &str, separator: char) -> Option<[u64; 3]> {
@@ -245,6 +398,73 @@ mod tests {
             let new = event(&line).stamp.unwrap();
             assert_eq!((new.ns, new.tid), (1_795_306_403_433_299_000, None));
         }
+    }
+
+    #[test]
+    fn simpletrace_stamps_with_microseconds_since_the_line_before() {
+        let grown = event("poll_grow 12.345 pid=7 ctx=0x5 old=0x0 new=0xfa0");
+        assert_eq!((grown.ctx, grown.what), (5, Aio::Window { grow: true, old: 0, new: 4_000 }));
+        let stamp = Stamp { ns: 12_345, resolution_ns: 1, tid: None, clock: Clock::Before };
+        assert_eq!(grown.stamp, Some(stamp));
+        let end = event("run_poll_handlers_end -0.500 pid=7 ctx=0x5 progress=0x0 timeout=0xffffffffffffffff");
+        assert_eq!(end.what, Aio::PollEnd { progress: false, timeout_ns: -1 });
+        assert_eq!(end.stamp.map(|stamp| stamp.ns.cast_signed()), Some(-500));
+        assert_eq!(Line::parse("aio_bh 1.000 pid=7 x=0x1"), Line::Passed { ns: 1_000, dropped: 0 });
+        assert_eq!(
+            Line::parse("Dropped_Event 0.001 pid=7 num_events_dropped=0x1f"),
+            Line::Passed { ns: 1, dropped: 31 }
+        );
+        for line in
+            ["poll_grow 12.345 pid=7 ctx=0x5 old=0x0", "x 1 poll_grow 1.000 pid=7 ctx=0x5 old=0x0 new=0x1"]
+        {
+            assert_eq!(Line::parse(line), Line::Unparsable("poll_grow"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_syslog_stamps_by_its_own_time_where_qemu_has_none() {
+        let grown = "poll_grow ctx 0x5 old 0 new 4000";
+        let stamp = |head: &str| event(&format!("{head}{grown}")).stamp.unwrap();
+        let day = stamp("2026-11-22T00:13:23.433299+01:00 host qemu-system-x86_64[7]: ");
+        assert_eq!((day.ns, day.clock), (1_795_302_803_433_299_000, Clock::Day));
+        assert_eq!(stamp("2026-11-22T00:13:23.433299Z host qemu[7]: ").ns - day.ns, 3_600_000_000_000);
+        let [first, next] = ["Feb 28 23:59:59.999999", "Mar  1 00:00:00.000001"]
+            .map(|time| stamp(&format!("{time} host qemu[7]: ")));
+        assert_eq!((next.ns - first.ns, first.clock), (86_400_000_002_000, Clock::Other));
+        assert_eq!(stamp("[  123.456789] host qemu[7]: ").ns, 123_456_789_000);
+        let own = stamp("Nov 25 10:00:00 host qemu[7]: 8@1.000002:");
+        assert_eq!((own.ns, own.tid, own.clock), (1_000_002_000, Some(8), Clock::Day));
+        let whole = event(&format!("Nov 25 10:00:00 host qemu[7]: {grown}"));
+        assert_eq!((whole.stamp, whole.whole_seconds), (None, true));
+        for head in ["Nov 32 10:00:00 host qemu[7]: ", "Nov 25 host qemu[7]: ", "25 10:00:00 host qemu[7]: "]
+        {
+            assert_eq!(Line::parse(&format!("{head}{grown}")), Line::Unparsable("poll_grow"), "{head}");
+        }
+    }
+
+    #[test]
+    fn babeltrace_stamps_with_the_time_of_day() {
+        let at = "[10:00:00.000000007] (+0.000001234) host";
+        let line = format!(
+            "{at} qemu:poll_add: {{ cpu_id = 3 }}, {{ vpid = 7, vtid = 9 }}, {{ ctx = 0x5A, node = 0x9F, fd = -1, revents = 1 }}"
+        );
+        let added = event(&line);
+        assert_eq!((added.ctx, added.what), (0x5a, Aio::Handler { node: 0x9f, fd: -1, joins: true }));
+        let wanted = Stamp { ns: 36_000_000_000_007, resolution_ns: 1, tid: Some(9), clock: Clock::Other };
+        assert_eq!(added.stamp, Some(wanted));
+        let line = "[1764064802.100000001] (+?.?????????) host qemu:poll_shrink: { cpu_id = 3 }, { ctx = 0x5, old = 4000, new = 0 }";
+        let shrunk = event(line);
+        assert_eq!(shrunk.what, Aio::Window { grow: false, old: 4_000, new: 0 });
+        assert_eq!(
+            shrunk.stamp.map(|s| (s.ns, s.tid, s.clock)),
+            Some((1_764_064_802_100_000_001, None, Clock::Day))
+        );
+        assert_eq!(
+            Line::parse(
+                "[10:00:00.5] host qemu:poll_grow: { cpu_id = 3 }, { ctx = 0x5, old = 4000, new = 0 }"
+            ),
+            Line::Unparsable("poll_grow")
+        );
     }
 
     /// CI met such a line: it ended the import of a whole log.

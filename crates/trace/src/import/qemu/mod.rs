@@ -54,8 +54,11 @@ use std::io::Write;
 
 /// Whether a line names an event that is read.
 pub(super) fn names_event(line: &str) -> bool {
-    !matches!(Line::parse(line), Line::Other)
+    matches!(Line::parse(line), Line::Event(_) | Line::Unparsable(_))
 }
+
+/// The time of the first line where times are differences: later lines may be a little earlier \[ns\].
+const FIRST_NS: u64 = 1_000_000_000;
 
 /// More contexts than any QEMU has: what names so many is no trace of one.
 const MOST_CONTEXTS: usize = 1 << 16;
@@ -100,7 +103,8 @@ pub enum QemuError {
     },
     /// The log cannot be laid beside the waits of threads.
     #[error(
-        "{name}: line {line} has no time, so that it cannot be laid beside recorded waits; start QEMU with `-msg timestamp=on`"
+        "{name}: line {line} has no time of day, so that it cannot be laid beside recorded waits; start QEMU with \
+         `-msg timestamp=on` and import its log"
     )]
     NoTimes {
         /// The file.
@@ -194,6 +198,8 @@ pub fn import<W: Write + Send>(
         alone: options.sleeps.as_ref().and_then(Sleeps::only),
         pairing: None,
         stamped: None,
+        now_ns: FIRST_NS,
+        whole_seconds: false,
         resolution_ns: 1,
         span: EventSpan::default(),
         first_contradicted_line: None,
@@ -220,6 +226,10 @@ struct Log<'a, W: Write + Send> {
     /// Made at the first event, which shows whether the log has times.
     pairing: Option<ThreadPairing>,
     stamped: Option<bool>,
+    /// The sum of the times that are since the line before \[ns\].
+    now_ns: u64,
+    /// Times of whole seconds were left out.
+    whole_seconds: bool,
     /// What the times resolve \[ns\]; the largest so far.
     resolution_ns: u64,
     span: EventSpan,
@@ -232,8 +242,13 @@ struct Log<'a, W: Write + Send> {
 
 impl<W: Write + Send> Log<'_, W> {
     fn line(&mut self, text: &str, line: u64) -> Result<(), QemuError> {
-        let event = match Line::parse(text) {
+        let mut event = match Line::parse(text) {
             Line::Event(event) => event,
+            Line::Passed { ns, dropped } => {
+                self.now_ns = self.now_ns.saturating_add_signed(ns.cast_signed());
+                self.summary.other_lines += 1;
+                return if dropped > 0 { self.dropped(dropped, line) } else { Ok(()) };
+            }
             Line::Unparsable(event) if !self.options.skip_unparsable => {
                 let (name, text) = (self.name.to_owned(), excerpt(text.trim().as_bytes()));
                 return Err(QemuError::Unparsable { name, line, event, text });
@@ -247,6 +262,11 @@ impl<W: Write + Send> Log<'_, W> {
                 return Ok(());
             }
         };
+        self.whole_seconds |= event.whole_seconds;
+        if let Some(stamp) = event.stamp.as_mut().filter(|stamp| stamp.clock == line::Clock::Before) {
+            self.now_ns = self.now_ns.saturating_add_signed(stamp.ns.cast_signed());
+            stamp.ns = self.now_ns;
+        }
         if let Some(Stamp { ns, resolution_ns, .. }) = event.stamp {
             self.resolution_ns = self.resolution_ns.max(resolution_ns);
             self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
@@ -259,6 +279,15 @@ impl<W: Write + Send> Log<'_, W> {
         self.event(&event, line)
     }
 
+    /// QEMU's buffer was full: what is open may have ended unseen.
+    fn dropped(&mut self, count: u64, line: u64) -> Result<(), QemuError> {
+        self.summary.lost.add(None, count);
+        let Some(pairing) = &mut self.pairing else { return Ok(()) };
+        let kind = EventKind::Lost { cpu: None, count };
+        pairing.observe(&Event { time_ns: self.now_ns, cpu: 0, pid: 0, tid: 0, kind }, &mut self.found);
+        self.write(line)
+    }
+
     fn event(&mut self, event: &LogEvent, line: u64) -> Result<(), QemuError> {
         let name = || self.name.to_owned();
         let has = event.stamp.is_some();
@@ -267,6 +296,9 @@ impl<W: Write + Send> Log<'_, W> {
         }
         let tid = match (event.stamp, &self.options.sleeps) {
             (None, Some(_)) => return Err(QemuError::NoTimes { name: name(), line }),
+            (Some(stamp), Some(_)) if stamp.clock != line::Clock::Day => {
+                return Err(QemuError::NoTimes { name: name(), line });
+            }
             (Some(Stamp { tid: None, .. }), Some(_)) => {
                 match self.alone.filter(|_| self.options.context.is_some()) {
                     None => return Err(QemuError::NoThread { name: name(), line }),
@@ -345,6 +377,11 @@ impl<W: Write + Send> Log<'_, W> {
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);
         summary.note_incomplete(metadata);
+        if self.whole_seconds {
+            let note = "times of whole seconds were not used, so that lengths are lower bounds; print the journal with \
+                        `journalctl -o short-precise`";
+            summary.note(metadata, note.to_owned());
+        }
         metadata.layer = Layer::Iothread;
         metadata.source.tool = "qemu -trace".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
