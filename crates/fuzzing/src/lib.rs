@@ -18,6 +18,7 @@ pub mod measured;
 pub mod metrics;
 pub mod parquet;
 pub mod perf;
+pub mod perfetto;
 pub mod plan;
 pub mod qemu;
 pub mod qmp;
@@ -32,7 +33,7 @@ pub mod trace_text;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -52,4 +53,5 @@ pub const TARGETS: [Target; 19] = [
     ("sketch", sketch::run),
     ("trace_text", trace_text::run),
     ("domstats", domstats::run),
+    ("perfetto", perfetto::run),
 ];

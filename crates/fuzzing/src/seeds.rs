@@ -25,6 +25,9 @@ const TIMERS: &[u8] = include_bytes!("../seeds/timers.perf.txt");
 /// The field cases of the importers.
 const STAP: &[u8] = include_bytes!("../../trace/tests/import/field/09-qemu-trace-stap.log");
 const DOMSTATS: &[u8] = include_bytes!("../../trace/tests/import/field/11-domstats-t0.txt");
+/// Encoded by the schema of Perfetto 0.59.
+const ANDROID: &[u8] = include_bytes!("../../trace/tests/import/android.perfetto-trace");
+const SWITCHES: &[u8] = include_bytes!("../../trace/tests/import/switches.perfetto-trace");
 /// Of Linux 6.18 and trace-cmd 3.1.
 const FTRACE: &[u8] = include_bytes!("../seeds/ftrace.txt");
 const TRACE_CMD_RAW: &[u8] = include_bytes!("../seeds/trace-cmd-R.txt");
@@ -38,13 +41,17 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "timers" => {
             [0, 1, 0x7e, 0x81].into_iter().flat_map(|choice| chosen(choice..choice + 1, TIMERS)).collect()
         }
-        "qemu" => chosen(0..16, QEMU).collect(),
+        "qemu" => {
+            let others = qemu_forms();
+            chosen(0..16, QEMU).chain(others.iter().flat_map(|text| chosen(0..2, text))).collect()
+        }
         "exits" => exits(),
         "trace_text" => {
-            let texts = [FTRACE, TRACE_CMD_RAW, STAP, HOST, THREADS];
-            texts.into_iter().map(<[u8]>::to_vec).chain(csv()).collect()
+            let texts = [FTRACE, TRACE_CMD_RAW, STAP, HOST, THREADS, ANDROID];
+            texts.into_iter().map(<[u8]>::to_vec).chain(csv()).chain(qemu_forms()).chain(pages()).collect()
         }
         "domstats" => vec![DOMSTATS.to_vec()],
+        "perfetto" => [ANDROID, SWITCHES].iter().flat_map(|trace| chosen(0..3, trace)).collect(),
         "ring" => ring(),
         "parquet" => parquet(),
         "plan" => [guest_plan(), host_plan("6.18"), trap_plan()]
@@ -67,6 +74,34 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
 /// A text behind each value of the byte that chooses options.
 fn chosen(choices: std::ops::Range<u8>, text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     choices.map(move |choice| [&[choice], text].concat())
+}
+
+/// A poll and a decision as `simpletrace.py`, the syslog and `babeltrace` print them.
+fn qemu_forms() -> Vec<Vec<u8>> {
+    let simple = "run_poll_handlers_begin 1.500 pid=7 ctx=0x5 max_ns=0xfa0 timeout=0xffffffffffffffff\n\
+        run_poll_handlers_end 4.000 pid=7 ctx=0x5 progress=0x1 timeout=0x0\n\
+        Dropped_Event 0.001 pid=7 num_events_dropped=0x1f\n\
+        poll_grow 12.345 pid=7 ctx=0x5 old=0xfa0 new=0x1f40\n";
+    let events =
+        ["run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1", "poll_grow ctx 0x5 old 0 new 4000"];
+    let heads =
+        ["Nov 25 10:00:00.123456", "2026-11-22T00:13:23.433299+01:00", "[  123.456789]", "Nov  5 10:00:00"];
+    let syslog = heads.map(|head| events.map(|event| format!("{head} host qemu[7]: {event}\n")).concat());
+    let lttng = "[10:00:00.123456789] (+?.?????????) host qemu:poll_grow: { cpu_id = 3 }, { vpid = 7, vtid = 9 }, { ctx = 0x5, \
+        old = 4000, new = 8000 }\n[1764064802.1] (+0.000000001) h qemu:poll_add: { cpu_id = 3 }, { ctx = 0x5, node = 0x9, fd = 7, revents = 1 }\n";
+    syslog.into_iter().chain([simple.to_owned(), lttng.to_owned()]).map(String::into_bytes).collect()
+}
+
+/// Pages of systrace; and events of arm64 and s390.
+fn pages() -> Vec<Vec<u8>> {
+    let trace = "          <idle>-0     (-----) [001] d..2 10.000000: cpu_idle: state=1 cpu_id=1\n\
+        a-7 (7) [000] d..2 10.000010: ipi_raise: target_mask=00000000,00000002 (Rescheduling interrupts)\n\
+        <idle>-0     (-----) [001] d..2 10.000020: ipi_entry: (Rescheduling interrupts)\n\
+        <idle>-0     (-----) [001] d..2 10.000300: cpu_idle: state=4294967295 cpu_id=1\n\
+        CPU 0/KVM-9 (8) [001] .... 10.000301: kvm_s390_sie_exit: 00[0-1]: exit sie icptcode 28 (Wait state)\n";
+    let open = "<script class=\"trace-data\" type=\"application/text\">\n";
+    let page = format!("<!DOCTYPE html>\n<p>a</p>\n{open}USER PID\n</script>{open}{trace}</script>\n");
+    vec![trace.into(), page.into_bytes()]
 }
 
 fn csv() -> Vec<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Every target over its seeds, and over what random changes make of them.
 //!
-//! `DWELL_FUZZ_SECONDS` is how long each target runs \[s\], by default 2. An input that fails is written to a file.
+//! `DWELL_FUZZ_SECONDS` is how long each target runs \[s\], by default 2; `DWELL_FUZZ_INPUTS` is how many inputs it gets
+//! instead, and `DWELL_FUZZ_TARGETS` names those that run, with commas between. An input that fails is written to a file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -121,6 +122,9 @@ fn run((name, run): Target, input: &[u8]) -> Result<(), String> {
 #[test]
 fn targets_hold_over_seeds_and_random_changes() {
     let seconds = std::env::var("DWELL_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
+    let inputs = std::env::var("DWELL_FUZZ_INPUTS").ok().map(|text| text.parse::<u64>().unwrap());
+    let named = std::env::var("DWELL_FUZZ_TARGETS").ok();
+    let runs = |name: &str| named.as_ref().is_none_or(|named| named.split(',').any(|named| named == name));
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let number = u64::try_from(begun.as_nanos() & u128::from(u64::MAX)).unwrap() | 1;
     let mut random = SplitMix64::new(number);
@@ -129,12 +133,14 @@ fn targets_hold_over_seeds_and_random_changes() {
     panic::set_hook(Box::new(|_| ()));
     std::thread::spawn(watch);
     let mut failed = vec![];
-    for target in TARGETS {
+    let targets: Vec<Target> = TARGETS.into_iter().filter(|target| runs(target.0)).collect();
+    assert!(!targets.is_empty(), "no target is named {named:?}");
+    for target in targets {
         let seeds = seeds::of(target.0);
         assert!(!seeds.is_empty(), "{}", target.0);
         let (end, mut executions) = (Instant::now() + Duration::from_secs_f64(seconds), 0u64);
         let mut outcome = seeds.iter().try_for_each(|seed| run(target, seed));
-        while outcome.is_ok() && Instant::now() < end {
+        while outcome.is_ok() && inputs.map_or_else(|| Instant::now() < end, |inputs| executions < inputs) {
             let mut input = seeds[below(&mut random, seeds.len())].clone();
             let other = &seeds[below(&mut random, seeds.len())];
             (0..1 + below(&mut random, 8)).for_each(|_| change(&mut input, other, &mut random));
