@@ -1,18 +1,17 @@
 //! Is reading ever what one waits for?
 //!
-//! * `csv import`: is a table imported at the speed of parsing, or does something else dominate? The baseline splits
-//!   lines at commas and parses the two numbers, with no checks and no recording. Surprising: more than three times
-//!   the baseline.
-//! * `perf import`: the same for the text of `perf script` and of `trace-cmd report`; the baseline finds the event's name in each line.
-//!
-//! Throughput is in bytes of text.
+//! Each format in lines (of a trace of Perfetto: events) per second, beside the least that a reader could do with the
+//! same bytes in the same run: `baseline` looks for the event's name in each line, or splits the table and parses its
+//! numbers, with no checks and no recording. Surprising: an import of a text at less than a tenth of its baseline, or a
+//! dialect at less than half of the speed of another one.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dwell_recording::{Layer, Metadata, Packing, Writer};
-use dwell_trace::import::{Input, csv, perf};
+use dwell_trace::import::{Input, csv, perf, qemu};
 use std::fmt::Write as _;
+use std::hint::black_box;
 
-const ROWS: u64 = 500_000;
+const ROWS: u64 = 100_000;
 
 /// Lengths that look like those of a loaded machine: 1 us to 1 ms, all different.
 fn idle_ns(row: u64) -> u64 {
@@ -20,70 +19,151 @@ fn idle_ns(row: u64) -> u64 {
     1_000 + mixed % 1_000_000
 }
 
-fn writer(rows_per_group: usize) -> Writer<Vec<u8>> {
-    let packing = Packing { rows_per_group, ..Packing::default() };
+fn writer() -> Writer<Vec<u8>> {
+    let packing = Packing { rows_per_group: 1 << 18, ..Packing::default() };
     Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap()
 }
 
-fn csv_import(c: &mut Criterion) {
-    let mut text = String::from("start_ns,idle_ns\n");
-    for row in 0..ROWS {
-        let _ = writeln!(text, "{},{}", row * 1_100_000, idle_ns(row));
+/// When each wakeup ends, and how long the halt before it was.
+fn wakeups() -> impl Iterator<Item = (u64, u64)> {
+    let mut now_ns = 1_000_000_000;
+    (0..ROWS).map(move |row| {
+        now_ns += 10_000 + idle_ns(row);
+        (now_ns, idle_ns(row))
+    })
+}
+
+/// The wakeups as a tool prints them.
+fn events(head: &str, flags: &str, name: &str) -> String {
+    let mut text = String::new();
+    for (now, idle) in wakeups() {
+        let (s, ns) = (now / 1_000_000_000, now % 1_000_000_000);
+        let _ =
+            writeln!(text, "{head} [003] {flags}{s:5}.{ns:09}: {name}: wait time {idle} ns, polling valid");
     }
-    let mut group = c.benchmark_group("csv import");
-    group.throughput(Throughput::Bytes(text.len() as u64)).sample_size(10);
-    group.bench_function("baseline: split and parse", |b| {
-        b.iter(|| {
-            let numbers = text.lines().skip(1).filter_map(|line| line.split_once(','));
-            numbers.fold(0, |sum: u64, (a, b)| {
-                sum.wrapping_add(a.parse::<u64>().unwrap()).wrapping_add(b.parse::<u64>().unwrap())
-            })
-        });
-    });
+    text
+}
+
+/// As `simpletrace.py` prints a poll and its end.
+fn simpletrace() -> String {
+    let mut text = String::new();
+    for (_, idle) in wakeups() {
+        let us = idle as f64 / 1e3;
+        let _ = writeln!(
+            text,
+            "run_poll_handlers_begin 10.000 pid=7 ctx=0x5 max_ns=0xfa0 timeout=0xffffffffffffffff"
+        );
+        let _ = writeln!(text, "run_poll_handlers_end {us:.3} pid=7 ctx=0x5 progress=0x1 timeout=0x0");
+    }
+    text
+}
+
+fn varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+/// A field of a message: a number, or bytes.
+fn field(number: u64, value: Result<u64, &[u8]>, out: &mut Vec<u8>) {
+    varint(number << 3 | if value.is_ok() { 0 } else { 2 }, out);
+    match value {
+        Ok(value) => varint(value, out),
+        Err(bytes) => {
+            varint(bytes.len() as u64, out);
+            out.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// The wakeups as a trace of Perfetto, in bundles of a hundred.
+fn perfetto() -> Vec<u8> {
+    let (mut trace, mut bundle) = (vec![], vec![]);
+    for (row, (now, idle)) in wakeups().enumerate() {
+        let (mut event, mut wakeup) = (vec![], vec![]);
+        for (number, value) in [(1, idle), (2, 1), (3, 1)] {
+            field(number, Ok(value), &mut wakeup);
+        }
+        for (number, value) in [(1, now), (2, 1234)] {
+            field(number, Ok(value), &mut event);
+        }
+        field(400, Err(&wakeup), &mut event);
+        field(2, Err(&event), &mut bundle);
+        if row % 100 == 99 {
+            let mut packet = vec![];
+            field(1, Err(&bundle), &mut packet);
+            // The number of the writer; without it the bytes might be a text.
+            field(10, Ok(1), &mut packet);
+            field(1, Err(&packet), &mut trace);
+            bundle.clear();
+        }
+    }
+    trace
+}
+
+/// Compares the import of `bytes` with the baseline.
+fn compare(
+    c: &mut Criterion,
+    name: &str,
+    (lines, bytes): (u64, &[u8]),
+    baseline: impl Fn(&[u8]) -> u64,
+    import: impl Fn(Input<'_>, &mut Writer<Vec<u8>>) -> u64,
+) {
+    let mut group = c.benchmark_group(format!("import {name}"));
+    group.throughput(Throughput::Elements(lines)).sample_size(10);
+    group.bench_function("baseline", |b| b.iter(|| baseline(black_box(bytes))));
     group.bench_function("import", |b| {
         b.iter(|| {
-            let mut writer = writer(1 << 18);
-            let options = csv::CsvOptions::for_layer(Layer::Guest);
-            csv::import(Input::new("bench", text.as_bytes()).unwrap(), &options, &mut writer).unwrap();
+            let mut writer = writer();
+            assert_eq!(import(Input::new("bench", bytes).unwrap(), &mut writer), ROWS);
             writer.close().unwrap().1.len()
         });
     });
 }
 
-/// The same wakeups as `perf script` and `trace-cmd report` print them.
-fn wakeups(head: &str, name: &str) -> String {
-    let mut text = String::new();
-    let mut now_ns = 1_000_000_000;
-    for row in 0..ROWS / 5 {
-        now_ns += 10_000 + idle_ns(row);
-        let (s, ns) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
-        let idle = idle_ns(row);
-        let _ = writeln!(text, "{head} [003] {s:5}.{ns:09}: {name}: wait time {idle} ns, polling valid");
-    }
-    text
+/// How many lines have the name.
+fn named(text: &[u8], name: &str) -> u64 {
+    let text = std::str::from_utf8(text).unwrap();
+    text.lines().filter(|line| line.contains(name)).count() as u64
 }
 
-fn perf_import(c: &mut Criterion) {
-    let of_perf = wakeups("       CPU 0/KVM  1234", "kvm:kvm_vcpu_wakeup");
-    let trace_cmd = wakeups("       CPU 0/KVM-1234 ", "kvm_vcpu_wakeup");
-    let mut group = c.benchmark_group("perf import");
-    group.sample_size(10);
-    group.throughput(Throughput::Bytes(of_perf.len() as u64));
-    group.bench_function("baseline: find the name", |b| {
-        b.iter(|| of_perf.lines().filter(|line| line.contains("kvm:kvm_vcpu_wakeup:")).count());
+fn formats(c: &mut Criterion) {
+    let of_events = |input: Input<'_>, writer: &mut Writer<Vec<u8>>| {
+        perf::import(input, &perf::PerfOptions::default(), writer).unwrap().episodes
+    };
+    for (name, head, flags, event) in [
+        ("perf script", "       CPU 0/KVM  1234", "", "kvm:kvm_vcpu_wakeup"),
+        ("trace-cmd", "       CPU 0/KVM-1234 ", "", "kvm_vcpu_wakeup"),
+        ("ftrace", "       CPU 0/KVM-1234    (-------)", "d..1. ", "kvm_vcpu_wakeup"),
+    ] {
+        let text = events(head, flags, event);
+        compare(c, name, (ROWS, text.as_bytes()), |text| named(text, "kvm_vcpu_wakeup:"), of_events);
+    }
+    // The least that can be done with bytes that are no lines.
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u64::from(byte)).sum();
+    compare(c, "Perfetto", (ROWS, &perfetto()), sum, of_events);
+    let of_qemu = |input: Input<'_>, writer: &mut Writer<Vec<u8>>| {
+        qemu::import(input, qemu::QemuOptions::default(), writer).unwrap().episodes
+    };
+    let text = simpletrace();
+    compare(c, "simpletrace.py", (2 * ROWS, text.as_bytes()), |text| named(text, "run_poll"), of_qemu);
+    let mut table = String::from("start_ns,idle_ns\n");
+    for (now, idle) in wakeups() {
+        let _ = writeln!(table, "{},{idle}", now - idle);
+    }
+    let split = |text: &[u8]| {
+        let lines = std::str::from_utf8(text).unwrap().lines().skip(1);
+        let numbers = lines.filter_map(|line| line.split_once(','));
+        numbers.fold(0, |sum: u64, (a, b)| {
+            sum.wrapping_add(a.parse::<u64>().unwrap()).wrapping_add(b.parse::<u64>().unwrap())
+        })
+    };
+    compare(c, "csv", (ROWS, table.as_bytes()), split, |input, writer| {
+        csv::import(input, &csv::CsvOptions::for_layer(Layer::Guest), writer).unwrap().episodes
     });
-    for (name, text) in [("import", &of_perf), ("import of trace-cmd", &trace_cmd)] {
-        group.throughput(Throughput::Bytes(text.len() as u64));
-        group.bench_function(name, |b| {
-            b.iter(|| {
-                let mut writer = writer(1 << 18);
-                let input = Input::new("bench", text.as_bytes()).unwrap();
-                perf::import(input, &perf::PerfOptions::default(), &mut writer).unwrap();
-                writer.close().unwrap().1.len()
-            });
-        });
-    }
 }
 
-criterion_group!(benches, csv_import, perf_import);
+criterion_group!(benches, formats);
 criterion_main!(benches);
