@@ -322,8 +322,8 @@ fn halt_exit(text: &str) -> Option<Option<EventKind>> {
 
 /// `vcpu 0 reason …`, `vcpu 0, rip 0x1`, of s390 `00[…]: …`.
 pub fn vcpu_of(text: &str) -> Option<u32> {
-    if let Some((vcpu, _)) = text.split_once('[') {
-        return digits(vcpu).filter(|_| !vcpu.is_empty());
+    if text.starts_with(|c: char| c.is_ascii_digit()) {
+        return digits(text.split_once('[')?.0);
     }
     digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
 }

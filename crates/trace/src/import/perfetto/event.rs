@@ -227,9 +227,12 @@ impl Printed {
         Ok(())
     }
 
-    /// Of arm64, whose event has no vCPU.
+    /// Of arm64, whose event has no vCPU. Of the events of other architectures Perfetto keeps no field.
     fn kvm_exit(&mut self, bytes: &[u8]) -> Result<(), Damaged> {
         self.name.push_str("kvm_exit");
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let [class, how, pc] = [last(bytes, 1)?, last(bytes, 2)?, last(bytes, 3)?]
             .map(|value| value.and_then(Value::number).unwrap_or(0));
         let name = CLASSES.iter().find(|(number, _)| *number == class).map(|(_, name)| (*name).to_owned());

@@ -75,19 +75,68 @@ pub(super) fn numbers(value: Value<'_>, into: &mut Vec<u64>) -> Result<(), Damag
 
 /// Whether a file begins like a trace of Perfetto, which has no magic number: with a packet, as far as it is seen.
 pub(in crate::import) fn begins_with_packet(start: &[u8]) -> bool {
-    let mut rest = start;
-    let Ok((1, WireType::LengthDelimited)) = decode_key(&mut rest) else { return false };
-    let Ok(length) = varint(&mut rest) else { return false };
-    let whole = usize::try_from(length).ok().and_then(|length| rest.get(..length));
     let is_text = |byte: &u8| *byte >= b' ' || byte.is_ascii_whitespace();
+    let mut rest = start;
+    let (Ok((1, WireType::LengthDelimited)), Ok(length)) = (decode_key(&mut rest), varint(&mut rest)) else {
+        return false;
+    };
+    // What is not seen is taken to be as it should.
+    let unseen = length.saturating_sub(rest.len() as u64);
+    let seen = usize::try_from(length - unseen).unwrap_or(usize::MAX);
+    let mut packet = rest.get(..seen).unwrap_or(rest);
     let mut known = 0;
-    for field in fields(whole.unwrap_or(rest)) {
-        match field {
+    while !packet.is_empty() {
+        let before = packet;
+        match field(&mut packet) {
             Ok((1..=1000, _)) => known += 1,
-            // The last field of what is seen may be cut off.
-            Err(Damaged) if whole.is_none() => {}
-            _ => return false,
+            _ if unseen == 0 => return false,
+            _ => return !start.iter().all(is_text) && (known > 0 || begins_long_field(before, length)),
         }
     }
     known > 0 && !start.iter().all(is_text)
+}
+
+/// Whether a field begins here that is longer than what is seen, and not longer than the packet.
+fn begins_long_field(mut rest: &[u8], packet: u64) -> bool {
+    let key = decode_key(&mut rest);
+    matches!(key, Ok((1..=1000, WireType::LengthDelimited)))
+        && varint(&mut rest).is_ok_and(|length| length < packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_told_from_a_text() {
+        // A number; a text whose end is not seen, in a packet of 300 bytes; the same of a length that is not in it.
+        for (start, is) in [
+            (&b"\x0a\x02\x50\x03"[..], true),
+            (b"\x0a\xac\x02\x8a\x02\xa0\x02abc", true),
+            (b"\x0a\xac\x02\x8a\x02\xa0\x7fabc", false),
+            (b"\x0a\x02\x50\x03\x0a\x01", true),
+            (b"\n\nAnalyze events for all VMs, all VCPUs:\n", false),
+            (b"\n# tracer: nop\n", false),
+            (b"\x0a\x02\x53\x03", false),
+            (b"PERFILE2\0\0", false),
+            (b"", false),
+        ] {
+            assert_eq!(begins_with_packet(start), is, "{start:?}");
+        }
+    }
+
+    #[test]
+    fn fields_end_at_the_first_that_is_damaged() {
+        let all = |bytes| fields(bytes).collect::<Vec<_>>();
+        let number = Ok((1, Value::Number(300)));
+        assert_eq!(all(b"\x08\xac\x02\x12\x02hi"), [number, Ok((2, Value::Bytes(b"hi")))]);
+        assert_eq!(all(b"\x0d\x2c\x01\0\0"), [number]);
+        assert_eq!(all(b"\x09\x2c\x01\0\0\0\0\0\0"), [number]);
+        assert_eq!(all(b"\x08\xac\x02\x12\x03hi"), [number, Err(Damaged)]);
+        assert_eq!(all(b"\x0b\x08\x01"), [Err(Damaged)]);
+        let mut list = vec![];
+        numbers(Value::Bytes(b"\x01\xac\x02"), &mut list).unwrap();
+        numbers(Value::Number(7), &mut list).unwrap();
+        assert_eq!(list, [1, 300, 7]);
+    }
 }

@@ -276,6 +276,9 @@ fn syslog(head: &str) -> Option<(Option<Stamp>, bool)> {
     let mut words = head.split_ascii_whitespace();
     let first = words.next()?;
     if first.contains('T') && first.contains(':') {
+        if !first.contains('.') {
+            return zoned(first).map(|_| (None, true));
+        }
         return zoned(first).map(|ns| (Some(Stamp::day(ns, RESOLUTION_NS, None)), false));
     }
     const MONTHS: [&str; 12] =
@@ -436,6 +439,8 @@ mod tests {
         assert_eq!((own.ns, own.tid, own.clock), (1_000_002_000, Some(8), Clock::Day));
         let whole = event(&format!("Nov 25 10:00:00 host qemu[7]: {grown}"));
         assert_eq!((whole.stamp, whole.whole_seconds), (None, true));
+        let iso = event(&format!("2026-11-22T00:13:23+0100 host qemu[7]: {grown}"));
+        assert_eq!((iso.stamp, iso.whole_seconds), (None, true));
         for head in ["Nov 32 10:00:00 host qemu[7]: ", "Nov 25 host qemu[7]: ", "25 10:00:00 host qemu[7]: "]
         {
             assert_eq!(Line::parse(&format!("{head}{grown}")), Line::Unparsable("poll_grow"), "{head}");
