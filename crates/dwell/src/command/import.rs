@@ -171,7 +171,7 @@ struct Events {
     ///
     /// Decides which idle state polls, and the numbers of system calls. [default: that of the text's header or events,
     /// else of this machine]
-    #[arg(long, value_name = "NAME", value_parser = arch)]
+    #[arg(long, value_name = "NAME", value_parser = settings::arch)]
     arch: Option<Arch>,
     /// Have a perf.data or trace.dat converted to text by `perf script` or `trace-cmd report`
     #[arg(long)]
@@ -229,11 +229,6 @@ fn layer(text: &str) -> Result<Layer, String> {
         Some(layer) if layer != Layer::Driver => Ok(layer),
         _ => Err("layers are guest, host and iothread; timers: `dwell timer import`".to_owned()),
     }
-}
-
-pub(super) fn arch(text: &str) -> Result<Arch, String> {
-    let known = || Arch::ALL.map(Arch::machine).join(", ");
-    Arch::from_name(text).ok_or_else(|| format!("known are {}", known()))
 }
 
 #[derive(Serialize)]
@@ -511,12 +506,12 @@ impl Common {
 
     pub(super) fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
-            "{}: {what} over {}, from {} lines of {}{}",
+            "{}: {what} over {}, from {} lines of {} ({})",
             self.files.output.display(),
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
             self.files.file.display(),
-            if summary.format.is_empty() { String::new() } else { format!(" ({})", summary.format) }
+            summary.format
         ));
         let mut note = |number: u64, what: &str| {
             if number > 0 {

@@ -174,6 +174,7 @@ pub fn import<W: Write + Send>(
     }
     let metadata = writer.metadata_mut();
     summary.set_overlaps(overlaps.overlaps(), metadata);
+    summary.format = "a table".to_owned();
     if metadata.source.tool.is_empty() {
         metadata.source.tool = "csv".to_owned();
     }

@@ -54,8 +54,8 @@ pub struct ImportSummary {
     pub overlaps: Option<Overlaps>,
     /// What the times of the text resolve \[ns\]: 1000 for `perf script` without `--ns`. 0: not known.
     pub resolution_ns: u64,
-    /// What the text was taken for, where there was a choice.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// What the text was taken for.
+    #[serde(default)]
     pub format: String,
     /// What the text lacks for figures to be right, or was assumed of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,8 +1,9 @@
 //! `dwell timer import`
 
-use crate::command::import::{Common, Files, arch, open};
+use crate::command::import::{Common, Files, open};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format};
+use crate::settings;
 use dwell_policy::Owner;
 use dwell_policy::arch::Arch;
 use dwell_recording::timer::TimerWriter;
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     /// or loongarch64
     ///
     /// [default: that of the text's header, else of this machine]
-    #[arg(long, value_name = "NAME", value_parser = arch)]
+    #[arg(long, value_name = "NAME", value_parser = settings::arch)]
     arch: Option<Arch>,
     /// Have a perf.data or trace.dat converted to text by `perf script` or `trace-cmd report`
     #[arg(long)]

@@ -382,6 +382,7 @@ impl<W: Write + Send> Log<'_, W> {
                         `journalctl -o short-precise`";
             summary.note(metadata, note.to_owned());
         }
+        summary.format = "QEMU's trace".to_owned();
         metadata.layer = Layer::Iothread;
         metadata.source.tool = "qemu -trace".to_owned();
         metadata.source.events = summary.used.keys().cloned().collect();
