@@ -1,6 +1,6 @@
 //! One trace gives one recording. What a recorder has recorded live is compared, row by row, with the import
-//! of the same events as the text of `perf script`: written by the recorder itself, and taken by `perf
-//! record` beside it.
+//! of the same events as text: written by the recorder itself, and taken beside it by `perf record`, `trace-cmd record`
+//! and ftrace.
 
 use dwell_capture::names::ProcNames;
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
@@ -16,7 +16,7 @@ use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::{ImportSummary, Input};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -92,7 +92,9 @@ fn record<R>(target: Target, load: impl FnOnce() -> R, test: &str) -> Option<(Re
 }
 
 fn import(text: &[u8], live: &Reader, source: GuestSource) -> (Reader, ImportSummary) {
-    let metadata = Metadata::new(live.metadata().layer);
+    let mut metadata = Metadata::new(live.metadata().layer);
+    // ftrace and trace-cmd do not say it, and the windows follow its rule.
+    metadata.kernel.clone_from(&live.metadata().kernel);
     let mut writer = Writer::new(vec![], metadata, Packing::default()).unwrap();
     let options =
         PerfOptions { layer: Some(live.metadata().layer), source, arch: None, skip_unparsable: false };
@@ -195,13 +197,18 @@ fn the_recorders_events_as_text_give_the_same_recording() {
     say!("host: {number} episodes, live and imported the same");
 }
 
+/// What all of them record.
+const EVENTS: [&str; 2] = ["kvm:kvm_vcpu_wakeup", "kvm:kvm_halt_poll_ns"];
+
 /// `perf record`, until it is dropped.
 struct Perf(Process);
 
 impl Perf {
-    fn start(file: &Path, events: &str) -> Result<Perf, String> {
+    fn start(file: &Path) -> Result<Perf, String> {
         let mut command = Command::new("perf");
-        command.args(["record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-e", events, "-o"]).arg(file);
+        command
+            .args(["record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-e", &EVENTS.join(","), "-o"])
+            .arg(file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("perf: {error}; install linux-perf"))?;
         let mut perf = Perf(Process(child));
@@ -228,56 +235,123 @@ impl Perf {
     }
 }
 
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// An instance of ftrace, with the events switched on.
+struct Ftrace(PathBuf);
+
+impl Ftrace {
+    fn start() -> std::io::Result<Ftrace> {
+        let instance = Path::new(TRACEFS).join(format!("instances/dwell-test-{}", std::process::id()));
+        std::fs::create_dir(&instance)?;
+        let ftrace = Ftrace(instance);
+        let write = |file: &str, text: &str| std::fs::write(ftrace.0.join(file), text);
+        write("trace_clock", "mono")?;
+        write("buffer_size_kb", "4096")?;
+        for event in EVENTS {
+            write(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
+        }
+        Ok(ftrace)
+    }
+
+    fn text(&self) -> Vec<u8> {
+        std::fs::read(self.0.join("trace")).unwrap()
+    }
+
+    /// Has trace-cmd take the same events to a file. `trace-cmd record` would need to write `ftrace_enabled`, which
+    /// not every machine allows.
+    fn extract(self, file: &Path) -> Result<(), String> {
+        let instance = self.0.file_name().unwrap();
+        let mut command = Command::new("trace-cmd");
+        command.args(["extract", "-B"]).arg(instance).arg("-o").arg(file);
+        let output = command.output().map_err(|error| format!("trace-cmd: {error}; install trace-cmd"))?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+}
+
+impl Drop for Ftrace {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn printed(program: &str, args: &[&str], file: &Path) -> Vec<u8> {
+    let output = Command::new(program).args(args).arg("-i").arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
 /// Two recorders take the time of one event one after the other.
 const APART_NS: u64 = 10_000_000;
 
-/// perf records from before the live recorder begins until after it ends. Its rows of that time have to be
-/// the live ones, each and in this order; starts may differ by the time between the two recorders, which is
-/// printed.
+/// Every row of the live recording is one of the import, in this order, but for the name of the idler, and but for
+/// starts that are a little apart: returns by how much at most.
+fn assert_same_rows(live: &Reader, imported: &Reader) -> u64 {
+    let [name] = live.contents().idlers.as_slice() else { panic!("one vCPU is recorded") };
+    let about = &live.metadata().other["dwell.vcpus"][&name.name];
+    let here = imported.metadata().other["dwell.vcpus"].as_object().unwrap();
+    // Other tests on this machine have vCPUs, too. A text of ftrace has threads and no processes.
+    let (theirs, _) = here.iter().find(|(_, vcpu)| vcpu["tid"] == about["tid"]).expect("the vCPU is there");
+    let of = |reader: &Reader, idler: &str| -> Vec<Row> {
+        let own = |(start_ns, rest): Row| Some((start_ns, rest.strip_prefix(idler)?.to_owned()));
+        rows(reader).into_iter().filter_map(own).collect()
+    };
+    let (live, imported) = (of(live, &name.name), of(imported, theirs));
+    assert_eq!(imported.len(), live.len());
+    let mut apart = 0;
+    for (number, ((live_ns, live), (other_ns, other))) in live.iter().zip(&imported).enumerate() {
+        assert_eq!(live, other, "row {number}");
+        apart = apart.max(live_ns.abs_diff(*other_ns));
+    }
+    assert!(apart < APART_NS, "{apart}");
+    apart
+}
+
+/// perf and ftrace record from before the live recorder begins until after it ends; trace-cmd takes ftrace's events. Their
+/// rows of that time have to be the live ones, each and in this order; starts may differ by the time between two
+/// recorders (and by the microsecond that ftrace's text resolves), which is printed.
 #[test]
-fn perf_record_beside_a_live_recorder_gives_the_same_recording() {
-    const TEST: &str = "perf_record_beside_a_live_recorder_gives_the_same_recording";
+fn perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording() {
+    const TEST: &str = "perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording";
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let load = match halts(1_500) {
         Ok(load) => load,
         Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}"),
     };
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("perf.data");
-    let perf = match Perf::start(&file, "kvm:kvm_vcpu_wakeup,kvm:kvm_halt_poll_ns") {
+    let [of_perf, of_trace_cmd] = ["perf.data", "trace.dat"].map(|name| dir.path().join(name));
+    let ftrace = match Ftrace::start() {
+        Ok(ftrace) => ftrace,
+        Err(error) => return dwell_testing::skip!("tracing", TEST, "an instance of ftrace: {error}"),
+    };
+    let perf = match Perf::start(&of_perf) {
         Ok(perf) => perf,
         Err(error) => return dwell_testing::skip!("programs", TEST, "{error}"),
     };
     let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false };
     let Some((live, _, counted)) = record(target, load, TEST) else { return };
     perf.stop();
-    let script = Command::new("perf")
-        .args(["script", "--ns", "--header", "--show-task-events", "-F", "comm,pid,tid,cpu,time,event,trace"])
-        .arg("-i")
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
-    let (imported, summary) = import(&script.stdout, &live, GuestSource::Auto);
-    assert_eq!((summary.lost.events, summary.out_of_order), (None, 0), "perf has lost events");
-    assert_eq!(live.metadata().clock, imported.metadata().clock);
-    assert_eq!(live.metadata().kernel, imported.metadata().kernel);
-    let live_rows = rows(&live);
-    // perf recorded the vCPUs of the other tests of this machine too.
-    let idler = &live.contents().idlers[0].name;
-    let imported_rows: Vec<Row> =
-        rows(&imported).into_iter().filter(|(_, rest)| rest.starts_with(&format!("{idler} "))).collect();
-    assert_eq!(live.contents().idlers.len(), 1);
-    assert_all_halts(live_rows.len(), 1_500, &counted);
-    assert_eq!(imported_rows.len(), live_rows.len());
-    let mut apart = 0;
-    for (number, ((live_ns, live), (perf_ns, perf))) in live_rows.iter().zip(&imported_rows).enumerate() {
-        assert_eq!(live, perf, "row {number}");
-        apart = apart.max(live_ns.abs_diff(*perf_ns));
+    assert_all_halts(rows(&live).len(), 1_500, &counted);
+    let compare = |name: &str, text: &[u8]| {
+        let (imported, summary) = import(text, &live, GuestSource::Auto);
+        assert_eq!((summary.lost.events, summary.out_of_order), (None, 0), "{name} has lost events");
+        assert_eq!(live.metadata().kernel, imported.metadata().kernel);
+        let apart = assert_same_rows(&live, &imported);
+        let number = live.episodes();
+        say!("{name}: {number} episodes, live and imported the same, starts at most {apart} ns apart");
+        imported.metadata().clock
+    };
+    compare("ftrace", &ftrace.text());
+    let fields = "comm,pid,tid,cpu,time,event,trace";
+    let args = ["script", "--ns", "--header", "--show-task-events", "-F", fields];
+    assert_eq!(compare("perf", &printed("perf", &args, &of_perf)), live.metadata().clock);
+    match ftrace.extract(&of_trace_cmd) {
+        Ok(()) => {
+            for args in [&["report", "-t"][..], &["report", "-t", "-R"], &["report", "-t", "-l"]] {
+                compare(&format!("trace-cmd {}", args.join(" ")), &printed("trace-cmd", args, &of_trace_cmd));
+            }
+        }
+        Err(error) => dwell_testing::skip!("programs", TEST, "{error}, the part about trace-cmd"),
     }
-    assert!(apart < APART_NS, "{apart}");
-    say!(
-        "perf record: {} episodes, live and imported the same, starts at most {apart} ns apart",
-        live_rows.len()
-    );
 }
