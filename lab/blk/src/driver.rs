@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
@@ -284,6 +284,21 @@ impl DriverQueue {
         })
     }
 
+    /// Fills the descriptor over which the device notifies, and makes the device wait that notifies nevertheless, as a
+    /// driver must not.
+    ///
+    /// # Errors
+    /// The system calls'.
+    pub fn jam(&self) -> io::Result<()> {
+        // What is in it.
+        let _ = self.call.read();
+        self.call.write(u64::MAX - 1)?;
+        // SAFETY: the descriptor is open as long as this queue is.
+        #[allow(unsafe_code)]
+        let call = unsafe { BorrowedFd::borrow_raw(self.call.as_raw_fd()) };
+        Ok(rustix::fs::fcntl_setfl(call, rustix::fs::fcntl_getfl(call)? - rustix::fs::OFlags::NONBLOCK)?)
+    }
+
     /// A part of the queue's area.
     ///
     /// # Panics
@@ -504,7 +519,6 @@ impl DriverQueue {
 
 /// Waits for an eventfd and reads it.
 fn poll(event: &EventFd, most: Duration) -> io::Result<bool> {
-    use std::os::fd::BorrowedFd;
     let timeout = rustix::event::Timespec::try_from(most).map_err(other)?;
     // SAFETY: the eventfd is open for as long as it is borrowed here.
     #[allow(unsafe_code)]

@@ -3,6 +3,7 @@
 use crate::disk::Disk;
 use crate::virtqueue::{Memory, Notifiers};
 use crate::worker::{Answer, Command, Worker};
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -129,7 +130,14 @@ impl<'a> Session<'a> {
     fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
         let size = usize::try_from(region.memory_size).map_err(|_| Error::InvalidParam)?;
         let invalid = |error| Error::ReqHandlerError(io::Error::other(error));
-        // Maps no more than the file has.
+        // What lies behind the end of its file ends this process by SIGBUS. Where the file takes the seal it cannot be
+        // shortened later; a file that does not take it is trusted not to be.
+        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
+        let found = file.metadata().map_err(Error::ReqHandlerError)?;
+        let end = region.mmap_offset.checked_add(region.memory_size);
+        if !found.is_file() || end.is_none_or(|end| end > found.len()) {
+            return Err(Error::InvalidOperation("a region that is longer than its file"));
+        }
         let mapped = MmapRegion::from_file(FileOffset::new(file, region.mmap_offset), size)
             .map_err(|error| invalid(error.to_string()))?;
         let mapped = GuestRegionMmap::new(mapped, GuestAddress(region.guest_phys_addr));

@@ -28,7 +28,8 @@ pub(crate) struct Notifiers {
 }
 
 impl Notifiers {
-    /// A descriptor that this side writes to: a full one must not block the I/O thread.
+    /// A descriptor that this side writes to: a full one must not block the I/O thread. The frontend can make it block
+    /// again, as it has the same open file; then the I/O thread waits until it is interrupted.
     pub(crate) fn written(file: Option<File>) -> io::Result<Option<Arc<File>>> {
         let Some(file) = file else { return Ok(None) };
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;

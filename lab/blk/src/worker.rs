@@ -10,9 +10,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use virtio_queue::Queue;
+use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 /// What the control thread asks of the I/O thread.
 pub(crate) enum Command {
@@ -44,7 +46,15 @@ pub(crate) enum Answer {
 
 type Asked = (Command, Sender<Answer>);
 
-/// The I/O thread of a device.
+/// How long the I/O thread may take to answer before it is interrupted, …
+const PATIENCE: Duration = Duration::from_secs(1);
+/// … and how long between two interruptions.
+const PATIENCE_THEN: Duration = Duration::from_millis(100);
+
+/// It interrupts system calls; there is nothing else to do.
+extern "C" fn interrupted(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+
+/// The I/O thread of a device. It is interrupted by the first real-time signal of the process.
 #[derive(Debug)]
 pub struct Worker {
     commands: Sender<Asked>,
@@ -76,6 +86,7 @@ impl Worker {
         P: Policy + Send + 'static,
         R: Record + Send + 'static,
     {
+        register_signal_handler(SIGRTMIN(), interrupted)?;
         let (commands, asked) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let thread = thread::Builder::new().name("dwell-blk-io".into()).spawn(move || {
@@ -99,9 +110,24 @@ impl Worker {
         let (answer, answered) = mpsc::channel();
         self.commands.send((command, answer)).map_err(|_| gone())?;
         self.doorbell.ring();
-        match answered.recv().map_err(|_| gone())? {
-            Answer::Failed(error) => Err(error),
-            answer => Ok(answer),
+        let mut patience = PATIENCE;
+        loop {
+            match answered.recv_timeout(patience) {
+                Ok(Answer::Failed(error)) => return Err(error),
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.interrupt();
+            patience = PATIENCE_THEN;
+        }
+    }
+
+    /// Ends a system call in which the I/O thread is. A frontend can have it wait, in a write to a descriptor of its own.
+    fn interrupt(&self) {
+        if let Some(thread) = &self.thread {
+            // One that has ended is not in a system call.
+            let _ = thread.kill(SIGRTMIN());
         }
     }
 

@@ -299,6 +299,17 @@ fn control_requests_that_make_no_sense_are_refused() {
             };
             driver.frontend.set_vring_kick(0, &kick).is_err()
         }),
+        ("a region that is longer than its file", |driver| {
+            use std::os::fd::AsRawFd;
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 16).unwrap();
+            let region = vhost::VhostUserMemoryRegionInfo {
+                memory_size: 1 << 30,
+                mmap_handle: file.as_raw_fd(),
+                ..Default::default()
+            };
+            driver.frontend.set_mem_table(&[region]).is_err()
+        }),
         ("the configuration is not for the driver to change", |driver| {
             let flags = vhost::vhost_user::message::VhostUserConfigFlags::WRITABLE;
             driver.frontend.set_config(0, flags, &[0; 8]).is_err()
@@ -312,6 +323,28 @@ fn control_requests_that_make_no_sense_are_refused() {
             assert!(attempt(&mut driver), "{what}");
             drop(driver);
             assert!(ended(served).is_err(), "{what}");
+            still_works(&device);
+        }
+        device.end();
+    }
+}
+
+/// The I/O thread waits in a write to a descriptor of the frontend, until the frontend has gone.
+#[test]
+fn a_frontend_that_lets_the_device_wait_keeps_no_other_one_waiting() {
+    for policy in policies() {
+        let device = Device::new(Disk::null(BYTES), 1, policy);
+        for event_idx in [false, true] {
+            let (mut driver, served) = device.drive(Setup { event_idx, ..Setup::default() });
+            assert_eq!(read(&mut driver, 0, 0, 512).0, 0);
+            driver.queues[0].jam().unwrap();
+            let (queue, memory) = driver.queue(0);
+            (0..4).for_each(|number| queue.submit(memory, number, IN, 0, 512, false));
+            queue.publish(memory).unwrap();
+            drop(driver);
+            let (ends, ended) = std::sync::mpsc::channel();
+            std::thread::spawn(move || ends.send(served.join().is_ok()).unwrap());
+            assert!(ended.recv_timeout(PATIENCE).expect("the connection ends"));
             still_works(&device);
         }
         device.end();
