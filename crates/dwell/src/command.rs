@@ -7,7 +7,6 @@ pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fleet;
-pub(crate) mod history;
 pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod iothread;

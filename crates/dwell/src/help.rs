@@ -7,10 +7,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Everyday", &["doctor", "tune", "record", "apply", "verify", "revert", "status"]),
     ("Keep it right", &["control"]),
-    (
-        "Look closer",
-        &["replay", "report", "explain", "info", "top", "bound", "history", "study", "compare", "params"],
-    ),
+    ("Look closer", &["replay", "report", "explain", "info", "top", "bound", "study", "compare", "params"]),
     ("QEMU", &["iothread"]),
     ("Timers", &["timer"]),
     ("Fleet", &["fleet", "sketch"]),

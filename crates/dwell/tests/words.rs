@@ -250,7 +250,7 @@ fn a_change_from_apply_to_revert() {
         ("status", &["status"]),
         ("apply-again", &["apply", plan]),
         ("revert", &["revert"]),
-        ("history", &["history"]),
+        ("history", &["status", "--history"]),
     ];
     for (name, args) in steps {
         let text = printed(&[args, &["--sysroot", root]].concat(), 80);
@@ -414,9 +414,9 @@ fn doctor_on_a_machine_of_files() {
 fn without_a_change_status_and_history_say_so() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let root = folder.path().to_str().expect("the path is UTF-8");
-    for command in ["status", "history"] {
-        let text = printed(&[command, "--sysroot", root], 80);
-        assert_snapshot(&format!("{command}-empty"), &text);
+    for (name, command) in [("status", &["status"][..]), ("history", &["status", "--history"])] {
+        let text = printed(&[command, &["--sysroot", root]].concat(), 80);
+        assert_snapshot(&format!("{name}-empty"), &text);
     }
 }
 

@@ -31,6 +31,7 @@ pub fn run(data: &[u8]) {
         line_bytes: 1 << 15,
         events: 8,
         event_bytes: 1 << 12,
+        ..Limits::default()
     };
     let Ok(mut monitor) = Monitor::over(ours, "/x".as_ref(), limits) else { return };
     let _ = iothread::list(&mut monitor);

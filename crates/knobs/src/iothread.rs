@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 /// Properties of an iothread object that do not steer polling, and are set like those that do.
 pub const OTHER_PROPERTIES: [&str; 3] = ["aio-max-batch", "thread-pool-min", "thread-pool-max"];
@@ -340,12 +341,16 @@ pub fn setting(thread: &IoThread, version: &str) -> Result<Setting, IothreadErro
     Ok(setting)
 }
 
-/// Connects to the monitor at a socket of a machine.
+/// How long a connection for a few commands may take in all: a controller asks many monitors, one after the other.
+const EXCHANGE: Duration = Duration::from_secs(2);
+
+/// Connects to the monitor at a socket of a machine, for a few commands that are executed at once.
 ///
 /// # Errors
 /// [`QmpError`] if nothing listens there, or it is not a monitor.
 pub fn connect(machine: &dyn Writable, socket: &str) -> Result<Monitor, IothreadError> {
-    Ok(Monitor::connect(&machine.path(socket), Limits::default())?)
+    let limits = Limits { exchange_within: Some(EXCHANGE), ..Limits::default() };
+    Ok(Monitor::connect(&machine.path(socket), limits)?)
 }
 
 /// The I/O threads that users made, in QEMU's order. QEMU's own, such as `mon_iothread`, are not listed.

@@ -276,7 +276,7 @@ pub enum JournalError {
         path: String,
     },
     /// There is no such change.
-    #[error("there is no change {id}; `dwell history` lists the changes")]
+    #[error("there is no change {id}; `dwell status --history` lists the changes")]
     NoSuch {
         /// The number asked for.
         id: Id,

@@ -545,7 +545,23 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
 pub fn end(machine: &dyn Writable, leases: &[&Lease]) -> Vec<Result<Reverted, RevertError>> {
     let Some(first) = leases.first() else { return vec![] };
     match Journal::open_to_revert(machine, &first.holder.state_directory) {
-        Ok(mut journal) => leases.iter().map(|lease| end_in(&mut journal, lease)).collect(),
+        Ok(mut journal) => {
+            // A monitor that does not answer is not asked once for each of its threads.
+            let mut silent: Vec<String> = vec![];
+            let end = |lease: &&Lease| {
+                let socket = lease.subject.iothread().map(|target| &*target.socket);
+                if socket.is_some_and(|socket| silent.iter().any(|silent| silent == socket)) {
+                    return Ok(Reverted { id: lease.id, places: vec![], complete: false });
+                }
+                let ended = end_in(&mut journal, lease);
+                if ended.as_ref().is_ok_and(|reverted| !reverted.complete) {
+                    let is_silent = |socket: &&str| iothread::connect(machine, socket).is_err();
+                    silent.extend(socket.filter(is_silent).map(str::to_owned));
+                }
+                ended
+            };
+            leases.iter().map(end).collect()
+        }
         Err(error) => {
             let (error, state) = (Arc::new(error), &first.holder.state_directory);
             // That it is locked does not keep it from being read.

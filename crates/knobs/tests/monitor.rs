@@ -16,7 +16,13 @@ const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"min
                         \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n";
 
 fn limits() -> Limits {
-    Limits { answer_within: Duration::from_millis(300), line_bytes: 10_000, events: 3, event_bytes: 1_000 }
+    Limits {
+        answer_within: Duration::from_millis(300),
+        line_bytes: 10_000,
+        events: 3,
+        event_bytes: 1_000,
+        ..Limits::default()
+    }
 }
 
 fn over(stream: UnixStream) -> Result<Monitor, QmpError> {
@@ -175,6 +181,46 @@ fn events_are_bounded_by_bytes_too() {
     let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
     assert_eq!((names, dropped), (vec!["E", "SMALL"], 2));
     drop(serving.join().unwrap());
+}
+
+#[test]
+fn blank_lines_and_events_without_end_are_an_error() {
+    for noise in ["\n", "{\"event\": \"E\"}\n"] {
+        let words = GREETING.to_owned() + &noise.repeat(20_000 / noise.len());
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(words.as_bytes()).unwrap();
+        let limits = Limits { noise_bytes: 10_000, answer_within: Duration::from_secs(60), ..limits() };
+        let error = Monitor::over(ours, Path::new("sock"), limits).unwrap_err().to_string();
+        assert!(error.contains("more than 10000 bytes of events and blank lines"), "{error}");
+    }
+}
+
+/// However many answers are asked for, and though each comes in time.
+#[test]
+fn a_whole_exchange_has_a_limit() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let serving = spawn(move || {
+        let mut out = theirs.try_clone().unwrap();
+        out.write_all(GREETING.as_bytes()).unwrap();
+        for (number, line) in BufReader::new(theirs).lines().map_while(Result::ok).enumerate() {
+            let request: Value = serde_json::from_str(&line).unwrap();
+            // The first is in time on a busy machine as well.
+            if number > 0 {
+                sleep(Duration::from_millis(100));
+            }
+            let _ = writeln!(out, "{{\"return\": {{}}, \"id\": {}}}", request["id"]);
+        }
+    });
+    let limits = Limits {
+        answer_within: Duration::from_secs(60),
+        exchange_within: Some(Duration::from_secs(2)),
+        ..limits()
+    };
+    let mut monitor = Monitor::over(ours, Path::new("sock"), limits).unwrap();
+    let asked = (0..1_000).find_map(|_| monitor.execute("query-status", None).err()).expect("an end");
+    assert!(matches!(asked, QmpError::Silent { .. }), "{asked}");
+    drop(monitor);
+    serving.join().unwrap();
 }
 
 #[test]

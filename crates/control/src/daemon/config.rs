@@ -8,6 +8,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, fs};
@@ -198,7 +199,8 @@ impl Config {
         let mut parts = vec![];
         for path in std::iter::once(file.to_owned()).chain(drop_ins(file)?) {
             let name = path.display();
-            let text = regular::read_text(&path, LONGEST)
+            let text = is_own(&path)
+                .and_then(|()| Ok(regular::read_text(&path, LONGEST)?))
                 .with_context(|| format!("cannot read the configuration {name}"))?;
             let part: File = toml::from_str(&text)
                 .map_err(|error| wrong(&text, &error))
@@ -243,6 +245,19 @@ impl Config {
 /// The largest file that is read \[bytes\].
 const LONGEST: u64 = 1 << 16;
 
+/// The most drop-ins that are read.
+const MOST_DROP_INS: usize = 256;
+
+/// Refuses a file that another user than root and this one can have written: it decides what is written as root, and where
+/// a log goes.
+fn is_own(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path)?;
+    let own = [0, rustix::process::geteuid().as_raw()];
+    ensure!(own.contains(&found.uid()), "it belongs to another user; run `chown root` on it");
+    ensure!(found.mode() & 0o002 == 0, "every user can change it; run `chmod o-w` on it");
+    Ok(())
+}
+
 fn drop_ins(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut folder = file.as_os_str().to_owned();
     folder.push(".d");
@@ -255,6 +270,12 @@ fn drop_ins(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     paths.sort();
+    ensure!(
+        paths.len() <= MOST_DROP_INS,
+        "there are {} drop-ins in {}, more than {MOST_DROP_INS}",
+        paths.len(),
+        folder.display()
+    );
     Ok(paths)
 }
 
@@ -444,6 +465,30 @@ mod tests {
         fs::write(&file, "longest_window = \"30us\"\n").unwrap();
         let config = Config::read(Some(&file), options(5_000)).unwrap();
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(30_000)));
+    }
+
+    #[test]
+    fn files_of_others_and_drop_ins_without_end_are_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("control.toml");
+        let refused = || format!("{:#}", Config::read(Some(&file), Options::default()).unwrap_err());
+        fs::write(&file, "mode = \"advise\"\n").unwrap();
+        Config::read(Some(&file), Options::default()).unwrap();
+        let drop_ins = folder.path().join("control.toml.d");
+        fs::create_dir(&drop_ins).unwrap();
+        let of_all = drop_ins.join("50.toml");
+        fs::write(&of_all, "").unwrap();
+        fs::set_permissions(&of_all, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(refused().contains("50.toml: every user can change it"), "{}", refused());
+        fs::set_permissions(&of_all, fs::Permissions::from_mode(0o644)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&of_all, Some(65_534), None).unwrap();
+            assert!(refused().contains("it belongs to another user"), "{}", refused());
+            std::os::unix::fs::chown(&of_all, Some(0), None).unwrap();
+        }
+        (100..400).for_each(|number| fs::write(drop_ins.join(format!("{number}.toml")), "").unwrap());
+        assert!(refused().contains("more than 256"), "{}", refused());
     }
 
     #[test]

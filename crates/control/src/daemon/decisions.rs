@@ -17,7 +17,7 @@ use dwell_replay::Values;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -171,6 +171,7 @@ impl<'a> Log<'a> {
                 .create(true)
                 .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
             let mut file = options.open(path)?;
+            is_log(&mut file)?;
             let whole = whole_lines(&mut file)?;
             file.set_len(whole)?;
             Ok((file, whole))
@@ -299,6 +300,9 @@ impl<'a> Log<'a> {
         if self.bytes + line.len() as u64 > LONGEST {
             let mut aside = self.path.clone().into_os_string();
             aside.push(".old");
+            if let Ok(mut old) = File::open(&aside) {
+                is_log(&mut old)?;
+            }
             fs::rename(&self.path, aside)?;
             let Log { file, bytes, .. } = Log::open(&self.path, self.notes).map_err(io::Error::other)?;
             (self.file, self.bytes) = (file, bytes);
@@ -320,6 +324,23 @@ impl<'a> Log<'a> {
             self.bytes += line.len() as u64;
         }
         written
+    }
+}
+
+/// The beginning of each line.
+const BEGIN: &[u8] = b"{\"layer\":";
+
+/// Refuses a file that is not a log: it would be cut after its last line, and written to.
+fn is_log(file: &mut File) -> io::Result<()> {
+    let found = file.metadata()?;
+    let mut begin = vec![];
+    file.seek(SeekFrom::Start(0))?;
+    file.take(BEGIN.len() as u64).read_to_end(&mut begin)?;
+    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    match BEGIN.starts_with(&begin) && found.nlink() <= 1 {
+        true => Ok(()),
+        false if found.nlink() > 1 => refused("it has several names (hard links); give another file"),
+        false => refused("it is not a log of decisions; give another file"),
     }
 }
 
@@ -536,6 +557,26 @@ mod tests {
             assert_eq!((&foreign.from, &foreign.to), (&Values::from(&other), &Values::from(&originals)));
             assert_eq!(foreign.cause, "foreign");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_no_log_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let refused = || format!("{:#}", Log::open(&path, Notes::SILENT).err().expect("it is no log"));
+        let [first, all] = ["AKIA-very-secret-token", "root:x:0:0\nlast:x:2:2"];
+        for text in [first, all, "{\"lay out\"", "mode = \"active\"\n", "\n", &"\0".repeat(100_000)] {
+            fs::write(&path, text).unwrap();
+            assert!(refused().contains("it is not a log of decisions"), "{}", refused());
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        // An empty file, and one that was cut in its first line.
+        for text in ["", "{\"lay", "{\"layer\":\"ho"] {
+            fs::write(&path, text).unwrap();
+            Log::open(&path, Notes::SILENT).unwrap();
+        }
+        fs::hard_link(&path, folder.path().join("other")).unwrap();
+        assert!(refused().contains("several names"), "{}", refused());
     }
 
     #[test]

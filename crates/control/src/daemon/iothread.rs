@@ -106,6 +106,12 @@ pub(super) fn find(machine: &dyn Writable, socket: &str) -> anyhow::Result<Vec<F
     ensure!(!threads.is_empty(), "the QEMU at {socket} has no I/O thread");
     let found = threads.into_iter().map(|thread| {
         let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
+        let peer = monitor.peer_pid().filter(|peer| *peer != 0);
+        ensure!(
+            peer.is_none_or(|peer| peer == pid),
+            "the monitor at {socket} is of process {}, and reports thread {tid}, which is of process {pid}",
+            peer.unwrap_or_default()
+        );
         let setting = iothread::setting(&thread, &version)?;
         let target = IothreadTarget { socket: socket.to_owned(), id: thread.id, domain: None };
         Ok(Found { subject: Subject::Iothread(target), setting, thread: KernelThread::of(pid, tid) })

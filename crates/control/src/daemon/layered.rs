@@ -114,7 +114,7 @@ impl Control<'_> {
         }
     }
 
-    fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
+    pub(super) fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
         let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
         let late = self.latency(&originals).assumed();
         // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.

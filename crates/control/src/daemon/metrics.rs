@@ -1,4 +1,4 @@
-//! What a controller does, as numbers: for `dwell control status`, and as OpenMetrics over HTTP.
+//! What a controller does, as numbers: for `dwell status --control`, and as OpenMetrics over HTTP.
 //!
 //! The controller publishes a [`Snapshot`] and waits for nobody. A thread of its own encodes the last one for
 //! whoever asks ([`serve`](super::serve)).

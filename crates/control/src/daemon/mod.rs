@@ -47,7 +47,7 @@ pub use leases::{Stopped, stop};
 use machine::{here, refuse_other_driver, setting};
 use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
-use qemus::{Qemu, QemuState};
+use qemus::Qemu;
 use serde_json::json;
 use socket::Ask;
 use std::path::PathBuf;
@@ -156,11 +156,7 @@ impl<'a> Control<'a> {
         let Scene { machine, holder, world, notes } = scene;
         let layers = layers(machine, &config)?;
         let qemus = || qemus(&config);
-        let waiting = |qemu: &config::Qemu| Qemu {
-            socket: qemu.qmp.clone(),
-            state: QemuState::Waiting(world.now_ns(), false),
-        };
-        let qemus = qemus().map(waiting).collect();
+        let qemus = qemus().map(|qemu| Qemu::new(&qemu.qmp)).collect();
         let log = open_log(&config.log, notes)?;
         let mut control = Control {
             machine,

@@ -5,21 +5,41 @@ use super::config::Mode;
 use super::iothread;
 use super::layered::Layered;
 use super::leases::{end_left_open, told_of};
+use anyhow::Context;
 use dwell_knobs::journal;
 use dwell_knobs::lease::{self, Lease, Subject};
 
-/// How often a QEMU that does not answer is tried \[ns\].
-const TRY_AGAIN_NS: u64 = 1_000_000_000;
+/// How long to wait before a QEMU that does not answer is tried again \[ns\]: twice as long each time, …
+const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+/// … up to so long. One that was controlled for as long begins with the first.
+const LONGEST_PAUSE_NS: u64 = 64_000_000_000;
 
 /// A QEMU whose I/O threads are controlled while it is there.
 pub(super) struct Qemu {
     pub(super) socket: String,
     pub(super) state: QemuState,
+    /// The pause before it was tried last; 0 before the first time \[ns\].
+    pub(super) pause_ns: u64,
+    /// When it was tried last \[ns\].
+    pub(super) tried_ns: u64,
+}
+
+impl Qemu {
+    pub(super) fn new(socket: &str) -> Qemu {
+        Qemu { socket: socket.to_owned(), state: QemuState::Waiting(0), pause_ns: 0, tried_ns: 0 }
+    }
+
+    fn wait(&mut self, now_ns: u64) {
+        let was_here = now_ns.saturating_sub(self.tried_ns) >= LONGEST_PAUSE_NS + FIRST_PAUSE_NS;
+        let before = if was_here { 0 } else { self.pause_ns };
+        self.pause_ns = (2 * before).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS);
+        self.state = QemuState::Waiting(now_ns + self.pause_ns);
+    }
 }
 
 pub(super) enum QemuState {
-    /// It is tried again then \[ns\]; whether it was said why.
-    Waiting(u64, bool),
+    /// It is tried again then \[ns\].
+    Waiting(u64),
     /// Its I/O threads are among the layers.
     Here,
     /// They are, and it does not answer.
@@ -47,21 +67,25 @@ impl Control<'_> {
                 let why = why.clone();
                 self.part_from(at, &why)?;
             }
-            let QemuState::Waiting(next, told) = self.qemus[at].state else { continue };
+            let QemuState::Waiting(next) = self.qemus[at].state else { continue };
             if self.now_ns() < next {
                 continue;
             }
+            // One that is slow takes no longer than the service manager waits for a word.
+            self.world.tell("WATCHDOG=1");
             let socket = self.qemus[at].socket.clone();
+            self.qemus[at].tried_ns = self.now_ns();
             match self.threads_of(&socket) {
                 Ok(layers) => {
                     layers.into_iter().for_each(|layered| self.take_up(layered));
                     self.qemus[at].state = QemuState::Here;
                 }
                 Err(error) => {
-                    if !told {
+                    if self.qemus[at].pause_ns == 0 {
                         self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {error:#}"));
                     }
-                    self.qemus[at].state = QemuState::Waiting(self.now_ns() + TRY_AGAIN_NS, true);
+                    let now_ns = self.now_ns();
+                    self.qemus[at].wait(now_ns);
                 }
             }
         }
@@ -70,7 +94,12 @@ impl Control<'_> {
 
     fn threads_of(&self, socket: &str) -> anyhow::Result<Vec<Layered>> {
         let mut layers = vec![];
-        for found in iothread::find(self.machine, socket)? {
+        let all = iothread::find(self.machine, socket)?;
+        // Before the first lease.
+        for found in &all {
+            self.controller(&found.subject, found.setting).with_context(|| found.subject.to_string())?;
+        }
+        for found in all {
             match self.layered(&found.subject) {
                 Ok(layered) => layers.push(layered),
                 Err(error) => {
@@ -92,7 +121,8 @@ impl Control<'_> {
     fn part_from(&mut self, at: usize, why: &str) -> anyhow::Result<()> {
         let socket = self.qemus[at].socket.clone();
         self.say_of_iothreads(&format!("waiting for the QEMU at {socket}: {why}"));
-        self.qemus[at].state = QemuState::Waiting(self.now_ns(), true);
+        let now_ns = self.now_ns();
+        self.qemus[at].wait(now_ns);
         let is_of =
             |layered: &mut Layered| layered.subject.iothread().is_some_and(|target| target.socket == socket);
         let parted: Vec<Layered> = self.layers.extract_if(.., is_of).collect();

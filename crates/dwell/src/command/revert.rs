@@ -22,7 +22,7 @@ use serde::Serialize;
 /// otherwise only with its number or --all; `dwell control stop` ends a controller and its lease.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the change, as `dwell history` prints it
+    /// Number of the change, as `dwell status --history` prints it
     ///
     /// [default: the latest change that is not reverted, and is no lease]
     #[arg(conflicts_with = "all")]

@@ -1,5 +1,7 @@
 //! `dwell status`
 
+mod history;
+
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, ago};
@@ -13,13 +15,21 @@ use serde::Serialize;
 
 /// Print which of dwell's changes are in force
 ///
-/// Lists the changes that are not reverted, with the value before, the value that was set and the present value.
-/// Changes nothing.
+/// Lists the changes that are not reverted, with the value before, the value that was set and the present value, and what a
+/// running `dwell control` does. Changes nothing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Exit with 1 if any value that was set is not in force
     #[arg(long)]
     exit_code: bool,
+    /// List every change that dwell made on this machine, oldest first
+    ///
+    /// With --format json, each change has its plan, the original values and the result of `dwell verify`.
+    #[arg(long, conflicts_with = "exit_code")]
+    history: bool,
+    /// Print what the running `dwell control` does; it is an error if none runs
+    #[arg(long, conflicts_with_all = ["exit_code", "history"])]
+    control: bool,
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
@@ -61,7 +71,14 @@ enum Seen {
 
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
-    let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
+    if args.control {
+        return super::control::status(&machine.path(&args.state.state_dir), args.format.format);
+    }
+    let readable = journal::read_readable(&machine, &args.state.state_dir)?;
+    if args.history {
+        return history::run(readable, args.format.format);
+    }
+    let Readable { changes, unreadable } = readable;
     let mut unreadable = unreadable.into_iter().map(anyhow::Error::from).peekable();
     if changes.is_empty() && unreadable.peek().is_some() {
         return unreadable.next().map_or(Ok(Answer::Yes), Err);
@@ -136,7 +153,7 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
     }
     if change.lease {
         return Some(
-            "it is the lease of a `dwell control`; `dwell control status` has what that does. `dwell control stop` ends it, and \
+            "it is the lease of a `dwell control`; `dwell status --control` has what that does. `dwell control stop` ends it, and \
              restores the originals if it no longer runs"
                 .to_owned(),
         );

@@ -38,7 +38,7 @@ use work::WorkArgs;
 /// revert` reverts the change. The result is kept in the journal.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of the change, as `dwell history` prints it
+    /// Number of the change, as `dwell status --history` prints it
     ///
     /// [default: the latest change that is applied]
     id: Option<Id>,
@@ -127,7 +127,7 @@ fn which(journal: &Journal<'_>, id: Option<Id>) -> anyhow::Result<Change> {
     let latest = || journal.changes().iter().rev().find(is_applied);
     let change = match id {
         Some(id) => journal.change(id)?,
-        None => latest().context("no change is applied; `dwell history` lists all changes")?,
+        None => latest().context("no change is applied; `dwell status --history` lists all changes")?,
     };
     if change.lease {
         bail!("cannot verify change {}: it is a lease, whose values `dwell control` sets", change.id);

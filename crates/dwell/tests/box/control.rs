@@ -53,7 +53,7 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
         at controlled.long
         phase controlled.short 30 constant 3
         at controlled.short
-        keep status.json dwell control status --format json
+        keep status.json dwell status --control --format json
         keep stop.json dwell control stop
         wait $control
         counted last
@@ -133,7 +133,7 @@ const HOST: &str = "
     phases default 0.5
     control control
     phases controlled 12
-    keep status.json dwell control status --format json
+    keep status.json dwell status --control --format json
     keep stop.json dwell control stop
     wait $control
     kvm stopped
@@ -141,7 +141,7 @@ const HOST: &str = "
     phase again exponential:6ms exponential:6ms 4
     echo 123456 >$maximum
     sleep 0.2
-    keep foreign.json dwell control status --format json
+    keep foreign.json dwell status --control --format json
     keep end.json dwell control stop
     wait $control
     kvm last

@@ -49,7 +49,7 @@ impl Cycle<'_> {
             counted reverted
             sleep 1
             counted ended
-            keep history.json dwell history --format json
+            keep history.json dwell status --history --format json
         "
         );
         let begun = Instant::now();

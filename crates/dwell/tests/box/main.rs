@@ -61,6 +61,7 @@ const JOBS: &[(&str, Check)] = &[
     ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_controlled", module::the_idle_driver_is_controlled),
+    ("the_idle_driver_does_not_halt_over_a_timer", module::the_idle_driver_does_not_halt_over_a_timer),
     ("the_idle_driver_is_loaded_and_removed", module::the_idle_driver_is_loaded_and_removed),
     ("the_idle_driver_refuses_with_a_reason", module::the_idle_driver_refuses_with_a_reason),
     (

@@ -37,16 +37,16 @@ const SCRIPT: &str = "
     number=0
     while [ $number -lt $looks ]; do
         sleep $between
-        dwell control status --format json >/out/status.$number
+        dwell status --control --format json >/out/status.$number
         grep -q given_up /out/status.$number && dwell control resume >/dev/null
         wget -q -O /out/metrics http://127.0.0.1:9469/metrics
-        dwell history --format json >/out/history.$number
+        dwell status --history --format json >/out/history.$number
         at look $number $(grep VmRSS /proc/$control/status | tr -dc 0-9) $(ls /proc/$control/fd | wc -l)
         number=$((number + 1))
     done
     keep stop.json dwell control stop
     wait $control
-    dwell history --format json >/out/history.end
+    dwell status --history --format json >/out/history.end
     counted last
     kill $loads
     killall inside

@@ -328,7 +328,7 @@ fn on_a_full_disk_nothing_is_taken_and_everything_is_given_back() {
         mkdir -p "$state" && mount -t tmpfs -o size=1m,mode=700 tmpfs "$state" || { echo "no mount"; exit; }
         full() { head -c 2M /dev/zero >"$state/full" 2>/dev/null; }
         show() { echo "$1 $2 $(cat "$knob" | tr -d ' \n')"; }
-        up() { for try in $(seq 600); do "$dwell" control status --format json --sysroot "$root" 2>/dev/null | grep -q '"controls"' && return; sleep 0.1; done; }
+        up() { for try in $(seq 600); do "$dwell" status --control --format json --sysroot "$root" 2>/dev/null | grep -q '"controls"' && return; sleep 0.1; done; }
         full; "$dwell" control --mode active --layer guest --sysroot "$1" --duration 50ms >&2; show taken $?
         rm "$state/full"
         "$dwell" control --mode active --layer guest --sysroot "$1" >&2 & pid=$!
@@ -459,7 +459,7 @@ fn a_calendar_that_jumps_by_years_changes_nothing() {
         signal(&child, Signal::SIGTERM);
         assert!(child.wait().unwrap().success());
         let mut history = Command::new(env!("CARGO_BIN_EXE_dwell"));
-        jumping(history.args(scene.words(&["history"])));
+        jumping(history.args(scene.words(&["status", "--history"])));
         assert!(output(&mut history).status.success());
         assert_eq!(values(&scene), before);
     }

@@ -8,6 +8,7 @@ mod fake_qemu;
 mod iothread;
 mod killed;
 mod leases;
+mod pairs;
 mod qemu;
 mod real;
 mod soaked;
@@ -114,8 +115,8 @@ fn a_plan_is_shown_carried_out_and_taken_back() {
     assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "restored"), "{reverted}");
     assert_eq!(scene.machine.snapshot(), before);
     assert!(scene.stdout(&["status"]).contains("nothing that dwell has changed is in force"));
-    assert_eq!(scene.json(&["history"])[0]["state"], "reverted");
-    assert!(scene.stdout(&["history"]).contains("guest_halt_poll_ns=50000"));
+    assert_eq!(scene.json(&["status", "--history"])[0]["state"], "reverted");
+    assert!(scene.stdout(&["status", "--history"]).contains("guest_halt_poll_ns=50000"));
     assert_eq!(scene.stdout(&["revert"]), "nothing to revert\n");
     assert!(scene.refused(&["revert", "7"]).contains("there is no change 7"));
 }
@@ -214,7 +215,7 @@ fn two_at_once_and_a_damaged_journal_are_told() {
     let path = scene.machine.path("/var/lib/dwell/changes/000001.journal");
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-    for words in [&["apply", "PLAN"][..], &["revert"], &["status"], &["history"]] {
+    for words in [&["apply", "PLAN"][..], &["revert"], &["status"], &["status", "--history"]] {
         let told = scene.refused(words);
         assert!(told.contains("is damaged") && told.contains("move it elsewhere"), "{told}");
     }
@@ -270,7 +271,7 @@ fn a_change_is_reverted_and_closed_on_a_disk_that_is_full_since() {
         \"$dwell\" apply \"$plan\" --persist --sysroot \"$root\" >&2 || exit 1\n\
         cat /dev/zero > \"$state/filler\" 2>/dev/null\n\
         \"$dwell\" revert --sysroot \"$root\" >&2 || exit 2\n\
-        \"$dwell\" history --format json --sysroot \"$root\"";
+        \"$dwell\" status --history --format json --sysroot \"$root\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(&state).arg(env!("CARGO_BIN_EXE_dwell"));
     let output = output(command.arg(&scene.root).arg(&scene.plan));

@@ -114,7 +114,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
             assert_eq!(verified["figures"].as_array().unwrap().len(), 3);
             let verdict = verified["verdict"].as_str().unwrap().to_owned();
             assert_eq!(verdict == "no_effect", no_effect, "{verified}");
-            assert_eq!(good(&["history"])[0]["verifications"][0]["verdict"], verdict);
+            assert_eq!(good(&["status", "--history"])[0]["verifications"][0]["verdict"], verdict);
             verdict
         }
         false => {

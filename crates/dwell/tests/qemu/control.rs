@@ -178,7 +178,7 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         let second = bare(release, &monitor, "iothread,id=io0,poll-max-ns=30000").unwrap();
         let line = running.line();
         assert!(line.contains("controls; the originals are poll-max-ns=30000"), "{line}");
-        let history = good(&["history", "--state-dir", &place.state, "--format", "json"]);
+        let history = good(&["status", "--history", "--state-dir", &place.state, "--format", "json"]);
         let open = serde_json::from_str::<Value>(&history).unwrap();
         say!("{NAME}: {release:?}: {} changes", open.as_array().map_or(0, Vec::len));
         // What another program writes is left alone.

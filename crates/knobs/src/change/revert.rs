@@ -2,11 +2,12 @@
 
 use super::apply::tidy;
 use super::{in_state, is_original, is_ours};
-use crate::iothread::{self, Process};
+use crate::iothread::{self, IothreadError, Process};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::{IothreadTarget, Knob};
 use crate::lease::Holder;
 use crate::place::Place;
+use crate::qmp::QmpError;
 use crate::value::{self, ValueError};
 use dwell_machine::Writable;
 use dwell_recording::with_causes;
@@ -130,11 +131,12 @@ pub(crate) fn put_all_back(
     };
     let restarted = restarted(machine, process);
     let back = |entry: &Entry| {
-        let outcome = match restarted {
-            true => Ok(Outcome::Gone),
-            false => put_back(machine, entry, force, &by),
+        let outcome = match &restarted {
+            Ok(true) => Outcome::Gone,
+            Ok(false) => put_back(machine, entry, force, &by)
+                .unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) }),
+            Err(error) => Outcome::Failed { why: with_causes(error) },
         };
-        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) });
         (entry.place.clone(), entry.original.clone(), outcome)
     };
     let places: Vec<_> = entries.iter().rev().map(back).collect();
@@ -145,10 +147,20 @@ pub(crate) fn put_all_back(
 }
 
 /// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the
-/// values of its command line. What cannot be found out is no; reading the values then fails as well.
-fn restarted(machine: &dyn Writable, process: Option<(Process, &IothreadTarget)>) -> bool {
-    let Some((process, target)) = process else { return false };
-    iothread::present(machine, target).is_ok_and(|(_, now)| now.is_some_and(|now| now != process))
+/// values of its command line. What cannot be found out is no; reading the values shows more.
+///
+/// # Errors
+/// The monitor does not answer: there is no use in asking it for each value.
+fn restarted(
+    machine: &dyn Writable,
+    process: Option<(Process, &IothreadTarget)>,
+) -> Result<bool, IothreadError> {
+    let Some((process, target)) = process else { return Ok(false) };
+    match iothread::present(machine, target) {
+        Ok((_, now)) => Ok(now.is_some_and(|now| now != process)),
+        Err(error @ IothreadError::Qmp(QmpError::Silent { .. } | QmpError::Noise { .. })) => Err(error),
+        Err(_) => Ok(false),
+    }
 }
 
 fn put_back(

@@ -34,6 +34,10 @@ pub struct Limits {
     /// For the greeting, and for each response. QEMU responds within milliseconds, unless it is stopped or
     /// busy with another client's command.
     pub answer_within: Duration,
+    /// For all responses of a connection together, from the connecting on; `None`: as many as are asked for.
+    pub exchange_within: Option<Duration>,
+    /// Bytes of events and blank lines before one response.
+    pub noise_bytes: usize,
     /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB. Parsed, a line takes at most
     /// about 32 times as much.
     pub line_bytes: usize,
@@ -47,6 +51,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             answer_within: Duration::from_secs(5),
+            exchange_within: None,
+            noise_bytes: 1 << 22,
             line_bytes: 1 << 20,
             events: 1 << 10,
             event_bytes: 1 << 18,
@@ -103,6 +109,18 @@ pub enum QmpError {
         awaited: String,
         /// For how long.
         within: Duration,
+    },
+    /// Events and blank lines without end.
+    #[error(
+        "the monitor at {path} sent more than {limit} bytes of events and blank lines instead of {awaited}"
+    )]
+    Noise {
+        /// The socket.
+        path: PathBuf,
+        /// The limit.
+        limit: usize,
+        /// What was expected.
+        awaited: String,
     },
     /// A line without end.
     #[error("the monitor at {path} sent a line of more than {limit} bytes instead of {awaited}")]

@@ -42,6 +42,10 @@ pub struct Monitor {
     events_dropped: u64,
     next_id: u64,
     broken: bool,
+    /// When the last response has to be there.
+    ends: Option<Instant>,
+    /// Bytes of events and blank lines since the last response.
+    noise: usize,
 }
 
 impl Monitor {
@@ -51,16 +55,17 @@ impl Monitor {
     /// [`QmpError`] if nothing listens there, or it does not speak QMP.
     pub fn connect(path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
         let address = SocketAddrUnix::new(path).map_err(|_| QmpError::Path { path: path.to_owned() })?;
-        let stream =
-            connect_within(&address, limits.answer_within).map_err(|source| match source.kind() {
-                io::ErrorKind::WouldBlock => QmpError::Silent {
-                    path: path.to_owned(),
-                    awaited: "an answer to the connection".to_owned(),
-                    within: limits.answer_within,
-                },
-                kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
-            })?;
-        Monitor::over(stream, path, limits)
+        let ends = limits.exchange_within.map(|within| Instant::now() + within);
+        let within = limits.exchange_within.unwrap_or(limits.answer_within).min(limits.answer_within);
+        let stream = connect_within(&address, within).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => QmpError::Silent {
+                path: path.to_owned(),
+                awaited: "an answer to the connection".to_owned(),
+                within: limits.answer_within,
+            },
+            kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
+        })?;
+        Monitor::until(stream, path, limits, ends)
     }
 
     /// Negotiates over a connection that is there already; errors call it by `path`.
@@ -68,6 +73,16 @@ impl Monitor {
     /// # Errors
     /// [`QmpError`] if the other side does not speak QMP.
     pub fn over(stream: UnixStream, path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
+        let ends = limits.exchange_within.map(|within| Instant::now() + within);
+        Monitor::until(stream, path, limits, ends)
+    }
+
+    fn until(
+        stream: UnixStream,
+        path: &Path,
+        limits: Limits,
+        ends: Option<Instant>,
+    ) -> Result<Monitor, QmpError> {
         let greeting = Greeting { version: String::new(), package: String::new() };
         let mut monitor = Monitor {
             path: path.to_owned(),
@@ -80,6 +95,8 @@ impl Monitor {
             events_dropped: 0,
             next_id: 0,
             broken: false,
+            ends,
+            noise: 0,
         };
         monitor.greeting = monitor.greet()?;
         monitor.execute("qmp_capabilities", None)?;
@@ -123,7 +140,7 @@ impl Monitor {
 
     fn greet(&mut self) -> Result<Greeting, QmpError> {
         let awaited = "its greeting";
-        let deadline = Instant::now() + self.limits.answer_within;
+        let deadline = self.deadline();
         let (object, _) = self.object(awaited, deadline)?;
         let version = object.get("QMP").and_then(|qmp| qmp.get("version")).ok_or_else(|| {
             self.not_qmp(awaited, "it does not greet".to_owned(), &Value::Object(object.clone()).to_string())
@@ -135,9 +152,26 @@ impl Monitor {
         Ok(Greeting { version: text.join("."), package: harmless(package, 200) })
     }
 
+    /// Of the next response.
+    fn deadline(&mut self) -> Instant {
+        self.noise = 0;
+        let deadline = Instant::now() + self.limits.answer_within;
+        self.ends.map_or(deadline, |ends| ends.min(deadline))
+    }
+
+    /// What is no response is bounded, too.
+    fn is_noise(&mut self, bytes: usize, awaited: &str) -> Result<(), QmpError> {
+        self.noise = self.noise.saturating_add(bytes + 1);
+        let limit = self.limits.noise_bytes;
+        match self.noise > limit {
+            true => Err(QmpError::Noise { path: self.path.clone(), limit, awaited: awaited.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
     fn converse(&mut self, command: &str, arguments: Option<Value>) -> Result<Value, QmpError> {
         let awaited = format!("the answer to `{command}`");
-        let deadline = Instant::now() + self.limits.answer_within;
+        let deadline = self.deadline();
         self.next_id += 1;
         let id = json!(self.next_id);
         let mut request = json!({ "execute": command, "id": id });
@@ -149,6 +183,7 @@ impl Monitor {
             let (object, bytes) = self.object(&awaited, deadline)?;
             if let Some(name) = object.get("event").and_then(Value::as_str) {
                 self.keep_event(name, object.get("data"), bytes);
+                self.is_noise(bytes, &awaited)?;
                 continue;
             }
             let ours = object.get("id") == Some(&id);
@@ -212,6 +247,7 @@ impl Monitor {
                 .next(&mut self.stream, deadline, self.limits.line_bytes)
                 .map_err(|why| self.no_line(why, awaited))?;
             if line.trim_ascii().is_empty() {
+                self.is_noise(line.len(), awaited)?;
                 continue;
             }
             return match serde_json::from_slice::<Value>(&line) {

@@ -21,7 +21,7 @@ use dwell_policy::Nanos;
 use dwell_recording::with_causes;
 use dwell_replay::calibration::{Calibration, HaltOf};
 use replay::Observe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Keep the polling setting right while the load changes
 ///
@@ -148,8 +148,6 @@ impl From<Mode> for config::Mode {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Print what the running controller does
-    Status(StatusArgs),
     /// Control again the layers that were given up
     Resume(AskArgs),
     /// End the running controller and restore the originals
@@ -167,14 +165,6 @@ struct AskArgs {
 }
 
 #[derive(clap::Args)]
-struct StatusArgs {
-    #[command(flatten)]
-    state: StateArgs,
-    #[command(flatten)]
-    format: FormatArg,
-}
-
-#[derive(clap::Args)]
 struct StopArgs {
     /// Leave the setting of a controller that has ended with `on_exit = "keep"`, which the next one adopts
     #[arg(long)]
@@ -186,7 +176,6 @@ struct StopArgs {
 pub(crate) fn run(args: Args) -> Outcome {
     if let Some(command) = args.ask {
         return match command {
-            Command::Status(args) => status(&args),
             Command::Resume(args) => resume(&args),
             Command::Stop(args) => stop(&args),
         };
@@ -252,10 +241,10 @@ fn stop(args: &StopArgs) -> Outcome {
     Ok(Answer::Yes)
 }
 
-fn status(args: &StatusArgs) -> Outcome {
-    let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
-    let status = socket::ask(&directory, Ask::Status)?;
-    match args.format.format {
+/// What the controller of a state directory does.
+pub(super) fn status(directory: &Path, format: Format) -> Outcome {
+    let status = socket::ask(directory, Ask::Status)?;
+    match format {
         Format::Json => output::json(&status)?,
         Format::Table => output::text(&status::text(&status))?,
         Format::Csv => bail!("--format csv: the status has tables of several kinds; use json"),
@@ -264,7 +253,7 @@ fn status(args: &StatusArgs) -> Outcome {
 }
 
 /// What the controller of a state directory does, in a line for each of its layers; none where none runs.
-pub(crate) fn lines(directory: &std::path::Path) -> Vec<String> {
+pub(crate) fn lines(directory: &Path) -> Vec<String> {
     // Whoever asks has a screen to draw.
     const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
     match socket::ask_within(directory, Ask::Status, PATIENCE) {

@@ -1,27 +1,13 @@
-//! `dwell history`
+//! `dwell status --history`: every change, the oldest first.
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
-use crate::state::{StateArgs, ago, title};
-use dwell_knobs::journal::{self, Change, Readable};
+use crate::output::{self, Format};
+use crate::state::{ago, title};
+use dwell_knobs::journal::{Change, Readable};
 use dwell_report::{Cell, Column, Table};
 
-/// List every change that dwell made on this machine, oldest first
-///
-/// Changes nothing. With --format json, each change has its plan, the original values and the result of `dwell
-/// verify`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    state: StateArgs,
-    #[command(flatten)]
-    format: FormatArg,
-}
-
-pub(crate) fn run(args: Args) -> Outcome {
-    let machine = args.state.machine()?;
-    let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
-    match args.format.format {
+pub(super) fn run(Readable { changes, unreadable }: Readable, format: Format) -> Outcome {
+    match format {
         _ if changes.is_empty() && !unreadable.is_empty() => {}
         Format::Json => output::json(&changes)?,
         Format::Csv => output::csv(&table(&changes))?,
