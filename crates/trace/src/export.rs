@@ -84,8 +84,8 @@ fn clean(name: &str) -> String {
     name.trim().to_owned()
 }
 
-/// Seconds with nine decimals.
-struct Time(u64);
+/// A time \[ns\] as seconds with nine decimals.
+pub(crate) struct Time(pub(crate) u64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,6 +13,7 @@
 
 pub mod csv;
 mod input;
+mod number;
 mod page;
 pub mod perf;
 mod perfetto;

@@ -3,6 +3,7 @@
 
 use super::line::{Dialect, TextEvent};
 use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
+use crate::import::number::{self, digits};
 use dwell_policy::arch::Arch;
 
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
@@ -431,19 +432,8 @@ fn first_word(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or_default()
 }
 
-/// A number of digits only, without sign.
-fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
-    // An empty text has only digits, and is no number.
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
-}
-
 fn hexadecimal(text: &str) -> Option<u64> {
-    let digits = first_word(text).strip_prefix("0x")?;
-    if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        u64::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
+    number::hexadecimal(first_word(text))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod wire;
 
 pub(super) use wire::begins_with_packet;
 
+use crate::export::Time;
 use event::{Described, Printed, describe, int, line, switch_text};
 use flate2::bufread::ZlibDecoder;
 use std::cmp::Reverse;
@@ -246,7 +247,7 @@ impl Trace {
         if (lost || missed) && first_ns < u64::MAX {
             // What a packet had that is missing may be of any CPU.
             let cpu = if missed { String::new() } else { format!("[{cpu:03}] ") };
-            let line = format!("{cpu}{}: PERF_RECORD_LOST lost 1\n", Seconds(first_ns));
+            let line = format!("{cpu}{}: PERF_RECORD_LOST lost 1\n", Time(first_ns));
             self.waiting.push(Reverse((first_ns, before, line.into())));
         }
         Ok(())
@@ -262,7 +263,7 @@ impl Trace {
         if let Some(process) = pid.and_then(|pid| self.processes.get(&pid)) {
             let _ = write!(line, " ({process})");
         }
-        let _ = writeln!(line, " [{cpu:03}] {}: {name}: {text}", Seconds(time_ns));
+        let _ = writeln!(line, " [{cpu:03}] {}: {name}: {text}", Time(time_ns));
         self.waiting.push(Reverse((time_ns, self.lines, line.into())));
         self.lines += 1;
     }
@@ -330,13 +331,4 @@ fn times(differences: Vec<u64>) -> Result<Vec<u64>, Damaged> {
         Ok(now_ns)
     };
     differences.into_iter().map(next).collect()
-}
-
-/// A time \[ns\] in seconds.
-struct Seconds(u64);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
 }

@@ -15,6 +15,7 @@
 //! | `babeltrace`, of LTTng | `[10:00:00.123456789] (+…) host qemu:poll_grow: { cpu_id = 3 }, { ctx = 0x…, old = 0, … }` |
 
 use crate::event::Aio;
+use crate::import::number::{digits, hexadecimal};
 use std::borrow::Cow;
 
 /// What the times of QEMU's own log resolve \[ns\].
@@ -122,10 +123,10 @@ fn named_in(line: &str) -> Option<(usize, &'static str)> {
 fn simple(after: &str) -> Option<(Stamp, &str)> {
     let (time, rest) = after.strip_prefix(' ')?.split_once(" pid=")?;
     let (pid, fields) = rest.split_once(' ').unwrap_or((rest, ""));
-    digits(pid)?;
+    digits::<u64>(pid)?;
     let (micros, nanos) = time.strip_prefix('-').unwrap_or(time).split_once('.')?;
-    let part = if nanos.len() == 3 { digits(nanos)? } else { return None };
-    let ns = digits(micros)?.checked_mul(1_000)?.checked_add(part)?;
+    let part: u64 = if nanos.len() == 3 { digits(nanos)? } else { return None };
+    let ns = digits::<u64>(micros)?.checked_mul(1_000)?.checked_add(part)?;
     let ns = if time.starts_with('-') { ns.wrapping_neg() } else { ns };
     Some((Stamp { ns, resolution_ns: 1, tid: None, clock: Clock::Before }, fields))
 }
@@ -146,11 +147,11 @@ fn lttng<'a>(before: &str, after: &'a str) -> Option<(Stamp, &'a str)> {
     let own = groups.rsplit_once('{').map_or(groups, |(_, own)| own).trim().strip_suffix('}')?;
     let contexts = groups.get(..groups.len() - own.len() - 1).unwrap_or_default();
     let tid = contexts.split([',', '{', '}']).find_map(|field| field.trim().strip_prefix("vtid = "));
-    let tid = tid.map(|tid| i32::try_from(digits(tid.trim())?).ok());
+    let tid = tid.map(|tid| digits(tid.trim()));
     let time = time.rsplit(' ').next()?;
     let (whole, part) = time.split_once('.')?;
-    let part = if part.len() == 9 { digits(part)? } else { return None };
-    let (seconds, clock) = match digits(whole) {
+    let part: u64 = if part.len() == 9 { digits(part)? } else { return None };
+    let (seconds, clock) = match digits::<u64>(whole) {
         Some(seconds) => (seconds, Clock::Day),
         None => (seconds_of_day(whole)?, Clock::Other),
     };
@@ -221,11 +222,6 @@ impl<'a> Words<'a> {
     }
 }
 
-fn hexadecimal(text: &str) -> Option<u64> {
-    let digits = text.strip_prefix("0x")?;
-    digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
-}
-
 /// What precedes the event: nothing, or a time, and whether that is of whole seconds, which are left out. `None` if it
 /// is neither.
 fn stamp(before: &str) -> Option<(Option<Stamp>, bool)> {
@@ -247,7 +243,7 @@ fn own_stamp(before: &str) -> Option<Stamp> {
             let (tid, time) = text.split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
-            let tid = Some(i32::try_from(digits(tid)?).ok()?);
+            let tid = Some(digits(tid)?);
             Some(Stamp::day(nanos(seconds, micros)?, RESOLUTION_NS, tid))
         }
         None => {
@@ -255,7 +251,7 @@ fn own_stamp(before: &str) -> Option<Stamp> {
             match time.split_once('@') {
                 // SystemTap has the process, and no thread.
                 Some((pid, ns)) if before.trim_end() == time => {
-                    digits(pid)?;
+                    digits::<u64>(pid)?;
                     Some(Stamp::day(digits(ns)?, 1, None))
                 }
                 _ => Some(Stamp::day(date(time)?, RESOLUTION_NS, None)),
@@ -284,7 +280,7 @@ fn syslog(head: &str) -> Option<(Option<Stamp>, bool)> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let month = (1..).zip(MONTHS).find(|(_, name)| *name == first)?.0;
-    let day = digits(words.next()?).filter(|day| (1..=31).contains(day))?;
+    let day = digits::<u64>(words.next()?).filter(|day| (1..=31).contains(day))?;
     let time = words.next()?;
     let Some((clock, micros)) = time.split_once('.') else {
         return seconds_of_day(time).map(|_| (None, true));
@@ -303,7 +299,7 @@ fn zoned(text: &str) -> Option<u64> {
     let sign = text.rfind(['+', '-'])?;
     let (local, zone) = text.split_at(sign);
     let (ahead, offset) = (zone.starts_with('+'), zone.get(1..)?.replace(':', ""));
-    let offset = if offset.len() == 4 { digits(&offset)? } else { return None };
+    let offset: u64 = if offset.len() == 4 { digits(&offset)? } else { return None };
     let offset_ns = (offset / 100 * 60 + offset % 100).checked_mul(60_000_000_000)?;
     let ns = date(&format!("{local}Z"))?;
     if ahead { ns.checked_sub(offset_ns) } else { ns.checked_add(offset_ns) }
@@ -313,10 +309,6 @@ fn zoned(text: &str) -> Option<u64> {
 fn seconds_of_day(text: &str) -> Option<u64> {
     let [hour, minute, second] = split(text, ':')?;
     (hour < 24 && minute < 60 && second <= 60).then(|| (hour * 60 + minute) * 60 + second)
-}
-
-fn digits(text: &str) -> Option<u64> {
-    (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
 fn nanos(seconds: u64, micros: &str) -> Option<u64> {
