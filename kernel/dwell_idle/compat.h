@@ -8,7 +8,9 @@
 #include <linux/context_tracking.h>
 #include <linux/cpu.h>
 #include <linux/cpuidle.h>
+#include <linux/kernel_stat.h>
 #include <linux/version.h>
+#include <asm/hardirq.h>
 #include <asm/irqflags.h>
 
 #define KERNEL_FROM(major, minor) \
@@ -26,6 +28,24 @@ static __always_inline void dwell_halt(void)
 	raw_safe_halt();
 	raw_local_irq_disable();
 #endif
+}
+
+/*
+ * Grows with each interrupt of this CPU: devices count in one place, and what
+ * the architecture has vectors of its own for in another, all of whose members
+ * are counters but for few that are the same before and after. Read with
+ * interrupts off.
+ */
+static __always_inline u64 dwell_interrupts(void)
+{
+	const unsigned int *counters =
+		(const unsigned int *)raw_cpu_ptr(&irq_stat);
+	u64 sum = raw_cpu_read(kstat.irqs_sum);
+	unsigned int at;
+
+	for (at = 0; at < sizeof(irq_stat) / sizeof(*counters); at++)
+		sum += counters[at];
+	return sum;
 }
 
 /*

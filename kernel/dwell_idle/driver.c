@@ -54,8 +54,22 @@
 /* There is no episode to learn from. */
 #define NOTHING_UNLEARNED	U64_MAX
 
+/* An episode whose window has run out, and that goes on with a halt. */
+struct unfinished {
+	bool is;
+	bool learns;
+	u64 begin;
+	u64 left;
+	u64 polled;
+	u64 window;
+	u64 busy;
+	/* Of the idle task then: no task has run as long as it is the same. */
+	unsigned long switches;
+};
+
 struct idler {
 	struct dwell_policy policy;
+	struct unfinished unfinished;
 	/* Of the parameters that the policy has. */
 	u32 generation;
 	/* Whether this CPU may poll. */
@@ -130,17 +144,32 @@ static void begin_anew(struct idler *idler, unsigned int cpu)
 			  READ_ONCE(max_window_ns));
 }
 
+/* How an episode, or a part of it, ended. */
+enum ended {
+	POLLED,
+	HALTED,
+	/* The window ran out, and the idle loop has to look for timers first. */
+	TO_HALT,
+};
+
 /*
  * Polls for @window, then halts if it @may_halt. With the polling flag set,
  * another CPU that wakes a task here only sets need_resched and sends no
- * interrupt. Returns whether it halted; *@polled is how long it polled.
+ * interrupt. *@polled is how long it polled.
+ *
+ * While it polls interrupts are open, and what they arm on this CPU without
+ * waking a task, such as a timer or a callback of RCU, is looked at by the idle
+ * loop before it chooses when the next tick is. That was before the poll: so
+ * where an interrupt came there is no halt before the loop has gone round.
  */
-static noinstr bool poll_then_halt(u64 begin, u64 window, bool may_halt,
-				   u64 *polled)
+static noinstr enum ended poll_then_halt(u64 begin, u64 window, bool may_halt,
+					 u64 *polled)
 {
-	u64 spent = 0;
+	u64 spent = 0, before = 0;
+	bool interrupted = false;
 
 	if (window) {
+		before = dwell_interrupts();
 		raw_local_irq_enable();
 		if (!current_set_polling_and_test()) {
 			while (!need_resched()) {
@@ -153,12 +182,15 @@ static noinstr bool poll_then_halt(u64 begin, u64 window, bool may_halt,
 		raw_local_irq_disable();
 		/* From here on a waker sends an interrupt. */
 		current_clr_polling();
+		interrupted = dwell_interrupts() != before;
 	}
 	*polled = spent;
 	if (need_resched() || !may_halt)
-		return false;
+		return POLLED;
+	if (interrupted)
+		return TO_HALT;
 	dwell_halt();
-	return true;
+	return HALTED;
 }
 
 /*
@@ -205,50 +237,102 @@ static u64 choose_window(struct idler *idler, u64 busy)
 	return dwell_policy_window(&idler->policy, busy);
 }
 
+/* Context switches of the idle task, which runs here. */
+static unsigned long switches(void)
+{
+	return current->nvcsw + current->nivcsw;
+}
+
+/*
+ * An episode has ended, of which @idle was idle. What a poll has seen came
+ * within its window.
+ */
+static void finish(struct idler *idler, const struct unfinished *episode,
+		   u64 end, bool halted)
+{
+	u64 idle = end > episode->begin ? end - episode->begin : 0;
+
+	if (!halted)
+		idle = min(idle, episode->window);
+	if (episode->learns)
+		idler->unlearned = idle;
+	/* Polls for a latency limit are not the policy's. */
+	count(idler, halted, episode->learns ? episode->window : 0,
+	      episode->polled, idle);
+	trace_dwell_idle_episode(idle, episode->window, episode->busy, halted);
+}
+
+/*
+ * Goes on with the episode of the last entry, whose window has run out: halts,
+ * on the choice of the tick that the idle loop has made since.
+ */
+static void go_on(struct idler *idler)
+{
+	u64 polled;
+	enum ended ended;
+
+	dwell_rcu_idle_enter();
+	ended = poll_then_halt(0, 0, true, &polled);
+	dwell_rcu_idle_exit();
+	idler->ended = sched_clock();
+	finish(idler, &idler->unfinished, idler->ended, ended == HALTED);
+	idler->measured += !idler->unfinished.learns &&
+			   READ_ONCE(measuring) != NOT_MEASURING;
+}
+
 static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 		 int index)
 {
 	struct idler *idler = this_cpu_ptr(idlers);
-	u64 begin, end, idle, busy, polled, window = 0;
+	struct unfinished episode = {};
 	u64 measured_window = READ_ONCE(measuring);
-	bool learns, halted, halts;
+	bool halts;
+	enum ended ended;
+
+	if (idler->unfinished.is) {
+		idler->unfinished.is = false;
+		if (idler->unfinished.switches == switches()) {
+			go_on(idler);
+			return index;
+		}
+		/* A task ran instead: it came right after the window. */
+		finish(idler, &idler->unfinished, idler->unfinished.left, false);
+	}
 
 	if (unlikely(idler->generation != READ_ONCE(generation)))
 		begin_anew(idler, dev->cpu);
 
 	halts = measured_window != NOT_MEASURING || may_halt(idler);
 	/* An injected idle time is to be slept through. */
-	learns = idler->polls && measured_window == NOT_MEASURING && halts &&
-		 !dev->forced_idle_latency_limit_ns;
+	episode.learns = idler->polls && measured_window == NOT_MEASURING &&
+			 halts && !dev->forced_idle_latency_limit_ns;
 
-	begin = sched_clock();
-	busy = begin > idler->ended ? begin - idler->ended : 0;
-	if (learns)
-		window = choose_window(idler, busy);
+	episode.begin = sched_clock();
+	if (episode.begin > idler->ended)
+		episode.busy = episode.begin - idler->ended;
+	if (episode.learns)
+		episode.window = choose_window(idler, episode.busy);
 	else if (measured_window != NOT_MEASURING)
-		window = measured_window;
+		episode.window = measured_window;
 	else if (!halts)
 		/* Then the governor is asked again. */
-		window = TICK_NSEC;
+		episode.window = TICK_NSEC;
 
 	dwell_rcu_idle_enter();
-	halted = poll_then_halt(begin, window, halts, &polled);
+	ended = poll_then_halt(episode.begin, episode.window, halts,
+			       &episode.polled);
 	dwell_rcu_idle_exit();
 
-	end = sched_clock();
-	idle = end > begin ? end - begin : 0;
-	idler->ended = end;
-	/* What a poll has seen came within its window. */
-	if (!halted)
-		idle = min(idle, window);
-	if (learns)
-		idler->unlearned = idle;
-	else
-		idler->measured += measured_window != NOT_MEASURING;
-
-	/* Polls for a latency limit are not the policy's. */
-	count(idler, halted, learns ? window : 0, polled, idle);
-	trace_dwell_idle_episode(idle, window, busy, halted);
+	episode.left = sched_clock();
+	idler->ended = episode.left;
+	if (ended == TO_HALT) {
+		episode.is = true;
+		episode.switches = switches();
+		idler->unfinished = episode;
+		return index;
+	}
+	finish(idler, &episode, episode.left, ended == HALTED);
+	idler->measured += !episode.learns && measured_window != NOT_MEASURING;
 	return index;
 }
 
@@ -290,6 +374,7 @@ static int online(unsigned int cpu)
 
 	idler->generation = 0;
 	idler->ended = 0;
+	idler->unfinished.is = false;
 	idler->device = get_cpu_device(cpu);
 	if (!idler->device)
 		return -ENODEV;

@@ -288,7 +288,8 @@ impl Monitor {
     }
 
     fn silent(&self, awaited: &str) -> QmpError {
-        let within: Duration = self.limits.answer_within;
+        let Limits { answer_within, exchange_within, .. } = self.limits;
+        let within = exchange_within.map_or(answer_within, |exchange| exchange.min(answer_within));
         QmpError::Silent { path: self.path.clone(), awaited: awaited.to_owned(), within }
     }
 
