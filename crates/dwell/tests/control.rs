@@ -145,7 +145,7 @@ fn below(fixture: &Fixture) -> String {
 fn wait_for(sysroot: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
-        let output = dwell(&["control", "status", "--format", "json", "--sysroot", sysroot]);
+        let output = dwell(&["status", "--control", "--format", "json", "--sysroot", sysroot]);
         if let Ok(status) = serde_json::from_slice::<Value>(&output.stdout)
             && wanted(&status)
         {
@@ -256,7 +256,7 @@ fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
             "{listed}"
         );
         let second = dwell(&["control", "--sysroot", &sysroot]);
-        assert!(text(&second.stderr).contains("another dwell control runs"), "{}", text(&second.stderr));
+        assert!(text(&second.stderr).contains("a `dwell control` runs"), "{}", text(&second.stderr));
         if by_signal {
             running.signal("-TERM");
         } else {
@@ -272,25 +272,25 @@ fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
 
 #[test]
 fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
-    for by in ["revert", "restore", "start"] {
+    for by in ["revert", "stop", "start"] {
         let fixture = Fixture::guest();
         let (before, sysroot) = (fixture.snapshot(), below(&fixture));
         let mut running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
         running.line();
         wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-        let refused = dwell(&["control", "restore", "--sysroot", &sysroot]);
-        assert!(text(&refused.stderr).contains("a controller runs"), "{}", text(&refused.stderr));
+        let refused = dwell(&["revert", "1", "--sysroot", &sysroot]);
+        assert!(text(&refused.stderr).contains("a `dwell control` runs"), "{}", text(&refused.stderr));
         running.signal("-KILL");
         running.child.wait().unwrap();
         // What it would have written: never poll.
         fixture.set("guest_halt_poll_ns", "0\n");
         assert!(good(&["status", "--sysroot", &sysroot]).contains("0, set by control"));
         let advised = good(&["control", "--sysroot", &sysroot, "--duration", "10ms"]);
-        assert!(advised.contains("`dwell revert 1` restores the originals"), "{advised}");
+        assert!(advised.contains("`dwell control stop` restores the originals"), "{advised}");
         match by {
             "revert" => drop(good(&["revert", "1", "--sysroot", &sysroot])),
-            "restore" => {
-                let lines = good(&["control", "restore", "--sysroot", &sysroot]);
+            "stop" => {
+                let lines = good(&["control", "stop", "--sysroot", &sysroot]);
                 assert_eq!(lines, "guest: the originals are in force again\n");
             }
             _ => {
@@ -301,7 +301,7 @@ fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
             }
         }
         assert_eq!(fixture.snapshot(), before);
-        assert_eq!(good(&["control", "restore", "--sysroot", &sysroot]), "", "nothing is left");
+        assert_eq!(good(&["control", "stop", "--sysroot", &sysroot]), "", "nothing is left");
     }
 }
 

@@ -435,7 +435,7 @@ impl Running {
 
     fn changes(&self) -> anyhow::Result<u64> {
         let mut command = Command::new(dwell());
-        command.args(["control", "status", "--format", "json", "--state-dir"]).arg(self.directory.path());
+        command.args(["status", "--control", "--format", "json", "--state-dir"]).arg(self.directory.path());
         let answer = command.output().context("cannot ask the controller")?;
         let status: Value =
             serde_json::from_slice(&answer.stdout).context("the controller does not answer")?;

@@ -68,7 +68,7 @@ impl Place {
     }
 
     fn status(&self) -> Option<Value> {
-        let output = dwell(&["control", "status", "--format", "json", "--state-dir", &self.state]);
+        let output = dwell(&["status", "--control", "--format", "json", "--state-dir", &self.state]);
         serde_json::from_slice(&output.stdout).ok()
     }
 
@@ -163,7 +163,7 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         assert!(line.contains("controls; the originals are poll-max-ns=20000"), "{line}");
         running.killed();
         place.set("io0", "poll-max-ns=0");
-        let restored = good(&["control", "restore", "--state-dir", &place.state]);
+        let restored = good(&["control", "stop", "--state-dir", &place.state]);
         assert!(restored.contains("the originals are in force again"), "{restored}");
         assert_eq!(place.properties("io0"), before);
         // The QEMU ends while it is controlled, and another one has the socket.
@@ -197,10 +197,10 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         running.killed();
         drop(second);
         let _third = bare(release, &monitor, "iothread,id=io0,poll-max-ns=0").unwrap();
-        let restored = good(&["control", "restore", "--state-dir", &place.state]);
+        let restored = good(&["control", "stop", "--state-dir", &place.state]);
         assert!(restored.contains("there is nothing to restore"), "{restored}");
         assert_eq!(place.properties("io0")["poll-max-ns"], 0);
-        assert_eq!(good(&["control", "restore", "--state-dir", &place.state]), "");
+        assert_eq!(good(&["control", "stop", "--state-dir", &place.state]), "");
     }
 }
 
@@ -238,7 +238,7 @@ fn each_iothread_is_controlled_for_itself_and_restored() {
     assert!(now <= 40_000, "{now}");
     assert_eq!(place.properties("io1"), before[1]);
     running.killed();
-    let restored = good(&["control", "restore", "--state-dir", &place.state]);
+    let restored = good(&["control", "stop", "--state-dir", &place.state]);
     assert_eq!(restored.matches("the originals are in force again").count(), 2, "{restored}");
     assert_eq!([place.properties("io0"), place.properties("io1")], before);
     // The same, ended as it should be.
