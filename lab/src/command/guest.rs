@@ -9,7 +9,7 @@ use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
 use dwell_control::{Controller, Terms};
 use dwell_knobs::journal::STATE_DIRECTORY;
-use dwell_knobs::lease::{self, Lease, Subject};
+use dwell_knobs::lease::{self, Holder, Lease, Subject};
 use dwell_lab::loads::{Load, LoadKind, LoadKindError};
 use dwell_machine::threads::process_cpu_time;
 use dwell_machine::{Facts, Machine, Sysroot, parameter};
@@ -254,14 +254,13 @@ fn figures() -> Vec<Figure> {
 /// The parameters, leased while the experiment runs.
 struct Leased<'m> {
     machine: &'m Sysroot,
-    state_directory: String,
     /// `None` once it has ended.
     lease: Option<Lease>,
 }
 
 impl<'m> Leased<'m> {
-    /// With every value that an arm may write, or a controller: if all of this is killed, `dwell revert`
-    /// restores what was found.
+    /// With every value that an arm may write, or a controller: if all of this is killed, `dwell control
+    /// stop` restores what was found.
     fn take(
         args: &GuestArgs,
         machine: &'m Sysroot,
@@ -274,8 +273,9 @@ impl<'m> Leased<'m> {
             settings.extend_from_slice(controller.candidates());
         }
         let subject = Subject::Layer(Layer::Guest);
-        let lease = Lease::take(machine, &args.state_dir, &subject, found, &settings)?;
-        Ok(Leased { machine, state_directory: args.state_dir.clone(), lease: Some(lease) })
+        let holder = Holder::begin(machine, &args.state_dir)?;
+        let lease = Lease::take(machine, &holder, &subject, found, &settings)?;
+        Ok(Leased { machine, lease: Some(lease) })
     }
 
     fn set(&mut self, to: &Setting) -> anyhow::Result<()> {
@@ -286,9 +286,9 @@ impl<'m> Leased<'m> {
     /// Restores what was found.
     fn end(&mut self) -> anyhow::Result<()> {
         let Some(lease) = self.lease.take() else { return Ok(()) };
-        let reverted = lease::end(self.machine, &self.state_directory, lease.id())?;
+        let ended = lease::end(self.machine, &[&lease]).into_iter().collect::<Result<Vec<_>, _>>()?;
         ensure!(
-            reverted.complete,
+            ended.iter().all(|reverted| reverted.complete),
             "cannot restore the parameters that were found; `dwell status` shows what is in force"
         );
         Ok(())
