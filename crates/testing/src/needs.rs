@@ -7,9 +7,10 @@ use std::fmt::Arguments;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
 /// What a machine may lack, and what provides it.
-const NEEDS: [(&str, &str); 9] = [
+const NEEDS: [(&str, &str); 10] = [
     ("root", "run as root"),
     ("kvm", "a /dev/kvm that this user may open"),
     ("qemu", "QEMU and `.ci/qemu`"),
@@ -18,6 +19,7 @@ const NEEDS: [(&str, &str); 9] = [
     ("debugfs", "a kernel that is not locked down"),
     ("haltpoll", "root in a guest whose cpuidle driver is haltpoll"),
     ("programs", "the packages that `.ci/run` installs"),
+    ("idle", "a machine with a CPU that idles now and then"),
     ("machine", "two CPUs, io_uring, direct I/O and ptrace"),
 ];
 
@@ -45,6 +47,21 @@ pub fn skipped(need: &str, test: &str, cause: Arguments<'_>) {
     // Where there is no such folder, nobody prints a summary.
     let file = file().and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok());
     let _ = file.map(|mut file| file.write_all(format!("{need} ({how})\n").as_bytes()));
+}
+
+/// Whether the program recorded something. Otherwise the test, or a part of it, is skipped: for want of an idle CPU
+/// where all of them were busy, which is what a shared machine may be at any time, else for want of tracing.
+///
+/// # Panics
+/// As [`skip!`](crate::skip!).
+#[must_use]
+pub fn recorded(output: &Output, test: &str) -> bool {
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        let need = if why.contains("every CPU was busy") { "idle" } else { "tracing" };
+        skipped(need, test, format_args!("{}", why.trim()));
+    }
+    output.status.success()
 }
 
 fn is_in(need: &str, list: &str) -> bool {

@@ -298,21 +298,22 @@ fn other_end(
     Ok(words)
 }
 
-/// This share of the wakeups by tasks of other recorded CPUs, or more: the load waits for itself.
-const CLOSED_LOOP: f64 = 0.8;
+/// This share of the wakeups by tasks of other recorded CPUs and devices, or more: the load may wait for itself.
+const CLOSED_LOOP: f64 = 0.9;
 
 /// What a replay does not show of a load that waits for itself; nothing where the recording does not show such a load.
 fn closed_loop(reader: &Reader, advice: &Advice) -> anyhow::Result<Option<String>> {
-    let (mut chunk, mut known, mut by_others) = (Chunk::default(), 0u64, 0u64);
+    let (mut chunk, mut known, mut by_tasks, mut by_devices) = (Chunk::default(), 0u64, 0u64, 0u64);
     for row_group in 0..reader.row_groups() {
         reader.read(row_group, Columns::WAKE, &mut chunk)?;
         for wake in chunk.wake.iter().flatten().filter(|wake| **wake != WakeCause::Unknown) {
             known += 1;
-            by_others += u64::from(*wake == WakeCause::Ipi);
+            by_tasks += u64::from(*wake == WakeCause::Ipi);
+            by_devices += u64::from(*wake == WakeCause::Irq);
         }
     }
-    let share = by_others as f64 / known.max(1) as f64;
-    if share < CLOSED_LOOP || 2 * known < reader.episodes() || reader.contents().idlers.len() < 2 {
+    let share = |of: u64| of as f64 / known.max(1) as f64;
+    if share(by_tasks + by_devices) < CLOSED_LOOP || 2 * known < reader.episodes() {
         return Ok(None);
     }
     let direction = match advice.more_halts_per_s() {
@@ -324,11 +325,23 @@ fn closed_loop(reader: &Reader, advice: &Advice) -> anyhow::Result<Option<String
         }
         _ => "fewer halts get more work done, at more CPU time in all, and more halts less",
     };
+    let whose = if share(by_tasks) >= CLOSED_LOOP && reader.contents().idlers.len() > 1 {
+        format!(
+            "{} of the wakeups were by tasks of other CPUs, which idle themselves: this load waits for itself, its \
+             throughput will change with the setting, and a replay does not show that",
+            percent(share(by_tasks))
+        )
+    } else {
+        format!(
+            "{} of the wakeups were by tasks of other CPUs, {} by devices: where a request is sent only after the answer to \
+             the one before, the load waits for itself, its throughput will change with the setting, and a replay does not \
+             show that",
+            percent(share(by_tasks)),
+            percent(share(by_devices))
+        )
+    };
     Ok(Some(format!(
-        "{} of the wakeups were by tasks of other CPUs, which idle themselves: this load waits for itself, its throughput \
-         will change with the setting, and a replay does not show that. As a rule of thumb, {direction}. Measure work before \
-         and after: dwell verify --work CMD",
-        percent(share)
+        "{whose}. As a rule of thumb, {direction}. Measure work before and after: dwell verify --work CMD"
     )))
 }
 
