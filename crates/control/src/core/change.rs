@@ -79,7 +79,7 @@ pub enum Cause {
         /// How long that is not changed, unless the load changes \[ns\].
         rest_ns: u64,
     },
-    /// Idlers mostly halted, and were cheaper while they polled, which no replay had shown.
+    /// Idlers mostly halted, and were cheaper, or did more for it, while they polled, which no replay had shown.
     Tried(Measured),
     /// The rule does not do what was counted: the originals are in force for a while.
     Untrusted {
@@ -100,11 +100,14 @@ pub struct Measured {
     pub setting_ns: f64,
     /// The same under the reference.
     pub reference_ns: f64,
-    /// Episodes a second under the setting; `None` if it had no turns, as the cost of an episode without
-    /// polls is known.
+    /// Episodes a second under the setting; `None` if it had no turns and was not in force before them, as the cost
+    /// of an episode without polls is known.
     pub setting_per_s: Option<f64>,
     /// The same under the reference.
     pub reference_per_s: Option<f64>,
-    /// The first cost over the second, with its interval; `None` if there is none.
+    /// The first cost over the second, with its interval, in a closed loop each times the square of the time of an
+    /// episode; `None` if there is none.
     pub ratio: Option<Interval>,
+    /// Whether the loop is closed: episodes a second differ for certain.
+    pub closed: bool,
 }

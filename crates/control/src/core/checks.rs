@@ -6,6 +6,7 @@
 //! ends both.
 
 use crate::core::change::{Cause, Measured};
+use crate::core::pace::MINUTE_NS;
 use crate::core::turns::{Next, Part, Turns, maximum};
 use crate::core::window::Rest;
 use dwell_policy::Nanos;
@@ -34,6 +35,7 @@ pub(crate) const BUSY_PER_S: f64 = 640.0;
 #[derive(Clone, Debug)]
 pub(crate) struct Checks {
     every: Option<Nanos>,
+    originals: Setting,
     /// The setting of trials.
     longest: Setting,
     turns: Option<Turns>,
@@ -45,8 +47,10 @@ pub(crate) struct Checks {
     rest: Rest,
     pause_ns: u64,
     trial_at_ns: Option<u64>,
-    /// Whether a trial has shown that the load is a closed loop.
-    closed: bool,
+    /// Until when loads are taken for closed loops, as turns have shown of one \[ns\].
+    closed_until_ns: u64,
+    /// A setting that does more than the originals in a closed loop, and what its cost may be of theirs for that.
+    worth: Option<(Setting, f64)>,
     load: Load,
 }
 
@@ -57,6 +61,7 @@ impl Checks {
         let longest_rest_ns = every.map_or(REFUTED_NS, Nanos::get).max(REFUTED_NS);
         Checks {
             every,
+            originals: candidates[0],
             longest: longest(candidates),
             turns: None,
             over: false,
@@ -65,7 +70,8 @@ impl Checks {
             rest: Rest::new(REFUTED_NS, longest_rest_ns),
             pause_ns: FIRST_PAUSE_NS,
             trial_at_ns: None,
-            closed: false,
+            closed_until_ns: 0,
+            worth: None,
             load: Load::default(),
         }
     }
@@ -98,11 +104,33 @@ impl Checks {
         Some(self.turns.as_mut()?.next(part, present))
     }
 
+    /// What the cost of an episode under this setting may be of that under the originals: more where it was found in turns
+    /// to do more.
+    pub(crate) fn worth(&self, present: &Setting) -> f64 {
+        match &self.turns {
+            Some(turns) => turns.worth(present),
+            None => self.worth.filter(|(setting, _)| setting == present).map_or(1.0, |(_, worth)| worth),
+        }
+    }
+
     /// Ends turns: the setting to use, and why.
     pub(crate) fn end(&mut self, now_ns: u64, keep: bool, measured: Measured) -> Option<(Setting, Cause)> {
         let turns = self.turns.take()?;
         let [setting, reference] = turns.settings().map(|setting| *setting);
         self.over = true;
+        let better = if keep { setting } else { reference };
+        // What was refuted or found is of the load that there is now.
+        self.load = Load::default();
+        if measured.closed || !keep && turns.worth(&reference) > 1.0 {
+            self.closed_until_ns = now_ns.saturating_add(MINUTE_NS);
+            let worse = if keep { reference } else { setting };
+            // Nothing does less than those that never poll.
+            let over_originals = worse == self.originals || maximum(&self.originals) == 0;
+            let worth = Some(turns.worth(&better)).filter(|worth| over_originals && *worth > 1.0);
+            self.worth = worth.map(|worth| (better, worth));
+            // It is in force for as long as one that is verified.
+            self.verified_ns.insert(better, now_ns);
+        }
         Some(match (turns.is_trial(), keep) {
             (false, true) => {
                 self.verified_ns.insert(setting, now_ns);
@@ -114,11 +142,15 @@ impl Checks {
                 (reference, Cause::Refuted { measured, rest_ns })
             }
             (true, true) => {
-                self.closed = true;
+                self.closed_until_ns = now_ns.saturating_add(MINUTE_NS);
                 self.verified_ns.remove(&reference);
                 self.verified_ns.insert(setting, now_ns);
                 self.pause_ns = (self.pause_ns / PAUSES).max(FIRST_PAUSE_NS);
                 self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+                if measured.closed && measured.setting_ns > measured.reference_ns {
+                    // A replay would find it too dear at once.
+                    self.wait(now_ns);
+                }
                 (setting, Cause::Tried(measured))
             }
             (true, false) => {
@@ -131,9 +163,13 @@ impl Checks {
     /// The originals are to be used, whatever turns show.
     pub(crate) fn break_off(&mut self, now_ns: u64) {
         match self.turns.take() {
+            // One that has shown nothing was not in vain.
+            Some(turns) if turns.is_trial() && turns.is_new() => {
+                self.trial_at_ns = Some(now_ns.saturating_add(self.pause_ns));
+            }
             Some(turns) if turns.is_trial() => self.trial_failed(now_ns),
             // What a replay finds once more would be lost once more.
-            Some(turns) if self.closed => {
+            Some(turns) if self.are_necessary(now_ns) => {
                 self.refuted(now_ns, turns.settings()[0]);
             }
             _ => {}
@@ -148,9 +184,10 @@ impl Checks {
         rest_ns
     }
 
-    /// Whether the load is a closed loop, so that no replay can be used without turns.
-    pub(crate) const fn are_necessary(&self) -> bool {
-        self.closed
+    /// Whether the load may be a closed loop, so that no replay can be used without turns: also after it has changed, for
+    /// as long as writes that turns took are counted.
+    pub(crate) const fn are_necessary(&self, now_ns: u64) -> bool {
+        now_ns < self.closed_until_ns
     }
 
     fn trial_failed(&mut self, now_ns: u64) {
@@ -187,7 +224,7 @@ impl Checks {
     pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
         let changes = self.load.changes(present, part);
         if changes {
-            self.closed = false;
+            self.worth = None;
             self.pause_ns = FIRST_PAUSE_NS;
             self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
             self.rest.begin_anew();

@@ -15,7 +15,7 @@ use crate::core::status::{Seen, Status};
 use crate::core::tenant::{Excess, Veto};
 use crate::core::terms::Terms;
 use crate::core::trust::Trust;
-use crate::core::turns::{Next, Part, SETTLE_NS, Turns};
+use crate::core::turns::{Next, Part, SETTLE_NS, Turns, maximum};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::RuleError;
@@ -38,6 +38,8 @@ pub struct Controller {
     writes: Writes,
     decided_ns: u64,
     checks: Checks,
+    /// What the cost of the last period may be of that under the originals for the work that was done.
+    worth: f64,
     /// The setting that was advised last, where changes are advised and not made.
     advised: Option<Setting>,
 }
@@ -62,6 +64,7 @@ impl Controller {
             writes: Writes::default(),
             decided_ns: 0,
             checks,
+            worth: 1.0,
             advised: None,
         })
     }
@@ -86,6 +89,12 @@ impl Controller {
     /// When to decide next \[ns\].
     pub fn next_at_ns(&self) -> u64 {
         self.pace.next_ns()
+    }
+
+    /// What the cost of the last period may be of that under the originals: more than 1 where turns have found a closed
+    /// loop, in which more is done under the setting in force.
+    pub fn worth(&self) -> f64 {
+        self.worth
     }
 
     /// The setting that control began with.
@@ -227,8 +236,8 @@ impl Controller {
 
     /// Begins turns, if any are due and their writes within the most of a minute: whether what was chosen is
     /// put into force before them. A setting that is chosen is compared with the cheaper one, by replay, of
-    /// that in force and the originals, in a closed loop with that in force; one that is in force with the
-    /// originals.
+    /// that in force and the originals, but with that in force in a closed loop and where it alone polls; one that is in
+    /// force with the originals, and these with it if it was found to do more than they do.
     fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
         if self.checks.are_off() || self.account.is_exceeded() {
             // On probation periods are short, which turns are not.
@@ -237,25 +246,30 @@ impl Controller {
         let (originals, present) = (self.originals(), self.present);
         let (setting, reference) = match chosen {
             Some((to, Cause::Gain { present_ns, originals_ns, .. }))
-                if present_ns < originals_ns || self.checks.are_necessary() =>
+                if present_ns < originals_ns
+                    || self.checks.are_necessary(now_ns)
+                    || maximum(to) == 0 && maximum(&present) > 0 =>
             {
                 (*to, present)
             }
             Some((to, _)) => (*to, originals),
+            None if self.checks.worth(&present) > 1.0 => (originals, present),
             None => (present, originals),
         };
-        let turns = if setting != originals && self.checks.is_to_be_verified(now_ns, &setting) {
+        let new = chosen.map_or(&present, |(to, _)| to);
+        let differ = setting != originals || reference != originals && self.checks.are_necessary(now_ns);
+        let turns = if differ && self.checks.is_to_be_verified(now_ns, new) {
             Turns::check(setting, reference, (present, part), self.terms.halt_cost)
         } else {
             let mostly_halt =
                 chosen.is_none() && !self.account.rests(now_ns) && self.idlers.mostly_halt(part.ns);
             let polls = self.checks.trial(now_ns, &present, mostly_halt)?;
-            Turns::trial(polls, (present, part))?
+            Turns::trial(polls, (present, part), self.terms.halt_cost)?
         };
         let begins_with_chosen = chosen.is_some() && turns.begin_with_the_setting();
         let in_force = if begins_with_chosen { &setting } else { &present };
         if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
-            return self.checks.are_necessary().then_some(false);
+            return self.checks.are_necessary(now_ns).then_some(false);
         }
         self.checks.begin(turns);
         Some(begins_with_chosen)
@@ -276,7 +290,9 @@ impl Controller {
     /// What to do, and whether there is next to nothing to gain.
     fn judge(&mut self, now_ns: u64, period: &Period) -> (Option<(Setting, Cause)>, bool) {
         let (originals, controlled) = (self.originals(), self.is_controlled());
-        let loss = self.account.book(now_ns, period.paid_ns, period.originals_ns, controlled);
+        self.worth = self.checks.worth(&self.present);
+        let originals_ns = period.originals_ns * self.worth;
+        let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled);
         let load_changed = !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
         if self.trust.is_lost(now_ns, load_changed) {
             self.idlers.grow_old();
@@ -318,7 +334,8 @@ impl Controller {
         if searched && chosen.is_none() {
             self.searched.in_vain();
         }
-        let chosen = chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(cause));
+        let chosen =
+            chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(now_ns, cause));
         self.idlers.grow_old();
         let begun = (period.cpu_ns > period.least_ns())
             .then(|| self.begin_turns(now_ns, period.part(), chosen.as_ref()))
@@ -330,9 +347,9 @@ impl Controller {
     }
 
     /// In a closed loop no replay is right, so that a small gain is not worth the turns that it needs.
-    fn is_worth_turns(&self, cause: &Cause) -> bool {
+    fn is_worth_turns(&self, now_ns: u64, cause: &Cause) -> bool {
         match cause {
-            Cause::Gain { present_ns, chosen_ns, .. } if self.checks.are_necessary() => {
+            Cause::Gain { present_ns, chosen_ns, .. } if self.checks.are_necessary(now_ns) => {
                 *chosen_ns < present_ns * (1.0 - WORTH_TURNS)
             }
             _ => true,

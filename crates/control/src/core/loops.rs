@@ -193,16 +193,16 @@ fn control_that_has_come_to_halt_goes_back_to_polling_when_the_load_is_closed() 
 #[test]
 fn where_polling_does_not_help_trials_cost_little_and_change_nothing() {
     for noise in [0.0, 0.3] {
-        for world in [World::open(150_000), World::open(45_000), World::closed(35_000, 90_000)] {
+        for world in [World::open(150_000), World::open(45_000), World::closed(60_000, 90_000)] {
             let world = World { noise, ..world };
             for seed in 1..4 {
                 let with = live([world; 2], world.never(), verified(HOUR), 40, seed);
-                assert!(with.of_one() <= 20_100.0, "{}: {}", with.of_one(), with.lines());
+                assert!(with.of_one() <= 20_200.0, "{}: {}", with.of_one(), with.lines());
                 assert_eq!(with.present, world.never());
                 assert_eq!(with.number(|cause| matches!(cause, Cause::Tried(_))), 0, "{}", with.lines());
                 // After 0.5, 2, 8, 32 s of halting.
                 let turns = with.number(|cause| *cause == Cause::Turn);
-                assert!((4..=10).contains(&turns), "{turns}");
+                assert!((4..=20).contains(&turns), "{turns}");
                 let allowed = TOLERANCE * with.originals_ns;
                 assert!(with.paid_ns <= allowed, "{} of {}", with.paid_ns, with.originals_ns);
                 // From the defaults it comes to the same.
@@ -213,6 +213,35 @@ fn where_polling_does_not_help_trials_cost_little_and_change_nothing() {
                     from_polling.of_one(),
                     from_polling.lines()
                 );
+            }
+        }
+    }
+}
+
+/// Polling costs 35 us an episode instead of 20, and more than twice as much is done. From the default, which polls, *never*
+/// would be a gain by replay.
+#[test]
+fn a_setting_that_costs_more_and_does_twice_the_work_is_taken_and_kept() {
+    for layer in [Layer::Host, Layer::Guest] {
+        for noise in [0.0, 0.3] {
+            let world = World { layer, noise, ..World::closed(35_000, 70_000) };
+            let best = live(
+                [world; 2],
+                world.originals(),
+                Terms { verify: None, ..Terms::at(Nanos(1 << 40)) },
+                30,
+                1,
+            );
+            for seed in 1..3 {
+                for originals in [world.never(), world.originals()] {
+                    let with = live([world; 2], originals, verified(HOUR), 30, seed);
+                    let work = with.late.1 / best.late.1;
+                    assert!(
+                        work > if noise > 0.0 { 0.8 } else { 0.9 },
+                        "{layer:?} {noise} {originals:?}: {work} {}",
+                        with.lines()
+                    );
+                }
             }
         }
     }

@@ -119,8 +119,7 @@ fn each_phase_of_a_mixed_load_does_its_work() {
     never.set("guest_halt_poll_ns", 0).unwrap();
     let terms = Terms { late: K, verify: Some(Nanos(3_600 * SECOND_NS)), ..Terms::at(K) };
     let fixed = [default, never].map(|setting| run(setting, None, 1).0);
-    // At this halt cost fio is cheaper with halts, in which it does two thirds of the work.
-    let judged = |load: &Load| !["idle", "fio"].contains(&load.name);
+    let judged = |load: &Load| load.name != "idle";
     let mut wrong = vec![];
     for (name, originals) in [("the default", default), ("never", never)] {
         for seed in 1..3 {

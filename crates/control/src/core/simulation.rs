@@ -93,7 +93,7 @@ pub struct Spent {
     pub controlled_ns: f64,
     /// The cost under the originals \[ns\].
     pub originals_ns: f64,
-    /// The latter as the controller predicted it \[ns\].
+    /// The latter as the controller predicted it, times [`Controller::worth`] \[ns\].
     pub predicted_ns: f64,
 }
 
@@ -331,7 +331,8 @@ impl Simulation {
                 .seen()
                 .iter()
                 .filter_map(|seen| Some(seen.costs?.originals / seen.share))
-                .sum(),
+                .sum::<f64>()
+                * self.controller.worth(),
         });
     }
 

@@ -7,9 +7,14 @@
 //! loop, where a peer waits for the idler, they do not: a setting that makes the idler answer late is cheaper
 //! per second because less is done, and that is no gain.
 //!
-//! It misleads where the number of episodes says nothing about the work: a device that collects several
+//! Where episodes a second differ for certain, the loop is closed, and less of them is less work done: then the
+//! cost of an episode is multiplied by the square of its time (the energy-delay-squared product of hardware
+//! design). A setting that does a tenth less has to save 19 % of the cost of an episode, one that costs half as
+//! much again has to do 23 % more. In an open loop nothing but the cost counts.
+//!
+//! Both mislead where the number of episodes says nothing about the work: a device that collects several
 //! requests for one interrupt while the idler sleeps has more episodes under polling, each of them cheaper,
-//! for the same requests. The number of episodes a second is therefore reported with the cost. It misleads,
+//! for the same requests. The number of episodes a second is therefore reported with the cost. They mislead,
 //! too, where idlers of different cost share a setting and only one of them does more.
 //!
 //! # How
@@ -19,14 +24,16 @@
 //! after each one more, up to six. The first pairs are of short turns, which show what is large at little
 //! cost; later ones are longer.
 //!
-//! A setting that does not poll has no turns: its episode costs one halt, whatever the load is. That leaves
-//! one switch instead of seven, and is the only way with haltpoll, whose windows stay as long as they were
-//! until a poll fails.
+//! An episode of a setting that does not poll costs one halt, whatever the load is, and is not measured: haltpoll's
+//! windows stay as long as they were until a poll fails. Turns have only one of the two where one does not poll, and
+//! the other is what was seen just before, if it is in force. That leaves two switches instead of seven. But where the
+//! first turn shows that episodes a second may decide against the costs, both have turns: a load that has just begun
+//! would look like a closed loop.
 //!
 //! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that
 //!   is more than [`TOLERANCE`] times the cost of the reference, and refuted if the interval excludes a gain.
 //!   What six pairs leave open is small, or the machine is noisy. Then the replay, which has promised a gain,
-//!   decides, unless the mean of the turns contradicts it.
+//!   decides, unless the mean of the turns contradicts it, be the loop open or closed.
 //! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times
 //!   that justify halting, and no replay of them shows that polling would make them shorter. The one in force
 //!   costs what it did just before: about a halt, whatever the load is. The setting stays if it is certainly
@@ -34,6 +41,7 @@
 
 use crate::core::account::TOLERANCE;
 use crate::core::change::Measured;
+use crate::core::checks::BUSY_PER_S;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_stats::{Interval, student_mean};
@@ -55,6 +63,8 @@ const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
 const LEAST_PAIRS: usize = 3;
 /// Polling that costs so many times what halting does ends a trial after its first turn.
 const DEARER: f64 = 1.25;
+/// The most that twice or half as much work and more may be worth of the cost of an episode.
+const MOST_WORTH: f64 = 4.0;
 /// It is asked four times: together they are right as often as one interval of 95 % at least.
 const CONFIDENCE: f64 = 0.99;
 
@@ -120,10 +130,14 @@ pub(crate) struct Turns {
     side: Side,
     /// The cost of an episode under the one that has no turns \[ns\].
     known_ns: f64,
+    /// The cost of an episode under one that does not poll \[ns\].
+    halt_ns: f64,
     /// The setting in force when they began, and what was seen under it.
     before: (Setting, Part),
     begun: bool,
     settled: bool,
+    /// How long windows were left under a setting that does not poll, in all turns \[ns\].
+    waited_ns: u64,
     part: Part,
     turns: Vec<Part>,
 }
@@ -147,25 +161,28 @@ impl Turns {
         before: (Setting, Part),
         halt_cost: Nanos,
     ) -> Turns {
-        let side = match [setting, reference].map(|one| maximum(&one) == 0) {
-            [true, _] => Side::Reference,
-            [false, true] => Side::Setting,
-            [false, false] => Side::Both,
+        let halt_ns = halt_cost.get() as f64;
+        let seen = before.1.of_one().filter(|_| before.0 == reference);
+        let (side, known_ns) = match ([setting, reference].map(|one| maximum(&one) == 0), seen) {
+            ([true, false], Some(seen_ns)) => (Side::Setting, seen_ns),
+            ([true, _], _) => (Side::Reference, halt_ns),
+            ([false, true], _) => (Side::Setting, halt_ns),
+            ([false, false], _) => (Side::Both, halt_ns),
         };
-        Turns::new(Kind::Check, [setting, reference], side, halt_cost.get() as f64, before)
+        Turns::new(Kind::Check, [setting, reference], side, [known_ns, halt_ns], before)
     }
 
     /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing.
-    pub(crate) fn trial(setting: Setting, before: (Setting, Part)) -> Option<Turns> {
-        let known_ns = before.1.of_one()?;
-        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, known_ns, before))
+    pub(crate) fn trial(setting: Setting, before: (Setting, Part), halt_cost: Nanos) -> Option<Turns> {
+        let costs_ns = [before.1.of_one()?, halt_cost.get() as f64];
+        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, costs_ns, before))
     }
 
     fn new(
         kind: Kind,
         [setting, reference]: [Setting; 2],
         side: Side,
-        known_ns: f64,
+        [known_ns, halt_ns]: [f64; 2],
         before: (Setting, Part),
     ) -> Turns {
         Turns {
@@ -174,9 +191,11 @@ impl Turns {
             reference,
             side,
             known_ns,
+            halt_ns,
             before,
             begun: false,
             settled: false,
+            waited_ns: 0,
             part: Part::default(),
             turns: vec![],
         }
@@ -197,6 +216,11 @@ impl Turns {
         self.kind == Kind::Trial
     }
 
+    /// Whether no turn is over yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.turns.is_empty()
+    }
+
     /// Whether what is seen now is of one setting alone, and not of the time right after a switch.
     pub(crate) const fn is_settled(&self) -> bool {
         self.settled
@@ -204,7 +228,7 @@ impl Turns {
 
     /// The most switches that they need.
     pub(crate) fn switches(&self) -> usize {
-        if self.side == Side::Both { PAIRS + 1 } else { 2 }
+        if self.side == Side::Reference { 2 } else { PAIRS + 1 }
     }
 
     fn is_of_setting(&self, turn: usize) -> bool {
@@ -235,11 +259,18 @@ impl Turns {
         if !std::mem::replace(&mut self.settled, true) {
             return Next::Wait(self.length_ns());
         }
+        if maximum(present) == 0 && self.still_polls(&part) {
+            self.waited_ns += part.ns;
+            return Next::Wait(SHORTEST_NS);
+        }
         self.part += part;
         if self.part.seen < FEWEST && self.part.ns < LONGEST_NS {
             return Next::Wait(SHORTEST_NS);
         }
         self.turns.push(std::mem::take(&mut self.part));
+        if self.turns.len() == 1 && self.side == Side::Setting && self.may_be_closed() {
+            self.side = Side::Both;
+        }
         let ratio = self.ratio();
         if let Some(keep) = self.verdict(ratio) {
             return Next::Over { keep, measured: self.measured(ratio) };
@@ -252,12 +283,29 @@ impl Turns {
         Next::Switch(next)
     }
 
+    /// Whether windows of haltpoll are left, so that a setting that does not poll does not yet do what it will; for some
+    /// time, since what has no episodes does not show it.
+    fn still_polls(&self, part: &Part) -> bool {
+        let as_halts = |cost_ns: f64| (cost_ns / self.halt_ns - 1.0).abs() < 0.1;
+        self.waited_ns < LONGEST_NS && !part.of_one().is_some_and(as_halts)
+    }
+
     /// Each pair: the setting's turn and the reference's.
     fn pairs(&self) -> Vec<[Part; 2]> {
-        let known = |turn: &Part| Part { cost_ns: self.known_ns * turn.episodes, ..*turn };
+        let halts = maximum(&self.setting) == 0;
+        let own = |turn: &Part| match halts {
+            true => Part { cost_ns: self.halt_ns * turn.episodes, ..*turn },
+            false => *turn,
+        };
+        // With as many episodes a second as just before, if that was it, else as many as in the turn.
+        let known = |turn: &Part, of: Setting| {
+            let (before, seen) = &self.before;
+            let episodes = if *before == of { seen.per_s() * turn.ns as f64 / 1e9 } else { turn.episodes };
+            Part { cost_ns: self.known_ns * episodes, episodes, ..*turn }
+        };
         match self.side {
-            Side::Setting => self.turns.iter().map(|turn| [*turn, known(turn)]).collect(),
-            Side::Reference => self.turns.iter().map(|turn| [known(turn), *turn]).collect(),
+            Side::Setting => self.turns.iter().map(|turn| [own(turn), known(turn, self.reference)]).collect(),
+            Side::Reference => self.turns.iter().map(|turn| [known(turn, self.setting), *turn]).collect(),
             Side::Both => {
                 let in_order = |(number, pair): (usize, &[Part])| match self.is_of_setting(2 * number) {
                     true => [pair[0], pair[1]],
@@ -268,16 +316,33 @@ impl Turns {
         }
     }
 
-    /// The cost of an episode under the setting over that under the reference, as a logarithm; `None` where a
-    /// turn had no episodes.
-    fn ratio(&self) -> Option<Interval> {
+    /// The mean logarithm of a figure under the setting over that under the reference; `None` where a turn has none.
+    fn mean_of(&self, figure: impl Fn(&Part) -> Option<f64>) -> Option<Interval> {
         let of = |[setting, reference]: [Part; 2]| {
             let weight = setting.seen.min(reference.seen) as f64;
-            Some(((setting.of_one()? / reference.of_one()?).ln(), weight))
+            Some(((figure(&setting)? / figure(&reference)?).ln(), weight))
         };
         let (logarithms, weights): (Vec<f64>, Vec<f64>) =
             self.pairs().into_iter().map(of).collect::<Option<_>>()?;
         student_mean(&logarithms, &weights, CONFIDENCE)
+    }
+
+    /// Episodes a second under the setting over those under the reference, as a logarithm.
+    fn rates(&self) -> Option<Interval> {
+        self.mean_of(|part| Some(part.per_s()).filter(|per_s| *per_s > 0.0))
+    }
+
+    /// Whether episodes a second differ for certain.
+    fn is_closed(&self) -> bool {
+        let busy = self.turns.iter().all(|turn| turn.per_s() >= BUSY_PER_S);
+        busy && self.pairs_so_far() >= LEAST_PAIRS && self.rates().is_some_and(|rates| !rates.contains(0.0))
+    }
+
+    /// The cost of an episode under the setting over that under the reference, as a logarithm, in a closed loop times the
+    /// square of its time; `None` where a turn had no episodes.
+    fn ratio(&self) -> Option<Interval> {
+        let closed = self.is_closed();
+        self.mean_of(|part| Some(part.of_one()? / if closed { part.per_s().powi(2) } else { 1.0 }))
     }
 
     /// Whether to use the setting, if that is decided.
@@ -289,13 +354,44 @@ impl Turns {
         let pairs = self.pairs_so_far();
         let known = pairs >= LEAST_PAIRS;
         match self.kind {
-            Kind::Check if known && high <= TOLERANCE.ln() => Some(true),
+            Kind::Check if known && high <= TOLERANCE.ln() && !self.may_do_less() => Some(true),
             Kind::Check if known && low > 0.0 => Some(false),
+            // For as long as it is a gain if the loop is closed.
+            Kind::Trial
+                if self.side == Side::Both && value >= 0.0 && pairs < PAIRS && !self.may_do_less() =>
+            {
+                None
+            }
             Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
             // One that does not poll either costs the same.
             Kind::Trial if known && high < -TOLERANCE.ln() => Some(true),
-            _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0),
+            _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0 && !self.may_do_less()),
         }
+    }
+
+    /// Whether the work done may decide against the costs.
+    fn may_be_closed(&self) -> bool {
+        let cost = self.mean_of(Part::of_one).map_or(0.0, |cost| cost.value);
+        (cost - 2.0 * self.more().ln()) * cost < 0.0
+    }
+
+    /// Whether the mean turn is a loss if the loop is closed.
+    fn may_do_less(&self) -> bool {
+        self.mean_of(Part::of_one).is_some_and(|cost| cost.value - 2.0 * self.more().ln() > 0.0)
+    }
+
+    /// How many times as many episodes a second there are under the setting, so far.
+    fn more(&self) -> f64 {
+        self.rates().map_or(1.0, |rates| rates.value.exp())
+    }
+
+    /// What the cost of an episode under this setting may be of that under the other one for the work done, so far.
+    pub(crate) fn worth(&self, present: &Setting) -> f64 {
+        if self.side != Side::Both || self.turns.is_empty() {
+            return 1.0;
+        }
+        let more = if *present == self.setting { self.more() } else { self.more().recip() };
+        more.powi(2).clamp(1.0, MOST_WORTH)
     }
 
     fn measured(&self, ratio: Option<Interval>) -> Measured {
@@ -314,6 +410,7 @@ impl Turns {
             setting_per_s: per_s(0, self.setting, Side::Reference),
             reference_per_s: per_s(1, self.reference, Side::Setting),
             ratio: ratio.map(|ratio| ratio.map(f64::exp)),
+            closed: self.is_closed(),
         }
     }
 }
@@ -351,7 +448,7 @@ mod tests {
         let before = seen(20.0, 10 * SHORTEST_NS);
         let (mut turns, mut present) = match kind {
             Kind::Check => (Turns::check(longer, polls, (longer, before), Nanos(20)), longer),
-            Kind::Trial => (Turns::trial(polls, (never, before)).unwrap(), never),
+            Kind::Trial => (Turns::trial(polls, (never, before), Nanos(20)).unwrap(), never),
         };
         let (mut switches, mut ns, mut wait) = (0, 0, 0);
         loop {
@@ -395,28 +492,60 @@ mod tests {
         assert!(keep && switches == 1 && ns == SETTLE_NS + 3 * SHORTEST_NS, "{switches} {ns}");
     }
 
-    /// The cost of an episode that is halted through is known; the other setting is measured where it is in
-    /// force already.
+    /// The cost of an episode that is halted through is known, and so is that of the other setting, which was in force.
     #[test]
-    fn never_has_no_turns() {
+    fn never_is_compared_with_what_was_seen_before() {
         let [never, polls] = two();
         let part =
             Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS, ..Part::default() };
         let mut turns = Turns::check(never, polls, (polls, part), Nanos(20));
-        assert!(!turns.begin_with_the_setting());
-        for _ in 0..3 {
-            assert_eq!(turns.next(part, &polls), Next::Wait(SHORTEST_NS));
+        assert!(turns.begin_with_the_setting());
+        assert_eq!(turns.next(part, &never), Next::Wait(SHORTEST_NS));
+        // Windows are left.
+        assert_eq!(turns.next(part, &never), Next::Wait(SHORTEST_NS));
+        let halts = Part { cost_ns: 20.0 * 100.0, ..part };
+        for _ in 0..2 {
+            assert_eq!(turns.next(halts, &never), Next::Wait(SHORTEST_NS));
         }
-        let Next::Over { keep: true, measured } = turns.next(part, &polls) else { panic!() };
+        let Next::Over { keep: true, measured } = turns.next(halts, &never) else { panic!() };
         assert_eq!((measured.setting_ns, measured.reference_ns), (20.0, 150.0));
-        assert_eq!((measured.setting_per_s, measured.reference_per_s), (None, Some(10_000.0)));
+        assert_eq!((measured.setting_per_s, measured.reference_per_s), (Some(10_000.0), Some(10_000.0)));
+        assert!(!measured.closed);
+    }
+
+    /// Half as many episodes under *never*, at two thirds of the cost: both have turns, and it is refuted.
+    #[test]
+    fn less_work_refutes_a_setting_that_is_cheaper() {
+        let [never, polls] = two();
+        let part = |episodes: u64, of_one: f64, ns: u64| {
+            let cost_ns = of_one * episodes as f64;
+            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
+        };
+        let mut turns = Turns::check(never, polls, (polls, part(1_000, 30.0, SHORTEST_NS)), Nanos(20));
+        let (mut present, mut wait) = (never, 0);
+        let (keep, measured) = loop {
+            let ten_ms = wait / SHORTEST_NS;
+            let seen = if present == never {
+                part(500 * ten_ms, 20.0, wait)
+            } else {
+                part(1_000 * ten_ms, 30.0, wait)
+            };
+            match turns.next(seen, &present) {
+                Next::Wait(ns) => wait = ns,
+                Next::Switch(to) => (present, wait) = (to, SETTLE_NS),
+                Next::Over { keep, measured } => break (keep, measured),
+            }
+        };
+        assert!(!keep && measured.closed, "{measured:?}");
+        assert!((turns.worth(&polls) - 4.0).abs() < 1e-9 && turns.worth(&never) == 1.0);
+        assert!((measured.ratio.unwrap().value - 4.0 * 2.0 / 3.0).abs() < 1e-9, "{measured:?}");
     }
 
     #[test]
     fn turns_without_episodes_show_nothing() {
         let [never, polls] = two();
         let nothing = Part { ns: LONGEST_NS, ..Part::default() };
-        assert!(Turns::trial(polls, (never, nothing)).is_none());
+        assert!(Turns::trial(polls, (never, nothing), Nanos(20)).is_none());
         let mut turns = Turns::check(never, polls, (polls, nothing), Nanos(20));
         assert_eq!(turns.next(nothing, &polls), Next::Wait(SHORTEST_NS));
         assert!(matches!(turns.next(nothing, &polls), Next::Over { keep: false, .. }));

@@ -57,7 +57,9 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             format!("{how}, no other setting for {}: {}", duration(rest_ns as f64), in_turns(&measured))
         }
         Cause::Tried(measured) => {
-            format!("a trial of polling was cheaper, which no replay had predicted: {}", in_turns(&measured))
+            let what =
+                if measured.setting_ns < measured.reference_ns { "was cheaper" } else { "did more work" };
+            format!("a trial of polling {what}, which no replay had predicted: {}", in_turns(&measured))
         }
         Cause::Untrusted { apart, episodes, rest_ns } => format!(
             "the originals for {}, unless the load changes: of {} episodes {}; the rule does not describe this load",
@@ -80,11 +82,14 @@ pub(super) fn untrusted(lost: &Lost, now_ns: u64) -> String {
 }
 
 fn in_turns(measured: &Measured) -> String {
-    let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio } = measured;
+    let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio, closed } = measured;
     let limits = ratio.and_then(|ratio| Some((ratio.value, ratio.limits()?)));
     let limits = limits.map_or_else(
         || "the accuracy is not known".to_owned(),
-        |(mean, [low, high])| format!("mean ratio of the turns {mean:.2} ({low:.2} to {high:.2})"),
+        |(mean, [low, high])| {
+            let of = if *closed { ", times the square of the time of an episode," } else { "" };
+            format!("mean ratio of the turns{of} {mean:.2} ({low:.2} to {high:.2})")
+        },
     );
     // Rates that are counted are no numbers of more than 64 bits.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
