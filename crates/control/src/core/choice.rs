@@ -107,21 +107,20 @@ impl Choice {
         }
         let place = self.prices.settings().iter().position(|setting| *setting == present)?;
         let Terms { halt_cost, .. } = self.terms;
-        let mut costs = vec![Some([0.0; 2]); self.prices.settings().len()];
+        let mut costs = vec![[0.0; 2]; self.prices.settings().len()];
         for Group { weight, halves } in &groups {
-            // The originals are the first.
-            let of_group = self.prices.costs(&[0, place], halves, halt_cost).ok()?;
+            let of_group = self.prices.costs(halves, halt_cost).ok()?;
             for (sum, cost) in costs.iter_mut().zip(of_group) {
-                let both = sum.zip(cost);
-                *sum = both.map(|(sum, cost)| [0, 1].map(|half| sum[half] + weight * cost[half]));
+                *sum = [0, 1].map(|half| sum[half] + weight * cost[half]);
             }
         }
-        let (originals, present) = (costs[0]?, costs[place]?);
+        // The originals are the first.
+        let (originals, present) = (costs[0], costs[place]);
         let total = |[a, b]: [f64; 2]| a + b;
         // One in force that is no candidate is not taken again.
         let candidates = costs.iter().enumerate().take(self.candidates.len());
         let mut cheaper: Vec<(usize, [f64; 2])> = candidates
-            .filter_map(|(place, cost)| Some((place, (*cost)?)))
+            .map(|(place, cost)| (place, *cost))
             .filter(|(place, cost)| {
                 total(*cost) < total(present) * (1.0 - WORTH) && idlers.can_follow(&self.candidates[*place])
             })
@@ -153,15 +152,14 @@ impl Choice {
         let best = *places.first()?;
         let with_limit = || idlers.iter().filter(|(_, idler)| idler.tenant.most_loss.is_some());
         let number = with_limit().count();
-        let always = [&[0], places].concat();
         let Terms { halt_cost, .. } = self.terms;
         let mut vetoed = vec![false; places.len()];
         for (name, idler) in with_limit() {
             let share = (MOST_EPISODES / number as f64 / idler.sample.weight().max(1.0)).min(1.0);
             let halves = idler.sample.halves(share).map(|half| vec![half]);
             let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
-            let costs = self.prices.costs(&always, &halves, halt_cost).ok()?;
-            let cost = |place: usize| costs[place].map_or(f64::INFINITY, |[a, b]| a + b);
+            let costs = self.prices.costs(&halves, halt_cost).ok()?;
+            let cost = |place: usize| costs[place].iter().sum::<f64>();
             for (place, vetoed) in places.iter().zip(&mut vetoed) {
                 *vetoed |= idler.tenant.vetoes(cost(*place), cost(0));
             }

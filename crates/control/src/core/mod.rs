@@ -24,7 +24,7 @@
 //! 5. **Turns**, if [`Terms::verify`] asks for them: a setting that is taken in place of the originals is
 //!    first compared with them on the machine, and again at most so often.
 //!
-//! The first decisions come after 10 ms, 20 ms … 100 ms, and so do those after a change. There are at most 120
+//! The first decisions come after 10 ms, 20 ms … 100 ms, and so do those after a change. There are at most 240
 //! writes of parameters a minute, of which a way back to the originals is always left. Where more CPU time is
 //! used than may be, periods become longer.
 //!

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// The most writes of parameters in a minute.
-pub const MOST_WRITES: usize = 120;
+pub const MOST_WRITES: usize = 240;
 /// A minute \[ns\].
 pub const MINUTE_NS: u64 = 60_000_000_000;
 

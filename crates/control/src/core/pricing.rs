@@ -1,8 +1,4 @@
 //! What settings would have cost over a sample.
-//!
-//! Without wakeup latencies all settings go through the vector engine. With them, what a rule learns from is
-//! longer than the episode where the idler halts, which the engine does not have: it then chooses the
-//! [`FINALISTS`] without latencies, and these are played with them, one episode after the other.
 
 use crate::core::sample::Episode;
 use dwell_policy::param::Setting;
@@ -11,9 +7,6 @@ use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
 
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
 const WARM_UP: usize = 64;
-
-/// Settings that are played with the latency.
-const FINALISTS: usize = 24;
 
 /// The episodes of each idler.
 pub(crate) type PerIdler = Vec<Vec<Episode>>;
@@ -25,8 +18,8 @@ pub(crate) struct Prices {
     batch: Batch,
 }
 
-/// The cost of each setting on each of the two halves \[ns\]; `None`: it is not among the finalists.
-pub(crate) type Costs = Vec<Option<[f64; 2]>>;
+/// The cost of each setting on each of the two halves \[ns\].
+pub(crate) type Costs = Vec<[f64; 2]>;
 
 impl Prices {
     /// Of these settings.
@@ -39,40 +32,20 @@ impl Prices {
         &self.settings
     }
 
-    /// What they cost. Those at the places `always` are always among the finalists.
-    pub(crate) fn costs(
-        &mut self,
-        always: &[usize],
-        halves: &[PerIdler; 2],
-        halt_cost: Nanos,
-    ) -> Result<Costs, RuleError> {
+    /// What they cost, each halt with its wakeup latency.
+    pub(crate) fn costs(&mut self, halves: &[PerIdler; 2], halt_cost: Nanos) -> Result<Costs, RuleError> {
         let cost = |counts: &Counts| counts.cost_ns(halt_cost) as f64;
         // What dwell_idle does depends on the busy time before an episode, which the engine does not have; it
         // has few settings.
         if self.settings.first().is_some_and(|setting| setting.layer() == Layer::Driver) {
             let of = |setting: &Setting| {
                 let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half));
-                Ok(Some([cost(&first?), cost(&second?)]))
+                Ok([cost(&first?), cost(&second?)])
             };
             return self.settings.iter().map(of).collect();
         }
         let [first, second] = halves.each_ref().map(|half| self.play(half));
-        let mut all: Costs =
-            first.iter().zip(&second).map(|(first, second)| Some([cost(first), cost(second)])).collect();
-        if halves.iter().flatten().flatten().all(|episode| episode.late() == Nanos::ZERO) {
-            return Ok(all);
-        }
-        let total = |place: &usize| all[*place].map_or(f64::INFINITY, |[a, b]| a + b);
-        let mut order: Vec<usize> = (0..all.len()).filter(|place| !always.contains(place)).collect();
-        order.sort_by(|a, b| total(a).total_cmp(&total(b)));
-        order.truncate(FINALISTS);
-        all.fill(None);
-        for place in order.iter().chain(always) {
-            let setting = &self.settings[*place];
-            let [first, second] = halves.each_ref().map(|half| one_by_one(setting, half));
-            all[*place] = Some([cost(&first?), cost(&second?)]);
-        }
-        Ok(all)
+        Ok(first.iter().zip(&second).map(|(first, second)| [cost(first), cost(second)]).collect())
     }
 
     /// What each of them does.
@@ -82,7 +55,9 @@ impl Prices {
             self.batch.clear();
             for (idler, all) in idlers.iter().enumerate() {
                 let episodes = all.iter().take(most);
-                episodes.for_each(|episode| self.batch.push(idler, episode.idle_ns, episode.alone()));
+                episodes.for_each(|episode| {
+                    self.batch.push_late(idler, episode.idle_ns, episode.latency_ns, episode.alone());
+                });
             }
             self.bank.feed(&self.batch);
             self.bank.take()
@@ -131,8 +106,12 @@ mod tests {
     fn episodes() -> impl Strategy<Value = Vec<Episode>> {
         let length = prop_oneof![1u64..30_000, 1u64..400_000];
         let alone = prop_oneof![4 => Just(u64::MAX), 1 => 0u64..30_000];
-        let episode =
-            (length, alone).prop_map(|(idle_ns, alone_ns)| Episode { alone_ns, ..Episode::of(idle_ns) });
+        let latency = prop::option::of(0u64..60_000);
+        let episode = (length, alone, latency).prop_map(|(idle_ns, alone_ns, latency_ns)| Episode {
+            alone_ns,
+            latency_ns,
+            ..Episode::of(idle_ns)
+        });
         prop::collection::vec(episode, 0..200)
     }
 
@@ -143,36 +122,30 @@ mod tests {
         fn costs_are_those_of_the_rules(halves in [prop::collection::vec(episodes(), 1..3), prop::collection::vec(episodes(), 1..3)]) {
             for layer in [Layer::Host, Layer::Guest] {
                 let settings = candidates(Setting::defaults(layer, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
-                let costs = Prices::of(&settings).unwrap().costs(&[0], &halves, K).unwrap();
+                let costs = Prices::of(&settings).unwrap().costs(&halves, K).unwrap();
                 for (setting, cost) in settings.iter().zip(costs) {
                     let slow = [&halves[0], &halves[1]].map(|half| one_by_one(setting, half).unwrap());
-                    prop_assert_eq!(cost, Some(slow.map(|counts| counts.cost_ns(K) as f64)));
+                    prop_assert_eq!(cost, slow.map(|counts| counts.cost_ns(K) as f64));
                 }
             }
         }
     }
 
+    /// A window of 20 us never grows where the rule sees 24 us and more; one of 30 us does.
     #[test]
-    fn with_a_latency_the_first_and_the_finalists_are_played() {
-        let settings =
-            candidates(Setting::defaults(Layer::Host, Version::new(6, 18)), K, Nanos(400_000), Reach::All);
-        let late = |idle_ns| Episode { latency_ns: Some(12_000), ..Episode::of(idle_ns) };
-        let halves = [vec![vec![late(12_000); 100]], vec![vec![late(14_000); 100]]];
-        let late = Prices::of(&settings).unwrap().costs(&[0, 1], &halves, K).unwrap();
-        assert!(late[0].is_some() && late[1].is_some());
-        assert_eq!(late.iter().flatten().count(), FINALISTS + 2);
-        // A window of 20 us never grows where the rule sees 24 us and more; one of 30 us does.
-        let of = |max: i64, shrink: i64| {
-            let is = |setting: &Setting| {
-                let value = |name| setting.get(name);
-                value("halt_poll_ns") == Some(max)
-                    && value("halt_poll_ns_grow_start") == Some(max)
-                    && value("halt_poll_ns_shrink") == Some(shrink)
-            };
-            let setting = settings.iter().find(|setting| is(setting)).unwrap();
-            halves.each_ref().map(|half| one_by_one(setting, half).unwrap().halts)
+    fn a_rule_learns_from_the_latency() {
+        let of = |max_ns: i64| {
+            let mut setting = Setting::defaults(Layer::Host, Version::new(6, 18));
+            for (name, value) in
+                [("halt_poll_ns", max_ns), ("halt_poll_ns_grow_start", max_ns), ("halt_poll_ns_shrink", 1)]
+            {
+                setting.set(name, value).unwrap();
+            }
+            let late =
+                |idle_ns| vec![vec![Episode { latency_ns: Some(12_000), ..Episode::of(idle_ns) }; 100]];
+            Prices::of(&[setting]).unwrap().costs(&[late(12_000), late(14_000)], K).unwrap()[0]
         };
-        assert_eq!(of(20_000, 1), [100, 100]);
-        assert_eq!(of(30_000, 1), [0, 0]);
+        assert_eq!(of(20_000), [2e6, 2e6]);
+        assert_eq!(of(30_000), [1.2e6, 1.4e6]);
     }
 }

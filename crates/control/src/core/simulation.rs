@@ -368,11 +368,13 @@ pub fn simulate(
         let mut episodes: Vec<(u64, usize, Episode)> = vec![];
         for run in batch.runs() {
             let alone = |place: usize| run.alone_ns().map_or(u64::MAX, |alone| alone[place]);
+            let latency = |place: usize| run.latency_ns().map(|latencies| latencies[place]);
             let all = run.start_ns.iter().zip(&run.idle_ns).enumerate();
             episodes.extend(all.map(|(place, (&start, &idle_ns))| {
                 let ended = ended_ns[run.idler].replace(start.saturating_add(idle_ns));
                 let busy_ns = ended.map_or(0, |ended| start.saturating_sub(ended));
-                (start, run.idler, Episode { alone_ns: alone(place), busy_ns, ..Episode::of(idle_ns) })
+                let (alone_ns, latency_ns) = (alone(place), latency(place));
+                (start, run.idler, Episode { idle_ns, alone_ns, busy_ns, latency_ns })
             }));
         }
         episodes.sort_by_key(|(start, idler, _)| (*start, *idler));

@@ -17,7 +17,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
-use dwell_replay::{Memory, Pricing, RecordingSource, Row, Rule, Source, Values, grid, replay, study};
+use dwell_replay::{Memory, Pricing, Row, Rule, Source, Values, grid, replay, study};
 use dwell_report::{Cell, Column, Table, duration, percent};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -123,7 +123,7 @@ pub(super) fn run(
     let given = Given::of(&reader, model, observe)?;
     let mut notes = given.model.notes(&metadata);
     notes.extend(given.note());
-    let (source, self_check) = check::check(RecordingSource::new(reader, false))?;
+    let (source, self_check) = check::check(given.model.source(reader))?;
     notes.extend(check::note(&self_check));
     notes.extend(model::note_of_few(source.episodes()));
     notes.extend(model::note_of_time(&metadata));
@@ -220,9 +220,8 @@ fn as_one_host(
                 "{name} was recorded under another setting than the first recording: one host has one"
             );
         }
+        let (source, self_check) = check::check(given.model.source(reader)).with_context(|| name.clone())?;
         first.get_or_insert(given);
-        let (source, self_check) =
-            check::check(RecordingSource::new(reader, false)).with_context(|| name.clone())?;
         notes.extend(check::note(&self_check).map(|note| format!("{name}: {note}")));
         let span_ns = source.visit(0..u64::MAX, &mut |_| ())?.ns();
         ensure!(span_ns > 0, "{name}: there are no episodes; leave it out");
