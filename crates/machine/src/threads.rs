@@ -222,5 +222,10 @@ fn nanos(time: TimeSpec) -> Nanos {
     Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
+/// The context switches of all CPUs since boot, from the text of `/proc/stat`.
+pub fn context_switches(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests;

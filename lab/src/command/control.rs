@@ -218,23 +218,12 @@ impl Experiment<'_> {
             let counted = now.clone().since(Counters::clone(before));
             last = Some(now);
             // A kernel without histograms is not controlled.
-            let Some(counted) = histograms(&counted) else { return Ok(()) };
+            let Some(counted) = Histograms::of(&counted) else { return Ok(()) };
             changes += u32::from(control.step(since.get(), &counted, &mut Vm(vm))?.is_some());
             Ok(())
         })?;
         Ok(block.figure("changes", changes.into()))
     }
-}
-
-/// `None` without histograms: sums alone do not tell lengths.
-fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
-    Some(Histograms {
-        success: counters.halt_poll_success_hist.as_deref()?,
-        fail: counters.halt_poll_fail_hist.as_deref()?,
-        wait: counters.halt_wait_hist.as_deref()?,
-        success_ns: counters.halt_poll_success_ns?,
-        fail_ns: counters.halt_poll_fail_ns?,
-    })
 }
 
 /// KVM's defaults, and the maximum among them \[ns\].

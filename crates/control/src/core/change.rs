@@ -93,21 +93,24 @@ pub enum Cause {
     },
 }
 
-/// What turns of a setting, and of the one that it was compared with, the reference, have shown.
+/// What turns of a setting, and of the one that it was compared with, the reference, have shown, by unit of work: a
+/// context switch or an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// The cost of an episode under the setting \[ns\].
+    /// The cost of a unit under the setting \[ns\].
     pub setting_ns: f64,
     /// The same under the reference.
     pub reference_ns: f64,
-    /// Episodes a second under the setting; `None` if it had no turns and was not in force before them, as the cost
+    /// Units a second under the setting; `None` if it had no turns and was not in force before them, as the cost
     /// of an episode without polls is known.
     pub setting_per_s: Option<f64>,
     /// The same under the reference.
     pub reference_per_s: Option<f64>,
-    /// The first cost over the second, with its interval, in a closed loop each times the square of the time of an
-    /// episode; `None` if there is none.
+    /// The first cost over the second, with its interval, in a closed loop each times the square of the time of a
+    /// unit; `None` if there is none.
     pub ratio: Option<Interval>,
-    /// Whether the loop is closed: episodes a second differ for certain.
+    /// Whether the loop is closed: units a second differ for certain.
     pub closed: bool,
+    /// Whether the unit is a context switch.
+    pub by_switches: bool,
 }

@@ -144,7 +144,7 @@ impl Idlers {
         let controlled = present != originals;
         let (mut period, mut replayed) = (Period { ns: span_ns, ..Period::default() }, vec![]);
         self.seen.clear();
-        for Observed { idler, tenant, share, counted, elsewhere, drawn, episodes } in observed {
+        for Observed { idler, tenant, share, counted, switches, elsewhere, drawn, episodes } in observed {
             let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
             let numbers =
                 counted.episodes.max(counted.polls).max(counted.halts).max(polls_succeeded).max(exits);
@@ -167,6 +167,9 @@ impl Idlers {
             known.tenant = *tenant;
             known.sample.push(counted.episodes, &episodes);
             period.counted += *counted;
+            if let Some(switches) = switches {
+                period.switches = Some(period.switches.unwrap_or(0.0) + *switches as f64 / share);
+            }
             if episodes.is_empty() {
                 self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
                 continue;

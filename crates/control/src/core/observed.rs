@@ -15,6 +15,8 @@ pub struct Observed {
     pub share: f64,
     /// All of its episodes in that time: what was counted under the setting in force.
     pub counted: Counts,
+    /// All context switches of the machine in that time, where its idlers are its CPUs: of one of them.
+    pub switches: Option<u64>,
     /// Whether that was counted of other episodes, of as long a time before these, and without polls: halts
     /// are then compared with less precision, and polls are not.
     pub elsewhere: bool,
@@ -32,6 +34,7 @@ impl Observed {
             tenant: Tenant::default(),
             share: 1.0,
             counted,
+            switches: None,
             elsewhere: false,
             drawn: false,
             episodes,

@@ -31,6 +31,8 @@ pub(crate) struct Period {
     pub(crate) seen: u64,
     /// The sum of the logarithms of their lengths.
     pub(crate) logs: f64,
+    /// The context switches of the machine, had all of the time been watched, where they are known.
+    pub(crate) switches: Option<f64>,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     pub(crate) cpu_ns: f64,
     pub(crate) gain_ns: f64,
@@ -56,7 +58,8 @@ impl Period {
 
     /// The same as a part of a turn.
     pub(crate) const fn part(&self) -> Part {
-        Part { cost_ns: self.paid_ns, episodes: self.episodes, logs: self.logs, seen: self.seen, ns: self.ns }
+        let Period { paid_ns, episodes, logs, switches, seen, ns, .. } = *self;
+        Part { cost_ns: paid_ns, episodes, logs, switches, seen, ns }
     }
 
     /// The CPU time that is next to nothing in such a time \[ns\].

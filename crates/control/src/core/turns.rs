@@ -2,20 +2,20 @@
 //! because the setting is.
 //!
 //! # What is compared
-//! The cost of an *episode*. A wakeup is the unit of work that can be seen from here. In an open loop, whose
-//! wakeups come whatever the setting is, costs per episode and per second have the same ratio. In a closed
+//! The cost of a *unit of work*: a context switch where they are counted, else an episode. In an open loop, whose
+//! wakeups come whatever the setting is, costs per unit and per second have the same ratio. In a closed
 //! loop, where a peer waits for the idler, they do not: a setting that makes the idler answer late is cheaper
 //! per second because less is done, and that is no gain.
 //!
-//! Where episodes a second differ for certain, the loop is closed, and less of them is less work done: then the
-//! cost of an episode is multiplied by the square of its time (the energy-delay-squared product of hardware
-//! design). A setting that does a tenth less has to save 19 % of the cost of an episode, one that costs half as
+//! Where units a second differ for certain, the loop is closed, and less of them is less work done: then the
+//! cost of one is multiplied by the square of its time (the energy-delay-squared product of hardware
+//! design). A setting that does a tenth less has to save 19 % of the cost of a unit, one that costs half as
 //! much again has to do 23 % more. In an open loop nothing but the cost counts.
 //!
-//! Both mislead where the number of episodes says nothing about the work: a device that collects several
-//! requests for one interrupt while the idler sleeps has more episodes under polling, each of them cheaper,
-//! for the same requests. The number of episodes a second is therefore reported with the cost. They mislead,
-//! too, where idlers of different cost share a setting and only one of them does more.
+//! Episodes mislead where their number says nothing about the work: a device that collects several requests for
+//! one interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same
+//! requests, and an interrupt that wakes nobody ends a halt and no poll. What is done a second is therefore
+//! reported with the cost. Both mislead where idlers of different cost share a setting and only one of them does more.
 //!
 //! # How
 //! First, other, other, first, and so on, so that a load that grows or falls meanwhile costs both alike. What
@@ -77,6 +77,8 @@ pub(crate) struct Part {
     pub(crate) episodes: f64,
     /// The sum of the logarithms of their lengths, as seen, to the base of 2 \[ns\].
     pub(crate) logs: f64,
+    /// The context switches, had all of the time been watched, where they are known.
+    pub(crate) switches: Option<f64>,
     /// The episodes that were counted.
     pub(crate) seen: u64,
     /// The time.
@@ -84,8 +86,30 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// What was done: context switches, or episodes.
+    fn done(&self) -> f64 {
+        self.switches.unwrap_or(self.episodes)
+    }
+
     fn of_one(&self) -> Option<f64> {
-        (self.episodes > 0.0 && self.cost_ns > 0.0).then(|| self.cost_ns / self.episodes)
+        (self.done() > 0.0 && self.cost_ns > 0.0).then(|| self.cost_ns / self.done())
+    }
+
+    /// What was done a second.
+    fn done_per_s(&self) -> f64 {
+        self.done() * 1e9 / self.ns.max(1) as f64
+    }
+
+    /// The same for another time.
+    fn during(&self, ns: u64) -> Part {
+        let share = ns as f64 / self.ns.max(1) as f64;
+        Part {
+            cost_ns: self.cost_ns * share,
+            episodes: self.episodes * share,
+            switches: self.switches.map(|switches| switches * share),
+            ns,
+            ..*self
+        }
     }
 
     /// Episodes a second.
@@ -99,6 +123,9 @@ impl AddAssign for Part {
         self.cost_ns += other.cost_ns;
         self.episodes += other.episodes;
         self.logs += other.logs;
+        let all = self.ns == 0 || self.switches.is_some();
+        self.switches =
+            other.switches.filter(|_| all).map(|switches| self.switches.unwrap_or(0.0) + switches);
         self.seen += other.seen;
         self.ns += other.ns;
     }
@@ -128,8 +155,6 @@ pub(crate) struct Turns {
     setting: Setting,
     reference: Setting,
     side: Side,
-    /// The cost of an episode under the one that has no turns \[ns\].
-    known_ns: f64,
     /// The cost of an episode under one that does not poll \[ns\].
     halt_ns: f64,
     /// The setting in force when they began, and what was seen under it.
@@ -162,27 +187,28 @@ impl Turns {
         halt_cost: Nanos,
     ) -> Turns {
         let halt_ns = halt_cost.get() as f64;
-        let seen = before.1.of_one().filter(|_| before.0 == reference);
-        let (side, known_ns) = match ([setting, reference].map(|one| maximum(&one) == 0), seen) {
-            ([true, false], Some(seen_ns)) => (Side::Setting, seen_ns),
-            ([true, _], _) => (Side::Reference, halt_ns),
-            ([false, true], _) => (Side::Setting, halt_ns),
-            ([false, false], _) => (Side::Both, halt_ns),
+        let seen = before.0 == reference && before.1.of_one().is_some();
+        let side = match [setting, reference].map(|one| maximum(&one) == 0) {
+            [true, false] if seen => Side::Setting,
+            [true, _] => Side::Reference,
+            [false, true] => Side::Setting,
+            [false, false] => Side::Both,
         };
-        Turns::new(Kind::Check, [setting, reference], side, [known_ns, halt_ns], before)
+        Turns::new(Kind::Check, [setting, reference], side, halt_ns, before)
     }
 
     /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing.
     pub(crate) fn trial(setting: Setting, before: (Setting, Part), halt_cost: Nanos) -> Option<Turns> {
-        let costs_ns = [before.1.of_one()?, halt_cost.get() as f64];
-        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, costs_ns, before))
+        before.1.of_one()?;
+        let halt_ns = halt_cost.get() as f64;
+        Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, halt_ns, before))
     }
 
     fn new(
         kind: Kind,
         [setting, reference]: [Setting; 2],
         side: Side,
-        [known_ns, halt_ns]: [f64; 2],
+        halt_ns: f64,
         before: (Setting, Part),
     ) -> Turns {
         Turns {
@@ -190,7 +216,6 @@ impl Turns {
             setting,
             reference,
             side,
-            known_ns,
             halt_ns,
             before,
             begun: false,
@@ -287,21 +312,20 @@ impl Turns {
     /// time, since what has no episodes does not show it.
     fn still_polls(&self, part: &Part) -> bool {
         let as_halts = |cost_ns: f64| (cost_ns / self.halt_ns - 1.0).abs() < 0.1;
-        self.waited_ns < LONGEST_NS && !part.of_one().is_some_and(as_halts)
+        self.waited_ns < LONGEST_NS && !as_halts(part.cost_ns / part.episodes)
     }
 
     /// Each pair: the setting's turn and the reference's.
     fn pairs(&self) -> Vec<[Part; 2]> {
-        let halts = maximum(&self.setting) == 0;
-        let own = |turn: &Part| match halts {
-            true => Part { cost_ns: self.halt_ns * turn.episodes, ..*turn },
-            false => *turn,
+        let priced = |part: Part, of: &Setting| match maximum(of) {
+            0 => Part { cost_ns: self.halt_ns * part.episodes, ..part },
+            _ => part,
         };
-        // With as many episodes a second as just before, if that was it, else as many as in the turn.
-        let known = |turn: &Part, of: Setting| {
-            let (before, seen) = &self.before;
-            let episodes = if *before == of { seen.per_s() * turn.ns as f64 / 1e9 } else { turn.episodes };
-            Part { cost_ns: self.known_ns * episodes, episodes, ..*turn }
+        let own = |turn: &Part| priced(*turn, &self.setting);
+        // What was seen just before, if that was it; else one that does not poll, with as much done as in the turn.
+        let known = |turn: &Part, of: Setting| match self.before.0 == of {
+            true => Part { seen: turn.seen, ..priced(self.before.1.during(turn.ns), &of) },
+            false => priced(*turn, &of),
         };
         match self.side {
             Side::Setting => self.turns.iter().map(|turn| [own(turn), known(turn, self.reference)]).collect(),
@@ -327,12 +351,12 @@ impl Turns {
         student_mean(&logarithms, &weights, CONFIDENCE)
     }
 
-    /// Episodes a second under the setting over those under the reference, as a logarithm.
+    /// What is done a second under the setting over that under the reference, as a logarithm.
     fn rates(&self) -> Option<Interval> {
-        self.mean_of(|part| Some(part.per_s()).filter(|per_s| *per_s > 0.0))
+        self.mean_of(|part| Some(part.done_per_s()).filter(|per_s| *per_s > 0.0))
     }
 
-    /// Whether episodes a second differ for certain.
+    /// Whether what is done a second differs for certain.
     fn is_closed(&self) -> bool {
         let busy = self.turns.iter().all(|turn| turn.per_s() >= BUSY_PER_S);
         busy && self.pairs_so_far() >= LEAST_PAIRS && self.rates().is_some_and(|rates| !rates.contains(0.0))
@@ -342,7 +366,7 @@ impl Turns {
     /// square of its time; `None` where a turn had no episodes.
     fn ratio(&self) -> Option<Interval> {
         let closed = self.is_closed();
-        self.mean_of(|part| Some(part.of_one()? / if closed { part.per_s().powi(2) } else { 1.0 }))
+        self.mean_of(|part| Some(part.of_one()? / if closed { part.done_per_s().powi(2) } else { 1.0 }))
     }
 
     /// Whether to use the setting, if that is decided.
@@ -380,7 +404,7 @@ impl Turns {
         self.mean_of(Part::of_one).is_some_and(|cost| cost.value - 2.0 * self.more().ln() > 0.0)
     }
 
-    /// How many times as many episodes a second there are under the setting, so far.
+    /// How many times as much is done a second under the setting, so far.
     fn more(&self) -> f64 {
         self.rates().map_or(1.0, |rates| rates.value.exp())
     }
@@ -401,8 +425,8 @@ impl Turns {
         }
         let cost = sums.map(|sum| sum.of_one().unwrap_or(0.0));
         let per_s = |place: usize, setting: Setting, without: Side| match self.side == without {
-            false => Some(sums[place].per_s()),
-            true => (self.before.0 == setting).then(|| self.before.1.per_s()),
+            false => Some(sums[place].done_per_s()),
+            true => (self.before.0 == setting).then(|| self.before.1.done_per_s()),
         };
         Measured {
             setting_ns: cost[0],
@@ -411,6 +435,7 @@ impl Turns {
             reference_per_s: per_s(1, self.reference, Side::Setting),
             ratio: ratio.map(|ratio| ratio.map(f64::exp)),
             closed: self.is_closed(),
+            by_switches: sums[0].switches.is_some(),
         }
     }
 }

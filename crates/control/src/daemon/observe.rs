@@ -9,6 +9,7 @@ use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Target, now_ns};
 use dwell_knobs::lease::Lease;
+use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::Counts;
@@ -239,12 +240,12 @@ impl Source for Host {
         let Some(last) = self.last.replace(now.clone()) else { return Ok(()) };
         // A VM that was not there before has counted since its start.
         let mut delta = now.since(&last).vms;
-        delta.retain(|id, counters| last.vms.contains_key(id) && histograms(counters).is_some());
+        delta.retain(|id, counters| last.vms.contains_key(id) && Histograms::of(counters).is_some());
         self.drawn.retain(|id, _| delta.contains_key(id));
         let most = DRAWN / delta.len().max(1);
         let mut episodes = 0u64;
         for (id, counters) in &delta {
-            let Some(histograms) = histograms(counters) else { continue };
+            let Some(histograms) = Histograms::of(counters) else { continue };
             episodes = episodes.saturating_add(histograms.episodes());
             let drawn = self.drawn.entry(*id).or_insert_with(|| Drawn::new(most));
             drawn.look(&histograms, self.late, &mut self.random);
@@ -276,15 +277,17 @@ fn search_after(took: Duration) -> Duration {
     took.saturating_mul(SEARCH_SHARE).clamp(SEARCH_EVERY, SEARCH_AT_LEAST)
 }
 
-/// `None` without histograms: sums alone do not tell lengths.
-fn histograms(counters: &Counters) -> Option<Histograms<'_>> {
-    Some(Histograms {
-        success: counters.halt_poll_success_hist.as_deref()?,
-        fail: counters.halt_poll_fail_hist.as_deref()?,
-        wait: counters.halt_wait_hist.as_deref()?,
-        success_ns: counters.halt_poll_success_ns?,
-        fail_ns: counters.halt_poll_fail_ns?,
-    })
+impl<'a> Histograms<'a> {
+    /// From counters of the machine; `None` without histograms: sums alone do not tell lengths.
+    pub fn of(counters: &'a Counters) -> Option<Histograms<'a>> {
+        Some(Histograms {
+            success: counters.halt_poll_success_hist.as_deref()?,
+            fail: counters.halt_poll_fail_hist.as_deref()?,
+            wait: counters.halt_wait_hist.as_deref()?,
+            success_ns: counters.halt_poll_success_ns?,
+            fail_ns: counters.halt_poll_fail_ns?,
+        })
+    }
 }
 
 /// The CPUs of this machine, whose haltpoll governor or driver dwell_idle decides.
@@ -469,8 +472,15 @@ impl Guest {
         let found = Found { late: self.late, measures: self.measures, ..Found::default() };
         let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
         self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
-        let Burst { found, begun: Some(begun), ended: Some(ended), .. } = burst else { return Ok(vec![]) };
-        let observed = found.observed(&since(&ended, &begun), &since(&ended, &last));
+        let Burst { found, begun: Some((switches_before, begun)), ended: Some((switches, ended)), .. } =
+            burst
+        else {
+            return Ok(vec![]);
+        };
+        let mut observed = found.observed(&since(&ended, &begun), &since(&ended, &last));
+        if let Some(first) = observed.first_mut() {
+            first.switches = switches.zip(switches_before).and_then(|(now, before)| now.checked_sub(before));
+        }
         self.last = Some(ended);
         Ok(observed)
     }
@@ -481,17 +491,25 @@ struct Burst<'a> {
     machine: &'a dyn Machine,
     counters: Counted,
     found: Found,
-    begun: Option<Cpus>,
-    ended: Option<Cpus>,
+    begun: Option<(Option<u64>, Cpus)>,
+    ended: Option<(Option<u64>, Cpus)>,
+}
+
+impl Burst<'_> {
+    /// Context switches, and the counters of each CPU.
+    fn read(&self) -> (Option<u64>, Cpus) {
+        let switches = self.machine.text("/proc/stat").and_then(|stat| context_switches(&stat));
+        (switches, self.counters.read(self.machine))
+    }
 }
 
 impl Observer for Burst<'_> {
     fn begins(&mut self) {
-        self.begun = Some(self.counters.read(self.machine));
+        self.begun = Some(self.read());
     }
 
     fn ends(&mut self) {
-        self.ended = Some(self.counters.read(self.machine));
+        self.ended = Some(self.read());
     }
 
     fn episodes(&mut self, names: &[String], found: &[PairedEpisode]) {
@@ -653,7 +671,7 @@ mod tests {
     #[test]
     fn kvm_without_histograms_tells_no_lengths() {
         let counters = Counters { halt_attempted_poll: Some(5), ..Counters::default() };
-        assert!(histograms(&counters).is_none());
+        assert!(Histograms::of(&counters).is_none());
         let hist = |n: u64| Some(vec![0, n]);
         let counters = Counters {
             halt_poll_success_hist: hist(3),
@@ -663,7 +681,7 @@ mod tests {
             halt_poll_fail_ns: Some(20),
             ..Counters::default()
         };
-        let counts = histograms(&counters).unwrap().counts();
+        let counts = Histograms::of(&counters).unwrap().counts();
         assert_eq!((counts.episodes, counts.polls, counts.halts, counts.polled_ns), (7, 5, 4, 50));
     }
 }

@@ -82,12 +82,16 @@ pub(super) fn untrusted(lost: &Lost, now_ns: u64) -> String {
 }
 
 fn in_turns(measured: &Measured) -> String {
-    let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio, closed } = measured;
+    let Measured { setting_ns, reference_ns, setting_per_s, reference_per_s, ratio, closed, by_switches } =
+        measured;
+    let [unit, units] =
+        if *by_switches { ["a context switch", "context switches"] } else { ["an episode", "episodes"] };
     let limits = ratio.and_then(|ratio| Some((ratio.value, ratio.limits()?)));
     let limits = limits.map_or_else(
         || "the accuracy is not known".to_owned(),
         |(mean, [low, high])| {
-            let of = if *closed { ", times the square of the time of an episode," } else { "" };
+            let of =
+                if *closed { format!(", times the square of the time of {unit},") } else { String::new() };
             format!("mean ratio of the turns{of} {mean:.2} ({low:.2} to {high:.2})")
         },
     );
@@ -96,11 +100,11 @@ fn in_turns(measured: &Measured) -> String {
     let rate = |per_s: f64| count(per_s.round() as u128);
     let rates = match (setting_per_s, reference_per_s) {
         (Some(setting), Some(reference)) => {
-            format!(", at {} episodes/s instead of {}", rate(*setting), rate(*reference))
+            format!(", at {} {units}/s instead of {}", rate(*setting), rate(*reference))
         }
         _ => String::new(),
     };
-    format!("{} an episode instead of {}, {limits}{rates}", duration(*setting_ns), duration(*reference_ns))
+    format!("{} {unit} instead of {}, {limits}{rates}", duration(*setting_ns), duration(*reference_ns))
 }
 
 /// One line of a change: what, and why; `vm` is how an idler is called.

@@ -3,6 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use dwell_knobs::open_metrics::Selector;
 use dwell_knobs::verification::Unit;
+use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -117,8 +118,8 @@ fn printed(command: &str) -> anyhow::Result<f64> {
 /// Context switches of all CPUs since boot.
 fn switches() -> anyhow::Result<f64> {
     let stat = Sysroot::of_this_machine().text("/proc/stat").context("cannot read /proc/stat")?;
-    let count = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
-    count.context("cannot read /proc/stat: it has no ctxt")
+    let count = context_switches(&stat).context("cannot read /proc/stat: it has no ctxt")?;
+    Ok(count as f64)
 }
 
 /// Where metrics are.

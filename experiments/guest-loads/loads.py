@@ -1,0 +1,58 @@
+import subprocess, os, time, json, re, atexit, signal
+D='/tmp/shows'; os.makedirs(D,exist_ok=True)
+P='/sys/module/haltpoll/parameters/'
+ORIG=dict(guest_halt_poll_ns='0',guest_halt_poll_grow='2',guest_halt_poll_shrink='2',guest_halt_poll_grow_start='50000',guest_halt_poll_allow_shrink='Y')
+DEFAULT=dict(ORIG,guest_halt_poll_ns='200000'); NEVER=dict(ORIG)
+def put(s):
+    for k,v in s.items(): open(P+k,'w').write(str(v))
+def restore(): put(ORIG)
+atexit.register(restore)
+def sh(c,**k): return subprocess.run(c,shell=True,capture_output=True,text=True,**k)
+procs=[]
+def setup():
+    here=os.path.dirname(os.path.abspath(__file__))
+    for c in ('ping-pong','paced'): subprocess.run(['gcc','-O2','-w','-o',f'{D}/{c}',f'{here}/{c}.c','-lm'],check=True)
+    sh(f'redis-server --port 0 --unixsocket {D}/r.sock --save "" --daemonize yes --dir {D} --pidfile {D}/r.pid')
+    time.sleep(.5); sh(f'taskset -acp 1 $(cat {D}/r.pid)')
+    pg=sh('ls -d /usr/lib/postgresql/*/bin').stdout.split()[0]
+    if not os.path.isdir(D+'/pg'):
+        os.makedirs(D+'/pg'); sh(f'chown postgres {D}/pg; chmod 755 {D}; su postgres -c "{pg}/initdb -D {D}/pg"')
+    sh(f'su postgres -c "taskset 2 {pg}/pg_ctl -D {D}/pg -o \'-p 5599 -k {D}/pg -c listen_addresses=\' -l {D}/pg/log -w start"')
+    sh(f'su postgres -c "pgbench -h {D}/pg -p 5599 -i -q postgres"')
+    if not os.path.exists(D+'/f'): sh(f'dd if=/dev/urandom of={D}/f bs=1M count=256')
+def stop():
+    pg=sh('ls -d /usr/lib/postgresql/*/bin').stdout.split()[0]
+    sh(f'su postgres -c "{pg}/pg_ctl -D {D}/pg -m fast stop"'); sh(f'kill $(cat {D}/r.pid)')
+def parse(load,out):
+    if load=='pgbench':
+        m=re.search(r'tps = ([0-9.]+)',out); l=re.search(r'latency average = ([0-9.]+)',out); return float(m[1]),float(l[1])*1e3,0
+    if load=='fio':
+        j=json.loads(out[out.index('{'):]); r=j['jobs'][0]['read']; p=r['clat_ns']['percentile']; return r['iops'],p['50.000000']/1e3,p['99.000000']/1e3
+    if load=='pipe': return float(out),0,0
+    if load in('paced',): a=out.split(); return tuple(map(float,a))
+    if load=='redis':
+        m=re.search(r'"GET","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)"',out)
+        return float(m[1]),float(m[4])*1e3,float(m[6])*1e3
+def cmd(load,sec,rate={}):
+    return {'redis':f'taskset 1 redis-benchmark -s {D}/r.sock -c 1 -n {int(rate.get("redis",40000)*sec)} -t get --csv',
+     'pgbench':f'su postgres -c "taskset 1 pgbench -h {D}/pg -p 5599 -S -M prepared -c 1 -T {sec} postgres"',
+     'pipe':f'{D}/ping-pong {sec} 0 0 1','paced':f'{D}/paced {sec} 5000 {D}/r.sock',
+     'fio':f'taskset 1 fio --name=x --filename={D}/f --rw=randread --bs=4k --direct=1 --ioengine=psync --runtime={sec} --time_based --output-format=json'}[load]
+def stat():
+    b=0
+    for l in open('/proc/stat'):
+        if re.match(r'cpu\d',l): f=list(map(int,l.split()[1:])); b+=f[0]+f[1]+f[2]+f[5]+f[6]
+    p=h=u0=0
+    for c in (0,1):
+        d=f'/sys/devices/system/cpu/cpu{c}/cpuidle/'
+        p+=int(open(d+'state0/time').read()); h+=int(open(d+'state1/usage').read()); u0+=int(open(d+'state0/usage').read())
+    return time.time(),b/100,p/1e6,h,u0
+def run(load,sec,rate={}):
+    a=stat(); r=sh(cmd(load,sec,rate)); b=stat(); dt=b[0]-a[0]
+    w=parse(load,r.stdout)
+    return dict(ops=w[0],p50=w[1],p99=w[2],busy=(b[1]-a[1])/dt*100,poll=(b[2]-a[2])/dt*100,halts=(b[3]-a[3])/dt,polls=(b[4]-a[4])/dt)
+class Beside:
+    "a load that runs while something else is done"
+    def __init__(s,load,sec=600): s.p=subprocess.Popen(cmd(load,sec,{'redis':100000}),shell=True,stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,start_new_session=True); time.sleep(.7)
+    def end(s):
+        os.killpg(s.p.pid,signal.SIGKILL); sh('pkill -9 -x pgbench; pkill -9 -x fio'); s.p.wait(); time.sleep(.2)

@@ -1,0 +1,52 @@
+#!/bin/bash
+# The open loop recorded under each of three settings of haltpoll, the other two predicted.
+# Usage: open-loop.sh [DWELL] [SECONDS] [FOLDER]     (root; restores the parameters)
+# The load: redis-server on CPU 1, and on CPU 0 a client that sends at Poisson times, 5,000/s (paced.c).
+DWELL=${1:-dwell}; SECONDS_EACH=${2:-6}; OUT=${3:-/tmp/open-loop}; P=/sys/module/haltpoll/parameters
+mkdir -p "$OUT"
+old() { for k in guest_halt_poll_ns guest_halt_poll_grow_start guest_halt_poll_shrink guest_halt_poll_grow; do echo "$k $(cat $P/$k)"; done; }
+SAVED=$(old)
+cleanup() { echo "$SAVED" | while read -r k v; do echo "$v" > $P/$k; done; kill $CLIENT $REDIS 2>/dev/null; }
+trap cleanup EXIT
+taskset -c 1 redis-server --port 0 --unixsocket "$OUT/redis.sock" --save "" --appendonly no --daemonize no >/dev/null 2>&1 & REDIS=$!
+sleep 0.5
+gcc -O2 -w -o "$OUT/paced" "$(dirname "$0")/paced.c" -lm
+"$OUT/paced" 1000000 5000 "$OUT/redis.sock" & CLIENT=$!
+sleep 1
+for setting in 15000/3750 50000/50000 200000/50000; do
+    ns=${setting%/*}; start=${setting#*/}
+    echo "$ns" > $P/guest_halt_poll_ns; echo "$start" > $P/guest_halt_poll_grow_start
+    sleep 1
+    "$DWELL" record guest --duration "${SECONDS_EACH}s" -o "$OUT/$ns.parquet" ${FORCE---force} 2>"$OUT/$ns.log" \
+        || "$DWELL" record guest --duration "${SECONDS_EACH}s" -o "$OUT/$ns.parquet" 2>>"$OUT/$ns.log" || cat "$OUT/$ns.log"
+done
+cleanup; trap - EXIT
+python3 - "$DWELL" "$OUT" <<'PY'
+import json, subprocess, sys
+dwell, out = sys.argv[1:]
+settings = {"15000": "3750", "50000": "50000", "200000": "50000"}
+def run(*args):
+    r = subprocess.run([dwell, *args, "--format", "json"], capture_output=True, text=True)
+    if r.returncode: print(r.stderr); return None
+    return json.loads(r.stdout)
+def replayed(file, ns, *more):
+    found = run("replay", file, "--set", f"guest_halt_poll_ns={ns}ns", "--set", f"guest_halt_poll_grow_start={settings[ns]}ns", *more)
+    row = next(r for r in found["results"] if r["policy"] == "haltpoll"); s = found["span_ns"] / 1e9
+    return found, dict(polls=row["polls"] / s, halts=row["halts_per_s"], polling=row["polling_ns_per_s"] / 1e9, episodes=row["episodes"] / s)
+own = {}
+print("recorded under   self-check")
+for ns in settings:
+    found, _ = replayed(f"{out}/{ns}.parquet", ns)
+    check = found["self_check"]; s = found["span_ns"] / 1e9
+    fig = {f["figure"]: f for f in check.get("figures", [])}
+    own[ns] = dict(polls=fig["polls"]["recorded"] / s, halts=fig["halts"]["recorded"] / s, polling=fig["polled_ns"]["recorded"] / 1e9 / s, episodes=found["episodes"] / s)
+    print(f"{ns:>14}   {check.get('verdict')}, worst {100 * check.get('worst', 0):.1f} %: " + ", ".join(f"{k} {f['replayed']:.4g} for {f['recorded']:.4g}" for k, f in fig.items()))
+print("\nrecorded under  predicted     polls/s: predicted measured diff   halts/s: predicted measured diff   polling: predicted measured diff   (idle times alone: polls/s, polling)")
+for a in settings:
+    for b in settings:
+        if a == b: continue
+        _, p = replayed(f"{out}/{a}.parquet", b); _, z = replayed(f"{out}/{a}.parquet", b, "--wakeup-latency", "0ns")
+        m = own[b]; d = lambda k: 100 * (p[k] - m[k]) / m[k] if m[k] else float("nan")
+        print(f"{a:>14} {b:>10}   {p['polls']:14.0f} {m['polls']:9.0f} {d('polls'):+6.1f} %   {p['halts']:12.0f} {m['halts']:9.0f} {d('halts'):+6.1f} %   {100*p['polling']:11.2f} % {100*m['polling']:7.2f} % {d('polling'):+6.1f} %     {z['polls']:9.0f}, {100*z['polling']:.2f} %")
+print("\nepisodes/s: " + ", ".join(f"{k} {v['episodes']:.0f}" for k, v in own.items()))
+PY
