@@ -1,5 +1,7 @@
 //! `dwell bound`
 
+mod show;
+
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
@@ -7,8 +9,9 @@ use anyhow::{Context, bail};
 use dwell_capture::kvm_stats::{Bound, Delta, Domstats, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
 use dwell_recording::regular;
-use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
+use dwell_report::duration;
 use serde::Serialize;
+use show::{LINES, csv_lines, line, page};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -226,215 +229,5 @@ fn interval(
     })
 }
 
-/// Lines of an interval report between two headings.
-const LINES: u64 = 20;
-
-/// One line for a terminal, with a heading where asked for.
-fn line(interval: &Interval, heading: bool) -> String {
-    let f = &interval.total;
-    let mark = if f.bound.halts_exact { "" } else { "<=" };
-    let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
-    let row = format!(
-        "{:>9}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>8}\n",
-        duration(interval.at_ns as f64),
-        percent(f.polled_share),
-        share(f.success_share),
-        share(f.wasted_share),
-        format!("{mark}{}", whole(f.halts_per_s)),
-        format!("<={}/s", duration(f.gain_ns_per_s)),
-        format!("<={}", percent(f.gain_share)),
-    );
-    let head = format!(
-        "{:>9}  {:>10}  {:>8}  {:>8}  {:>12}  {:>12}  {:>8}\n",
-        "after", "CPU polled", "success", "failed", "halts/s", "gain", "of a CPU"
-    );
-    if heading { head + &row } else { row }
-}
-
-fn whole(number: f64) -> String {
-    // Saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    count(number.round() as u128)
-}
-
-/// One interval, explained.
-fn page(interval: &Interval) -> String {
-    let f = &interval.total;
-    let bound = &f.bound;
-    let exactly = if bound.halts_exact { "" } else { "at most " };
-    let halt_cost = duration(interval.halt_cost_ns as f64);
-    let share_of = |part: Option<f64>| part.map_or_else(|| "none".to_owned(), percent);
-    let mut text = format!(
-        "{} over {}, halt cost {halt_cost}\n\n\
-         polling CPU        {}/s, {} of a CPU\n\
-         \x20 in failed polls  {}/s, {}\n\
-         successful polls   {} of {} polls/s\n\
-         halts              {exactly}{}/s, costing {}/s\n\
-         least cost         {}/s, a lower bound for any policy\n\
-         gain               at most {}/s, {} of a CPU, for any setting\n",
-        number_of(interval.vms.len() as u128, "VM"),
-        duration(interval.span_ns as f64),
-        duration(f.polled_ns_per_s),
-        percent(f.polled_share),
-        duration(f.polled_ns_per_s * f.wasted_share.unwrap_or(0.0)),
-        share_of(f.wasted_share),
-        share_of(f.success_share),
-        whole(bound.polls as f64 / interval.span_ns.max(1) as f64 * 1e9),
-        whole(f.halts_per_s),
-        duration(f.halts_per_s * interval.halt_cost_ns as f64),
-        duration(bound.least_cost_ns as f64 / interval.span_ns.max(1) as f64 * 1e9),
-        duration(f.gain_ns_per_s),
-        percent(f.gain_share),
-    );
-    if interval.vms.len() > 1 {
-        text.push_str(&format!("\n{}", output::fitted(&table(interval))));
-    }
-    if !bound.halts_exact {
-        text.push_str(
-            "\nnote: these counters have no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
-             and `dwell tune`\n",
-        );
-    }
-    if interval.ended > 0 {
-        text.push_str(&format!(
-            "\nnote: counts of {} that ended during the measurement are lost\n",
-            number_of(interval.ended as u128, "VM")
-        ));
-    }
-    text
-}
-
-fn table(interval: &Interval) -> Table {
-    let mut table = Table::new([
-        Column::number("after", "at_ns").rank(5),
-        Column::number("over", "span_ns").rank(5),
-        Column::text("VM", "vm"),
-        Column::text("process", "process").rank(2),
-        Column::number("polling CPU", "polled_share"),
-        Column::number("failed polls", "wasted_share").rank(4),
-        Column::number("success", "success_share").rank(3),
-        Column::number("polls", "polls").rank(4),
-        Column::number("halts", "halts").rank(3),
-        Column::text("halts are", "halts_are").rank(6),
-        Column::number("cost", "cost_ns"),
-        Column::number("least cost", "least_cost_ns"),
-        Column::number("gain at most", "gain_ns"),
-    ]);
-    let rows = interval.vms.iter().map(|vm| (vm.vm.to_string(), vm.process.clone(), &vm.figures));
-    for (vm, process, f) in rows.chain([("all".to_owned(), String::new(), &interval.total)]) {
-        let exactly = if f.bound.halts_exact { "exact" } else { "at most" };
-        table.push([
-            Cell::Nanos(interval.at_ns as f64),
-            Cell::Nanos(interval.span_ns as f64),
-            Cell::Text(vm),
-            Cell::Text(process),
-            Cell::Share(f.polled_share),
-            Cell::share(f.wasted_share),
-            Cell::share(f.success_share),
-            Cell::Count(f.bound.polls.into()),
-            Cell::Count(f.bound.halts.into()),
-            Cell::Text(exactly.to_owned()),
-            Cell::Nanos(f.bound.cost_ns as f64),
-            Cell::Nanos(f.bound.least_cost_ns as f64),
-            Cell::Nanos(f.bound.gain_ns as f64),
-        ]);
-    }
-    table
-}
-
-/// The rows of an interval as CSV, with a heading before the first.
-fn csv_lines(interval: &Interval, heading: bool) -> anyhow::Result<String> {
-    let mut bytes = vec![];
-    table(interval).write_csv(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(if heading { text } else { text.split_once('\n').map_or(String::new(), |(_, rows)| rows.to_owned()) })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn planned(words: &[&str]) -> anyhow::Result<(u128, u64)> {
-        let cli = Cli::try_parse_from([&["bound"], words].concat())?;
-        plan(&cli.args).map(|plan| (plan.interval.as_millis(), plan.count))
-    }
-
-    #[test]
-    fn intervals_from_what_was_asked() {
-        assert_eq!(planned(&[]).unwrap(), (10_000, 1));
-        assert_eq!(planned(&["--interval", "1s"]).unwrap(), (1_000, 10));
-        assert_eq!(planned(&["--interval", "3s", "--duration", "10s"]).unwrap(), (3_000, 4));
-        assert_eq!(planned(&["--interval", "1s", "--count", "3"]).unwrap(), (1_000, 3));
-        assert_eq!(planned(&["--count", "3"]).unwrap(), (10_000, 3));
-        assert!(planned(&["--interval", "1ms"]).unwrap_err().to_string().contains("10ms"));
-        assert!(planned(&["--count", "0"]).is_err());
-    }
-
-    fn example(halts_exact: bool) -> Interval {
-        let bound = Bound {
-            polls: 9_000,
-            polls_succeeded: 3_000,
-            polled_ns: 400_000_000,
-            wasted_ns: 300_000_000,
-            halts: 6_000,
-            halts_exact,
-            cost_ns: 520_000_000,
-            least_cost_ns: 160_000_000,
-            gain_ns: 360_000_000,
-        };
-        let figures = Figures::of(bound, 2_000_000_000);
-        let of_vm = |pid| OfVm {
-            vm: VmId { pid, fd: 9 },
-            process: "qemu".to_owned(),
-            source: Some(Source::Debugfs),
-            figures,
-        };
-        Interval {
-            at_ns: 2_000_000_000,
-            span_ns: 2_000_000_000,
-            halt_cost_ns: 20_000,
-            ended: 0,
-            total: figures,
-            vms: vec![of_vm(7), of_vm(8)],
-        }
-    }
-
-    #[test]
-    fn lines_say_what_is_exact_and_what_is_a_bound() {
-        assert_eq!(
-            line(&example(false), true),
-            "    after  CPU polled   success    failed       halts/s          gain  of a CPU\n\
-             \x20  2.00 s      20.0 %    33.3 %    75.0 %       <=3,000    <=180 ms/s  <=18.0 %\n"
-        );
-        assert!(line(&example(true), false).contains("       3,000  "));
-    }
-
-    #[test]
-    fn page_explains_one_interval() {
-        let page = page(&example(true));
-        assert!(page.contains("polling CPU        200 ms/s, 20.0 % of a CPU\n"), "{page}");
-        assert!(page.contains("  in failed polls  150 ms/s, 75.0 %\n"), "{page}");
-        assert!(
-            page.contains("gain               at most 180 ms/s, 18.0 % of a CPU, for any setting\n"),
-            "{page}"
-        );
-        assert!(!page.contains("note"));
-        assert!(super::page(&example(false)).contains("the bound is loose"));
-    }
-
-    #[test]
-    fn csv_has_one_heading() {
-        let first = csv_lines(&example(true), true).unwrap();
-        assert!(first.starts_with("at_ns,span_ns,vm,process,polled_share"), "{first}");
-        assert_eq!(first.lines().count(), 4);
-        let next = csv_lines(&example(true), false).unwrap();
-        assert!(next.starts_with("2000000000,2000000000,7-9,qemu,0.2,0.75"), "{next}");
-    }
-}
+mod tests;

@@ -1,9 +1,11 @@
 //! `dwell record`
 
+mod show;
+
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::overwrite::ForceArg;
-use crate::progress::{self, per_second};
+use crate::progress;
 use crate::settings::VersionArgs;
 use crate::{model, privileges, quantity, stop};
 use anyhow::{Context, bail};
@@ -11,8 +13,8 @@ use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
 use dwell_recording::Reader;
-use dwell_report::{Cell, Column, Table, count, duration};
 use serde::Serialize;
+use show::{nothing, table, words};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -255,79 +257,6 @@ fn describe(output: String, layer: &'static str, is_sketch: bool, summary: &Summ
         incomplete_episodes: summary.status.incomplete,
         span_ns: summary.contents.span_ns(),
         idlers: summary.contents.idlers.iter().map(idler).collect(),
-    }
-}
-
-/// At most this many idlers are listed.
-const LISTED: usize = 10;
-
-fn words(recorded: &Recorded) -> String {
-    let seconds = recorded.elapsed_ns as f64 / 1e9;
-    let mut text = output::wrapped(&format!(
-        "{}: {} in {}, {} per second; {} events, {}{} lost",
-        recorded.output,
-        crate::model::episodes_of(recorded.episodes, recorded.idlers.len()),
-        duration(recorded.elapsed_ns as f64),
-        per_second(recorded.episodes, seconds),
-        count(recorded.events.into()),
-        if recorded.lost_at_least { "at least " } else { "" },
-        count(recorded.lost_events.into()),
-    ));
-    let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
-    by_rate.sort_by_key(|idler| std::cmp::Reverse(idler.episodes));
-    for idler in by_rate.iter().take(LISTED) {
-        text += &format!("  {}: {}\n", idler.name, crate::model::episodes(idler.episodes));
-    }
-    if by_rate.len() > LISTED {
-        text += &format!("  and {} more\n", by_rate.len() - LISTED);
-    }
-    for loss in &recorded.lost_by_cpu {
-        text += &format!("  {} events lost on CPU {}\n", count(loss.events.into()), loss.cpu);
-    }
-    if recorded.incomplete_episodes > 0 {
-        let number = count(recorded.incomplete_episodes.into());
-        text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
-    }
-    text += &match recorded.is_sketch {
-        true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
-        false => format!("next: dwell tune {}\n", recorded.output),
-    };
-    text
-}
-
-/// One row per idler; figures of the whole recording are repeated in each.
-fn table(recorded: &Recorded) -> Table {
-    let mut table = Table::new([
-        Column::text("output", "output"),
-        Column::text("layer", "layer"),
-        Column::text("idler", "idler"),
-        Column::number("episodes", "episodes"),
-        Column::number("elapsed_ns", "elapsed_ns"),
-        Column::number("events", "events"),
-        Column::number("lost_events", "lost_events"),
-        Column::number("incomplete_episodes", "incomplete_episodes"),
-    ]);
-    for idler in &recorded.idlers {
-        table.push([
-            Cell::Text(recorded.output.clone()),
-            Cell::Text(recorded.layer.to_owned()),
-            Cell::Text(idler.name.clone()),
-            Cell::Count(idler.episodes.into()),
-            Cell::Count(recorded.elapsed_ns),
-            Cell::Count(recorded.events.into()),
-            Cell::Count(recorded.lost_events.into()),
-            Cell::Count(recorded.incomplete_episodes.into()),
-        ]);
-    }
-    table
-}
-
-/// Why nothing was recorded.
-fn nothing(layer: &str) -> &'static str {
-    match layer {
-        "host" => "no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits",
-        "guest" => "every CPU was busy; record for longer",
-        _ => "no such thread waited in poll, ppoll, epoll, select or io_uring_enter",
     }
 }
 

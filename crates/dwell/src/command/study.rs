@@ -1,5 +1,7 @@
 //! `dwell study`
 
+mod show;
+
 use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, LatencyArg};
@@ -13,8 +15,9 @@ use dwell_replay::check::SelfCheck;
 use dwell_replay::study::{FITTED, Priced, Subject, Summary, study};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Source, latency};
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::duration;
 use serde::Serialize;
+use show::{long, print};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -290,98 +293,4 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
         recordings: found.iter().map(recording).collect(),
         summary: Subject::all().into_iter().map(summary).collect(),
     }
-}
-
-/// Recordings by policies, and below them the means and the worst.
-fn table(at: &AtPrice) -> Table {
-    let subjects = Subject::all();
-    // Today's rules, the leader and the best in hindsight are the most important columns.
-    let rank = |name: &str| match name {
-        "kvm" | "haltpoll" | "leader" | "best fixed" => 0,
-        "best kvm" | "savings" => 1,
-        "never" | "ski rental" => 2,
-        _ => 3,
-    };
-    let policies = subjects
-        .iter()
-        .map(|subject| Column::number(subject.name(), subject.name()).rank(rank(subject.name())));
-    let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes").rank(9)];
-    let mut table = Table::new(head.into_iter().chain(policies));
-    for one in &at.recordings {
-        let late = if one.idle_includes == IdleIncludes::Wake { "†" } else { "" };
-        // No blank: a name and its marks stay on one line.
-        let name = format!("{}{}{late}", one.recording, if one.fitted { "*" } else { "" });
-        let ratios = subjects.iter().map(|subject| Cell::ratio(one.cost_over_optimum[subject.name()]));
-        let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
-        table.push(first.into_iter().chain(ratios));
-    }
-    let mut row = |name: &str, value: &dyn Fn(&SummaryJson) -> Cell| {
-        let cells = at.summary.iter().map(value);
-        let first = [Cell::Text(name.to_owned()), Cell::Text(String::new())];
-        table.push(first.into_iter().chain(cells));
-    };
-    // Means differ in their fourth digit.
-    let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
-    row("geometric mean", &|of| fine(of.geometric_mean));
-    if at.recordings.iter().any(|one| !one.latency_known) {
-        let name = format!("  with {} of latency or what there is", duration(latency::UPPER.get() as f64));
-        row(&name, &|of| fine(of.geometric_mean_late));
-    }
-    if at.recordings.iter().any(|one| one.fitted) {
-        row("  of those with *", &|of| fine(of.geometric_mean_fitted));
-        row("  of the others", &|of| fine(of.geometric_mean_others));
-    }
-    row("worst", &|of| Cell::ratio(of.worst));
-    table
-}
-
-/// A row for each price, recording and policy.
-fn long(studied: &Studied) -> Table {
-    let mut table = Table::new([
-        Column::number("halt cost", "halt_cost_ns"),
-        Column::text("recording", "recording"),
-        Column::text("layer", "layer"),
-        Column::text("fitted", "fitted"),
-        Column::number("episodes", "episodes"),
-        Column::text("policy", "policy"),
-        Column::number("/optimum", "cost_over_optimum"),
-    ]);
-    for at in &studied.prices {
-        for one in &at.recordings {
-            for subject in Subject::all() {
-                table.push([
-                    Cell::Count(at.halt_cost_ns.into()),
-                    Cell::Text(one.recording.clone()),
-                    Cell::Text(one.layer.to_owned()),
-                    Cell::Text(one.fitted.to_string()),
-                    Cell::Count(one.episodes.into()),
-                    Cell::Text(subject.name().to_owned()),
-                    Cell::ratio(one.cost_over_optimum[subject.name()]),
-                ]);
-            }
-        }
-    }
-    table
-}
-
-fn print(studied: &Studied) -> anyhow::Result<()> {
-    let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
-    let head = format!(
-        "{}: {} of {}, rules of Linux {}; cost / optimum",
-        studied.folder,
-        model::episodes(episodes),
-        dwell_report::number_of(studied.prices[0].recordings.len() as u128, "recording"),
-        studied.kernel,
-    );
-    let any_fitted = studied.prices[0].recordings.iter().any(|one| one.fitted);
-    let split = if any_fitted { output::wrapped(&studied.split) } else { String::new() };
-    output::text(&(output::wrapped(&head) + &split))?;
-    for at in &studied.prices {
-        let price = duration(at.halt_cost_ns as f64);
-        output::text(&format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at))))?;
-    }
-    for note in &studied.notes {
-        output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;
-    }
-    Ok(())
 }

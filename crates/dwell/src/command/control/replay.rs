@@ -1,25 +1,28 @@
 //! `dwell control --replay`
 
+mod host;
+mod show;
+
 use crate::check;
-use crate::command::replay::table;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format};
 use crate::progress;
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::ValueEnum;
-use dwell_control::daemon::decisions::{ChangeWritten, Slice, fewer};
-use dwell_control::daemon::tenants::{self, By};
+use dwell_control::daemon::decisions::{ChangeWritten, Slice};
+use dwell_control::daemon::tenants;
 use dwell_control::daemon::words;
-use dwell_control::{Change, Observation, Simulated, TENTH_NS, Tenant, Terms, simulate};
+use dwell_control::{Change, Observation, Simulated, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
-use dwell_replay::{Memory, Pricing, Row, Rule, Source, Values, grid, replay, study};
-use dwell_report::{Cell, Column, Table, duration, percent};
+use dwell_replay::{Pricing, Row, Rule, Source, Values, grid, replay, study};
+use host::as_one_host;
 use serde::Serialize;
+use show::{changes, costs, print};
 use std::path::PathBuf;
 
 /// What the controller sees of a recording.
@@ -178,93 +181,6 @@ struct Names {
     vms: Vec<Vm>,
 }
 
-/// The recordings at the same time, each as a VM of one host, which has one setting.
-fn as_one_host(
-    files: &[PathBuf],
-    span: Option<Nanos>,
-    listed: &[tenants::Vm],
-    args: &ModelArgs,
-    observe: Observe,
-    format: Format,
-) -> Outcome {
-    let mut sources = vec![];
-    let (mut vms, mut notes) = (vec![], vec![]);
-    let name_of = |file: &PathBuf| file.file_stem().map(|name| name.to_string_lossy().into_owned());
-    let is_of = |vm: &tenants::Vm, file: &PathBuf| matches!(&vm.by, By::Name(name) if name_of(file).as_ref() == Some(name));
-    for vm in listed {
-        let By::Name(name) = &vm.by else { continue };
-        ensure!(
-            files.iter().any(|file| is_of(vm, file)),
-            "--vm {name}: no recording has this name; give the name of a file without its directory and its end"
-        );
-    }
-    let mut first: Option<Given> = None;
-    for file in files {
-        let name = file.display().to_string();
-        let reader = model::open(file)?;
-        let given = Given::of(&reader, args, observe).with_context(|| name.clone())?;
-        ensure!(
-            given.layer == Layer::Host,
-            "several recordings are controlled as VMs of one host: give --layer host ({name} is of the {} layer)",
-            given.layer.name()
-        );
-        if let Some(first) = &first {
-            let same =
-                (given.model.version, given.model.halt_cost) == (first.model.version, first.model.halt_cost);
-            ensure!(
-                same,
-                "{name} is of another kernel or halt cost than the first recording: one host has one; give --kernel and --halt-cost"
-            );
-            ensure!(
-                given.originals == first.originals,
-                "{name} was recorded under another setting than the first recording: one host has one"
-            );
-        }
-        let (source, self_check) = check::check(given.model.source(reader)).with_context(|| name.clone())?;
-        first.get_or_insert(given);
-        notes.extend(check::note(&self_check).map(|note| format!("{name}: {note}")));
-        let span_ns = source.visit(0..u64::MAX, &mut |_| ())?.ns();
-        ensure!(span_ns > 0, "{name}: there are no episodes; leave it out");
-        let Tenant { weight, most_loss } =
-            listed.iter().find(|vm| is_of(vm, file)).map_or_else(Tenant::default, |vm| vm.tenant);
-        let idlers = source.idlers();
-        vms.push(Vm {
-            file: name,
-            span_ns,
-            weight,
-            most_loss,
-            idlers,
-            controlled_ns: 0,
-            originals_ns: 0,
-            vetoes: 0,
-        });
-        sources.push(source);
-    }
-    let Some(given) = first else { bail!("--replay needs a recording") };
-    let mut spans: Vec<u64> = vms.iter().map(|vm| vm.span_ns).collect();
-    spans.sort_unstable();
-    let span_ns = span.map_or(spans[spans.len() / 2], Nanos::get);
-    ensure!(span_ns > 0, "--duration: 0 is no time; give some seconds");
-    // Of each millisecond that a recording has, as many episodes as it has.
-    let episodes: f64 = sources
-        .iter()
-        .zip(&vms)
-        .map(|(source, vm)| source.episodes() as f64 * span_ns as f64 / vm.span_ns as f64)
-        .sum();
-    ensure!(
-        episodes <= MOST_EPISODES,
-        "these are {episodes:.0} episodes, more than {MOST_EPISODES}; give a shorter --duration"
-    );
-    notes.push(format!(
-        "all begin at the same time; those that are shorter than {} are repeated, those that are longer are cut; --duration sets that time",
-        duration(span_ns as f64)
-    ));
-    notes.extend(given.note());
-    let all: Vec<&dyn Source> = sources.iter().map(|source| source as &dyn Source).collect();
-    let source = Memory::together(&all, span_ns)?;
-    show(&source, &given, Names { file: None, vms }, notes, observe, format)
-}
-
 fn show(
     source: &dyn Source,
     given: &Given,
@@ -374,113 +290,4 @@ fn control(
     });
     bar.finish_and_clear();
     Ok(simulated?)
-}
-
-/// The costs of each tenth of a second, or of several together.
-fn costs(simulated: &Simulated) -> Vec<Slice> {
-    let slice = |(number, &[measured_ns, originals_ns, optimum_ns]): (u64, &[f64; 3])| Slice {
-        from_ns: number * TENTH_NS,
-        to_ns: (number + 1) * TENTH_NS,
-        measured_ns,
-        originals_ns,
-        optimum_ns,
-    };
-    fewer((0..).zip(&simulated.tenths_ns).map(slice).collect())
-}
-
-fn changes(controlled: &Controlled) -> Table {
-    let mut table = Table::new([
-        Column::number("after", "at_ns"),
-        Column::text("setting", "setting"),
-        Column::number("writes", "writes"),
-        Column::text("change and reason", "reason"),
-    ]);
-    for change in &controlled.changes {
-        table.push([
-            Cell::Nanos(change.at_ns() as f64),
-            Cell::Text(change.to().to_string()),
-            Cell::Count(change.writes as u128),
-            Cell::Text(change.reason.clone()),
-        ]);
-    }
-    table
-}
-
-/// What control costs each VM.
-fn vms(vms: &[Vm]) -> Table {
-    let mut table = Table::new([
-        Column::text("VM", "file"),
-        Column::number("weight", "weight"),
-        Column::number("limit", "most_loss"),
-        Column::number("cost", "controlled_ns"),
-        Column::number("originals", "originals_ns"),
-        Column::number("ratio", "ratio"),
-        Column::number("vetoes", "vetoes"),
-    ]);
-    for vm in vms {
-        let [controlled, originals] = [vm.controlled_ns, vm.originals_ns].map(|ns| ns as f64);
-        table.push([
-            Cell::Text(vm.file.clone()),
-            Cell::Text(vm.weight.to_string()),
-            Cell::share(vm.most_loss),
-            Cell::Nanos(controlled),
-            Cell::Nanos(originals),
-            Cell::Ratio(controlled / originals),
-            Cell::Count(vm.vetoes.into()),
-        ]);
-    }
-    table
-}
-
-fn print(controlled: &Controlled) -> anyhow::Result<()> {
-    output::text(&output::wrapped(&format!(
-        "{}: {} over {}, {} layer, rule of {} {}",
-        controlled.name(),
-        model::episodes_of(controlled.episodes, controlled.idlers),
-        duration(controlled.span_ns as f64),
-        controlled.layer,
-        if controlled.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        controlled.version,
-    )))?;
-    let halt_cost = model::halt_cost_words(controlled.halt_cost_ns, controlled.halt_cost_origin);
-    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
-    output::text(&output::wrapped(&format!("originals: {}", controlled.originals)))?;
-    output::text("\n")?;
-    for change in &controlled.changes {
-        let at = format!("{:>9}  ", duration(change.at_ns() as f64));
-        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.reason))?;
-    }
-    let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
-    output::text(&format!(
-        "{}decisions: {}, changes: {}, parameters written: {writes}\n\n",
-        if controlled.changes.is_empty() { "" } else { "\n" },
-        controlled.decisions,
-        controlled.changes.len(),
-    ))?;
-    output::text(&(output::fitted(&table(&controlled.results, false)) + "\n"))?;
-    if !controlled.vms.is_empty() {
-        output::text(&(output::fitted(&vms(&controlled.vms)) + "\n"))?;
-    }
-    let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
-    output::text(&format!(
-        "kept of the gain of the leader             {}\n",
-        share(controlled.keeps_of_leader)
-    ))?;
-    output::text(&format!(
-        "kept of the gain of the best in hindsight  {}\n",
-        share(controlled.keeps_of_best)
-    ))?;
-    let Worst { controlled_ns, originals_ns } = controlled.worst_ten_seconds;
-    if originals_ns > 0.0 {
-        output::text(&format!(
-            "worst 10 s: {} under control, {} under the originals, ratio {:.3}\n",
-            duration(controlled_ns),
-            duration(originals_ns),
-            controlled_ns / originals_ns
-        ))?;
-    }
-    for note in &controlled.notes {
-        output::text(&output::wrapped(&format!("note: {note}")))?;
-    }
-    Ok(())
 }

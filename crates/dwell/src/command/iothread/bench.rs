@@ -1,12 +1,14 @@
 //! `dwell iothread bench`
 
+mod live;
+mod show;
+
 use super::predict::{Predicted, Waits};
-use super::turn::{Reading, Turn};
 use super::{MonitorArgs, kernel_thread};
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::FormatArg;
 use crate::{progress, quantity, settings, stop};
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
 use dwell_machine::load::Load;
@@ -15,9 +17,10 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_report::measured::{self, Measured};
-use dwell_report::{Cell, Column, Table, duration, percent};
-use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Progress, Results, Trial, Unit};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Figure, Progress, Results, Unit};
+use live::Live;
 use serde::Serialize;
+use show::report;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -174,97 +177,6 @@ fn values_of(setting: &Setting) -> Vec<(String, i64)> {
     setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
 }
 
-/// A running QEMU whose I/O thread is being set.
-struct Live {
-    monitor: Monitor,
-    before: IoThread,
-    /// The values that were set last.
-    now: IoThread,
-    observed: Thread,
-    restored: bool,
-}
-
-impl Live {
-    fn set(&mut self, values: &[(String, i64)]) -> anyhow::Result<()> {
-        self.nobody_else()?;
-        let plan = iothread::plan(&mut self.monitor, &self.now, values)?;
-        let applied = iothread::apply(&mut self.monitor, &plan);
-        if applied.is_ok() {
-            for change in &plan.changes {
-                self.now.properties.insert(change.property.clone(), change.to);
-            }
-        }
-        Ok(applied?)
-    }
-
-    /// Whether the thread still has the values that were set last.
-    fn nobody_else(&mut self) -> anyhow::Result<()> {
-        let there = iothread::find(&mut self.monitor, &self.now.id)?;
-        for (name, value) in &self.now.properties {
-            let found = there.properties.get(name);
-            if found != Some(value) {
-                bail!(
-                    "{name} of `{}` was changed outside dwell to {}; it is left alone",
-                    self.now.id,
-                    found.map_or("nothing".to_owned(), ToString::to_string)
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn restore(&mut self) -> anyhow::Result<()> {
-        if std::mem::replace(&mut self.restored, true) {
-            return Ok(());
-        }
-        let values: Vec<(String, i64)> = self.before.properties.clone().into_iter().collect();
-        let restored = self.set(&values);
-        restored.with_context(|| {
-            let was: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            format!("cannot restore iothread `{}` ({})", self.before.id, was.join(" "))
-        })
-    }
-
-    /// Requests served so far by all block devices.
-    fn requests(&mut self) -> anyhow::Result<u64> {
-        Ok(iothread::requests(&mut self.monitor, None)?)
-    }
-
-    fn read(&mut self) -> anyhow::Result<Reading> {
-        let requests = self.requests()?;
-        Reading::of(self.observed, requests)
-    }
-
-    fn turn(
-        &mut self,
-        trial: &Trial<'_, Setting>,
-        settle: Duration,
-        length: Duration,
-    ) -> anyhow::Result<Block> {
-        self.set(&values_of(trial.setting))?;
-        std::thread::sleep(settle);
-        let begin = self.read()?;
-        std::thread::sleep(length);
-        let end = self.read()?;
-        let Turn { seconds, cpu_ns, sleeps, requests } = end.since(&begin);
-        let block = Block::default()
-            .figure(CPU_SHARE, cpu_ns / 1e9 / seconds)
-            .figure(SLEEPS_PER_S, sleeps / seconds)
-            .figure(REQUESTS_PER_S, requests / seconds);
-        // Without requests this is not finite, which means not known.
-        Ok(block.figure(CPU_PER_REQUEST, cpu_ns / requests).figure(SLEEPS_PER_REQUEST, sleeps / requests))
-    }
-}
-
-/// Also where the program panics.
-impl Drop for Live {
-    fn drop(&mut self) {
-        if let Err(error) = self.restore() {
-            crate::output::note(&format!("dwell: {error:#}"));
-        }
-    }
-}
-
 /// The error of a trial, as a campaign takes it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
@@ -331,116 +243,4 @@ fn measured_row(iothread: &str, arm: &Arm, findings: &Results) -> Option<measure
         measured: value.value,
         error: measured::error(predicted, value),
     })
-}
-
-fn report(
-    args: &Args,
-    qemu: &str,
-    iothread: &str,
-    thread_id: u32,
-    settings: &[Setting],
-    findings: &Results,
-    waits: Option<&Waits>,
-) -> anyhow::Result<()> {
-    let predicted = waits.map(|waits| waits.predict(settings)).transpose()?;
-    let arm = |(index, setting): (usize, &Setting)| Arm {
-        name: name_of(setting, &settings[0]),
-        values: values_of(setting),
-        predicted: predicted.as_ref().and_then(|all| all.get(index).copied()),
-    };
-    let arms: Vec<Arm> = settings.iter().enumerate().map(arm).collect();
-    let predicted_and_measured = Measured {
-        source: "dwell iothread bench".into(),
-        verdict: None,
-        rows: arms.iter().filter_map(|arm| measured_row(iothread, arm, findings)).collect(),
-    };
-    let benched = Benched { qemu, iothread, thread_id, arms, findings, predicted_and_measured };
-    match args.format.format {
-        Format::Json => output::json(&benched)?,
-        Format::Csv => output::csv(&table(&benched))?,
-        Format::Table => {
-            output::text(&format!(
-                "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n",
-                findings.rounds,
-                duration(findings.elapsed_s * 1e9),
-                benched.arms.first().map_or_else(String::new, |arm| {
-                    arm.values
-                        .iter()
-                        .map(|(name, value)| format!("{name}={value}"))
-                        .collect::<Vec<_>>()
-                        .join(" ")
-                })
-            ))?;
-            output::text(&output::fitted(&table(&benched)))?;
-            if let Some(waits) = waits {
-                output::text(&format!(
-                    "\npredicted from {} waits of {} requests, recorded without polling and replayed through each setting; \
-                     CPU is the polling CPU\n",
-                    dwell_report::count(waits.episodes().into()),
-                    dwell_report::count(waits.requests().into())
-                ))?;
-            }
-            output::text("the present values are in force again\n")?;
-            for warning in &findings.warnings {
-                output::text(&format!("warning: {warning}\n"))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn table(benched: &Benched<'_>) -> Table {
-    let predicts = benched.arms.iter().any(|arm| arm.predicted.is_some());
-    let mut columns = vec![
-        Column::text("figure", "figure"),
-        Column::text("setting", "arm"),
-        Column::number("measured", "value"),
-        Column::text("95 % interval", "interval"),
-        Column::text("change", "ratio"),
-    ];
-    if predicts {
-        columns.push(Column::number("predicted", "predicted"));
-    }
-    let mut table = Table::new(columns);
-    for row in &benched.findings.rows {
-        let cell = |value: f64| match row.unit {
-            Unit::Nanos => Cell::Nanos(value),
-            Unit::Share => Cell::Share(value),
-            Unit::Count => Cell::Ratio(value),
-            Unit::PerSecond => Cell::Rounded(value),
-        };
-        let text = |value: f64| match row.unit {
-            Unit::Nanos => duration(value),
-            Unit::Share => percent(value),
-            Unit::Count => dwell_report::ratio(value),
-            Unit::PerSecond => format!("{value:.0}"),
-        };
-        // Too few rounds give a value without an interval.
-        let limits = row.value.and_then(|value| value.limits());
-        let interval = limits.map(|[low, high]| format!("{} to {}", text(low), text(high)));
-        let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
-        let ratio = row.ratio().map(|ratio| match ratio.limits() {
-            Some([low, high]) => format!("{} [{}, {}]", change(ratio.value), change(low), change(high)),
-            None => change(ratio.value),
-        });
-        let mut cells = vec![
-            Cell::Text(row.figure.clone()),
-            Cell::Text(row.arm.clone()),
-            row.value.map_or(Cell::Missing, |interval| cell(interval.value)),
-            interval.map_or(Cell::Missing, Cell::Text),
-            ratio.map_or(Cell::Missing, Cell::Text),
-        ];
-        if predicts {
-            let predicted = benched.arms.iter().find(|arm| arm.name == row.arm).and_then(|arm| arm.predicted);
-            cells.push(match (row.figure.as_str(), predicted) {
-                (SLEEPS_PER_REQUEST, Some(predicted)) => Cell::Ratio(predicted.sleeps),
-                (CPU_PER_REQUEST, Some(predicted)) => {
-                    Cell::Text(format!("+ {}", duration(predicted.polled_ns)))
-                }
-                _ => Cell::Missing,
-            });
-        }
-        table.push(cells);
-    }
-    table
 }

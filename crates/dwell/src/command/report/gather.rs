@@ -1,5 +1,7 @@
 //! All figures of a report, computed once. The four forms are views of this value.
 
+mod axis;
+
 use super::measured::{self, MeasuredFile};
 use crate::check;
 use crate::command::tune::{self, GoalArgs, Tuned};
@@ -7,19 +9,19 @@ use crate::command::{apply, info};
 use crate::model::{self, Model, ModelArgs};
 use crate::progress;
 use anyhow::Context;
+use axis::{align, lay_on_axis, wall_clock};
 use dwell_control::daemon::decisions::Decisions;
 use dwell_knobs::plan::Plan;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};
+use dwell_recording::Metadata;
 use dwell_recording::summary::Summary;
-use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::advice::Advice;
-use dwell_replay::alignment::{self, Alignment};
+use dwell_replay::alignment::Alignment;
 use dwell_replay::check::SelfCheck;
 use dwell_replay::figures::{Compared, Figures, Policy, compare};
 use dwell_replay::{Rule, Source};
 use dwell_trace::exits::ExitTable;
-use dwell_trace::import::qemu::REALTIME_OFFSET;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -252,55 +254,6 @@ fn exits(path: &Path) -> anyhow::Result<Exits> {
     Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
 }
 
-/// By how much the time of day is ahead of the clock of a recording \[ns\], if it says so.
-fn time_of_day(metadata: &Metadata) -> Option<i64> {
-    let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
-    (metadata.clock == Clock::Monotonic).then_some(offset)
-}
-
-/// Start and end of a recording by the time of day \[ns since 1970\], if it has them.
-fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> {
-    let offset = i128::from(time_of_day(metadata)?);
-    Some((i128::from(contents.first_start_ns?) + offset, i128::from(contents.last_end_ns?) + offset))
-}
-
-/// Where the recordings are of a guest and its host: aligns their clocks by their halts, if these determine
-/// how, and shifts what the guest's says of the time of day.
-fn align(files: &[(Role, &Path)], spans: &mut [Option<(i128, i128)>]) -> anyhow::Result<Option<Alignment>> {
-    let &[(_, first), (_, second)] = files else { return Ok(None) };
-    let readers = [model::open(first)?, model::open(second)?];
-    let of = |layer: Layer| readers.iter().position(|reader| reader.metadata().layer == layer);
-    let (Some(guest), Some(host)) = (of(Layer::Guest), of(Layer::Host)) else { return Ok(None) };
-    let offsets = [guest, host].map(|at| time_of_day(readers[at].metadata()));
-    let [Some(of_guest), Some(of_host)] = offsets else { return Ok(None) };
-    let Some(by_time_of_day) = of_guest.checked_sub(of_host) else { return Ok(None) };
-    let alignment = alignment::align(&readers[guest], &readers[host], by_time_of_day)?;
-    if let (Some(alignment), Some(span)) = (&alignment, &mut spans[guest]) {
-        let later = i128::from(alignment.shift_ns()) - i128::from(by_time_of_day);
-        *span = (span.0 + later, span.1 + later);
-    }
-    Ok(alignment)
-}
-
-/// Aligns recordings that overlap in time on one axis; all others start at zero.
-fn lay_on_axis(recordings: &mut [Recording], spans: &[Option<(i128, i128)>]) -> TimeAxis {
-    let Some(starts) = starts_on_axis(spans) else { return TimeAxis::OwnStart };
-    for (recording, start) in recordings.iter_mut().zip(starts) {
-        recording.axis_start_ns = start;
-    }
-    TimeAxis::Common
-}
-
-/// Start of each after the first \[ns\]; `None` unless there are several and all overlap.
-fn starts_on_axis(spans: &[Option<(i128, i128)>]) -> Option<Vec<u64>> {
-    let spans: Vec<(i128, i128)> = spans.iter().copied().collect::<Option<_>>()?;
-    let first = spans.iter().map(|span| span.0).min()?;
-    let last_start = spans.iter().map(|span| span.0).max()?;
-    let first_end = spans.iter().map(|span| span.1).min()?;
-    let common = spans.len() > 1 && last_start < first_end;
-    common.then(|| spans.iter().map(|span| u64::try_from(span.0 - first).unwrap_or(0)).collect())
-}
-
 /// The command line without output format, file and --force, so that it is the same in every format.
 pub(super) fn command(words: impl Iterator<Item = String>) -> String {
     let mut kept = vec!["dwell".to_owned()];
@@ -319,6 +272,7 @@ pub(super) fn command(words: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::axis::starts_on_axis;
     use super::*;
 
     #[test]

@@ -1,0 +1,119 @@
+//! What control would have cost, as text and tables.
+
+use super::{Controlled, Vm, Worst};
+use crate::command::replay::table;
+use crate::model;
+use crate::output;
+use dwell_control::daemon::decisions::{Slice, fewer};
+use dwell_control::{Simulated, TENTH_NS};
+use dwell_policy::Layer;
+use dwell_report::{Cell, Column, Table, duration, percent};
+
+/// The costs of each tenth of a second, or of several together.
+pub(super) fn costs(simulated: &Simulated) -> Vec<Slice> {
+    let slice = |(number, &[measured_ns, originals_ns, optimum_ns]): (u64, &[f64; 3])| Slice {
+        from_ns: number * TENTH_NS,
+        to_ns: (number + 1) * TENTH_NS,
+        measured_ns,
+        originals_ns,
+        optimum_ns,
+    };
+    fewer((0..).zip(&simulated.tenths_ns).map(slice).collect())
+}
+
+pub(super) fn changes(controlled: &Controlled) -> Table {
+    let mut table = Table::new([
+        Column::number("after", "at_ns"),
+        Column::text("setting", "setting"),
+        Column::number("writes", "writes"),
+        Column::text("change and reason", "reason"),
+    ]);
+    for change in &controlled.changes {
+        table.push([
+            Cell::Nanos(change.at_ns() as f64),
+            Cell::Text(change.to().to_string()),
+            Cell::Count(change.writes as u128),
+            Cell::Text(change.reason.clone()),
+        ]);
+    }
+    table
+}
+
+/// What control costs each VM.
+pub(super) fn vms(vms: &[Vm]) -> Table {
+    let mut table = Table::new([
+        Column::text("VM", "file"),
+        Column::number("weight", "weight"),
+        Column::number("limit", "most_loss"),
+        Column::number("cost", "controlled_ns"),
+        Column::number("originals", "originals_ns"),
+        Column::number("ratio", "ratio"),
+        Column::number("vetoes", "vetoes"),
+    ]);
+    for vm in vms {
+        let [controlled, originals] = [vm.controlled_ns, vm.originals_ns].map(|ns| ns as f64);
+        table.push([
+            Cell::Text(vm.file.clone()),
+            Cell::Text(vm.weight.to_string()),
+            Cell::share(vm.most_loss),
+            Cell::Nanos(controlled),
+            Cell::Nanos(originals),
+            Cell::Ratio(controlled / originals),
+            Cell::Count(vm.vetoes.into()),
+        ]);
+    }
+    table
+}
+
+pub(super) fn print(controlled: &Controlled) -> anyhow::Result<()> {
+    output::text(&output::wrapped(&format!(
+        "{}: {} over {}, {} layer, rule of {} {}",
+        controlled.name(),
+        model::episodes_of(controlled.episodes, controlled.idlers),
+        duration(controlled.span_ns as f64),
+        controlled.layer,
+        if controlled.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
+        controlled.version,
+    )))?;
+    let halt_cost = model::halt_cost_words(controlled.halt_cost_ns, controlled.halt_cost_origin);
+    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
+    output::text(&output::wrapped(&format!("originals: {}", controlled.originals)))?;
+    output::text("\n")?;
+    for change in &controlled.changes {
+        let at = format!("{:>9}  ", duration(change.at_ns() as f64));
+        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.reason))?;
+    }
+    let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
+    output::text(&format!(
+        "{}decisions: {}, changes: {}, parameters written: {writes}\n\n",
+        if controlled.changes.is_empty() { "" } else { "\n" },
+        controlled.decisions,
+        controlled.changes.len(),
+    ))?;
+    output::text(&(output::fitted(&table(&controlled.results, false)) + "\n"))?;
+    if !controlled.vms.is_empty() {
+        output::text(&(output::fitted(&vms(&controlled.vms)) + "\n"))?;
+    }
+    let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
+    output::text(&format!(
+        "kept of the gain of the leader             {}\n",
+        share(controlled.keeps_of_leader)
+    ))?;
+    output::text(&format!(
+        "kept of the gain of the best in hindsight  {}\n",
+        share(controlled.keeps_of_best)
+    ))?;
+    let Worst { controlled_ns, originals_ns } = controlled.worst_ten_seconds;
+    if originals_ns > 0.0 {
+        output::text(&format!(
+            "worst 10 s: {} under control, {} under the originals, ratio {:.3}\n",
+            duration(controlled_ns),
+            duration(originals_ns),
+            controlled_ns / originals_ns
+        ))?;
+    }
+    for note in &controlled.notes {
+        output::text(&output::wrapped(&format!("note: {note}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! How, where and with which settings a recording was made.
+
+use super::remarks;
+use crate::model;
+use crate::output;
+use dwell_recording::summary::Summary;
+use dwell_recording::{Clock, IdleIncludes, Metadata, SettingValue};
+use dwell_report::{count, duration};
+
+pub(super) fn head(file: &str, summary: &Summary) -> String {
+    let metadata = &summary.metadata;
+    let mut text = output::wrapped(&format!(
+        "{file}: {} over {}, {} layer",
+        model::episodes_of(summary.all.episodes, summary.idlers.len()),
+        duration(summary.span_ns as f64),
+        metadata.layer.name()
+    ));
+    text += &facts(metadata, Some(includes(metadata.idle_includes)));
+    remarks(summary).iter().for_each(|(name, what)| text += &label(name, what));
+    text
+}
+
+pub(super) fn label(name: &str, value: &str) -> String {
+    output::hanging(&format!("{name:<LABEL$}"), &" ".repeat(LABEL), value)
+}
+
+/// What a recording says of itself.
+pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| text += &label(name, value);
+    idle_times.into_iter().for_each(|what| line("idle times:", what));
+    line("clock:", clock(metadata.clock));
+    line("source:", &source(metadata));
+    let known = [
+        ("kernel:", &metadata.kernel),
+        ("QEMU:", &metadata.qemu),
+        ("CPU:", &metadata.cpu_model),
+        ("command:", &metadata.source.command),
+        ("provenance:", &metadata.provenance),
+    ];
+    for (label, value) in known {
+        if let Some(value) = value {
+            line(label, &value.escape_debug().to_string());
+        }
+    }
+    settings(metadata).iter().for_each(|setting| line("settings:", setting));
+    line("losses:", &losses(metadata));
+    text
+}
+
+/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain,
+/// Width of the labels.
+const LABEL: usize = 12;
+
+fn includes(includes: IdleIncludes) -> &'static str {
+    match includes {
+        IdleIncludes::Event => "up to the wakeup event; the wakeup latency is not included",
+        IdleIncludes::Wake => "until the idler runs again; the wakeup latency is included",
+        IdleIncludes::Unknown => "not known whether the wakeup latency is included",
+    }
+}
+
+fn clock(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Monotonic => "CLOCK_MONOTONIC",
+        Clock::RecorderStart => "CLOCK_MONOTONIC since the recorder started",
+        Clock::Perf => "perf's clock, since boot",
+        Clock::Unknown => "not known; only differences are meaningful",
+    }
+}
+
+fn source<O>(metadata: &Metadata<O>) -> String {
+    let source = &metadata.source;
+    let tool = if source.tool.is_empty() { "not known" } else { &source.tool };
+    let events =
+        if source.events.is_empty() { String::new() } else { format!(" ({})", source.events.join(", ")) };
+    format!("{tool}{events}, written by {}", metadata.tool_version).escape_debug().to_string()
+}
+
+pub(super) fn settings<O>(metadata: &Metadata<O>) -> Vec<String> {
+    if metadata.settings.is_empty() {
+        return vec!["not known".to_owned()];
+    }
+    let value = |value: &SettingValue| match value {
+        SettingValue::Flag(flag) => flag.to_string(),
+        SettingValue::Number(number) => number.to_string(),
+        SettingValue::Negative(number) => number.to_string(),
+        SettingValue::Text(text) => text.escape_debug().to_string(),
+    };
+    let line = |change: &dwell_recording::SettingsChange| {
+        let values: Vec<String> =
+            change.values.iter().map(|(name, v)| format!("{}={}", name.escape_debug(), value(v))).collect();
+        let when = change.at_ns.map_or("from the start".to_owned(), |at| format!("from {at} ns on"));
+        format!("{} {when}: {}", change.owner.name(), values.join(" "))
+    };
+    metadata.settings.iter().map(line).collect()
+}
+
+pub(super) fn losses<O>(metadata: &Metadata<O>) -> String {
+    let lost = &metadata.lost;
+    let events = match lost.events {
+        None => "events: not counted".to_owned(),
+        Some(events) if lost.at_least => format!("at least {} events", count(events.into())),
+        Some(0) => "no events".to_owned(),
+        Some(events) => format!("{} events", count(events.into())),
+    };
+    let by_cpu: Vec<String> =
+        lost.by_cpu.iter().map(|loss| format!("CPU {}: {}", loss.cpu, loss.events)).collect();
+    let by_cpu = if by_cpu.is_empty() { String::new() } else { format!(" ({})", by_cpu.join(", ")) };
+    let incomplete = match lost.incomplete_episodes {
+        0 => String::new(),
+        episodes => format!("; {} incomplete episodes left out", count(episodes.into())),
+    };
+    format!("{events}{by_cpu}{incomplete}")
+}

@@ -1,0 +1,79 @@
+//! What was recorded, as text and tables.
+
+use super::{Idler, Recorded};
+use crate::output;
+use crate::progress::per_second;
+use dwell_report::{Cell, Column, Table, count, duration};
+
+/// At most this many idlers are listed.
+const LISTED: usize = 10;
+
+pub(super) fn words(recorded: &Recorded) -> String {
+    let seconds = recorded.elapsed_ns as f64 / 1e9;
+    let mut text = output::wrapped(&format!(
+        "{}: {} in {}, {} per second; {} events, {}{} lost",
+        recorded.output,
+        crate::model::episodes_of(recorded.episodes, recorded.idlers.len()),
+        duration(recorded.elapsed_ns as f64),
+        per_second(recorded.episodes, seconds),
+        count(recorded.events.into()),
+        if recorded.lost_at_least { "at least " } else { "" },
+        count(recorded.lost_events.into()),
+    ));
+    let mut by_rate: Vec<&Idler> = recorded.idlers.iter().collect();
+    by_rate.sort_by_key(|idler| std::cmp::Reverse(idler.episodes));
+    for idler in by_rate.iter().take(LISTED) {
+        text += &format!("  {}: {}\n", idler.name, crate::model::episodes(idler.episodes));
+    }
+    if by_rate.len() > LISTED {
+        text += &format!("  and {} more\n", by_rate.len() - LISTED);
+    }
+    for loss in &recorded.lost_by_cpu {
+        text += &format!("  {} events lost on CPU {}\n", count(loss.events.into()), loss.cpu);
+    }
+    if recorded.incomplete_episodes > 0 {
+        let number = count(recorded.incomplete_episodes.into());
+        text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
+    }
+    text += &match recorded.is_sketch {
+        true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
+        false => format!("next: dwell tune {}\n", recorded.output),
+    };
+    text
+}
+
+/// One row per idler; figures of the whole recording are repeated in each.
+pub(super) fn table(recorded: &Recorded) -> Table {
+    let mut table = Table::new([
+        Column::text("output", "output"),
+        Column::text("layer", "layer"),
+        Column::text("idler", "idler"),
+        Column::number("episodes", "episodes"),
+        Column::number("elapsed_ns", "elapsed_ns"),
+        Column::number("events", "events"),
+        Column::number("lost_events", "lost_events"),
+        Column::number("incomplete_episodes", "incomplete_episodes"),
+    ]);
+    for idler in &recorded.idlers {
+        table.push([
+            Cell::Text(recorded.output.clone()),
+            Cell::Text(recorded.layer.to_owned()),
+            Cell::Text(idler.name.clone()),
+            Cell::Count(idler.episodes.into()),
+            Cell::Count(recorded.elapsed_ns),
+            Cell::Count(recorded.events.into()),
+            Cell::Count(recorded.lost_events.into()),
+            Cell::Count(recorded.incomplete_episodes.into()),
+        ]);
+    }
+    table
+}
+
+/// Why nothing was recorded.
+pub(super) fn nothing(layer: &str) -> &'static str {
+    match layer {
+        "host" => "no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits",
+        "guest" => "every CPU was busy; record for longer",
+        _ => "no such thread waited in poll, ppoll, epoll, select or io_uring_enter",
+    }
+}
