@@ -278,6 +278,18 @@ fn the_crates_with_unsafe_code_are_those_of_the_security_page() {
     assert_eq!(told, found);
 }
 
+/// A command is arguments, the work, and what is shown: each fits into a file that is read at once.
+#[test]
+fn files_of_commands_are_short() {
+    let mut sources = vec![];
+    sources_below(&root().join("crates/dwell/src/command"), &mut sources);
+    assert!(sources.len() > 50);
+    for source in sources {
+        let lines = read(&source).lines().count();
+        assert!(lines <= 300, "{} has {lines} lines; cut it by sense", short(&source));
+    }
+}
+
 #[test]
 fn every_page_is_in_the_summary() {
     let summary = root().join("docs/src/SUMMARY.md");

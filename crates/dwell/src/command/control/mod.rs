@@ -3,23 +3,22 @@
 //! [`replay`] controls a recording, the daemon of `dwell-control` a machine. [`mod@status`] is what it answers, for a
 //! person.
 
+mod configured;
 mod replay;
 mod status;
 
 use crate::failure::{Answer, Outcome};
-use crate::model::{ModelArgs, Whose};
+use crate::model::ModelArgs;
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use crate::state::{StateArgs, utc};
-use anyhow::{Context, bail, ensure};
-use dwell_control::daemon::config::{self, Config, Kept, Options};
+use anyhow::{bail, ensure};
+use configured::configuration;
+use dwell_control::daemon::config;
 use dwell_control::daemon::socket::{self, Ask};
 use dwell_control::daemon::tenants::Vm;
 use dwell_control::daemon::{self, Notes, Stopped};
-use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
-use dwell_recording::with_causes;
-use dwell_replay::calibration::{Calibration, HaltOf};
 use replay::Observe;
 use std::path::{Path, PathBuf};
 
@@ -260,44 +259,4 @@ pub(crate) fn lines(directory: &Path) -> Vec<String> {
         Ok(status) => status::of_status(&status),
         Err(_) => vec![],
     }
-}
-
-/// The latency of a vCPU's halts on this machine, where it was calibrated. One that cannot be read is as none.
-fn calibrated_latency() -> Option<Nanos> {
-    let stored = match Calibration::load(&Calibration::path()?) {
-        Ok(stored) => stored?,
-        Err(error) => {
-            output::note(&format!("dwell: the calibration is left out: {}", with_causes(&error)));
-            return None;
-        }
-    };
-    let machine = Sysroot::of_this_machine();
-    let here = cpu::model(&machine)? == stored.cpu_model && kernel::release(&machine)? == stored.kernel;
-    here.then(|| stored.halt_of(HaltOf::Vcpu)?.halt_latency()).flatten()
-}
-
-/// The configuration, with the options over it.
-fn configuration(args: &Args) -> anyhow::Result<Config> {
-    let ModelArgs { halt_cost, wakeup_latency, .. } = args.model;
-    let options = Options { mode: args.mode.map(Into::into), halt_cost, wakeup_latency };
-    let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
-    config.calibrated_latency = calibrated_latency();
-    if let Some(log) = &args.log {
-        config.log = Kept::at(log)?;
-    }
-    for qmp in &args.qmp {
-        let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;
-        let qmp = path.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned();
-        config.qemus.retain(|qemu| qemu.qmp != qmp);
-        config.qemus.push(config::Qemu { qmp });
-    }
-    config.vms.splice(0..0, args.vm.iter().cloned());
-    match args.model.layer {
-        None => {}
-        Some(Whose::One(layer)) => config.layers = vec![layer],
-        Some(Whose::Stacked) => {
-            bail!("--layer guest+host: a machine is controlled at one layer: guest, host, driver or iothread")
-        }
-    }
-    Ok(config)
 }
