@@ -1,17 +1,30 @@
 #!/bin/bash
 # The open loop recorded under each of three settings of haltpoll, the other two predicted.
 # Usage: open-loop.sh [DWELL] [SECONDS] [FOLDER]     (root; restores the parameters)
-# The load: redis-server on CPU 1, and on CPU 0 a client that sends at Poisson times, 5,000/s (paced.c).
+# The load: redis-server on CPU 0, and on CPU 1 a client that sends at Poisson times, 5,000/s, whatever comes back: one
+# that waits for its answers (paced.c) is a closed loop in part, with other rates under each setting.
 DWELL=${1:-dwell}; SECONDS_EACH=${2:-6}; OUT=${3:-/tmp/open-loop}; P=/sys/module/haltpoll/parameters
 mkdir -p "$OUT"
 old() { for k in guest_halt_poll_ns guest_halt_poll_grow_start guest_halt_poll_shrink guest_halt_poll_grow; do echo "$k $(cat $P/$k)"; done; }
 SAVED=$(old)
 cleanup() { echo "$SAVED" | while read -r k v; do echo "$v" > $P/$k; done; kill $CLIENT $REDIS 2>/dev/null; }
 trap cleanup EXIT
-taskset -c 1 redis-server --port 0 --unixsocket "$OUT/redis.sock" --save "" --appendonly no --daemonize no >/dev/null 2>&1 & REDIS=$!
+taskset -c 0 redis-server --port 7799 --save "" --appendonly no --daemonize no >/dev/null 2>&1 & REDIS=$!
 sleep 0.5
-gcc -O2 -w -o "$OUT/paced" "$(dirname "$0")/paced.c" -lm
-"$OUT/paced" 1000000 5000 "$OUT/redis.sock" & CLIENT=$!
+cat > "$OUT/client.py" <<'PY'
+import random, selectors, socket, time
+s = socket.create_connection(("127.0.0.1", 7799)); s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); s.setblocking(False)
+sel = selectors.DefaultSelector(); sel.register(s, selectors.EVENT_READ)
+random.seed(1); at = time.perf_counter()
+while True:
+    at += random.expovariate(5000)
+    while (left := at - time.perf_counter()) > 0:
+        for _ in sel.select(left):
+            s.recv(65536)
+    try: s.send(b"PING\r\n")
+    except BlockingIOError: pass
+PY
+taskset -c 1 python3 "$OUT/client.py" & CLIENT=$!
 sleep 1
 for setting in 15000/3750 50000/50000 200000/50000; do
     ns=${setting%/*}; start=${setting#*/}

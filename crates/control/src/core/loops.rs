@@ -193,7 +193,7 @@ fn control_that_has_come_to_halt_goes_back_to_polling_when_the_load_is_closed() 
 #[test]
 fn where_polling_does_not_help_trials_cost_little_and_change_nothing() {
     for noise in [0.0, 0.3] {
-        for world in [World::open(150_000), World::open(45_000), World::closed(60_000, 90_000)] {
+        for world in [World::open(150_000), World::open(45_000), World::closed(85_000, 90_000)] {
             let world = World { noise, ..world };
             for seed in 1..4 {
                 let with = live([world; 2], world.never(), verified(HOUR), 40, seed);
