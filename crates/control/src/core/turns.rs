@@ -11,7 +11,7 @@
 //! cost of one is multiplied by the square of its time (the energy-delay-squared product of hardware
 //! design). A setting that does a tenth less has to save 19 % of the cost of a unit, one that costs half as
 //! much again has to do 23 % more. In an open loop nothing but the cost counts. Where less than nine tenths are done in
-//! the mean turn, nothing makes good for it.
+//! a closed loop, nothing makes good for it.
 //!
 //! Episodes mislead where their number says nothing about the work: a device that collects several requests for
 //! one interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same
@@ -64,7 +64,7 @@ const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
 const LEAST_PAIRS: usize = 3;
 /// Polling that costs so many times what halting does ends a trial after its first turn.
 const DEARER: f64 = 1.25;
-/// A setting under which less than this share of the work is done is not used, whatever it saves.
+/// In a closed loop a setting under which less than this share of the work is done is not used, whatever it saves.
 const LEAST_WORK: f64 = 0.9;
 /// The most that twice or half as much work and more may be worth of the cost of an episode.
 const MOST_WORTH: f64 = 4.0;
@@ -402,10 +402,11 @@ impl Turns {
         (cost - 2.0 * self.more().ln()) * cost < 0.0
     }
 
-    /// Whether the mean turn is a loss if the loop is closed, or does too little.
+    /// Whether the mean turn is a loss if the loop is closed, or the loop is, and too little is done.
     fn may_do_less(&self) -> bool {
         let more = self.more();
-        more < LEAST_WORK || self.mean_of(Part::of_one).is_some_and(|cost| cost.value - 2.0 * more.ln() > 0.0)
+        self.is_closed() && more < LEAST_WORK
+            || self.mean_of(Part::of_one).is_some_and(|cost| cost.value - 2.0 * more.ln() > 0.0)
     }
 
     /// How many times as much is done a second under the setting, so far.
