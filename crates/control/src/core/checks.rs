@@ -121,7 +121,8 @@ impl Checks {
         let better = if keep { setting } else { reference };
         // What was refuted or found is of the load that there is now.
         self.load = Load::default();
-        if measured.closed || !keep && turns.worth(&reference) > 1.0 {
+        // A trial in vain shows nothing for certain.
+        if measured.closed || !keep && !turns.is_trial() && turns.worth(&reference) > 1.0 {
             self.closed_until_ns = now_ns.saturating_add(MINUTE_NS);
             let worse = if keep { reference } else { setting };
             // Nothing does less than those that never poll.
