@@ -46,8 +46,8 @@ use std::time::Duration;
 /// How long the lock of a controller is waited for: one that ends unlocks it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The one process that may take leases and end them, until the last clone is dropped. While nobody is, every open lease is
-/// one that a controller left or was killed with.
+/// The one process that may take leases and end them, until the last clone is dropped. While there is none, every open
+/// lease is one that a controller left or was killed with.
 #[derive(Clone, Debug)]
 pub struct Holder {
     state_directory: String,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-/// The longest id \[bytes\]. QEMU has no limit; nobody types longer ones.
+/// The longest id \[bytes\]. QEMU has no limit; ids in use are far shorter.
 pub const LONGEST: usize = 255;
 
 /// The id of an object of QEMU: letters, digits, `-`, `.` and `_`, the first a letter or a digit. QEMU takes these and no

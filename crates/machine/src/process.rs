@@ -55,7 +55,7 @@ impl Process {
         path.rsplit('/').next().unwrap_or(path)
     }
 
-    /// The words that follow an option, `-name` and `--name` alike, and what stands behind it in `--name=…`.
+    /// The words that follow an option, `-name` and `--name` alike, and what follows `=` in `--name=…`.
     pub(crate) fn options<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.arguments.iter().enumerate().filter_map(move |(at, word)| {
             let option = word.trim_start_matches('-').strip_prefix(name).filter(|_| word.starts_with('-'))?;

@@ -172,7 +172,7 @@ fn profile(machine: &dyn Machine, name: &str, seen: &mut Vec<String>) -> Vec<Wan
                     let names = value.split([',', ' ']).filter(|name| !name.is_empty());
                     included.extend(names.flat_map(|name| profile(machine, name, seen)));
                 }
-                // What variables stand for is not known.
+                // The values of variables are not known.
                 _ if value.contains("${") => {}
                 ("sysfs", key) => own.extend(of_path(&path, Reader::Tuned, key, value)),
                 ("bootloader", key) if key.starts_with("cmdline") => {

@@ -66,7 +66,7 @@ const LEAST_PAIRS: usize = 3;
 const DEARER: f64 = 1.25;
 /// In a closed loop a setting under which less than this share of the work is done is not used, whatever it saves.
 const LEAST_WORK: f64 = 0.9;
-/// The most that twice or half as much work and more may be worth of the cost of an episode.
+/// What a unit may cost of what it costs under the other setting for the work done, at most.
 const MOST_WORTH: f64 = 4.0;
 /// It is asked four times: together they are right as often as one interval of 95 % at least.
 const CONFIDENCE: f64 = 0.99;
@@ -139,7 +139,7 @@ impl AddAssign for Part {
 enum Kind {
     /// The setting is in force or chosen, and is used if a loss is excluded.
     Check,
-    /// The reference is in force, and the setting takes its place if it is cheaper.
+    /// The reference is in force, and the setting replaces it if it is cheaper, or worth its cost by the work done.
     Trial,
 }
 
@@ -365,11 +365,14 @@ impl Turns {
         busy && self.pairs_so_far() >= LEAST_PAIRS && self.rates().is_some_and(|rates| !rates.contains(0.0))
     }
 
-    /// The cost of an episode under the setting over that under the reference, as a logarithm, in a closed loop times the
+    /// The cost of a unit under the setting over that under the reference, as a logarithm, if the loop is closed times the
     /// square of its time; `None` where a turn had no episodes.
-    fn ratio(&self) -> Option<Interval> {
-        let closed = self.is_closed();
+    fn ratio_if(&self, closed: bool) -> Option<Interval> {
         self.mean_of(|part| Some(part.of_one()? / if closed { part.done_per_s().powi(2) } else { 1.0 }))
+    }
+
+    fn ratio(&self) -> Option<Interval> {
+        self.ratio_if(self.is_closed())
     }
 
     /// Whether to use the setting, if that is decided.
@@ -398,15 +401,14 @@ impl Turns {
 
     /// Whether the work done may decide against the costs.
     fn may_be_closed(&self) -> bool {
-        let cost = self.mean_of(Part::of_one).map_or(0.0, |cost| cost.value);
-        (cost - 2.0 * self.more().ln()) * cost < 0.0
+        let [open, closed] = [false, true].map(|closed| self.ratio_if(closed));
+        open.zip(closed).is_some_and(|(open, closed)| open.value * closed.value < 0.0)
     }
 
     /// Whether the mean turn is a loss if the loop is closed, or the loop is, and too little is done.
     fn may_do_less(&self) -> bool {
-        let more = self.more();
-        self.is_closed() && more < LEAST_WORK
-            || self.mean_of(Part::of_one).is_some_and(|cost| cost.value - 2.0 * more.ln() > 0.0)
+        self.is_closed() && self.more() < LEAST_WORK
+            || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
     }
 
     /// How many times as much is done a second under the setting, so far.
@@ -414,7 +416,7 @@ impl Turns {
         self.rates().map_or(1.0, |rates| rates.value.exp())
     }
 
-    /// What the cost of an episode under this setting may be of that under the other one for the work done, so far.
+    /// What a unit under this setting may cost of what it costs under the other one for the work done, so far.
     pub(crate) fn worth(&self, present: &Setting) -> f64 {
         if self.side != Side::Both || self.turns.is_empty() {
             return 1.0;

@@ -31,7 +31,7 @@ impl Words {
         if words.is_empty() { self.qemu.to_owned() } else { words.join("; ") }
     }
 
-    /// For whoever has started it, where that is not known.
+    /// Those of all managers, where it is not known which one started the VM.
     pub(super) fn any(&self) -> String {
         [self.qemu, self.libvirt, self.proxmox, self.kubevirt, self.openstack].join("; ")
     }

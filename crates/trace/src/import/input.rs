@@ -2,6 +2,7 @@
 
 use super::page::{Page, is_page};
 use super::perfetto::{Perfetto, begins_with_packet};
+use super::pieces::Text;
 use dwell_recording::{FOREIGN, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -161,10 +162,10 @@ impl<'a> Input<'a> {
             .map_err(|source| input.failed(source))?;
         input.text = if begins_with_packet(&start) {
             input.container = Some(Container::Perfetto);
-            buffered(Box::new(Perfetto::new(text)))
+            buffered(Box::new(Text::of(Perfetto::new(text))))
         } else if is_page(&start) {
             input.container = Some(Container::Page);
-            buffered(Box::new(Page::new(text)))
+            buffered(Box::new(Text::of(Page::new(text))))
         } else {
             Box::new(text)
         };

@@ -17,6 +17,7 @@ mod number;
 mod page;
 pub mod perf;
 mod perfetto;
+mod pieces;
 pub mod qemu;
 
 mod recognise;

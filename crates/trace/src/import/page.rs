@@ -1,5 +1,6 @@
 //! The trace in a page of systrace (HTML): what is in its elements `<script class="trace-data">`.
 
+use super::pieces::Pieces;
 use std::io::{self, BufRead, Read};
 
 /// So much of a page is looked at at a time, if it has no `>` or line end before.
@@ -12,10 +13,8 @@ pub(super) struct Page<R> {
     input: R,
     inside: bool,
     found: bool,
-    /// What was read and not looked at, and what was found and not given away.
+    /// What was read and not looked at.
     rest: Vec<u8>,
-    text: Vec<u8>,
-    given: usize,
 }
 
 /// Whether a text begins like a page.
@@ -27,11 +26,11 @@ pub(super) fn is_page(start: &[u8]) -> bool {
 
 impl<R: BufRead> Page<R> {
     pub(super) fn new(input: R) -> Page<R> {
-        Page { input, inside: false, found: false, rest: vec![], text: vec![], given: 0 }
+        Page { input, inside: false, found: false, rest: vec![] }
     }
 
     /// The next piece up to `end`; empty at the end of the page.
-    fn piece(&mut self, end: u8) -> io::Result<Vec<u8>> {
+    fn up_to(&mut self, end: u8) -> io::Result<Vec<u8>> {
         let mut piece = std::mem::take(&mut self.rest);
         match piece.iter().position(|&byte| byte == end) {
             Some(at) => self.rest = piece.split_off(at + 1),
@@ -41,12 +40,12 @@ impl<R: BufRead> Page<R> {
         }
         Ok(piece)
     }
+}
 
-    fn make_text(&mut self) -> io::Result<()> {
-        self.text.clear();
-        self.given = 0;
-        while self.text.is_empty() {
-            let mut piece = self.piece(if self.inside { b'\n' } else { b'>' })?;
+impl<R: BufRead> Pieces for Page<R> {
+    fn piece(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
+        while text.is_empty() {
+            let mut piece = self.up_to(if self.inside { b'\n' } else { b'>' })?;
             if piece.is_empty() {
                 return if self.found { Ok(()) } else { Err(no_trace()) };
             }
@@ -61,7 +60,7 @@ impl<R: BufRead> Page<R> {
                 self.rest.splice(..0, after);
                 piece.push(b'\n');
             }
-            self.text = piece;
+            text.append(&mut piece);
         }
         Ok(())
     }
@@ -73,15 +72,4 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 
 fn no_trace() -> io::Error {
     io::Error::other("the page has no <script class=\"trace-data\">, in which systrace writes its trace")
-}
-
-impl<R: BufRead> Read for Page<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.given == self.text.len() {
-            self.make_text()?;
-        }
-        let read = self.text.get(self.given..).unwrap_or_default().read(buffer)?;
-        self.given += read;
-        Ok(read)
-    }
 }

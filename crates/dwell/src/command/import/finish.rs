@@ -1,4 +1,4 @@
-//! The recording is written, and what was imported is told.
+//! Writes the recording, and reports what was imported.
 
 use super::{Common, Imported, MOST_CONTRADICTED, Qemu};
 use crate::failure::{Answer, Outcome};

@@ -12,6 +12,7 @@ mod wire;
 
 pub(super) use wire::begins_with_packet;
 
+use super::pieces::Pieces;
 use crate::export::Time;
 use event::{Described, Printed, describe, int, line, switch_text};
 use flate2::bufread::ZlibDecoder;
@@ -34,27 +35,25 @@ const ENOUGH: usize = 1 << 16;
 pub(super) struct Perfetto<R> {
     input: R,
     trace: Trace,
-    text: Vec<u8>,
-    given: usize,
     ended: bool,
 }
 
 impl<R: BufRead> Perfetto<R> {
     pub(super) fn new(input: R) -> Perfetto<R> {
-        Perfetto { input, trace: Trace::default(), text: vec![], given: 0, ended: false }
+        Perfetto { input, trace: Trace::default(), ended: false }
     }
+}
 
-    fn make_text(&mut self) -> io::Result<()> {
-        self.text.clear();
-        self.given = 0;
-        while self.text.len() < ENOUGH && !self.ended {
+impl<R: BufRead> Pieces for Perfetto<R> {
+    fn piece(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
+        while text.len() < ENOUGH && !self.ended {
             match packet(&mut self.input)? {
                 Some(packet) => self.trace.packet(&packet, false)?,
                 None => self.ended = true,
             }
-            self.text.append(&mut self.trace.header);
+            text.append(&mut self.trace.header);
             let most = if self.ended { 0 } else { MOST_WAITING };
-            self.trace.release(most, &mut self.text);
+            self.trace.release(most, text);
         }
         if self.ended && !self.trace.has_events {
             return Err(io::Error::other(
@@ -63,17 +62,6 @@ impl<R: BufRead> Perfetto<R> {
             ));
         }
         Ok(())
-    }
-}
-
-impl<R: BufRead> Read for Perfetto<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.given == self.text.len() && !self.ended {
-            self.make_text()?;
-        }
-        let read = self.text.get(self.given..).unwrap_or_default().read(buffer)?;
-        self.given += read;
-        Ok(read)
     }
 }
 
