@@ -638,7 +638,7 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
 }
 
 /// A timer that an interrupt arms while its CPU polls, and that is due after the window, fires in time: of 40 none is more
-/// than 10 ms late, as without the driver. The governor menu keeps the tick before some halts, haltpoll stops it before each.
+/// than ten ticks late, as without the driver. The governor menu keeps the tick before some halts, haltpoll stops it before each.
 pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(), String> {
     let kernel = Kernel::V6_12;
     let script = "
