@@ -34,13 +34,13 @@ pub(crate) enum End {
 pub(crate) enum Calls {
     /// All.
     All,
-    /// Those that can change a file, and the end. What is on the disk is the same at all others between two of these.
+    /// Those that can change a file or tell a monitor to change a value, and the end. What is on the disk is the same at all others between two of these.
     Writing,
 }
 
 impl Calls {
     fn has(self, pid: Pid) -> Result<bool, Errno> {
-        const WRITING: [libc::c_long; 20] = [
+        const WRITING: [libc::c_long; 21] = [
             libc::SYS_bind,
             libc::SYS_chmod,
             libc::SYS_exit_group,
@@ -57,6 +57,7 @@ impl Calls {
             libc::SYS_renameat,
             libc::SYS_renameat2,
             libc::SYS_rmdir,
+            libc::SYS_sendto,
             libc::SYS_unlink,
             libc::SYS_unlinkat,
             libc::SYS_write,

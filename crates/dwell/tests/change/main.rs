@@ -7,6 +7,7 @@ mod explained;
 mod fake_qemu;
 mod iothread;
 mod killed;
+mod killed_polling;
 mod leases;
 mod pairs;
 mod qemu;

@@ -29,6 +29,17 @@ fn commands() -> Vec<Vec<&'static str>> {
         vec!["control", "--mode", "active", "--layer", "guest", "--duration", "200ms"],
         vec!["control", "--mode", "active", "--layer", "guest", "--config", "KEEP", "--duration", "50ms"],
         vec!["control", "--layer", "guest", "--duration", "50ms"],
+        vec![
+            "control",
+            "--mode",
+            "active",
+            "--layer",
+            "iothread",
+            "--qmp",
+            "/run/vm.qmp",
+            "--duration",
+            "1s",
+        ],
         vec!["control", "stop"],
         vec!["control", "stop", "--unless-kept"],
         [&SET[..], &["iothread1", "poll-max-ns=300us"]].concat(),
@@ -38,15 +49,15 @@ fn commands() -> Vec<Vec<&'static str>> {
 
 const PROPERTIES: [&str; 4] = ["poll-max-ns", "poll-grow", "poll-shrink", "aio-max-batch"];
 
-struct Machine {
-    scene: Scene,
-    qemu: FakeQemu,
+pub(crate) struct Machine {
+    pub(crate) scene: Scene,
+    pub(crate) qemu: FakeQemu,
     before: BTreeMap<PathBuf, String>,
     properties: Vec<i64>,
 }
 
 impl Machine {
-    fn new() -> Machine {
+    pub(crate) fn new() -> Machine {
         let machine = Fixture::guest();
         let qemu = FakeQemu::start(&machine);
         let scene = Scene::new(machine, &guest_plan());
@@ -56,7 +67,7 @@ impl Machine {
         Machine { scene, qemu, before, properties }
     }
 
-    fn start(&self, words: &[&str]) -> Process {
+    pub(crate) fn start(&self, words: &[&str]) -> Process {
         let keep = self.scene.machine.path("/keep.toml").to_str().unwrap().to_owned();
         let words: Vec<&str> = words.iter().map(|word| if *word == "KEEP" { &*keep } else { word }).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
@@ -65,7 +76,7 @@ impl Machine {
     }
 
     /// Panics where a value is neither the original nor one of an open change, or the journal cannot be read.
-    fn check(&self, told: &str) {
+    pub(crate) fn check(&self, told: &str) {
         let state = self.scene.machine.path(STATE_DIRECTORY);
         let changes = match state.exists() {
             true => journal::read_all(&self.scene.machine.machine, STATE_DIRECTORY)
@@ -107,7 +118,7 @@ impl Machine {
     }
 
     /// Everything is reverted.
-    fn is_as_before(&self, told: &str) {
+    pub(crate) fn is_as_before(&self, told: &str) {
         for words in [&["control", "stop"][..], &["revert", "--all"]] {
             let output = self.scene.run(words);
             assert!(output.status.success(), "{told}, then {words:?}: {}", stderr(&output));
