@@ -341,15 +341,18 @@ pub fn setting(thread: &IoThread, version: &str) -> Result<Setting, IothreadErro
     Ok(setting)
 }
 
-/// How long a connection for a few commands may take in all: a controller asks many monitors, one after the other.
+/// How long a connection for a few commands may take in all: a controller asks many monitors.
 const EXCHANGE: Duration = Duration::from_secs(2);
+/// Bytes of events and blank lines in it, before each response: a few hundred events, which take less than a millisecond of
+/// CPU time.
+const NOISE: usize = 1 << 16;
 
 /// Connects to the monitor at a socket of a machine, for a few commands that are executed at once.
 ///
 /// # Errors
 /// [`QmpError`] if nothing listens there, or it is not a monitor.
 pub fn connect(machine: &dyn Writable, socket: &str) -> Result<Monitor, IothreadError> {
-    let limits = Limits { exchange_within: Some(EXCHANGE), ..Limits::default() };
+    let limits = Limits { exchange_within: Some(EXCHANGE), noise_bytes: NOISE, ..Limits::default() };
     Ok(Monitor::connect(&machine.path(socket), limits)?)
 }
 

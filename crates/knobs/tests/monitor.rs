@@ -2,7 +2,7 @@
 //! back, every call ends in time with an error that says what happened.
 
 use dwell_knobs::iothread::{self, IothreadError};
-use dwell_knobs::qmp::{Limits, Monitor, QmpError};
+use dwell_knobs::qmp::{self, Limits, Monitor, QmpError};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -432,4 +432,25 @@ proptest! {
             prop_assert!(monitor.execute("query-status", None).is_err());
         }
     }
+}
+
+/// However many connections it is, and however each of them has its own limit.
+#[test]
+fn what_is_asked_within_a_deadline_ends_by_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("qmp");
+    // In its queue, and never accepted.
+    let _listener = UnixListener::bind(&path).unwrap();
+    let limits = Limits { answer_within: Duration::from_secs(100), ..Limits::default() };
+    let (errors, waited) = qmp::within(Duration::from_millis(200), || {
+        let inner = || [(); 5].map(|()| Monitor::connect(&path, limits).unwrap_err());
+        // The earlier deadline counts.
+        qmp::within(Duration::from_secs(100), inner).0
+    });
+    assert!(errors.iter().all(|error| matches!(error, QmpError::Silent { .. })), "{errors:?}");
+    assert!(waited >= Duration::from_millis(200) && waited < Duration::from_secs(50), "{waited:?}");
+    // Afterwards there is none.
+    let own = Limits { answer_within: Duration::from_millis(300), ..limits };
+    let (_, waited) = qmp::within(Duration::from_secs(100), || Monitor::connect(&path, own));
+    assert!(waited >= Duration::from_millis(300), "{waited:?}");
 }

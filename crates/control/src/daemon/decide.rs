@@ -68,11 +68,18 @@ impl Control<'_> {
             if layered.given_up.is_some() {
                 continue;
             }
-            let due = layered.controller.next_at_ns() <= now;
+            let due = layered.next_at_ns() <= now;
             let look = !due && layered.next_look_ns().is_some_and(|next| next <= now);
             if due && !self.is_lost(at) {
                 self.first = (at + 1) % number;
-                self.decide_one(at)?;
+                match layered.subject.iothread() {
+                    Some(_) => {
+                        let (decided, waited) = self.asking(|control| control.decide_one(at));
+                        decided?;
+                        self.leave_alone(at, waited);
+                    }
+                    None => self.decide_one(at)?,
+                }
             } else if look {
                 // A decision meets the same trouble.
                 let _ = self.layers[at].source.look(now);

@@ -32,9 +32,16 @@ pub(super) struct Layered {
     /// What idlers vetoed last, and when that was said \[ns\].
     vetoed: BTreeMap<u64, (Setting, u64)>,
     pub(super) tally: Tally,
+    /// Until then its monitor is left alone \[ns\].
+    pub(super) rests_until_ns: u64,
 }
 
 impl Layered {
+    /// When the next decision is due \[ns\].
+    pub(super) fn next_at_ns(&self) -> u64 {
+        self.controller.next_at_ns().max(self.rests_until_ns)
+    }
+
     /// When to look between two decisions \[ns\], if ever.
     pub(super) fn next_look_ns(&self) -> Option<u64> {
         Some(self.source.next_look_ns()?.max(self.controller.out_of_budget_until_ns()))
@@ -97,6 +104,7 @@ impl Control<'_> {
             given_up: None,
             vetoed: BTreeMap::new(),
             tally,
+            rests_until_ns: 0,
         })
     }
 
@@ -179,7 +187,7 @@ impl Control<'_> {
 
     /// Control of a layer begins anew.
     pub(super) fn renew(&mut self, at: usize) -> anyhow::Result<()> {
-        let layered = self.layered_again(at)?;
+        let layered = self.asking(|control| control.layered_again(at)).0?;
         self.log_start(&layered);
         self.layers[at] = layered;
         Ok(())

@@ -39,6 +39,7 @@ use decisions::Log;
 use dwell_knobs::condition;
 use dwell_knobs::lease::{Holder, Lease, Subject};
 use dwell_knobs::place::Place;
+use dwell_knobs::qmp;
 use dwell_machine::{Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 pub use iothread::{kernel_thread, usage};
@@ -47,7 +48,7 @@ pub use leases::{Stopped, stop};
 use machine::{here, refuse_other_driver, setting};
 use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
-use qemus::Qemu;
+use qemus::{Qemu, QemuState};
 use serde_json::json;
 use socket::Ask;
 use std::path::PathBuf;
@@ -57,6 +58,10 @@ use world::{Here, Told, World};
 
 /// The longest time without a look at the socket and a word to the service manager.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often it is looked whether a monitor has answered.
+const ASKED: Duration = Duration::from_millis(20);
+/// How long the end waits for monitors: the service manager waits 15 s.
+const LAST_ANSWERS: Duration = Duration::from_secs(8);
 /// How often a layer that was given up is looked at.
 const GIVEN_UP: Duration = Duration::from_secs(1);
 
@@ -89,7 +94,7 @@ pub fn run(task: &Task<'_>) -> anyhow::Result<End> {
     let config = (task.configure)()?;
     let (machine, state) = (&task.machine, task.state_directory.as_str());
     let holder = Holder::begin(machine, state)?;
-    let world = Here::listening(&machine.path(state))?;
+    let world = Here::listening(machine, &machine.path(state))?;
     control(&Scene { machine, holder: &holder, world: &world, notes: task.notes }, task, config)
 }
 
@@ -293,10 +298,11 @@ impl<'a> Control<'a> {
             Some(_) => GIVEN_UP,
             None => {
                 let look = layered.next_look_ns().unwrap_or(u64::MAX);
-                Duration::from_nanos(layered.controller.next_at_ns().min(look).saturating_sub(now))
+                Duration::from_nanos(layered.next_at_ns().min(look).saturating_sub(now))
             }
         });
-        next.min().unwrap_or(LOOK_AROUND)
+        let asked = self.qemus.iter().any(|qemu| matches!(qemu.state, QemuState::Asked));
+        next.chain(asked.then_some(ASKED)).min().unwrap_or(LOOK_AROUND)
     }
 
     /// A configuration that cannot be used changes nothing.
@@ -374,10 +380,11 @@ impl<'a> Control<'a> {
     fn finish(&mut self) -> anyhow::Result<()> {
         let leases: Vec<Lease> = self.layers.iter_mut().filter_map(|layered| layered.lease.take()).collect();
         // One that panics restores.
-        match self.config.on_exit == OnExit::Keep && !std::thread::panicking() {
+        let end = || match self.config.on_exit == OnExit::Keep && !std::thread::panicking() {
             true => leases.iter().map(|lease| self.leave(lease)).fold(Ok(()), anyhow::Result::and),
             false => self.end(&leases.iter().collect::<Vec<_>>()),
-        }
+        };
+        qmp::within(LAST_ANSWERS, end).0
     }
 }
 

@@ -2,7 +2,7 @@
 //! clock that passes where the daemon waits.
 
 use super::config::{Config, Mode, Options};
-use super::iothread::{Look, Trouble};
+use super::iothread::{Found, Look, Trouble};
 use super::machine::setting;
 use super::observe::{Source, Wanted};
 use super::socket::Ask;
@@ -64,6 +64,8 @@ struct Simulated<'a> {
     manager: RefCell<Vec<String>>,
     cpu_time: Rc<Cell<Duration>>,
     load: Rc<Cell<Load>>,
+    /// When monitors were asked; each is silent for 2 s.
+    looks: RefCell<Vec<u64>>,
 }
 
 impl World for Simulated<'_> {
@@ -124,6 +126,15 @@ impl World for Simulated<'_> {
             seen_ns: self.now_ns.get(),
         }))
     }
+
+    fn look_for_iothreads(&self, _: &str) {
+        self.looks.borrow_mut().push(self.now_ns.get());
+    }
+
+    fn found_iothreads(&self, _: &str) -> Option<anyhow::Result<Vec<Found>>> {
+        let after_ns = self.looks.borrow().last()? + 2_000 * MILLISECOND_NS;
+        (self.now_ns.get() >= after_ns).then(|| Err(anyhow::anyhow!("it is silent")))
+    }
 }
 
 /// A CPU whose governor does what its parameters say.
@@ -182,6 +193,7 @@ struct Ran {
     warnings: Vec<String>,
     answers: Vec<Value>,
     manager: Vec<String>,
+    looks: Vec<u64>,
 }
 
 impl Ran {
@@ -220,6 +232,7 @@ fn run(
         manager: RefCell::default(),
         cpu_time: Rc::default(),
         load: Rc::new(Cell::new(load)),
+        looks: RefCell::default(),
     };
     let (lines, warnings) = (RefCell::new(vec![]), RefCell::new(vec![]));
     let line = |text: &str| lines.borrow_mut().push(text.to_owned());
@@ -242,6 +255,7 @@ fn run(
         warnings: warnings.take(),
         answers: world.answers.take(),
         manager: world.manager.take(),
+        looks: world.looks.take(),
     }
 }
 
@@ -581,6 +595,29 @@ fn what_cannot_be_restored_is_not_controlled() {
         assert!(error.contains(why), "{error}");
         assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
     }
+}
+
+/// One that does not answer is asked ever more seldom, and nothing else is kept waiting.
+#[test]
+fn a_silent_monitor_keeps_nothing_from_being_decided() {
+    let of = |qemus: &[&str]| {
+        let fixture = Fixture::guest();
+        let qemus = qemus.iter().map(|qmp| super::config::Qemu { qmp: (*qmp).to_owned() }).collect();
+        let config = Config { qemus, ..configuration(Mode::Active) };
+        let config = Config { layers: vec![], ..config };
+        let load = Load { idle_ns: 150_000, ..QUIET };
+        let script = vec![(599.0, Event::Ask(Ask::Status))];
+        let ran = run(&fixture, &|| Ok(config.clone()), load, 600.0, script);
+        let decisions = ran.answers[0]["layers"][0]["decisions"].as_u64().unwrap();
+        (decisions, ran)
+    };
+    let (alone, _) = of(&["/run/none.qmp"][..0]);
+    let (beside, ran) = of(&["/run/silent.qmp"]);
+    assert!(alone > 1_000 && beside.abs_diff(alone) <= 2, "{beside} {alone}");
+    assert_eq!(ran.manager.first().unwrap(), "READY=1");
+    assert!(ran.has("waiting for the QEMU at /run/silent.qmp: it is silent"), "{}", ran.text());
+    let pauses: Vec<u64> = ran.looks.windows(2).map(|looks| (looks[1] - looks[0]) / 1_000_000_000).collect();
+    assert_eq!(pauses[..8], [3, 4, 6, 10, 18, 34, 66, 66], "{pauses:?}");
 }
 
 /// What makes decisions rarer is the CPU time of the whole process.

@@ -1,18 +1,22 @@
 //! What a controller gets from outside: the time, signals, questions, and what is seen of idlers.
 
+use super::iothread::{self, Found};
 use super::notify::Manager;
 use super::observe::{self, Source, Wanted};
 use super::socket::{Ask, Server};
 use super::{cpu_time, nanos};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use dwell_machine::Sysroot;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use serde_json::Value;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// What a signal asks for.
@@ -43,21 +47,28 @@ pub(super) trait World {
     fn was_written(&self) -> bool;
     /// What is seen of the idlers of a layer.
     fn source(&self, wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>>;
+    /// Begins to look for the I/O threads of the QEMU at a socket, however long that takes.
+    fn look_for_iothreads(&self, socket: &str);
+    /// What was found there, once; `None` until then.
+    fn found_iothreads(&self, socket: &str) -> Option<anyhow::Result<Vec<Found>>>;
 }
 
 /// This machine.
 pub(super) struct Here {
+    machine: Sysroot,
     begun: Instant,
     signals: SignalFd,
     server: Server,
     manager: Manager,
     /// Readable after a write to a parameter.
     writes: RefCell<Option<OwnedFd>>,
+    /// Threads that look for I/O threads, by the socket.
+    looks: RefCell<BTreeMap<String, Receiver<anyhow::Result<Vec<Found>>>>>,
 }
 
 impl Here {
-    /// Listening in this directory.
-    pub(super) fn listening(directory: &std::path::Path) -> anyhow::Result<Here> {
+    /// Of a machine, listening in this directory.
+    pub(super) fn listening(machine: &Sysroot, directory: &Path) -> anyhow::Result<Here> {
         let mut mask = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| mask.add(signal));
         // Before any other thread is started, which inherits it.
@@ -65,11 +76,13 @@ impl Here {
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot wait for signals")?;
         Ok(Here {
+            machine: machine.clone(),
             signals,
             server: Server::bind(directory)?,
             manager: Manager::of_environment(),
             begun: Instant::now(),
             writes: RefCell::new(None),
+            looks: RefCell::default(),
         })
     }
 }
@@ -129,6 +142,27 @@ impl World for Here {
 
     fn source(&self, wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         observe::of_layer(wanted)
+    }
+
+    fn look_for_iothreads(&self, socket: &str) {
+        let (machine, at) = (self.machine.clone(), socket.to_owned());
+        let (found, finds) = channel();
+        let failed = found.clone();
+        let look = move || drop(found.send(iothread::find(&machine, &at)));
+        if let Err(error) = std::thread::Builder::new().name("monitor".to_owned()).spawn(look) {
+            let _ = failed.send(Err(error).context("cannot start a thread that asks the monitor"));
+        }
+        self.looks.borrow_mut().insert(socket.to_owned(), finds);
+    }
+
+    fn found_iothreads(&self, socket: &str) -> Option<anyhow::Result<Vec<Found>>> {
+        let mut looks = self.looks.borrow_mut();
+        let found = match looks.get(socket)?.try_recv() {
+            Err(TryRecvError::Empty) => return None,
+            found => found.unwrap_or_else(|_| Err(anyhow!("the thread that asks the monitor has ended"))),
+        };
+        looks.remove(socket);
+        Some(found)
     }
 }
 

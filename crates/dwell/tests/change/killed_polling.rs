@@ -25,7 +25,7 @@ fn is_restored(machine: &Machine, last: usize, end: &End) -> bool {
 /// Killed at this stop from its start.
 fn from_the_start(last: usize) -> Result<bool, Errno> {
     let machine = Machine::new();
-    let end = run(&machine.scene.words(&control("20ms")), last, Calls::Writing)?;
+    let end = run(&machine.scene.words(&control("200ms")), last, Calls::Writing)?;
     Ok(is_restored(&machine, last, &end))
 }
 

@@ -9,6 +9,7 @@ mod iothread;
 mod killed;
 mod killed_polling;
 mod leases;
+mod monitors;
 mod pairs;
 mod qemu;
 mod real;

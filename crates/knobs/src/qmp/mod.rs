@@ -21,8 +21,10 @@
 
 mod line;
 mod monitor;
+mod waiting;
 
 pub use monitor::{Event, Greeting, Monitor};
+pub use waiting::within;
 
 use std::io;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! The conversation: greeting, capabilities, commands, events.
 
 use super::line::{Lines, NoLine};
+use super::waiting::{Waiting, earlier};
 use super::{Limits, QmpError};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -54,16 +55,21 @@ impl Monitor {
     /// # Errors
     /// [`QmpError`] if nothing listens there, or it does not speak QMP.
     pub fn connect(path: &Path, limits: Limits) -> Result<Monitor, QmpError> {
+        let _waiting = Waiting::begin();
         let address = SocketAddrUnix::new(path).map_err(|_| QmpError::Path { path: path.to_owned() })?;
         let ends = limits.exchange_within.map(|within| Instant::now() + within);
         let within = limits.exchange_within.unwrap_or(limits.answer_within).min(limits.answer_within);
-        let stream = connect_within(&address, within).map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => QmpError::Silent {
-                path: path.to_owned(),
-                awaited: "an answer to the connection".to_owned(),
-                within: limits.answer_within,
-            },
-            kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
+        let left = earlier(Instant::now() + within).saturating_duration_since(Instant::now());
+        // No time at all would be no limit.
+        let stream = connect_within(&address, left.max(Duration::from_millis(1))).map_err(|source| {
+            match source.kind() {
+                io::ErrorKind::WouldBlock => QmpError::Silent {
+                    path: path.to_owned(),
+                    awaited: "an answer to the connection".to_owned(),
+                    within: limits.answer_within,
+                },
+                kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
+            }
         })?;
         Monitor::until(stream, path, limits, ends)
     }
@@ -127,7 +133,9 @@ impl Monitor {
         if self.broken {
             return Err(QmpError::Broken { path: self.path.clone() });
         }
+        let waiting = Waiting::begin();
         let result = self.converse(command, arguments);
+        drop(waiting);
         self.broken = result.as_ref().is_err_and(|error| !error.is_refusal());
         result
     }
@@ -156,7 +164,7 @@ impl Monitor {
     fn deadline(&mut self) -> Instant {
         self.noise = 0;
         let deadline = Instant::now() + self.limits.answer_within;
-        self.ends.map_or(deadline, |ends| ends.min(deadline))
+        earlier(self.ends.map_or(deadline, |ends| ends.min(deadline)))
     }
 
     /// What is no response is bounded, too.

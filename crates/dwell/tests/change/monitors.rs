@@ -1,0 +1,74 @@
+//! `dwell control` beside monitors that are held by another client, slow, or flood it: it controls everything else, and ends
+//! when it is told to.
+
+use crate::Scene;
+use crate::controlled::{decisions, running, signal, values};
+use dwell_testing::say;
+use nix::sys::signal::Signal;
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A monitor, and what it does with a connection.
+fn monitor(scene: &Scene, name: &str, does: fn(&mut UnixStream)) -> PathBuf {
+    let path = scene.machine.path(&format!("/run/{name}"));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::spawn(move || does(&mut stream.unwrap()));
+        }
+    });
+    format!("/run/{name}").into()
+}
+
+fn is_silent(stream: &mut UnixStream) {
+    std::thread::sleep(Duration::from_secs(600));
+    let _ = stream.write_all(b"too late");
+}
+
+fn floods(stream: &mut UnixStream) {
+    let events = b"{\"event\": \"E\"}\n\n".repeat(1_000);
+    while stream.write_all(&events).is_ok() {}
+}
+
+/// Of all threads that it has and had; its name has no space.
+fn cpu_time(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = text.split(' ').collect();
+    let ticks: u64 = fields[13..15].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+#[test]
+fn monitors_that_are_silent_or_flood_keep_nothing_else_from_being_controlled() {
+    let scene = Scene::guest();
+    let mut words = vec!["control", "--mode", "active", "--halt-cost", "20us"];
+    let mut monitors: Vec<PathBuf> =
+        (0..5).map(|number| monitor(&scene, &format!("silent{number}"), is_silent)).collect();
+    monitors.push(monitor(&scene, "floods", floods));
+    let before = values(&scene);
+    for monitor in &monitors {
+        words.extend(["--qmp", monitor.to_str().unwrap()]);
+    }
+    let begun = Instant::now();
+    let mut child = running(&scene, &scene.words(&words), |_| ());
+    let ready = begun.elapsed();
+    let (begun, before_cpu) = (Instant::now(), cpu_time(child.id()));
+    std::thread::sleep(Duration::from_secs(4));
+    let share = (cpu_time(child.id()) - before_cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let made = decisions(&scene).unwrap();
+    let begun = Instant::now();
+    signal(&child, Signal::SIGTERM);
+    assert!(child.wait().unwrap().success());
+    let ended = begun.elapsed();
+    say!(
+        "beside 5 silent monitors and a flood: ready in {ready:.2?}, {made} decisions in 4 s, {:.1} % of a CPU, ended in {ended:.2?}",
+        100.0 * share
+    );
+    // One after the other they would be waited for for 12 s.
+    assert!(ready < Duration::from_secs(8) && ended < Duration::from_secs(8), "{ready:?} {ended:?}");
+    assert!(made > 0 && share < 0.25, "{made} {share}");
+    assert_eq!(values(&scene), before);
+}
