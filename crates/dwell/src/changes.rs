@@ -6,10 +6,12 @@ pub(crate) const CHANGES: [&str; 6] =
 
 /// Whether a command, by its words, or one above it changes settings.
 pub(crate) fn are_made_by(command: &str) -> bool {
-    let is = |name: &&str| {
-        command.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-    };
-    CHANGES.iter().any(is)
+    CHANGES.iter().any(|name| is_below(command, name))
+}
+
+/// Whether it is this command, or one below it.
+pub(crate) fn is_below(command: &str, name: &str) -> bool {
+    command.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 #[cfg(test)]

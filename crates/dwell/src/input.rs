@@ -1,7 +1,7 @@
 //! The recording to tune on: a file, this machine recorded now, or the bundled recording.
 
 use crate::overwrite::may_write;
-use crate::{model, progress, quantity, stop};
+use crate::{model, privileges, progress, quantity, stop};
 use dwell_policy::Nanos;
 use dwell_recording::{Reader, newfile};
 use dwell_replay::tune::MIN_EPISODES;
@@ -72,6 +72,7 @@ impl InputArgs {
         let stop = stop::on_ctrl_c()?;
         let asked = Duration::from_nanos(self.record_for.get());
         let shown = duration(self.record_for.get() as f64);
+        privileges::record();
         eprintln!("no FILE given: recording this machine for {shown}");
         let mut line = progress::Recording::new(Some(asked));
         let recorded = dwell_capture::record_anything(asked, &stop, &mut line);

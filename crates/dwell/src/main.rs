@@ -72,9 +72,11 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     output::measure(&matches);
-    if !changes::are_made_by(&words(&matches)) {
+    let words = words(&matches);
+    if !changes::are_made_by(&words) {
         dwell_knobs::read_only();
     }
+    privileges::are_those_of(&words);
     let done = match cli.command {
         Command::Record(args) => command::record::run(args),
         Command::Tune(args) => command::tune::run(args),

@@ -1,4 +1,8 @@
-//! Capabilities that are no longer needed once the ring buffers are open.
+//! Capabilities that are not needed, or not any more.
+//!
+//! A program with file capabilities is executed by users who may read less than it: what they name is opened with their
+//! rights alone. Commands that record nothing have no capability from the start; of the others those that read files
+//! that are named by the user get theirs back when they record.
 //!
 //! A recorder reads names of processes and writes one file, or none. Of root's capabilities it keeps:
 //!
@@ -10,11 +14,54 @@
 //! | `CAP_SYS_NICE` | real-time priority, so that fewer events are lost |
 //! | `CAP_DAC_OVERRIDE`, `CAP_FOWNER` | the recording, where its directory belongs to another user |
 
+use crate::changes;
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// Commands that record, and read no file that the user names.
+const RECORD: [&str; 3] = ["record", "timer record", "top"];
+/// Commands that may read such a file, or record.
+const READ_OR_RECORD: [&str; 6] = ["bound", "control", "doctor", "iothread bench", "tune", "verify"];
+
+/// Leaves a command, by its words, no more than it needs, where a user other than root executes it.
+pub(crate) fn are_those_of(command: &str) {
+    let is = |names: &[&str]| names.iter().any(|name| changes::is_below(command, name));
+    if geteuid().is_root() || is(&RECORD) {
+        return;
+    }
+    if is(&READ_OR_RECORD) {
+        effective(CapabilitySet::empty());
+    } else {
+        let none = CapabilitySet::empty();
+        let _ =
+            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
+    }
+}
+
+/// From now on this thread, and those that it starts, may do what the program was given for recording.
+pub(crate) fn record() {
+    effective(CapabilitySet::all());
+}
+
+/// Reads what the user names as that user.
+pub(crate) fn as_user<T>(read: impl FnOnce() -> T) -> T {
+    if geteuid().is_root() {
+        return read();
+    }
+    let before = capabilities(None).map_or(CapabilitySet::empty(), |now| now.effective);
+    effective(CapabilitySet::empty());
+    let read = read();
+    effective(before);
+    read
+}
+
+fn effective(wanted: CapabilitySet) {
+    let Ok(now) = capabilities(None) else { return };
+    let _ = set_capabilities(None, CapabilitySets { effective: wanted & now.permitted, ..now });
+}
 
 /// Drops the capabilities that recording into `output` does not need, for this thread and those it starts. If they
 /// cannot be dropped, recording goes on.

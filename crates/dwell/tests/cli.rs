@@ -860,3 +860,45 @@ fn two_readings_of_domstats_give_a_bound() {
     );
     assert!(refused(&["bound", &first, &second]).contains("--between"));
 }
+
+/// With file capabilities, as the book has them: here given by `setpriv`, to a user who may not read the file.
+#[test]
+fn what_the_user_names_is_read_with_the_rights_of_the_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    const NAME: &str = "what_the_user_names_is_read_with_the_rights_of_the_user_alone";
+    let folder = Folder::new();
+    let secret = folder.write("secret", b"root:*:20000:0:99999:7:::\n");
+    let program = folder.path("dwell");
+    std::fs::copy(env!("CARGO_BIN_EXE_dwell"), &program).unwrap();
+    for (path, mode) in [(folder.path(""), 0o755), (program.clone(), 0o755), (folder.path("secret"), 0o600)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let as_nobody = |words: &[&str]| {
+        let rights = "-all,+perfmon,+dac_read_search";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.args(["--inh-caps", rights, "--ambient-caps", rights]).arg(&program);
+        let output = command.args(words).output().unwrap();
+        (output.status.code(), stdout(&output) + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (code, told) = as_nobody(&["params"]);
+    if code != Some(0) {
+        return dwell_testing::skip!("root", NAME, "{}", told.trim());
+    }
+    for words in [
+        &["control", "--check", "--config", &secret][..],
+        &["control", "--config", &secret],
+        &["control", "--replay", &secret],
+        &["apply", &secret, "--dry-run"],
+        &["import", &secret, "-o", "/dev/null"],
+        &["tune", &secret],
+        &["info", &secret],
+        &["bound", &secret, &secret, "--between", "1s"],
+    ] {
+        let (code, told) = as_nobody(words);
+        assert!(
+            code == Some(2) && told.contains("ermission denied") && !told.contains("20000"),
+            "{words:?}: {told}"
+        );
+    }
+}

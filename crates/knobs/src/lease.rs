@@ -536,6 +536,20 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
     open(changes).find(|change| Subject::of(change).as_ref() == Some(subject))
 }
 
+/// The open lease of the I/O thread `id` of the QEMU at a socket, or in a process, which may have several monitors.
+pub fn open_of_thread<'a>(
+    changes: &'a [Change],
+    target: &IothreadTarget,
+    process: Option<Process>,
+) -> Option<&'a Change> {
+    open(changes).find(|change| {
+        let leased = change.plan.iothread.as_ref().filter(|leased| leased.id == target.id);
+        leased.is_some_and(|leased| {
+            leased.socket == target.socket || process.is_some() && process == change.process
+        })
+    })
+}
+
 /// Ends leases: originals are restored, values that another program has written stay, and the changes are closed either
 /// way. A lease that the journal does not have any more, or that cannot be recorded, is ended all the same. The results are
 /// in the order of the leases.

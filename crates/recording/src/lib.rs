@@ -74,7 +74,7 @@ pub use metadata::{
     TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
-pub use open::{FOREIGN, OpenError};
+pub use open::{FOREIGN, MOST_IDLERS, OpenError};
 pub use reader::{ReadError, Reader};
 pub use table_reader::{Cells, TableReadError, TableReader};
 pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, SKETCH_FORMAT, WriteError, Writer};

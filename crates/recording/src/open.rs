@@ -23,6 +23,9 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Idlers of a recording at most: figures of each are kept, with up to about 8 kB an idler. A host has some thousand vCPUs.
+pub const MOST_IDLERS: usize = 100_000;
+
 /// Rows of a row group that are read at most: a row group is in memory as a whole, with up to about 100 bytes a row.
 /// Writers make groups of about a million rows; a file that claims far more is damaged, or needs more memory than a
 /// reader should take without asking.
@@ -338,6 +341,12 @@ fn rows(footer: &ParquetMetaData, most: i64) -> Result<u64, String> {
 }
 
 fn check(contents: &Contents, rows: u64) -> Result<(), String> {
+    if contents.idlers.len() > MOST_IDLERS {
+        let idlers = contents.idlers.len();
+        return Err(format!(
+            "there are {idlers} idlers, and at most {MOST_IDLERS} are read, as each takes several kB of memory; record fewer"
+        ));
+    }
     let idlers: u64 = contents.idlers.iter().fold(0, |sum, idler| sum.saturating_add(idler.episodes));
     if rows != contents.episodes || idlers != contents.episodes {
         return Err(format!(
@@ -354,5 +363,21 @@ fn check(contents: &Contents, rows: u64) -> Result<(), String> {
     match contents.idlers.iter().find(|idler| !names.insert(&idler.name)) {
         Some(twice) => Err(format!("`{CONTENTS_KEY}` lists idler `{}` twice", twice.name)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contents::Idler;
+
+    #[test]
+    fn more_idlers_than_are_kept_are_refused() {
+        let of = |number: usize| {
+            let idler = |number: usize| Idler { name: format!("cpu{number}"), ..Idler::default() };
+            check(&Contents { idlers: (0..number).map(idler).collect(), ..Contents::default() }, 0)
+        };
+        assert_eq!(of(MOST_IDLERS), Ok(()));
+        assert!(of(MOST_IDLERS + 1).unwrap_err().contains("there are 100001 idlers, and at most 100000"));
     }
 }

@@ -5,6 +5,7 @@ use crate::contents::{Contents, Idler};
 use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
+use crate::open::MOST_IDLERS;
 use crate::table::{properties, schema, write_column};
 use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
@@ -56,8 +57,10 @@ pub enum WriteError {
         /// The name.
         handler: String,
     },
-    /// More idlers than can be numbered.
-    #[error("episode {episode} is of idler number 2^32; a recording has at most 2^32 - 1 idlers")]
+    /// More idlers than are read.
+    #[error(
+        "episode {episode} is of another idler than the {MOST_IDLERS} before it, and a recording has no more; record fewer idlers"
+    )]
     TooManyIdlers {
         /// Which of all episodes pushed, from 0.
         episode: u64,
@@ -307,7 +310,7 @@ impl Idlers {
         }
         let number = u32::try_from(list.len())
             .ok()
-            .filter(|&n| n < u32::MAX)
+            .filter(|_| list.len() < MOST_IDLERS)
             .ok_or(WriteError::TooManyIdlers { episode })?;
         self.numbers.insert(name.to_owned(), number);
         self.starts_ns.push(0);

@@ -149,3 +149,19 @@ fn every_recording_of_the_repository_agrees_with_itself() {
     }
     assert!(recordings > 5, "{recordings}");
 }
+
+/// Figures of each are kept.
+#[test]
+fn a_recording_has_a_bounded_number_of_idlers() {
+    use dwell_recording::{MOST_IDLERS, WriteError};
+    let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+    for number in 0..MOST_IDLERS {
+        writer.idler(&format!("cpu{number}")).unwrap();
+    }
+    let more = writer.idler("another").unwrap_err();
+    assert!(
+        matches!(more, WriteError::TooManyIdlers { episode: 0 }) && more.to_string().contains("100000"),
+        "{more}"
+    );
+    assert!(writer.idler("cpu7").is_ok());
+}

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 /// What a file may set; what it does not keeps its default.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -251,11 +251,19 @@ const MOST_DROP_INS: usize = 256;
 /// Refuses a file that another user than root and this one can have written: it decides what is written as root, and where
 /// a log goes.
 fn is_own(path: &Path) -> anyhow::Result<()> {
-    let found = fs::metadata(path)?;
-    let own = [0, rustix::process::geteuid().as_raw()];
-    ensure!(own.contains(&found.uid()), "it belongs to another user; run `chown root` on it");
-    ensure!(found.mode() & 0o002 == 0, "every user can change it; run `chmod o-w` on it");
-    Ok(())
+    Ok(is_of_this_user(&fs::metadata(path)?, "it")?)
+}
+
+/// Refuses what another user than root and this one can change.
+pub(super) fn is_of_this_user(found: &fs::Metadata, what: &str) -> io::Result<()> {
+    // In a sticky folder, such as /tmp, nobody removes or renames what is another's.
+    let sticky = found.is_dir() && found.mode() & 0o1000 != 0;
+    let why = match [0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
+        false => "belongs to another user; run `chown root` on it",
+        true if found.mode() & 0o002 != 0 && !sticky => "can be changed by every user; run `chmod o-w` on it",
+        true => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{what} {why}")))
 }
 
 fn drop_ins(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -480,7 +488,7 @@ mod tests {
         let of_all = drop_ins.join("50.toml");
         fs::write(&of_all, "").unwrap();
         fs::set_permissions(&of_all, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(refused().contains("50.toml: every user can change it"), "{}", refused());
+        assert!(refused().contains("50.toml: it can be changed by every user"), "{}", refused());
         fs::set_permissions(&of_all, fs::Permissions::from_mode(0o644)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&of_all, Some(65_534), None).unwrap();

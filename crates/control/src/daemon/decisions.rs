@@ -5,6 +5,7 @@
 //! the originals begins a run of the controller, the ones after it go on with that. A replay is one object
 //! with everything.
 
+use super::config::is_of_this_user;
 use super::notes::Notes;
 use super::words;
 use crate::core::{Cause, Change, Seen};
@@ -161,8 +162,11 @@ impl<'a> Log<'a> {
     /// Goes on with a file, or makes it.
     pub(super) fn open(path: &Path, notes: Notes<'a>) -> anyhow::Result<Log<'a>> {
         let open = || -> io::Result<(File, u64)> {
+            // What is written next to a file of another user goes where that user wants.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            is_of_this_user(&fs::metadata(folder.unwrap_or(Path::new(".")))?, "its folder")?;
             if path.exists() {
-                drop(regular::open(path)?);
+                is_of_this_user(&regular::open(path)?.metadata()?, "it")?;
             }
             let mut options = OpenOptions::new();
             options
@@ -505,6 +509,7 @@ mod tests {
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
     use dwell_replay::Counts;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn seen(cost: f64) -> Seen {
         let costs = Costs { measured: cost, predicted: cost, originals: 2.0 * cost, optimum: cost / 2.0 };
@@ -577,6 +582,8 @@ mod tests {
         }
         fs::hard_link(&path, folder.path().join("other")).unwrap();
         assert!(refused().contains("several names"), "{}", refused());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(refused().contains("its folder can be changed by every user"), "{}", refused());
     }
 
     #[test]

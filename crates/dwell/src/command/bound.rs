@@ -4,7 +4,7 @@ mod show;
 
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
-use crate::quantity;
+use crate::{privileges, quantity};
 use anyhow::{Context, bail};
 use dwell_capture::kvm_stats::{Bound, Delta, Domstats, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
@@ -172,6 +172,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         return of_files(first, second, between, &args);
     }
     let plan = plan(&args)?;
+    privileges::record();
     let mut reader = StatsReader::new(args.pid)?;
     let (first, _) = reader.snapshot();
     let (begin, mut last) = (Instant::now(), first.clone());

@@ -7,6 +7,7 @@ mod vms;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::paint::Paint;
+use crate::privileges;
 use dwell_capture::doctor::Recordable;
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_knobs::knob::Scope;
@@ -63,6 +64,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         && !directory.is_dir()
     {
         anyhow::bail!("--sysroot {}: no such directory", directory.display());
+    }
+    if args.sysroot.is_none() {
+        privileges::record();
     }
     let machine = args.sysroot.as_ref().map_or_else(Sysroot::of_this_machine, Sysroot::at);
     let report = Report::of(&machine);

@@ -8,7 +8,7 @@ mod work;
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use crate::state::{StateArgs, wait};
-use crate::{progress, quantity, stop};
+use crate::{privileges, progress, quantity, stop};
 use anyhow::{Context, bail, ensure};
 use conclude::conclude;
 use dwell_knobs::change::{self, Side, Standing};
@@ -75,6 +75,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         change
     };
     let verified = Verified { machine: &machine, state_directory: &args.state.state_dir, id: change.id };
+    privileges::record();
     let sides = Sides::open(&machine, &change, &args.work)?;
     let stop = stop::patiently()?;
 

@@ -1,10 +1,15 @@
 //! `dwell iothread set`: through the journal, as every other change; and what `tune` knows of I/O threads.
 
 use crate::fake_qemu::FakeQemu;
-use crate::{Scene, start};
+use crate::{FORKS, Scene, start};
+use dwell_knobs::iothread;
+use dwell_knobs::journal::STATE_DIRECTORY;
+use dwell_knobs::knob::IothreadTarget;
+use dwell_knobs::lease::{Holder, Lease, Subject};
 use dwell_testing::fixture::{Fixture, guest_plan};
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 fn scene() -> (Scene, FakeQemu) {
@@ -166,4 +171,35 @@ fn a_plan_is_compared_with_the_thread_that_it_is_for() {
         std::fs::remove_file(&plan).unwrap();
     }
     assert!(qemu.writes().is_empty(), "tune reads only");
+}
+
+/// A controller would take what the bench sets for another program's.
+#[test]
+fn a_thread_that_is_leased_is_not_measured() {
+    let (scene, qemu) = scene();
+    let before = qemu.get("poll-max-ns");
+    scene.run(&["control", "--mode", "active", "--layer", "guest", "--duration", "1ms"]);
+    let machine = &scene.machine.machine;
+    let (thread, _) = iothread::present(machine, &target()).unwrap();
+    let present = iothread::setting(&thread, "7.2.22").unwrap();
+    let mut never = present;
+    never.set("poll-max-ns", 0).unwrap();
+    let bench = ["iothread", "bench", "--qmp", "/run/vm.qmp", "--set", "poll-max-ns=0", "--budget", "1s"];
+    {
+        let _no_forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        let holder = Holder::begin(machine, STATE_DIRECTORY).unwrap();
+        Lease::take(machine, &holder, &Subject::Iothread(target()), present, &[never]).unwrap();
+    }
+    let told = scene.refused(&bench);
+    assert!(told.contains("cannot measure settings of `iothread1`: change 2 is the lease"), "{told}");
+    assert_eq!((qemu.get("poll-max-ns"), qemu.writes().len()), (before, 0));
+    scene.stdout(&["control", "stop"]);
+    // This monitor counts no requests.
+    let output = scene.run(&bench);
+    assert!(crate::stderr(&output).contains("query-blockstats"), "{}", crate::stderr(&output));
+    assert_eq!(qemu.get("poll-max-ns"), before);
+}
+
+fn target() -> IothreadTarget {
+    IothreadTarget { socket: "/run/vm.qmp".to_owned(), id: "iothread1".parse().unwrap(), domain: None }
 }

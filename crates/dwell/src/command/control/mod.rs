@@ -10,8 +10,8 @@ mod status;
 use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
 use crate::output::{self, Format, FormatArg};
-use crate::quantity;
 use crate::state::{StateArgs, utc};
+use crate::{privileges, quantity};
 use anyhow::{bail, ensure};
 use configured::configuration;
 use dwell_control::daemon::config;
@@ -201,13 +201,14 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.model.versions.kernel.is_none() && args.model.versions.qemu.is_none(),
         "--kernel and --qemu need --replay; what is controlled has the rule of its own release"
     );
-    let configure = || configuration(&args);
+    let configure = || privileges::as_user(|| configuration(&args));
     if args.check {
         output::text(&configure()?.to_toml()?)?;
         return Ok(Answer::Yes);
     }
     let machine = args.state.machine()?;
     let state_directory = args.state.state_dir.clone();
+    privileges::record();
     let timed = |text: &str| line(&format!("{} {text}", utc()));
     let notes = Notes { line: &timed, warning: &output::note };
     daemon::run(&daemon::Task {

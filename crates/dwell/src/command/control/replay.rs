@@ -102,8 +102,8 @@ impl Controlled {
     }
 }
 
-/// The most episodes of several recordings, all of which are in memory.
-const MOST_EPISODES: f64 = 20e6;
+/// The most idlers, of each of which a controller keeps about 200 kB: 2 GB.
+const MOST_CONTROLLED: usize = 10_000;
 
 const NEVER: usize = 0;
 const ORIGINALS: usize = 1;
@@ -193,6 +193,11 @@ fn show(
     let (layer, originals) = (*layer, *originals);
     let tenants: Vec<Tenant> =
         names.vms.iter().flat_map(|vm| std::iter::repeat_n(vm.tenant(), vm.idlers)).collect();
+    let known = source.idlers();
+    ensure!(
+        known <= MOST_CONTROLLED,
+        "cannot control {known} idlers: each takes 200 kB of memory, and {MOST_CONTROLLED} are the most; record fewer"
+    );
     let simulated = control(source, originals, model.halt_cost, observe, &tenants)?;
     let mut idlers = simulated.idlers.iter();
     for vm in &mut names.vms {

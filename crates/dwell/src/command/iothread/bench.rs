@@ -7,12 +7,16 @@ use super::predict::{Predicted, Waits};
 use super::{MonitorArgs, kernel_thread};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
-use crate::{progress, quantity, settings, stop};
-use anyhow::{Context, anyhow, ensure};
-use dwell_knobs::iothread::{self, IoThread};
-use dwell_knobs::qmp::Monitor;
+use crate::state::StateArgs;
+use crate::{privileges, progress, quantity, settings, stop};
+use anyhow::{Context, anyhow, bail, ensure};
+use dwell_knobs::iothread::{self, IoThread, Process};
+use dwell_knobs::knob::IothreadTarget;
+use dwell_knobs::qmp::{Limits, Monitor};
+use dwell_knobs::{journal, lease};
 use dwell_machine::load::Load;
 use dwell_machine::threads::Thread;
+use dwell_machine::{Machine as _, Sysroot, Writable as _};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -71,6 +75,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
     #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
     format: FormatArg,
 }
 
@@ -104,8 +110,13 @@ struct Arm {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let mut monitor = args.monitor.connect()?;
+    let (machine, socket) = (args.state.machine()?, args.monitor.socket()?);
+    let mut monitor = Monitor::connect(&machine.path(&socket), Limits::default())?;
     let thread = which(&mut monitor, args.id.as_deref())?;
+    let target = IothreadTarget { socket, id: thread.id.clone(), domain: None };
+    let process = iothread::process(&machine, &monitor, &thread);
+    is_not_leased(&machine, &args.state.state_dir, &target, process)?;
+    privileges::record();
     let qemu = monitor.greeting().version.clone();
     let settings = settings_of(&qemu, &thread, &args.set)?;
     let (pid, tid) = kernel_thread(&monitor, &thread, args.thread)?;
@@ -127,6 +138,28 @@ pub(super) fn run(args: &Args) -> Outcome {
     };
     report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())?;
     Ok(Answer::Yes)
+}
+
+/// A controller would take the values of a turn for another program's, and end its control.
+fn is_not_leased(
+    machine: &Sysroot,
+    state_directory: &str,
+    target: &IothreadTarget,
+    process: Option<Process>,
+) -> anyhow::Result<()> {
+    if !machine.exists(state_directory) {
+        return Ok(());
+    }
+    let changes = journal::read_readable(machine, state_directory)?.changes;
+    if let Some(lease) = lease::open_of_thread(&changes, target, process) {
+        bail!(
+            "cannot measure settings of `{}`: change {} is the lease of a `dwell control`, which sets them; end it first: dwell \
+             control stop",
+            target.id,
+            lease.id
+        );
+    }
+    Ok(())
 }
 
 fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {

@@ -1,6 +1,6 @@
 //! Several recordings as the VMs of one host.
 
-use super::{Given, MOST_EPISODES, Names, Observe, Vm, show};
+use super::{Given, Names, Observe, Vm, show};
 use crate::check;
 use crate::failure::Outcome;
 use crate::model::{self, ModelArgs};
@@ -12,6 +12,9 @@ use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Memory, Source};
 use dwell_report::duration;
 use std::path::PathBuf;
+
+/// The most episodes of several recordings, all of which are in memory.
+const MOST_EPISODES: f64 = 20e6;
 
 /// The recordings at the same time, each as a VM of one host, which has one setting.
 pub(super) fn as_one_host(
