@@ -4,7 +4,7 @@ mod command;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use command::{calibrate, control, doorbell, guest, pingpong, policies, timer, validate, wake};
-use dwell_cli::{completions, failure, man, output};
+use dwell_cli::{failure, generate, output};
 use std::process::ExitCode;
 
 /// Measure polling and halting on the KVM of this machine
@@ -35,8 +35,7 @@ enum Command {
     Policies(policies::PoliciesArgs),
     Control(control::ControlArgs),
     Guest(guest::GuestArgs),
-    Completions(completions::Args),
-    Man(man::Args),
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,8 +55,7 @@ fn main() -> ExitCode {
         Command::Policies(args) => policies::run(args),
         Command::Control(args) => control::run(args),
         Command::Guest(args) => guest::run(args),
-        Command::Completions(args) => completions::run(args, Cli::command()),
-        Command::Man(args) => man::run(args, Cli::command()),
+        Command::Generate(args) => generate::run(args, Cli::command()),
     };
     failure::exit_code("dwell-lab", done)
 }

@@ -1,9 +1,8 @@
 //! What the programs `dwell` and `dwell-lab` share: quantities as people type them, output, progress, how they end,
 //! manual pages and completions.
 
-pub mod completions;
 pub mod failure;
-pub mod man;
+pub mod generate;
 pub mod output;
 pub mod paint;
 pub mod progress;

@@ -14,7 +14,7 @@ mod state;
 mod suggest;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use dwell_cli::{completions, failure, man, output, paint, quantity, stop};
+use dwell_cli::{failure, generate, output, paint, quantity, stop};
 use std::process::ExitCode;
 
 /// Tune how long idle CPUs and I/O threads poll before they halt
@@ -61,8 +61,7 @@ enum Command {
     Top(command::top::Args),
     Timer(command::timer::Args),
     Params(command::params::Args),
-    Completions(completions::Args),
-    Man(man::Args),
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -100,8 +99,7 @@ fn main() -> ExitCode {
         Command::Top(args) => command::top::run(args),
         Command::Timer(args) => command::timer::run(args),
         Command::Params(args) => command::params::run(args),
-        Command::Completions(args) => completions::run(args, Cli::command()),
-        Command::Man(args) => man::run(args, Cli::command()),
+        Command::Generate(args) => generate::run(args, Cli::command()),
     };
     failure::exit_code("dwell", done)
 }

@@ -76,7 +76,7 @@ impl Folder {
             now += idle + 100;
         }
         let (from, to) = (self.gzip("idle.csv.gz", csv.as_bytes()), self.text("idle.parquet"));
-        let output = dwell(&["import", "csv", &from, "--layer", layer, "-o", &to]);
+        let output = dwell(&["import", "--as", "csv", &from, "--layer", layer, "-o", &to]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         to
     }
@@ -281,7 +281,7 @@ fn import_prints_csv_with_as_many_fields_in_every_line_and_json() {
     let folder = Folder::new();
     let csv = folder.write("a, b.csv", b"start_ns,idle_ns\n0,10\n20,30\n");
     let to = folder.text("a, b.parquet");
-    let args = ["import", "csv", &csv, "--layer", "guest", "-o", &to, "--force", "--format"];
+    let args = ["import", "--as", "csv", &csv, "--layer", "guest", "-o", &to, "--force", "--format"];
     let output = dwell(&[&args[..], &["csv"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut reader = csv::Reader::from_reader(&output.stdout[..]);
@@ -335,14 +335,23 @@ fn bad_tables_are_named_by_line() {
         ("empty.csv", "", "empty.csv"),
     ] {
         let (file, to) = (folder.write(name, text.as_bytes()), folder.text("out.parquet"));
-        let line = refused_in_one_line(&["import", "csv", &file, "--layer", "guest", "-o", &to]);
+        let line = refused_in_one_line(&["import", "--as", "csv", &file, "--layer", "guest", "-o", &to]);
         assert!(line.contains(says), "{name}: {line}");
         assert!(!folder.path("out.parquet").exists(), "{name} left a recording behind");
     }
     let zipped = folder.gzip("cut.csv.gz", b"start_ns,idle_ns\n0,10\n20,30\n");
     let bytes = std::fs::read(&zipped).unwrap();
     let cut = folder.write("cut.csv.gz", &bytes[..bytes.len() - 5]);
-    refused_in_one_line(&["import", "csv", &cut, "--layer", "guest", "-o", &folder.text("out.parquet")]);
+    refused_in_one_line(&[
+        "import",
+        "--as",
+        "csv",
+        &cut,
+        "--layer",
+        "guest",
+        "-o",
+        &folder.text("out.parquet"),
+    ]);
 }
 
 #[test]
@@ -373,7 +382,7 @@ fn perf_text_becomes_a_host_recording() {
        CPU 0/KVM  4242 [001]   100.000200000: kvm:kvm_vcpu_wakeup: poll time 7000 ns, polling valid
 ";
     let (from, to) = (folder.write("perf.txt", text.as_bytes()), folder.text("perf.parquet"));
-    let summary = json(&["import", "perf", &from, "-o", &to, "--format", "json"]);
+    let summary = json(&["import", "--as", "perf", &from, "-o", &to, "--format", "json"]);
     assert_eq!(summary["episodes"], 2);
     let info = json(&["info", &to, "--format", "json"]);
     assert_eq!(info["metadata"]["layer"], "host");
@@ -400,23 +409,12 @@ fn exits_are_laid_out_as_perf_does() {
 fn help_completions_and_manual_come_from_one_source() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        assert!(stdout(&dwell(&["completions", shell])).contains("halt-cost"), "{shell}");
+        assert!(stdout(&dwell(&["generate", shell])).contains("halt-cost"), "{shell}");
     }
-    assert!(stdout(&dwell(&["man"])).starts_with(".ie"), "the manual is roff");
-    assert!(dwell(&["man", "--out", &folder.text("man")]).status.success());
+    assert!(stdout(&dwell(&["generate", "man"])).starts_with(".ie"), "the manual is roff");
+    assert!(dwell(&["generate", "man", "--out", &folder.text("man")]).status.success());
     for command in [
-        "tune",
-        "record",
-        "replay",
-        "info",
-        "import",
-        "timer",
-        "doctor",
-        "bound",
-        "top",
-        "params",
-        "completions",
-        "man",
+        "tune", "record", "replay", "info", "import", "timer", "doctor", "bound", "top", "params", "generate",
     ] {
         assert!(folder.path("man").join(format!("dwell-{command}.1")).exists(), "{command}");
         let help = dwell(&[command, "--help"]);
@@ -454,7 +452,7 @@ fn a_qemu_log_is_imported_judged_and_compared() {
     }
     let folder = Folder::new();
     let (from, to) = (folder.gzip("qemu.log.gz", log.as_bytes()), folder.text("qemu.parquet"));
-    let summary = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
+    let summary = json(&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
     assert_eq!((&summary["episodes"], &summary["decisions"]["traced"]), (&100.into(), &200.into()));
     assert_eq!(summary["decisions"]["contradicted"], 0);
     let compared = json(&["compare", &to, "--set", "poll-max-ns=200us", "--format", "json"]);
@@ -470,10 +468,11 @@ fn a_qemu_log_is_imported_judged_and_compared() {
     let timeless =
         log.lines().map(|line| format!("{}\n", line.split_once(':').unwrap().1)).collect::<String>();
     let from = folder.write("timeless.log", timeless.as_bytes());
-    let _ = json(&["import", "qemu", &from, "--qemu", "7.2", "-o", &to, "--force", "--format", "json"]);
+    let _ =
+        json(&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to, "--force", "--format", "json"]);
     assert!(refused_in_one_line(&["tune", &to]).contains("-msg timestamp=on"));
     let broken = folder.write("broken.log", b"poll_grow ctx 0x5 old 0\n");
-    let line = refused_in_one_line(&["import", "qemu", &broken, "-o", &to, "--force"]);
+    let line = refused_in_one_line(&["import", "--as", "qemu", &broken, "-o", &to, "--force"]);
     assert!(line.contains("line 1 names `poll_grow` but cannot be parsed"), "{line}");
     let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
     assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
@@ -492,8 +491,9 @@ fn a_qemu_log_that_contradicts_the_rule_is_refused() {
     }
     let folder = Folder::new();
     let (from, to) = (folder.write("qemu.log", log.as_bytes()), folder.text("qemu.parquet"));
-    let import =
-        |more: &[&str]| dwell(&[&["import", "qemu", &from, "--qemu", "7.2", "-o", &to][..], more].concat());
+    let import = |more: &[&str]| {
+        dwell(&[&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to][..], more].concat())
+    };
     let output = import(&[]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{told}");
@@ -509,7 +509,7 @@ fn a_file_that_is_there_is_replaced_only_with_force() {
     let file = recording("guest-redis_c1.parquet");
     let to = folder.text("there");
     for args in [
-        &["import", "csv", &csv, "--layer", "guest", "-o", &to][..],
+        &["import", "--as", "csv", &csv, "--layer", "guest", "-o", &to][..],
         &["sketch", &file, "-o", &to],
         &["report", &file, "-o", &to],
         &["record", "guest", "--duration", "10ms", "-o", &to],
@@ -901,4 +901,23 @@ fn what_the_user_names_is_read_with_the_rights_of_the_user_alone() {
             "{words:?}: {told}"
         );
     }
+}
+
+#[test]
+fn an_option_of_another_format_is_refused() {
+    let folder = Folder::new();
+    let table = folder.write("idle.csv", b"start_ns,idle_ns\n10,5\n20,5\n");
+    let to = folder.text("out.parquet");
+    for (more, why) in [
+        (&["--sleeps", "x"][..], "--sleeps is for QEMU's trace of its event loops (qemu), and "),
+        (&["--arch", "aarch64"], "--arch is for a trace of events (perf), and "),
+        (&["--skip-unparsable"], "--skip-unparsable is for traces, and "),
+        (&["--as", "perf", "--idler", "cpu7"], "--idler is for a table of episodes (csv), and "),
+    ] {
+        let line =
+            refused_in_one_line(&[&["import", &table, "--layer", "guest", "-o", &to][..], more].concat());
+        assert!(line.contains(why), "{line}");
+    }
+    let _ = json(&["import", &table, "--layer", "guest", "--idler", "cpu7", "-o", &to, "--format", "json"]);
+    assert!(stdout(&dwell(&["info", &to])).contains("cpu7"));
 }

@@ -120,7 +120,16 @@ fn errors_do_not_echo_what_steers() {
     let trace = dir.path().join("\u{1b}[2Jtrace.csv");
     fs::write(&trace, "idler,start_ns,idle_ns\n\u{1b}[2J,\u{9b},x\n").unwrap();
     let out = dir.path().join("out.parquet");
-    printed(&["import", "csv", trace.to_str().unwrap(), "--layer", "guest", "-o", out.to_str().unwrap()]);
+    printed(&[
+        "import",
+        "--as",
+        "csv",
+        trace.to_str().unwrap(),
+        "--layer",
+        "guest",
+        "-o",
+        out.to_str().unwrap(),
+    ]);
     let measured = dir.path().join("measured.json");
     fs::write(&measured, "{\"change\": 1, \"verdict\": \"\u{9b}\u{202e}\", \"figures\": [}").unwrap();
     let recording = hostile(dir.path());
@@ -150,10 +159,10 @@ fn what_does_not_end_is_not_read_to_its_end() {
             &["timer", "tune", file],
             &["timer", "exits", file],
             &["timer", "import", file, "-o", out],
-            &["import", "csv", file, "--layer", "guest", "-o", out],
-            &["import", "perf", file, "-o", out],
-            &["import", "qemu", file, "-o", out],
-            &["import", "qemu", good, "--sleeps", file, "-o", out],
+            &["import", "--as", "csv", file, "--layer", "guest", "-o", out],
+            &["import", "--as", "perf", file, "-o", out],
+            &["import", "--as", "qemu", file, "-o", out],
+            &["import", "--as", "qemu", good, "--sleeps", file, "-o", out],
         ] {
             let output = dwell(words);
             let told = String::from_utf8(output.stderr).unwrap();
@@ -174,7 +183,16 @@ fn a_file_of_output_is_private_and_links_are_left_alone() {
     let table = dir.path().join("table.csv");
     fs::write(&table, "idler,start_ns,idle_ns\na,0,5\na,10,5\n").unwrap();
     let import = |out: &Path| {
-        dwell(&["import", "csv", table.to_str().unwrap(), "--layer", "guest", "-o", out.to_str().unwrap()])
+        dwell(&[
+            "import",
+            "--as",
+            "csv",
+            table.to_str().unwrap(),
+            "--layer",
+            "guest",
+            "-o",
+            out.to_str().unwrap(),
+        ])
     };
     let out = dir.path().join("out.parquet");
     assert!(import(&out).status.success());

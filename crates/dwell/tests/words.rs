@@ -232,7 +232,7 @@ fn exits_and_generations_of_qemu() {
     let rows: String = (0..400).map(|i| format!("io0,{},{}\n", i * 100_000, 1_000 + i % 7 * 9_000)).collect();
     let (table, recording) = (path("waits.csv"), path("waits.parquet"));
     std::fs::write(&table, format!("idler,start_ns,idle_ns\n{rows}")).expect("a file can be written");
-    printed(&["import", "csv", &table, "--layer", "iothread", "-o", &recording], 80);
+    printed(&["import", "--as", "csv", &table, "--layer", "iothread", "-o", &recording], 80);
     assert_kept("compare", &["compare", &recording, "--best"], folder.path());
 }
 
@@ -435,7 +435,7 @@ fn every_column_is_there_with_wide_and_in_csv() {
 
 #[test]
 fn completions_have_the_values_of_layers_kernels_and_policies() {
-    let bash = printed(&["completions", "bash"], 80);
+    let bash = printed(&["generate", "bash"], 80);
     for values in ["host guest driver iothread guest+host", "5.4 5.10 5.15 6.1", "7.2 8.2", "ski-rental"] {
         assert!(bash.contains(values), "{values}");
     }
@@ -445,7 +445,7 @@ fn completions_have_the_values_of_layers_kernels_and_policies() {
 fn manual_pages_are_clean_and_there_is_one_for_each_command() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let out = folder.path().to_str().expect("the path is UTF-8");
-    printed(&["man", "--out", out], 80);
+    printed(&["generate", "man", "--out", out], 80);
     let all = commands(&[]);
     let page = |command: &Vec<String>| {
         let name = [&["dwell".to_owned()], command.as_slice()].concat().join("-");

@@ -71,7 +71,7 @@ pub enum OpenError {
         what: &'static str,
     },
     /// Parquet, but not dwell's.
-    #[error("{path}: not a dwell recording: no `{key}` metadata; `dwell import csv` reads plain tables")]
+    #[error("{path}: not a dwell recording: no `{key}` metadata; `dwell import` reads plain tables")]
     NotARecording {
         /// The file.
         path: PathBuf,

@@ -121,7 +121,7 @@ fn what_is_missing_or_of_another_type_is_named() {
         (b"PAR1PAR1PAR1".to_vec(), "m: not a Parquet file, or a damaged one"),
         (
             foreign(&all, &[]),
-            "m: not a dwell recording: no `dwell.format` metadata; `dwell import csv` reads plain tables",
+            "m: not a dwell recording: no `dwell.format` metadata; `dwell import` reads plain tables",
         ),
         (foreign(&all, &KEYS[..1]), "no `dwell.recording` metadata"),
         (foreign(&all, &KEYS[..2]), "no `dwell.contents` metadata"),

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
                         dwell compare iothread.parquet --set poll-max-ns=300us --best")]
 pub(crate) struct Args {
-    /// Recording in Parquet, written by `dwell import qemu` or `dwell record thread`
+    /// Recording in Parquet, written by `dwell import` or `dwell record thread`
     file: PathBuf,
     /// Setting to compare with the defaults, such as poll-max-ns=300us
     ///

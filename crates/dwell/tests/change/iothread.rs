@@ -104,6 +104,7 @@ fn recording(scene: &Scene, name: &str, thread: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
     command.args([
         "import",
+        "--as",
         "csv",
         table.to_str().unwrap(),
         "--layer",

@@ -105,7 +105,7 @@ fn a_recording_too_short_for_advice_is_drawn_all_the_same() {
     let inputs = Inputs::new();
     let table = inputs.write("t.csv", "start_ns,idle_ns\n0,1000\n5000,0\n9000,70000\n");
     let recording = inputs.text("t.parquet");
-    done(&["import", "csv", &table, "--layer", "guest", "-o", &recording]);
+    done(&["import", "--as", "csv", &table, "--layer", "guest", "-o", &recording]);
     let json: Value = serde_json::from_slice(&done(&["report", &recording, "--format", "json"])).unwrap();
     let drawn = &json["recordings"][0];
     assert!(drawn["tune"].is_null());

@@ -75,6 +75,7 @@ impl Inputs {
         let recording = self.text(&format!("{name}.parquet"));
         done(&[
             "import",
+            "--as",
             "csv",
             &table,
             "--layer",

@@ -51,7 +51,7 @@ impl Foreign {
             }
             Foreign::Bpftrace => {
                 "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
-                 import that with `dwell import csv`, or record with `dwell record`"
+                 import that with `dwell import`, or record with `dwell record`"
             }
             Foreign::Domstats => {
                 "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these"

@@ -1,68 +1,18 @@
 //! Writes the recording, and reports what was imported.
 
-use super::{Common, Imported, MOST_CONTRADICTED, Qemu};
+use super::{Common, Imported};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format};
 use crate::settings;
-use anyhow::{Context, anyhow, bail};
-use dwell_policy::iothread::{Params, Release};
+use anyhow::{Context, anyhow};
+use dwell_policy::Owner;
 use dwell_policy::param::Setting;
-use dwell_policy::{Layer, Owner};
-use dwell_recording::{Contents, Metadata, Reader, SettingValue, SettingsChange, Writer};
+use dwell_recording::{Contents, Metadata, SettingValue, SettingsChange, Writer};
 use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
-use dwell_trace::import::qemu::{DecisionCounts, QemuOptions, Sleeps};
-use dwell_trace::import::{self, ImportSummary, Input};
+use dwell_trace::import::qemu::DecisionCounts;
+use dwell_trace::import::{ImportSummary, Input};
 use dwell_trace::write::Overlaps;
-
-impl Qemu {
-    pub(super) fn import(self, input: Input<'_>) -> Outcome {
-        let metadata = self.common.metadata(Layer::Iothread)?;
-        let options = self.options(&metadata)?;
-        self.common.import(input, metadata, |input, writer| {
-            let summary = import::qemu::import(input, options, writer)?;
-            self.refuse_contradictions(&summary)?;
-            Ok(summary)
-        })
-    }
-
-    pub(super) fn refuse_contradictions(&self, summary: &ImportSummary) -> anyhow::Result<()> {
-        let Some(decisions) = &summary.decisions else { return Ok(()) };
-        let contradicted = decisions.contradicted as f64 > decisions.traced as f64 * MOST_CONTRADICTED;
-        if self.allow_contradictions || !contradicted {
-            return Ok(());
-        }
-        let assumed = match self.common.in_force.is_empty() {
-            true => "QEMU's defaults, which are assumed: give the values in force with --in-force NAME=VALUE",
-            false => "the values of --in-force: were they changed meanwhile?",
-        };
-        bail!(
-            "cannot write {}: {} of {} decisions in {} contradict {assumed}; `dwell import qemu --allow-contradictions` \
-             writes it anyway",
-            self.files.output.display(),
-            count(decisions.contradicted.into()),
-            count(decisions.traced.into()),
-            self.files.file.display(),
-        )
-    }
-
-    pub(super) fn options(&self, metadata: &Metadata) -> anyhow::Result<QemuOptions> {
-        let rule = match &self.common.qemu {
-            None => None,
-            Some(text) => {
-                let version = settings::qemu(text).map_err(|why| anyhow!("--qemu {text}: {why}"))?;
-                let setting = settings::recorded(Layer::Iothread, version, metadata)
-                    .unwrap_or_else(|| Setting::defaults(Layer::Iothread, version));
-                Some((Release::new(version)?.revision(), Params::from(&setting)))
-            }
-        };
-        let sleeps = match &self.sleeps {
-            None => None,
-            Some(path) => Some(Sleeps::read(&path.display().to_string(), &Reader::open(path)?)?),
-        };
-        Ok(QemuOptions { rule, sleeps, context: self.context, skip_unparsable: self.skip_unparsable })
-    }
-}
 
 impl Common {
     pub(in crate::command) fn metadata<O: Copy + Into<Owner>>(
@@ -85,8 +35,8 @@ impl Common {
         metadata: Metadata,
         read: impl FnOnce(Input<'a>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
     ) -> Outcome {
-        self.force.may_write(&self.files.output)?;
-        let mut writer = Writer::create(&self.files.output, metadata)?;
+        self.force.may_write(&self.output)?;
+        let mut writer = Writer::create(&self.output, metadata)?;
         let summary = read(input, &mut writer)?;
         let contents = writer.finish()?;
         self.report(&summary, &contents)
@@ -95,8 +45,8 @@ impl Common {
     pub(in crate::command) fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
         match self.format.format {
             Format::Json => output::json(&Imported {
-                file: self.files.file.display().to_string(),
-                output: self.files.output.display().to_string(),
+                file: self.file.display().to_string(),
+                output: self.output.display().to_string(),
                 summary,
                 idlers: contents.idlers.len(),
                 span_ns: contents.span_ns(),
@@ -126,7 +76,7 @@ impl Common {
         let mut table = Table::new(
             columns.into_iter().chain(numbers.map(|(name, _)| Column::number(name, name))).chain([lost]),
         );
-        let texts = [&self.files.file, &self.files.output].map(|path| Cell::Text(path.display().to_string()));
+        let texts = [&self.file, &self.output].map(|path| Cell::Text(path.display().to_string()));
         let lost = summary.lost.events.map_or(Cell::Missing, |events| Cell::Count(events.into()));
         let numbers = numbers.map(|(_, number)| Cell::Count(number.into()));
         table.push(texts.into_iter().chain(numbers).chain([lost]));
@@ -141,10 +91,10 @@ impl Common {
     ) -> String {
         let mut text = output::wrapped(&format!(
             "{}: {what} over {}, from {} lines of {} ({})",
-            self.files.output.display(),
+            self.output.display(),
             duration(contents.span_ns() as f64),
             count(summary.lines.into()),
-            self.files.file.display(),
+            self.file.display(),
             summary.format
         ));
         let mut note = |number: u64, what: &str| {

@@ -1,6 +1,6 @@
 //! `dwell timer import`
 
-use crate::command::import::{Common, Files, open};
+use crate::command::import::{Common, open};
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format};
 use crate::settings;
@@ -23,8 +23,6 @@ use dwell_trace::import::perf::PerfOptions;
 #[command(after_help = "Example: dwell timer import timer.txt -o timer.parquet")]
 pub(crate) struct Args {
     #[command(flatten)]
-    files: Files,
-    #[command(flatten)]
     common: Common,
     /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64, s390x, ppc64le
     /// or loongarch64
@@ -42,15 +40,14 @@ pub(crate) struct Args {
     skip_unparsable: bool,
 }
 
-pub(super) fn run(mut args: Args) -> Outcome {
-    args.common.files = args.files;
+pub(super) fn run(args: Args) -> Outcome {
     let common = &args.common;
     let metadata = common.metadata(Owner::Timer)?;
     let options =
         PerfOptions { skip_unparsable: args.skip_unparsable, arch: args.arch, ..PerfOptions::default() };
-    let input = open(&common.files.file, args.convert)?;
-    common.force.may_write(&common.files.output)?;
-    let mut writer = TimerWriter::create(&common.files.output, metadata)?;
+    let input = open(&common.file, args.convert)?;
+    common.force.may_write(&common.output)?;
+    let mut writer = TimerWriter::create(&common.output, metadata)?;
     let summary = dwell_timer::import::import(input, &options, &mut writer)?;
     let rows = writer.finish()?;
     // As the report has it, a vCPU is an idler, and each of its rows an episode.

@@ -1,18 +1,39 @@
-//! The command `man`.
+//! The command `generate`.
 
 use crate::failure::{Answer, Outcome};
-use clap::Command;
+use anyhow::bail;
+use clap::{Command, ValueEnum};
+use clap_complete::Shell;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Print the manual page, or write the pages of all commands to a folder
+/// Print the manual page or shell completions
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder for the page of the program and one per sub-command
+    /// What to print
+    #[arg(value_name = "WHAT")]
+    what: What,
+    /// With man: folder for the page of the program and one per sub-command
     ///
     /// Without --out, the page of the program is printed on stdout.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// Manual page, in roff
+    Man,
+    /// Completions for bash
+    Bash,
+    /// Completions for elvish
+    Elvish,
+    /// Completions for fish
+    Fish,
+    /// Completions for PowerShell
+    Powershell,
+    /// Completions for zsh
+    Zsh,
 }
 
 /// When the words of the pages were last revised.
@@ -20,17 +41,26 @@ const REVISED: &str = "2026-11-22";
 
 /// # Errors
 /// If a page cannot be written.
-pub fn run(args: Args, command: Command) -> Outcome {
-    match args.out {
-        None => {
-            let name = command.get_name().to_owned();
+pub fn run(args: Args, mut command: Command) -> Outcome {
+    let name = command.get_name().to_owned();
+    let shell = match (args.what, args.out) {
+        (What::Man, None) => {
             io::stdout().lock().write_all(page(command, &name)?.as_bytes())?;
+            return Ok(Answer::Yes);
         }
-        Some(dir) => {
+        (What::Man, Some(dir)) => {
             std::fs::create_dir_all(&dir)?;
-            write_pages(&dir, &command, &[command.get_name()])?;
+            write_pages(&dir, &command, &[&name])?;
+            return Ok(Answer::Yes);
         }
-    }
+        (_, Some(_)) => bail!("--out is for man; completions are printed"),
+        (What::Bash, None) => Shell::Bash,
+        (What::Elvish, None) => Shell::Elvish,
+        (What::Fish, None) => Shell::Fish,
+        (What::Powershell, None) => Shell::PowerShell,
+        (What::Zsh, None) => Shell::Zsh,
+    };
+    clap_complete::generate(shell, &mut command, name, &mut io::stdout());
     Ok(Answer::Yes)
 }
 
