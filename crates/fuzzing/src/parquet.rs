@@ -14,6 +14,10 @@ pub fn run(data: &[u8]) {
     assert!(reader.is_err() || timers.is_err());
     timers.iter().for_each(read_timers);
     let Ok(reader) = reader else { return };
+    if let Ok(Some(segments)) = reader.segments() {
+        assert!(segments.rows.iter().all(|row| (row.task as usize) < segments.tasks.len()));
+        let _ = segments.shares();
+    }
     let mut chunk = Chunk::default();
     for row_group in 0..reader.row_groups() {
         if reader.read(row_group, Columns::ALL, &mut chunk).is_ok() {

@@ -28,6 +28,10 @@
 //! [`Contents`], counts and the list of idlers. Unknown keys in the JSON are kept. Anything else that is not understood
 //! is refused by name.
 //!
+//! A guest's recording may have a second table, of [`Segments`]: what ran between its idle times, and what woke it.
+//! It is a Parquet file within the file, which is skipped by what does not look for it: `dwell.segments` has
+//! `{"offset": …, "bytes": …, "causes": …}`, the last with the number of segments by cause.
+//!
 //! A recording of [timers](timer) is another table, with the same metadata.
 //!
 //! # The way in and out
@@ -54,6 +58,7 @@ mod open;
 mod pages;
 mod reader;
 pub mod regular;
+mod segment;
 mod sparse;
 mod storage;
 pub mod summary;
@@ -76,6 +81,7 @@ pub use metadata::{
 pub use newfile::{NewFile, NewFileError};
 pub use open::{FOREIGN, MOST_IDLERS, OpenError};
 pub use reader::{ReadError, Reader};
+pub use segment::{Cause, CauseShares, MOST_SEGMENTS, Segment, Segments};
 pub use table_reader::{Cells, TableReadError, TableReader};
 pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, SKETCH_FORMAT, WriteError, Writer};
 

@@ -6,11 +6,13 @@ use crate::contents::Contents;
 use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
 use crate::episode::WakeCause;
 use crate::metadata::{Metadata, TimeRecorded};
-use crate::open::{OpenError, Opened};
+use crate::open::{self, OpenError, Opened};
 use crate::pages;
+use crate::segment::{self, CauseShares, Place, SEGMENTS_KEY, Segments};
 use crate::storage::Storage;
+use crate::table_reader::{TableReadError, TableReader};
 use parquet::errors::ParquetError;
-use parquet::file::reader::FileReader;
+use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
 use std::error::Error;
@@ -154,6 +156,29 @@ impl Reader {
     /// Number of episodes in a row group; 0 if there is no such row group.
     pub fn row_group_rows(&self, row_group: usize) -> u64 {
         self.groups.rows(row_group).unwrap_or(0) as u64
+    }
+
+    /// What ran between the episodes and what woke it; `None` where the recording does not have that.
+    ///
+    /// # Errors
+    /// [`TableReadError`] where the file is damaged.
+    pub fn segments(&self) -> Result<Option<Segments>, TableReadError> {
+        let (path, footer) = (&self.groups.path, self.groups.file.metadata());
+        let place: Place = match open::json(path, footer, SEGMENTS_KEY) {
+            Err(OpenError::NotARecording { .. }) => return Ok(None),
+            place => place?,
+        };
+        let bytes = self.groups.storage.get_bytes(place.offset, place.length(path)?);
+        let bytes =
+            bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
+        segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?).map(Some)
+    }
+
+    /// What woke the tasks of the recording, counted; `None` where it does not have that.
+    pub fn cause_shares(&self) -> Option<CauseShares> {
+        let place: Result<Place, _> =
+            open::json(&self.groups.path, self.groups.file.metadata(), SEGMENTS_KEY);
+        Some(place.ok()?.causes)
     }
 
     /// Columns of the file that are none of a recording's, and are not read.

@@ -5,6 +5,7 @@ use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::reader::{ReadError, Reader};
+use crate::segment::CauseShares;
 use crate::sparse::Quantiles;
 use serde::Serialize;
 
@@ -35,6 +36,9 @@ pub struct Summary {
     /// Where what the file says of its contents is not what its rows are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradictions: Vec<String>,
+    /// What woke the tasks that ran between the episodes, where the recording has that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causes: Option<CauseShares>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it with a reference.
@@ -146,6 +150,7 @@ impl Summary {
             overlapping,
             polls_that_went_on,
             contradictions,
+            causes: reader.cause_shares(),
         })
     }
 }

@@ -49,7 +49,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError`] where the file cannot be read or is no Parquet file.
     pub fn open(path: &Path) -> Result<TableReader, OpenError> {
-        TableReader::new(path, Storage::open(path)?)
+        TableReader::from_storage(path, Storage::open(path)?)
     }
 
     /// Opens a table that is in memory; errors call it by `name`.
@@ -57,10 +57,10 @@ impl TableReader {
     /// # Errors
     /// [`OpenError`] where the bytes are no Parquet file.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<TableReader, OpenError> {
-        TableReader::new(Path::new(name), Storage::Memory(bytes.into()))
+        TableReader::from_storage(Path::new(name), Storage::Memory(bytes.into()))
     }
 
-    fn new(path: &Path, storage: Storage) -> Result<TableReader, OpenError> {
+    pub(crate) fn from_storage(path: &Path, storage: Storage) -> Result<TableReader, OpenError> {
         let file = open::parquet(path, storage.clone())?;
         Ok(TableReader { groups: RowGroups { path: path.to_owned(), file, storage } })
     }

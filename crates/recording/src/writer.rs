@@ -6,6 +6,7 @@ use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
 use crate::open::MOST_IDLERS;
+use crate::segment::{Place, SEGMENTS_KEY, Segments};
 use crate::table::{properties, schema, write_column};
 use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
@@ -92,7 +93,7 @@ pub enum WriteError {
     /// The schema or the metadata could not be written.
     #[error("cannot write the {part} of the recording")]
     Frame {
-        /// `schema` or `metadata`.
+        /// `schema`, `segments` or `metadata`.
         part: &'static str,
         /// What Parquet said.
         source: Box<dyn Error + Send + Sync>,
@@ -145,6 +146,8 @@ pub struct Writer<W: Write + Send> {
     idlers: Idlers,
     rows: Rows,
     rows_per_group: usize,
+    zstd_level: i32,
+    segments: Option<Segments>,
 }
 
 impl Writer<NewFile> {
@@ -181,6 +184,8 @@ impl<W: Write + Send> Writer<W> {
             idlers: Idlers::default(),
             rows: Rows::default(),
             rows_per_group: packing.rows_per_group.max(1),
+            zstd_level: packing.zstd_level,
+            segments: None,
         })
     }
 
@@ -188,6 +193,11 @@ impl<W: Write + Send> Writer<W> {
     /// lost are known only while recording.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
+    }
+
+    /// What ran between the episodes, to be written after them.
+    pub fn set_segments(&mut self, segments: Segments) {
+        self.segments = Some(segments);
     }
 
     /// What was pushed so far.
@@ -250,6 +260,15 @@ impl<W: Write + Send> Writer<W> {
             (METADATA_KEY, serde_json::to_string(&self.metadata).map_err(json)?),
             (CONTENTS_KEY, serde_json::to_string(&self.contents).map_err(json)?),
         ];
+        if let Some(segments) = self.segments {
+            let frame = |source| WriteError::Frame { part: "segments", source };
+            let table = segments.to_table(self.zstd_level).map_err(|source| frame(source.into()))?;
+            let offset = self.file.bytes_written() as u64;
+            let place = Place { offset, bytes: table.len() as u64, causes: segments.shares() };
+            self.file.write_all(&table).map_err(|source| frame(source.into()))?;
+            let place = serde_json::to_string(&place).map_err(json)?;
+            self.file.append_key_value_metadata(KeyValue::new(SEGMENTS_KEY.to_owned(), place));
+        }
         for (key, value) in pairs {
             self.file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
         }
