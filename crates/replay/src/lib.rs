@@ -5,7 +5,8 @@
 //! policy of a class can go below ([`bound`]).
 //!
 //! The replay here *is* the policy crate in a loop, one episode after the other: slow, obvious, and the oracle for
-//! anything faster. It is open loop: episodes do not change when the policy does.
+//! anything faster. It is open loop: episodes do not change when the policy does. [`causal`] replays what caused them
+//! where a recording has that.
 //!
 //! The flow of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
 //! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
@@ -17,6 +18,7 @@ pub mod alignment;
 pub mod bound;
 pub mod calibration;
 pub mod catalogue;
+pub mod causal;
 pub mod check;
 pub mod engine;
 pub mod figures;

@@ -301,6 +301,15 @@ impl Player {
         self.drive(episodes.map(one), |_| ())
     }
 
+    /// Plays one episode, before which the idler was busy for so long, if that is known.
+    pub(crate) fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64) -> Counts {
+        let latency_ns = Some(latency_ns);
+        self.drive(
+            std::iter::once(Idle { busy_ns, idle_ns, latency_ns, alone_ns: u64::MAX, ready: &[] }),
+            |_| (),
+        )
+    }
+
     /// Plays the episodes of a run, and returns what the rule did.
     pub fn play(&mut self, run: &Run) -> Counts {
         self.follow(run, |_| ())

@@ -1,0 +1,33 @@
+//! What a wakeup costs on a machine.
+
+/// What a poll, a halt and their wakeups cost \[ns\].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Constants {
+    /// From the wakeup to running, of a CPU that polls.
+    pub after_poll_ns: u64,
+    /// From the wakeup by another task to running, of a CPU that halted.
+    pub after_halt_ns: u64,
+    /// How much longer the waker runs where it wakes a CPU that halted: it sends an interrupt, in a guest by an exit.
+    pub ipi_ns: u64,
+    /// How much longer the first segment after a halt is: cold caches, and what the host runs first.
+    pub longer_segment_ns: u64,
+    /// What of a halt hides an interrupt: the task is woken only so long after the interrupt was raised.
+    pub hidden_ns: u64,
+}
+
+impl Constants {
+    /// From the event that ends a halt to running. An interrupt's handler runs on the CPU itself when it is out of
+    /// its halt, and from then on it is as after a poll.
+    pub const fn halt_ns(&self, by_interrupt: bool) -> u64 {
+        if by_interrupt { self.hidden_ns.saturating_add(self.after_poll_ns) } else { self.after_halt_ns }
+    }
+}
+
+/// When interrupts and timers come, which are caused by nothing that is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum External {
+    /// At their own times, whatever the machine does: open-loop clients, periodic timers.
+    Absolute,
+    /// So long after the task last ran as in the recording: disks, remote servers, sleeps.
+    Relative,
+}

@@ -1,0 +1,330 @@
+//! Replays causes: what a load that reacts does under another setting.
+//!
+//! [`replay`](crate::replay()) keeps the idle times of a recording. That is exact where wakeups come at their own times, and
+//! wrong by a factor where they wait for this machine itself: a client and a server that wake each other do less
+//! in a second when every wakeup is late, and idle for longer because of it.
+//!
+//! Here the segments of tasks keep their lengths and their causes, and the idle times follow. It is a simulation of
+//! discrete events: each task has a list of [segments](dwell_recording::Segment), each CPU a queue in the order in
+//! which tasks became runnable, and a CPU with an empty queue idles. The length of an idle time goes through the
+//! rule of the layer, the same code as everywhere, which says whether the CPU polled or halted. The next segment starts
+//! a latency later ([`Constants`]).
+//!
+//! # Limits
+//! A task stays on its CPUs, and a queue is first come, first served: the scheduler's own reaction is not in the model.
+//! What runs in interrupts has no time. The order of segments on a CPU is not kept; that of a task is.
+
+mod constants;
+mod predict;
+mod program;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use constants::{Constants, External};
+pub use predict::{Estimate, Estimates, Predictor, Range, Work};
+pub use program::Program;
+
+use crate::counts::Counts;
+use crate::rule::{Player, Rule, RuleError};
+use queue::{Event, Queue};
+use std::collections::VecDeque;
+
+/// What happened under a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Idle times that began within the time replayed, and what the rule did in them.
+    pub counts: Counts,
+    /// Segments that ended.
+    pub segments: u64,
+    /// Of those, the ones of the [leading](Program::leading) tasks: the unit of work.
+    pub work: u64,
+    /// Time on CPUs of the segments that ended \[ns\].
+    pub busy_ns: u128,
+    /// From runnable to running, over the segments that ended \[ns\].
+    pub waited_ns: u128,
+    /// From the first event to the end of the time replayed \[ns\].
+    pub span_ns: u64,
+}
+
+impl Outcome {
+    /// Segments of the leading tasks a second; `None` where no time passed.
+    pub fn work_per_s(&self) -> Option<f64> {
+        (self.span_ns > 0).then(|| self.work as f64 * 1e9 / self.span_ns as f64)
+    }
+}
+
+/// How long after a wakeup a segment starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Latency {
+    /// As long as in the recording, the time in queues included, whatever the rule does.
+    Recorded,
+    /// As the constants have it, after the queue of the CPU.
+    Modelled,
+}
+
+impl Program {
+    /// Replays under `rule`, up to the time when the first of the leading tasks has no segments left, or the recording
+    /// ended: from then on the load is no longer the recorded one.
+    ///
+    /// # Errors
+    /// [`RuleError`] for versions and layers that cannot be replayed.
+    pub fn replay(&self, rule: &Rule) -> Result<Outcome, RuleError> {
+        self.run(rule, Latency::Modelled, Some(self.end_ns), |_, _, _| ())
+    }
+
+    /// For each segment whether its CPU halts right before it under `rule`, all idle times being those recorded; `None`
+    /// where it does not idle. And what the rule does in them, as an open-loop replay has it.
+    ///
+    /// # Errors
+    /// [`RuleError`] for versions and layers that cannot be replayed.
+    pub fn as_recorded(&self, rule: &Rule) -> Result<(Vec<Option<bool>>, Counts), RuleError> {
+        let mut idled = vec![None; self.rows.len()];
+        let outcome =
+            self.run(rule, Latency::Recorded, None, |segment, _, halts| idled[segment as usize] = halts)?;
+        Ok((idled, outcome.counts))
+    }
+
+    /// Calls `see` for each segment that starts with its time, and whether its CPU halted before, if it idled.
+    fn run(
+        &self,
+        rule: &Rule,
+        latency: Latency,
+        until_ns: Option<u64>,
+        see: impl FnMut(u32, u64, Option<bool>),
+    ) -> Result<Outcome, RuleError> {
+        let player = rule.start_late(1)?;
+        Ok(Run::new(self, &player, latency, see).to(until_ns.unwrap_or(u64::MAX), until_ns.is_some()))
+    }
+}
+
+/// A CPU of the simulation.
+struct Cpu {
+    player: Player,
+    /// Runnable segments, the one that runs next first; a segment that runs is not in it.
+    queue: VecDeque<u32>,
+    /// The segment that runs, or will when the CPU is awake.
+    running: Option<u32>,
+    /// Where the segment's offsets count from \[ns\]: its start, and what it was held up since.
+    origin_ns: u64,
+    /// The next of the segment's wakeups, as an index into [`Program::wakeups`].
+    next_wakeup: u32,
+    /// Since when it idles \[ns\]; `None` before its first segment.
+    idle_since_ns: Option<u64>,
+    /// Since when it is busy \[ns\]: the last wakeup that ended an idle time.
+    busy_since_ns: Option<u64>,
+    /// Woken, though what woke it does not run yet.
+    woken: bool,
+}
+
+/// What of its two conditions a segment has: that the one before it of its task ended, and that it was woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Half {
+    Neither,
+    Ended,
+    Woken,
+}
+
+struct Run<'a, S> {
+    program: &'a Program,
+    latency: Latency,
+    see: S,
+    cpus: Vec<Cpu>,
+    halves: Vec<Half>,
+    /// When a segment became runnable \[ns\].
+    ready_ns: Vec<u64>,
+    events: Queue,
+    outcome: Outcome,
+    leader_ended: bool,
+}
+
+impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
+    fn new(program: &'a Program, player: &Player, latency: Latency, see: S) -> Self {
+        let cpu = |_| Cpu {
+            player: player.clone(),
+            queue: VecDeque::new(),
+            running: None,
+            origin_ns: 0,
+            next_wakeup: 0,
+            idle_since_ns: None,
+            busy_since_ns: None,
+            woken: false,
+        };
+        let mut run = Run {
+            program,
+            latency,
+            see,
+            cpus: (0..program.cpus).map(cpu).collect(),
+            halves: vec![Half::Neither; program.rows.len()],
+            ready_ns: vec![0; program.rows.len()],
+            events: Queue::default(),
+            outcome: Outcome::default(),
+            leader_ended: false,
+        };
+        for &first in &program.firsts {
+            match program.rows[first as usize].arrival_ns() {
+                Some(at_ns) => run.events.push(at_ns, Event::Arrival(first)),
+                None => run.halves[first as usize] = Half::Ended,
+            }
+        }
+        run
+    }
+
+    /// Runs up to `until_ns`, or, where `whole` is not asked for, until a leading task has no segment left.
+    fn to(mut self, until_ns: u64, stops_early: bool) -> Outcome {
+        let mut now_ns = self.program.begin_ns;
+        while let Some((at_ns, event)) = self.events.pop() {
+            if at_ns > until_ns || (stops_early && self.leader_ended) {
+                break;
+            }
+            now_ns = at_ns;
+            match event {
+                Event::Step(cpu) => self.step(cpu, at_ns),
+                Event::Arrival(segment) => {
+                    self.ready(segment, at_ns, true);
+                }
+                Event::Start(segment) => self.start_recorded(segment, at_ns),
+            }
+        }
+        let end_ns = if stops_early && !self.leader_ended { until_ns } else { now_ns };
+        self.outcome.span_ns = end_ns.saturating_sub(self.program.begin_ns);
+        self.outcome
+    }
+
+    /// The segment became runnable: by an interrupt, or by a task, which is held up for the time returned \[ns\].
+    fn ready(&mut self, segment: u32, at_ns: u64, by_interrupt: bool) -> u64 {
+        let row = &self.program.rows[segment as usize];
+        self.ready_ns[segment as usize] = at_ns;
+        let constants = &self.program.constants;
+        let recorded = self.latency == Latency::Recorded;
+        let cpu = &mut self.cpus[row.cpu as usize];
+        let mut idled = None;
+        let is_idle = cpu.running.is_none() && !cpu.woken;
+        if is_idle {
+            if let Some(since_ns) = cpu.idle_since_ns.filter(|&since_ns| since_ns < at_ns) {
+                let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
+                let late_ns = if recorded { row.late_ns } else { constants.halt_ns(by_interrupt) };
+                let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
+                self.outcome.counts += counts;
+                idled = Some(counts.halts > 0);
+                cpu.busy_since_ns = Some(at_ns);
+            } else if cpu.idle_since_ns.is_none() {
+                cpu.busy_since_ns = None;
+            }
+        }
+        if recorded {
+            // Of several that are woken meanwhile, the first one to be woken has to do with the idle time.
+            cpu.woken |= is_idle;
+            (self.see)(segment, at_ns.saturating_add(row.late_ns), idled);
+            self.events.push(at_ns.saturating_add(row.late_ns), Event::Start(segment));
+            return 0;
+        }
+        if !is_idle {
+            cpu.queue.push_back(segment);
+            return 0;
+        }
+        let late_ns = match (cpu.idle_since_ns, idled) {
+            (None, _) => 0,
+            (Some(_), Some(true)) => constants.halt_ns(by_interrupt),
+            (Some(_), _) => constants.after_poll_ns,
+        };
+        self.begin(segment, at_ns.saturating_add(late_ns), idled);
+        if idled == Some(true) && !by_interrupt { constants.ipi_ns } else { 0 }
+    }
+
+    /// In a replay with the recorded latencies: the segment starts, or waits for the one before it to end.
+    fn start_recorded(&mut self, segment: u32, at_ns: u64) {
+        let row = &self.program.rows[segment as usize];
+        let cpu = &mut self.cpus[row.cpu as usize];
+        cpu.woken = false;
+        if cpu.running.is_some() {
+            cpu.queue.push_back(segment);
+        } else {
+            self.begin(segment, at_ns, None);
+        }
+    }
+
+    fn begin(&mut self, segment: u32, at_ns: u64, idled: Option<bool>) {
+        let row = &self.program.rows[segment as usize];
+        if self.latency == Latency::Modelled {
+            (self.see)(segment, at_ns, idled);
+        }
+        self.outcome.waited_ns += u128::from(at_ns.saturating_sub(self.ready_ns[segment as usize]));
+        let number = row.cpu;
+        let cpu = &mut self.cpus[number as usize];
+        cpu.running = Some(segment);
+        cpu.origin_ns = at_ns.saturating_add(if idled == Some(true) {
+            self.program.constants.longer_segment_ns
+        } else {
+            0
+        });
+        cpu.next_wakeup = row.wakeups.start;
+        self.schedule(number);
+    }
+
+    /// The next thing that the segment on this CPU does.
+    fn schedule(&mut self, number: u32) {
+        let cpu = &self.cpus[number as usize];
+        let Some(segment) = cpu.running else { return };
+        let row = &self.program.rows[segment as usize];
+        let offset_ns = match row.wakeups.contains(&cpu.next_wakeup) {
+            true => self.program.wakeups[cpu.next_wakeup as usize].offset_ns,
+            false => row.run_ns,
+        };
+        self.events.push(cpu.origin_ns.saturating_add(offset_ns), Event::Step(number));
+    }
+
+    fn step(&mut self, number: u32, at_ns: u64) {
+        let cpu = &mut self.cpus[number as usize];
+        let Some(segment) = cpu.running else { return };
+        let row = &self.program.rows[segment as usize];
+        if !row.wakeups.contains(&cpu.next_wakeup) {
+            self.end(number, segment, at_ns);
+            return;
+        }
+        let woken = self.program.wakeups[cpu.next_wakeup as usize].woken;
+        cpu.next_wakeup += 1;
+        if self.halves[woken as usize] == Half::Ended {
+            let held_up_ns = self.ready(woken, at_ns, false);
+            let cpu = &mut self.cpus[number as usize];
+            cpu.origin_ns = cpu.origin_ns.saturating_add(held_up_ns);
+        } else {
+            self.halves[woken as usize] = Half::Woken;
+        }
+        self.schedule(number);
+    }
+
+    fn end(&mut self, number: u32, segment: u32, at_ns: u64) {
+        let row = &self.program.rows[segment as usize];
+        self.outcome.segments += 1;
+        self.outcome.work += u64::from(row.leads);
+        self.outcome.busy_ns += u128::from(row.run_ns);
+        match row.next {
+            Some(next) => self.after(next, at_ns),
+            None => self.leader_ended |= row.leads,
+        }
+        let cpu = &mut self.cpus[number as usize];
+        cpu.running = None;
+        cpu.idle_since_ns = Some(at_ns);
+        if let Some(next) = cpu.queue.pop_front() {
+            self.begin(next, at_ns, None);
+        }
+    }
+
+    /// The segment before this one of its task has ended.
+    fn after(&mut self, segment: u32, at_ns: u64) {
+        let row = &self.program.rows[segment as usize];
+        match row.arrival_after(at_ns) {
+            Some(arrival_ns) if arrival_ns > at_ns => {
+                self.events.push(arrival_ns, Event::Arrival(segment));
+            }
+            Some(_) => {
+                self.ready(segment, at_ns, true);
+            }
+            None if self.halves[segment as usize] == Half::Woken => {
+                self.ready(segment, at_ns, true);
+            }
+            None => self.halves[segment as usize] = Half::Ended,
+        }
+    }
+}

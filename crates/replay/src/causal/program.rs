@@ -1,0 +1,203 @@
+//! Segments as a program to replay: without what the recorded setting added to them.
+
+use super::{Constants, External};
+use dwell_recording::{Cause, Segments};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The tasks of a recording as programs, made once and replayed under any number of rules.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(super) rows: Vec<Row>,
+    /// All wakeups by tasks, those of a segment together and in order.
+    pub(super) wakeups: Vec<Wakeup>,
+    /// The first segment of each task.
+    pub(super) firsts: Vec<u32>,
+    pub(super) cpus: u32,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) constants: Constants,
+    leading: Vec<u32>,
+}
+
+/// A segment.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) cpu: u32,
+    /// Of a leading task.
+    pub(super) leads: bool,
+    pub(super) run_ns: u64,
+    /// From runnable to running in the recording \[ns\].
+    pub(super) late_ns: u64,
+    pub(super) wakeups: Range<u32>,
+    /// The next one of its task.
+    pub(super) next: Option<u32>,
+    arrival: Arrival,
+}
+
+/// When a segment becomes runnable.
+#[derive(Clone, Copy, Debug)]
+enum Arrival {
+    /// When another task wakes it.
+    Woken,
+    /// At this time \[ns\].
+    At(u64),
+    /// So long after the one before it of its task has ended \[ns\]; the first one at the time in the second field.
+    After(u64, u64),
+}
+
+impl Row {
+    /// Of the first segment of a task.
+    pub(super) const fn arrival_ns(&self) -> Option<u64> {
+        match self.arrival {
+            Arrival::Woken => None,
+            Arrival::At(at_ns) | Arrival::After(_, at_ns) => Some(at_ns),
+        }
+    }
+
+    /// Of any other segment, when the one before it ended at `end_ns`.
+    pub(super) fn arrival_after(&self, end_ns: u64) -> Option<u64> {
+        match self.arrival {
+            Arrival::Woken => None,
+            Arrival::At(at_ns) => Some(at_ns.max(end_ns)),
+            Arrival::After(ns, _) => Some(end_ns.saturating_add(ns)),
+        }
+    }
+}
+
+/// A segment wakes the task of another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wakeup {
+    pub(super) offset_ns: u64,
+    pub(super) woken: u32,
+}
+
+/// A task with fewer segments than this share of the busiest one's does not lead.
+const LEADS: f64 = 0.1;
+
+impl Program {
+    /// The segments as recorded.
+    pub fn new(segments: &Segments, external: External) -> Program {
+        Program::without(segments, external, Constants::default(), &[])
+    }
+
+    /// The segments without what halts added to them: `halted` has for each whether its CPU halted right before it
+    /// ([`Program::as_recorded`]), where the segment itself does not have it.
+    pub fn without(
+        segments: &Segments,
+        external: External,
+        constants: Constants,
+        halted: &[bool],
+    ) -> Program {
+        let rows = &segments.rows;
+        let halted: Vec<bool> = (0..rows.len())
+            .map(|row| rows[row].halted.unwrap_or(halted.get(row).copied().unwrap_or(false)))
+            .collect();
+        let mut cpus = HashMap::new();
+        let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
+        let mut of_task = vec![0u64; segments.tasks.len()];
+        let mut program = Program {
+            rows: Vec::with_capacity(rows.len()),
+            wakeups: vec![],
+            firsts: vec![],
+            cpus: 0,
+            begin_ns: rows.iter().map(|row| row.start_ns).min().unwrap_or(0),
+            end_ns: rows.iter().map(|row| row.end_ns()).max().unwrap_or(0),
+            constants,
+            leading: vec![],
+        };
+        let mut wakeups: Vec<(u32, Wakeup)> = vec![];
+        for (number, (row, &after_halt)) in (0u32..).zip(rows.iter().zip(&halted)) {
+            let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+            let cpu = *cpus.entry(row.cpu).or_insert(count);
+            let before = last[row.task as usize].replace(number);
+            of_task[row.task as usize] += 1;
+            let ended_ns = before.map(|before| rows[before as usize].end_ns());
+            match before {
+                Some(before) => program.rows[before as usize].next = Some(number),
+                None => program.firsts.push(number),
+            }
+            let hidden_ns = if after_halt { constants.hidden_ns } else { 0 };
+            let woken_ns = segments.woken_ns(row).map(|woken_ns| woken_ns.min(row.start_ns));
+            // What another task woke before this one had gone to sleep never slept.
+            let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
+            let ready_ns = ready_ns.unwrap_or(row.start_ns).max(ended_ns.unwrap_or(0));
+            let arrival = match (row.cause, ended_ns) {
+                (Cause::Task { waker, offset_ns }, _) if waker < number => {
+                    wakeups.push((waker, Wakeup { offset_ns, woken: number }));
+                    Arrival::Woken
+                }
+                (Cause::Preempted, Some(_)) => Arrival::After(0, ready_ns),
+                (Cause::Timer { .. } | Cause::Interrupt { .. }, Some(ended_ns))
+                    if external == External::Relative =>
+                {
+                    let ns = (ready_ns - ended_ns).saturating_sub(hidden_ns);
+                    Arrival::After(ns, ready_ns)
+                }
+                (Cause::Timer { .. } | Cause::Interrupt { .. }, _) => {
+                    Arrival::At(woken_ns.unwrap_or(ready_ns).saturating_sub(hidden_ns))
+                }
+                _ => Arrival::At(ready_ns),
+            };
+            program.rows.push(Row {
+                cpu,
+                leads: false,
+                run_ns: row.run_ns,
+                late_ns: row.start_ns.saturating_sub(ready_ns),
+                wakeups: 0..0,
+                next: None,
+                arrival,
+            });
+        }
+        program.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+        program.take_off(wakeups, &halted, rows.iter().map(|row| row.cpu).collect());
+        let most = of_task.iter().copied().max().unwrap_or(0) as f64;
+        program.leading = (0u32..)
+            .zip(&of_task)
+            .filter(|(_, segments)| **segments as f64 >= LEADS * most && **segments > 0)
+            .map(|(task, _)| task)
+            .collect();
+        for (row, segment) in program.rows.iter_mut().zip(rows) {
+            row.leads = program.leading.binary_search(&segment.task).is_ok();
+        }
+        program
+    }
+
+    /// The tasks with the most segments: a segment of theirs is the unit of work.
+    pub fn leading(&self) -> &[u32] {
+        &self.leading
+    }
+
+    /// How many segments of leading tasks ended in the recording up to when the first of those tasks has its last, and in
+    /// what time \[ns\]: as [`Program::replay`] counts.
+    pub(super) fn recorded_work(&self, segments: &Segments) -> (u64, u64) {
+        let ends = segments.rows.iter().zip(&self.rows).filter(|(_, row)| row.leads);
+        let last = ends.clone().filter(|(_, row)| row.next.is_none()).map(|(row, _)| row.end_ns()).min();
+        let until_ns = last.unwrap_or(self.end_ns);
+        let work = ends.filter(|(row, _)| row.end_ns() <= until_ns).count() as u64;
+        (work, until_ns.saturating_sub(self.begin_ns))
+    }
+
+    /// Takes off the segments what halts added: to the first one after a halt, and to the waker that ended it.
+    fn take_off(&mut self, mut wakeups: Vec<(u32, Wakeup)>, halted: &[bool], cpus: Vec<u32>) {
+        wakeups.sort_by_key(|(waker, wakeup)| (*waker, wakeup.offset_ns, wakeup.woken));
+        let mut all = wakeups.into_iter().peekable();
+        for (number, row) in (0u32..).zip(&mut self.rows) {
+            let mut added_ns = if halted[number as usize] { self.constants.longer_segment_ns } else { 0 };
+            let begin = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
+            while let Some((_, wakeup)) = all.next_if(|(waker, _)| *waker == number) {
+                let offset_ns = wakeup.offset_ns.saturating_sub(added_ns);
+                let paid =
+                    halted[wakeup.woken as usize] && cpus[wakeup.woken as usize] != cpus[number as usize];
+                added_ns = added_ns.saturating_add(if paid { self.constants.ipi_ns } else { 0 });
+                self.wakeups.push(Wakeup { offset_ns, ..wakeup });
+            }
+            let end = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
+            row.run_ns = row.run_ns.saturating_sub(added_ns);
+            row.wakeups = begin..end;
+            for wakeup in &mut self.wakeups[begin as usize..end as usize] {
+                wakeup.offset_ns = wakeup.offset_ns.min(row.run_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! The checks of the simulation, the last two of them against a machine that is written for them.
+
+use super::*;
+use crate::Memory;
+use dwell_policy::param::Setting;
+use dwell_policy::version::Version;
+use dwell_policy::{Any, Layer, Nanos, Outcome as Observed, Policy};
+use dwell_recording::{Cause, Segment, Segments};
+use proptest::prelude::*;
+
+fn haltpoll(max_ns: i64) -> Rule {
+    let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+    setting.set("guest_halt_poll_ns", max_ns).unwrap();
+    Rule::Layer(setting)
+}
+
+fn rules() -> [Rule; 7] {
+    [
+        Rule::Never,
+        Rule::Always,
+        Rule::Fixed(Nanos(30_000)),
+        haltpoll(50_000),
+        haltpoll(200_000),
+        Rule::Layer(Setting::defaults(Layer::Host, Version::new(6, 18))),
+        Rule::leader(dwell_policy::catalogue::Terms::at(Nanos(20_000))),
+    ]
+}
+
+fn segments(tasks: usize, rows: Vec<Segment>) -> Segments {
+    Segments { tasks: (0..tasks).map(|task| format!("task{task}")).collect(), rows }
+}
+
+/// Starts of all segments.
+fn starts(program: &Program, rule: &Rule, latency: Latency) -> Vec<(u64, bool)> {
+    let mut starts = vec![(u64::MAX, false); program.rows.len()];
+    let see = |segment, at_ns, idled| starts[segment as usize] = (at_ns, idled == Some(true));
+    let outcome = program.run(rule, latency, None, see).unwrap();
+    assert_eq!(outcome.segments, program.rows.len() as u64);
+    starts
+}
+
+/// Any valid recording, in whatever order its CPUs took their tasks: for each segment its task and CPU, how long the CPU
+/// was free before, its length, and what woke it.
+fn recording() -> impl Strategy<Value = Segments> {
+    let row = (0u32..5, 0u32..3, 0u64..60_000, 0u64..30_000, 0u8..5, any::<(u32, u32)>());
+    prop::collection::vec(row, 1..120).prop_map(|steps| {
+        let (mut free_ns, mut ended_ns) = ([0u64; 3], [0u64; 5]);
+        let mut rows: Vec<Segment> = vec![];
+        let mut last_ns = 0;
+        for (task, cpu, gap_ns, run_ns, kind, (choice, part)) in steps {
+            let (of_cpu, of_task) = (free_ns[cpu as usize], ended_ns[task as usize]);
+            let start_ns = last_ns.max(of_cpu).max(of_task) + gap_ns;
+            let within = |low: u64, high: u64| low + (high - low) * u64::from(part) / u64::from(u32::MAX);
+            let woken_ns = within(of_task.min(start_ns), start_ns);
+            let waker = rows.len().checked_sub(1).map(|most| choice as usize % (most + 1));
+            let cause = match (kind, waker) {
+                (0, _) => Cause::Timer { woken_ns },
+                (1, _) => Cause::Interrupt { woken_ns },
+                (2, _) if of_task > 0 => Cause::Preempted,
+                (3, _) => Cause::Unknown,
+                (_, Some(waker)) => {
+                    let by = rows[waker];
+                    let offset_ns = within(0, by.run_ns.min(start_ns - by.start_ns));
+                    Cause::Task { waker: u32::try_from(waker).unwrap(), offset_ns }
+                }
+                _ => Cause::Unknown,
+            };
+            last_ns = start_ns;
+            (free_ns[cpu as usize], ended_ns[task as usize]) = (start_ns + run_ns, start_ns + run_ns);
+            rows.push(Segment { task, cpu, start_ns, run_ns, cause, halted: None });
+        }
+        segments(5, rows)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// 1. With the recorded latencies the recorded times come out, to the nanosecond, whatever the rule.
+    #[test]
+    fn recorded_latencies_give_the_recorded_times(segments in recording(), rule in 0usize..7, relative: bool) {
+        let external = if relative { External::Relative } else { External::Absolute };
+        let program = Program::new(&segments, external);
+        let times: Vec<u64> = starts(&program, &rules()[rule], Latency::Recorded).iter().map(|s| s.0).collect();
+        let recorded: Vec<u64> = segments.rows.iter().map(|row| row.start_ns).collect();
+        prop_assert_eq!(times, recorded);
+    }
+
+    /// 2. Where all causes have their own times, it is the open-loop replay, to the last digit.
+    #[test]
+    fn absolute_causes_are_an_open_loop(
+        episodes in prop::collection::vec((0u32..3, 1u64..400_000, 0u64..60_000, 1u64..50_000), 1..200),
+        rule in 0usize..7,
+    ) {
+        let mut free_ns = [None; 3];
+        let mut rows = vec![];
+        let mut open = vec![];
+        for (cpu, idle_ns, latency_ns, run_ns) in episodes {
+            let since_ns: u64 = free_ns[cpu as usize].unwrap_or(1_000);
+            let woken_ns = since_ns + idle_ns;
+            let start_ns = woken_ns + latency_ns;
+            if free_ns[cpu as usize].is_some() {
+                open.push((cpu as usize, since_ns, idle_ns, latency_ns));
+            }
+            free_ns[cpu as usize] = Some(start_ns + run_ns);
+            rows.push(Segment { task: cpu, cpu, start_ns, run_ns, cause: Cause::Interrupt { woken_ns }, halted: None });
+        }
+        rows.sort_by_key(|row| row.start_ns);
+        let rule = rules()[rule];
+        let (_, counts) = Program::new(&segments(3, rows), External::Absolute).as_recorded(&rule).unwrap();
+        let mut players: Vec<Player> = (0..3).map(|_| rule.start_late(1).unwrap()).collect();
+        let mut expected = Counts::default();
+        let mut ended_ns = [None; 3];
+        for (cpu, since_ns, idle_ns, latency_ns) in &open {
+            let busy_ns = ended_ns[*cpu].replace(since_ns + idle_ns).map(|ended_ns: u64| since_ns - ended_ns);
+            expected += players[*cpu].play_one(busy_ns, *idle_ns, *latency_ns);
+        }
+        prop_assert_eq!(counts, expected);
+        // And by the source and the loop that replay recordings, where the rule does not look at busy times.
+        if !matches!(rule, Rule::Policy(..)) {
+            let memory = Memory::late(open.iter().map(|&(cpu, _, idle, late)| (cpu, idle, Some(late), None)));
+            let replayed = crate::replay(&memory, &[rule], Nanos(20_000), &|_| ()).unwrap();
+            prop_assert_eq!(counts, replayed.counts[0]);
+        }
+    }
+}
+
+/// Two tasks on a CPU each that wake each other at the end of their work.
+fn ping_pong(work_ns: u64, latency_ns: u64, rounds: u32) -> Segments {
+    let period_ns = work_ns + latency_ns;
+    let row = |number: u32| Segment {
+        task: number % 2,
+        cpu: number % 2,
+        start_ns: u64::from(number) * period_ns,
+        run_ns: work_ns,
+        cause: match number.checked_sub(1) {
+            Some(waker) => Cause::Task { waker, offset_ns: work_ns },
+            None => Cause::Unknown,
+        },
+        halted: Some(false),
+    };
+    segments(2, (0..2 * rounds).map(row).collect())
+}
+
+const CONSTANTS: Constants = Constants {
+    after_poll_ns: 1_800,
+    after_halt_ns: 20_000,
+    ipi_ns: 7_000,
+    longer_segment_ns: 4_000,
+    hidden_ns: 3_000,
+};
+
+/// 3. Two that wait for each other, with constant work and latencies, have a formula.
+#[test]
+fn two_that_wake_each_other_take_work_and_latency() {
+    let recorded = ping_pong(5_000, 1_800, 1_000);
+    let program = Program::without(&recorded, External::Relative, CONSTANTS, &[]);
+    let polls = starts(&program, &Rule::Always, Latency::Modelled);
+    // What begins a CPU's recording has no idle time before it.
+    assert!((0u64..).zip(&polls).skip(1).all(|(number, start)| *start == (number * 6_800 - 1_800, false)));
+    // The interrupt is sent when the peer is already on its way.
+    let halts = starts(&program, &Rule::Never, Latency::Modelled);
+    let period_ns = 5_000 + 4_000 + 20_000;
+    assert_eq!(halts[2_001 - 1 - 1].0 - halts[1_001].0, 998 * period_ns);
+    assert!(halts[2..].iter().all(|start| start.1));
+    let rate = |rule: &Rule| program.replay(rule).unwrap().work_per_s().unwrap();
+    // The recording ends when the polling pair has done its work.
+    assert!((rate(&Rule::Always) / (1e9 / 6_800.0) - 1.0).abs() < 0.01);
+    assert!((rate(&Rule::Never) / (1e9 / period_ns as f64) - 1.0).abs() < 0.01);
+}
+
+/// 5. X = N / (R + Z): work a second, tasks in the loop, response time and time to think.
+#[test]
+fn work_a_second_is_tasks_over_response_and_thought() {
+    let (clients, requests, think_ns, serve_ns, ask_ns) = (3u32, 400u32, 60_000u64, 9_000u64, 2_000u64);
+    // Recorded one after the other; what follows is only in the causes.
+    let mut rows = vec![];
+    let mut at_ns = 0;
+    for _ in 0..requests {
+        for client in 0..clients {
+            // A client thinks, asks, and gets the answer.
+            let number = u32::try_from(rows.len()).unwrap();
+            let mut row = |task, cpu, run_ns, cause| {
+                rows.push(Segment { task, cpu, start_ns: at_ns, run_ns, cause, halted: Some(false) });
+                at_ns += run_ns + 100;
+            };
+            row(client, client, ask_ns, Cause::Timer { woken_ns: 0 });
+            row(clients, clients, serve_ns, Cause::Task { waker: number, offset_ns: ask_ns });
+            row(client, client, 500, Cause::Task { waker: number + 1, offset_ns: serve_ns });
+        }
+    }
+    // The thought is after the answer.
+    let mut ended_ns = vec![0u64; clients as usize];
+    for row in &mut rows {
+        if let Cause::Timer { woken_ns } = &mut row.cause {
+            *woken_ns = ended_ns[row.task as usize] + think_ns;
+            row.start_ns = row.start_ns.max(*woken_ns);
+        }
+        if row.task < clients {
+            ended_ns[row.task as usize] = row.end_ns();
+        }
+    }
+    let program = Program::without(&segments(clients as usize + 1, rows), External::Relative, CONSTANTS, &[]);
+    for rule in [Rule::Never, Rule::Always, haltpoll(200_000)] {
+        let begun = starts(&program, &rule, Latency::Modelled);
+        let servings: Vec<u64> = begun.iter().skip(1).step_by(3).map(|start| start.0).collect();
+        let (first, last) = (servings.iter().min().unwrap(), servings.iter().max().unwrap());
+        let per_s = (servings.len() - 1) as f64 / (last - first) as f64;
+        // From the end of a thought to the begin of the next one.
+        let answered = |number: usize| begun[number * 3 + 2].0;
+        let cycles = (0..servings.len() - clients as usize)
+            .map(|number| (answered(number + clients as usize) - answered(number)) as f64);
+        let cycle_ns = cycles.clone().sum::<f64>() / cycles.count() as f64;
+        let response_ns = cycle_ns - think_ns as f64;
+        assert!(response_ns >= (ask_ns + serve_ns) as f64, "{rule:?}");
+        let expected = f64::from(clients) / (response_ns + think_ns as f64);
+        assert!((per_s / expected - 1.0).abs() < 0.02, "{rule:?}: {per_s} {expected}");
+    }
+}
+
+/// What releases a segment of the machine.
+#[derive(Clone, Copy, Debug)]
+enum Release {
+    By { waker: usize, offset_ns: u64 },
+    Sleep(u64),
+    Until(u64),
+    Yield,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    task: usize,
+    run_ns: u64,
+    release: Release,
+}
+
+/// A segment as the machine ran it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ran {
+    start_ns: u64,
+    end_ns: u64,
+    halted: bool,
+    /// When its task was seen to be woken.
+    woken_ns: u64,
+}
+
+/// A segment, the wakeups it still has to make by time, and when it ends.
+type OnCore = (usize, Vec<(u64, usize)>, u64);
+
+/// Runs tasks on CPUs, slowly: looks through everything for what comes next. `None` where two things come at once.
+fn machine(work: &[Work], cpu_of: &[usize], rule: &Rule, constants: Constants) -> Option<Vec<Ran>> {
+    struct Core {
+        policy: Any,
+        line: Vec<usize>,
+        on: Option<OnCore>,
+        free_ns: Option<u64>,
+        busy_from_ns: Option<u64>,
+    }
+    let cores = cpu_of.iter().max()? + 1;
+    let fresh = || rule.policy().unwrap();
+    let core = |_| Core { policy: fresh(), line: vec![], on: None, free_ns: None, busy_from_ns: None };
+    let mut cores: Vec<Core> = (0..cores).map(core).collect();
+    let mut ran = vec![Ran::default(); work.len()];
+    let mut woken = vec![false; work.len()];
+    let mut ended = vec![false; work.len()];
+    let mut alarms: Vec<(u64, usize)> = vec![];
+    let before = |number: usize| (0..number).rev().find(|&earlier| work[earlier].task == work[number].task);
+    let after = |number: usize| (number + 1..work.len()).find(|&later| work[later].task == work[number].task);
+    for (number, first) in work.iter().enumerate() {
+        if let (None, Release::Until(at_ns)) = (before(number), first.release) {
+            alarms.push((at_ns, number));
+        }
+    }
+    loop {
+        let of_cores = cores.iter().enumerate().filter_map(|(core, state)| {
+            let (_, wakeups, end_ns) = state.on.as_ref()?;
+            Some((wakeups.first().map_or(*end_ns, |wakeup| wakeup.0), Some(core)))
+        });
+        let coming: Vec<(u64, Option<usize>)> =
+            of_cores.chain(alarms.iter().map(|alarm| (alarm.0, None))).collect();
+        let Some(&(now_ns, core)) = coming.iter().min_by_key(|next| next.0) else { break };
+        if coming.iter().filter(|next| next.0 == now_ns).count() > 1 {
+            return None;
+        }
+        // Segments that become runnable now: number, whether by an interrupt, and the core of the waker.
+        let mut runnable: Vec<(usize, bool, Option<usize>)> = vec![];
+        let mut freed = None;
+        match core {
+            None => {
+                let place = alarms.iter().position(|alarm| alarm.0 == now_ns).unwrap();
+                runnable.push((alarms.remove(place).1, true, None));
+            }
+            Some(number) => {
+                let (segment, wakeups, _) = cores[number].on.as_mut().unwrap();
+                let segment = *segment;
+                if wakeups.is_empty() {
+                    ended[segment] = true;
+                    ran[segment].end_ns = now_ns;
+                    freed = Some(number);
+                    if let Some(next) = after(segment) {
+                        match work[next].release {
+                            Release::Sleep(ns) if ns > 0 => alarms.push((now_ns + ns, next)),
+                            Release::Until(at_ns) if at_ns > now_ns => alarms.push((at_ns, next)),
+                            Release::By { .. } if !woken[next] => (),
+                            _ => runnable.push((next, true, None)),
+                        }
+                    }
+                } else {
+                    let (_, target) = wakeups.remove(0);
+                    woken[target] = true;
+                    if before(target).is_none_or(|before| ended[before]) {
+                        runnable.push((target, false, Some(number)));
+                    } else {
+                        ran[target].woken_ns = now_ns;
+                    }
+                }
+            }
+        }
+        for (segment, by_interrupt, waker) in runnable {
+            let core = &mut cores[cpu_of[work[segment].task]];
+            if core.on.is_some() {
+                core.line.push(segment);
+                ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns);
+                continue;
+            }
+            let mut late_ns = 0;
+            if let Some(free_ns) = core.free_ns {
+                let idle_ns = now_ns - free_ns;
+                let busy_ns = core.busy_from_ns.map(|from_ns| Nanos(free_ns - from_ns));
+                let window = match busy_ns {
+                    Some(busy_ns) => core.policy.window_after(busy_ns),
+                    None => core.policy.window(),
+                };
+                ran[segment].halted = idle_ns > window.get();
+                late_ns = match (ran[segment].halted, by_interrupt) {
+                    (false, _) => constants.after_poll_ns,
+                    (true, true) => constants.hidden_ns + constants.after_poll_ns,
+                    (true, false) => constants.after_halt_ns,
+                };
+                let measured_ns = if ran[segment].halted { idle_ns + late_ns } else { idle_ns };
+                core.policy.observe(Observed::of(Nanos(measured_ns)));
+                core.busy_from_ns = Some(now_ns);
+            }
+            let hidden_ns = if ran[segment].halted && by_interrupt { constants.hidden_ns } else { 0 };
+            ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns + hidden_ns);
+            core.on = Some(begin(work, segment, now_ns + late_ns, constants, &mut ran));
+            if ran[segment].halted
+                && let Some(waker) = waker
+            {
+                let (_, wakeups, end_ns) = cores[waker].on.as_mut().unwrap();
+                wakeups.iter_mut().for_each(|wakeup| wakeup.0 += constants.ipi_ns);
+                *end_ns += constants.ipi_ns;
+            }
+        }
+        if let Some(number) = freed {
+            let core = &mut cores[number];
+            core.on = None;
+            core.free_ns = Some(now_ns);
+            if !core.line.is_empty() {
+                let next = core.line.remove(0);
+                core.on = Some(begin(work, next, now_ns, constants, &mut ran));
+            }
+        }
+    }
+    ended.iter().all(|ended| *ended).then_some(ran)
+}
+
+fn begin(work: &[Work], segment: usize, start_ns: u64, constants: Constants, ran: &mut [Ran]) -> OnCore {
+    ran[segment].start_ns = start_ns;
+    let origin_ns = start_ns + if ran[segment].halted { constants.longer_segment_ns } else { 0 };
+    let mut wakeups: Vec<(u64, usize)> = work
+        .iter()
+        .enumerate()
+        .filter_map(|(target, work)| match work.release {
+            Release::By { waker, offset_ns } if waker == segment => Some((origin_ns + offset_ns, target)),
+            _ => None,
+        })
+        .collect();
+    wakeups.sort_unstable();
+    (segment, wakeups, origin_ns + work[segment].run_ns)
+}
+
+/// What a tracer sees of it.
+fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>) {
+    let mut order: Vec<usize> = (0..work.len()).collect();
+    order.sort_by_key(|&number| (ran[number].start_ns, number));
+    let mut row_of = vec![0; work.len()];
+    order.iter().enumerate().for_each(|(row, &number)| row_of[number] = row);
+    let number = |place: usize| u32::try_from(place).unwrap();
+    let rows = order.iter().map(|&place| {
+        let Ran { start_ns, end_ns, halted, woken_ns } = ran[place];
+        let cause = match work[place].release {
+            Release::By { waker, .. } => {
+                let offset_ns = waking_ns(work, ran, place) - ran[waker].start_ns;
+                Cause::Task { waker: number(row_of[waker]), offset_ns }
+            }
+            Release::Sleep(_) => Cause::Timer { woken_ns },
+            // Also of one that fires before the task goes to sleep.
+            Release::Until(at_ns) => {
+                Cause::Timer { woken_ns: at_ns + if halted { CONSTANTS.hidden_ns } else { 0 } }
+            }
+            Release::Yield => Cause::Preempted,
+        };
+        let task = work[place].task;
+        Segment {
+            task: number(task),
+            cpu: number(cpu_of[task]),
+            start_ns,
+            run_ns: end_ns - start_ns,
+            cause,
+            halted: Some(halted),
+        }
+    });
+    (segments(cpu_of.len(), rows.collect()), row_of)
+}
+
+/// When the waker of a segment woke it: its own offset and all that held the waker up before.
+fn waking_ns(work: &[Work], ran: &[Ran], place: usize) -> u64 {
+    let Release::By { waker, offset_ns } = work[place].release else { unreachable!() };
+    let longer_ns = if ran[waker].halted { CONSTANTS.longer_segment_ns } else { 0 };
+    let of_waker = work.iter().enumerate().filter_map(|(target, work)| match work.release {
+        Release::By { waker: by, offset_ns } if by == waker => Some((offset_ns, target)),
+        _ => None,
+    });
+    let earlier = of_waker.filter(|wakeup| *wakeup < (offset_ns, place));
+    let paid = earlier.filter(|(_, target)| ran[*target].halted).count() as u64;
+    ran[waker].start_ns + longer_ns + offset_ns + paid * CONSTANTS.ipi_ns
+}
+
+fn programs() -> impl Strategy<Value = (Vec<Work>, Vec<usize>, bool)> {
+    let step = (0usize..5, 1u64..40_000, 0u8..8, any::<(u32, u32)>(), 1u64..300_000);
+    (prop::collection::vec(step, 2..60), prop::collection::vec(0usize..3, 5), any::<bool>()).prop_map(
+        |(steps, cpu_of, relative)| {
+            let mut work: Vec<Work> = vec![];
+            let mut clock_ns = 0;
+            for (task, run_ns, kind, (choice, part), pause_ns) in steps {
+                clock_ns += pause_ns;
+                let first = work.iter().all(|work| work.task != task);
+                let others: Vec<usize> = (0..work.len()).filter(|&at| work[at].task != task).collect();
+                let release = match kind {
+                    0..=4 if !others.is_empty() => {
+                        let waker = others[choice as usize % others.len()];
+                        let offset_ns = work[waker].run_ns * u64::from(part) / u64::from(u32::MAX);
+                        Release::By { waker, offset_ns }
+                    }
+                    5 if !first => Release::Yield,
+                    _ if relative && !first => Release::Sleep(pause_ns),
+                    _ => Release::Until(clock_ns),
+                };
+                work.push(Work { task, run_ns, release });
+            }
+            (work, cpu_of, relative)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+
+    /// 4. Any machine under one rule, recorded, is predicted for another rule exactly.
+    #[test]
+    fn a_machine_under_another_rule_does_what_is_predicted(
+        (work, cpu_of, relative) in programs(), recorded in 0usize..7, other in 0usize..7,
+    ) {
+        let (recorded, other) = (rules()[recorded], rules()[other]);
+        let ran = machine(&work, &cpu_of, &recorded, CONSTANTS);
+        let truth = machine(&work, &cpu_of, &other, CONSTANTS);
+        prop_assume!(ran.is_some() && truth.is_some());
+        let (segments, row_of) = traced(&work, &cpu_of, &ran.unwrap());
+        let external = if relative { External::Relative } else { External::Absolute };
+        let program = Program::without(&segments, external, CONSTANTS, &[]);
+        let predicted = starts(&program, &other, Latency::Modelled);
+        let predicted: Vec<(u64, bool)> = row_of.iter().map(|&row| predicted[row]).collect();
+        let truth: Vec<(u64, bool)> = truth.unwrap().iter().map(|ran| (ran.start_ns, ran.halted)).collect();
+        prop_assert_eq!(predicted, truth);
+    }
+}
+
+/// A recording of the machine's own ping-pong gives back its constants, and predicts the other setting.
+#[test]
+fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
+    let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, CONSTANTS, &[]);
+    let truth = |rule: &Rule| program.replay(rule).unwrap().work_per_s().unwrap();
+    let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
+    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, Nanos(20_000), None);
+    let predictor = predictor.unwrap().unwrap();
+    let Estimates { after_poll, after_halt, .. } = predictor.estimates;
+    assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
+    assert!(after_poll.seen > 900 && after_halt.seen == 0);
+    let own = predictor.own_error();
+    assert!(own.low.abs() < 0.01 && own.high.abs() < 0.01, "{own:?}");
+    let work = predictor.predict(&Rule::Never).unwrap();
+    assert!((work.speed.middle / (halts / polls) - 1.0).abs() < 0.05, "{work:?}");
+    assert!(work.speed.low < halts / polls && halts / polls < work.speed.high, "{work:?}");
+    // Each unit of work has a halt and nothing else.
+    assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
+    assert_eq!(predictor.leading(), [0, 1]);
+}
