@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aio;
+pub mod causes;
 pub mod contention;
 pub mod decisions;
 pub mod event;

@@ -5,7 +5,7 @@
 //! reads no file and no clock, so that the same events give the same episodes.
 
 use crate::event::Event;
-use dwell_recording::{IdleIncludes, WakeCause};
+use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -50,6 +50,11 @@ pub trait Pairing: Send {
 
     /// What else a reader of the recording may need, by key of its metadata.
     fn notes(&self) -> BTreeMap<String, Value>;
+
+    /// What ran between the episodes and what woke it, where the events show that; to be called once, at the end.
+    fn take_segments(&mut self) -> Option<Segments> {
+        None
+    }
 }
 
 /// The names of processes and threads.

@@ -337,10 +337,13 @@ fn a_trace_of_perfetto_is_read_as_ftraces_text_would_be() {
     assert_eq!((summary.lost.events, summary.out_of_order, summary.unparsable), (Some(1), 0, 0));
     assert_eq!(metadata.kernel.as_deref(), Some("6.1.75-android14.aarch64"));
     assert_eq!(metadata.other["dwell.arch"], "aarch64");
-    for (name, number) in [("perfetto_event_3", 1), ("vendor_event", 1), ("kvm_exit", 1), ("sched_switch", 2)]
-    {
+    for (name, number) in [("perfetto_event_3", 1), ("vendor_event", 1), ("kvm_exit", 1)] {
         assert_eq!(summary.ignored.get(name), Some(&number), "{:?}", summary.ignored);
     }
+    // Switches and wakings together show what woke the tasks.
+    assert_eq!(summary.used.get("sched_switch"), Some(&2));
+    let segments = guest.reader.segments().unwrap().expect("it has causes");
+    assert_eq!(segments.shares(), guest.reader.cause_shares().unwrap());
     assert_eq!(of_layer(ANDROID, Layer::Host).rows(), ["crosvm/700/vcpu2 300000901000 4000 - false - - -"]);
     assert_eq!(
         of_layer(ANDROID, Layer::Iothread).rows(),

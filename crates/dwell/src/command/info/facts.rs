@@ -4,8 +4,8 @@ use super::remarks;
 use crate::model;
 use crate::output;
 use dwell_recording::summary::Summary;
-use dwell_recording::{Clock, IdleIncludes, Metadata, SettingValue};
-use dwell_report::{count, duration};
+use dwell_recording::{CauseShares, Clock, IdleIncludes, Metadata, SettingValue};
+use dwell_report::{count, duration, percent};
 
 pub(super) fn head(file: &str, summary: &Summary) -> String {
     let metadata = &summary.metadata;
@@ -16,12 +16,28 @@ pub(super) fn head(file: &str, summary: &Summary) -> String {
         metadata.layer.name()
     ));
     text += &facts(metadata, Some(includes(metadata.idle_includes)));
+    summary.causes.iter().for_each(|causes| text += &label("causes:", &caused(causes)));
     remarks(summary).iter().for_each(|(name, what)| text += &label(name, what));
     text
 }
 
 pub(super) fn label(name: &str, value: &str) -> String {
     output::hanging(&format!("{name:<LABEL$}"), &" ".repeat(LABEL), value)
+}
+
+/// What woke the tasks. An interrupt or a timer may come at its own time, or so long after the task asked for it.
+fn caused(causes: &CauseShares) -> String {
+    let share = |number: u64| percent(number as f64 / causes.segments.max(1) as f64);
+    format!(
+        "of {} segments of tasks, woken by recorded tasks {} (coupled), by interrupts {} and timers {} (absolute or relative: \
+         not distinguished), preempted {}, unknown {}",
+        count(causes.segments.into()),
+        share(causes.coupled),
+        share(causes.interrupts),
+        share(causes.timers),
+        share(causes.preempted),
+        share(causes.unknown)
+    )
 }
 
 /// What a recording says of itself.

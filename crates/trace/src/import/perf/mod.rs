@@ -32,6 +32,7 @@ pub(crate) use fields::LEAVE;
 pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError};
+use crate::causes::WithCauses;
 use crate::contention::Contention;
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
@@ -345,11 +346,13 @@ struct Used {
     any_calls: bool,
     /// The scheduler's events, for the time alone of vCPUs; only if all are there that show which tasks are runnable.
     contention: bool,
+    /// The scheduler's events, for what woke the tasks of a guest.
+    causes: bool,
 }
 
 impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
-        let Used { source, own_switches, any_calls, contention } = self.used;
+        let Used { source, own_switches, any_calls, contention, causes } = self.used;
         match (self.layer, tracepoint) {
             (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
                 true
@@ -361,7 +364,9 @@ impl Choice {
                 | TracepointKind::WakeupNew
                 | TracepointKind::Migrate,
             ) => contention,
-            (Layer::Guest, TracepointKind::Switch) => source == GuestSource::Switch && !own_switches,
+            (Layer::Guest, TracepointKind::Switch) => {
+                (source == GuestSource::Switch && !own_switches) || causes
+            }
             (Layer::Guest, TracepointKind::ContextSwitch) => source == GuestSource::Switch && own_switches,
             (
                 Layer::Guest,
@@ -420,6 +425,7 @@ impl<W: Write + Send> Episodes<'_, W> {
             contention: [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]
                 .into_iter()
                 .all(|kind| seen.has(kind)),
+            causes: [TracepointKind::Switch, TracepointKind::Waking].into_iter().all(|kind| seen.has(kind)),
         };
         let names = Box::new(self.names.clone());
         let pairing: Box<dyn Pairing> = match layer {
@@ -433,7 +439,11 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let has_haltpoll =
                     seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
                 let polling_state = polling_state(self.arch, has_haltpoll);
-                Box::new(GuestPairing::new(used.source, silent).with_polling_state(polling_state))
+                let guest = GuestPairing::new(used.source, silent).with_polling_state(polling_state);
+                match used.causes {
+                    true => Box::new(WithCauses::new(guest, used.source, names)),
+                    false => Box::new(guest),
+                }
             }
             Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
         };
@@ -539,10 +549,13 @@ impl<W: Write + Send> Episodes<'_, W> {
         let assumed = self.assumed(&reader.summary);
         let Episodes { choice, episodes, writer, name, arch, options, .. } = self;
         let asked = options.layer;
-        let Some(choice) = choice.filter(|_| reader.summary.episodes > 0) else {
+        let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
             let summary = Box::new(reader.summary);
             return Err(PerfError::NoEpisodes { name, layer: asked, summary });
         };
+        if let Some(segments) = choice.pairing.take_segments() {
+            writer.set_segments(segments);
+        }
         let metadata = writer.metadata_mut();
         metadata.other.insert("dwell.arch".to_owned(), machine(arch).into());
         reader.summary.notes.extend(assumed);

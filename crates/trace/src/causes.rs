@@ -1,0 +1,308 @@
+//! Events into segments of tasks and what woke them.
+//!
+//! A segment begins where a task is switched in, and ends where it is switched out (`sched:sched_switch`); what woke
+//! its task (`sched:sched_waking`) happened before. The waker is the task on the CPU of the waking, unless
+//! that CPU idles or has just taken an interrupt ([`IN_INTERRUPT_NS`]): the text of most tools does not have
+//! whether an event is of a task or of an interrupt above it.
+
+use crate::event::{Event, EventKind, Interrupt};
+use crate::guest::{GuestPairing, GuestSource};
+use crate::pairing::{ByNumber, Names, PairedEpisode, Pairing};
+use dwell_recording::{Cause, IdleIncludes, MOST_SEGMENTS, Segment, Segments};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A waking so soon after an interrupt on its CPU is the interrupt's \[ns\]. A handler that wakes a task does so within
+/// a few microseconds; a task is interrupted right before its own waking seldom: at 250 ticks a second, in 0.25 % of the
+/// time.
+pub const IN_INTERRUPT_NS: u64 = 10_000;
+
+/// The key of a recording's metadata with the number of segments that were left out: from when there are too many.
+const LEFT_OUT: &str = "segments_left_out";
+
+/// A task that runs.
+#[derive(Clone, Copy)]
+struct Running {
+    tid: i32,
+    start_ns: u64,
+    cause: Cause,
+    /// The number that its segment will have.
+    number: u32,
+}
+
+#[derive(Default)]
+struct Cpu {
+    running: Option<Running>,
+    interrupt: Option<(u64, Interrupt)>,
+}
+
+/// Makes segments out of events that come in order of time.
+#[derive(Default)]
+struct SegmentPairing {
+    cpus: ByNumber<u32, Cpu>,
+    /// What woke a task that does not run yet.
+    woken: ByNumber<i32, Cause>,
+    /// Tasks that were switched out while runnable.
+    preempted: ByNumber<i32, ()>,
+    tasks: ByNumber<i32, u32>,
+    tids: Vec<i32>,
+    /// In the order in which they began, which is that of their numbers; those that run are not yet there.
+    rows: Vec<Option<Segment>>,
+    left_out: u64,
+}
+
+impl SegmentPairing {
+    fn observe(&mut self, event: &Event) {
+        match event.kind {
+            EventKind::Switch { prev, prev_runnable, next } => {
+                self.out(event.cpu, prev, event.time_ns, prev_runnable == Some(true));
+                if next > 0 {
+                    self.switched_in(event.cpu, next, event.time_ns);
+                }
+            }
+            EventKind::Waking { woken, .. } => self.waking(woken, event),
+            EventKind::Interrupt(kind) => {
+                self.cpus.entry(event.cpu).or_default().interrupt = Some((event.time_ns, kind));
+            }
+            EventKind::Lost { cpu, .. } => self.lost(cpu),
+            EventKind::Gap { cpu, .. } => self.lost(Some(cpu)),
+            _ => {}
+        }
+    }
+
+    fn waking(&mut self, woken: i32, event: &Event) {
+        let cpu = self.cpus.entry(event.cpu).or_default();
+        let recent =
+            cpu.interrupt.filter(|(at_ns, _)| event.time_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
+        let woken_ns = event.time_ns;
+        let cause = match (cpu.running, recent) {
+            (Some(running), None) => {
+                Cause::Task { waker: running.number, offset_ns: woken_ns.saturating_sub(running.start_ns) }
+            }
+            (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
+            // A task that this trace has not seen to begin is not known to be the waker.
+            (None, None) if event.tid > 0 => return,
+            _ => Cause::Interrupt { woken_ns },
+        };
+        self.woken.insert(woken, cause);
+    }
+
+    fn out(&mut self, cpu: u32, tid: i32, at_ns: u64, is_runnable: bool) {
+        let Some(running) = self.cpus.entry(cpu).or_default().running.take() else { return };
+        if running.tid != tid {
+            return;
+        }
+        if is_runnable {
+            self.preempted.insert(tid, ());
+        }
+        let count = u32::try_from(self.tids.len()).unwrap_or(u32::MAX);
+        let task = *self.tasks.entry(tid).or_insert_with(|| {
+            self.tids.push(tid);
+            count
+        });
+        let Running { start_ns, cause, number, .. } = running;
+        if let Some(row) = self.rows.get_mut(number as usize) {
+            let run_ns = at_ns.saturating_sub(start_ns);
+            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted: None });
+        }
+    }
+
+    fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64) {
+        let woken = self.woken.remove(&tid);
+        let cause = match self.preempted.remove(&tid) {
+            Some(()) => Cause::Preempted,
+            None => woken.unwrap_or(Cause::Unknown),
+        };
+        if self.rows.len() >= MOST_SEGMENTS {
+            self.left_out += 1;
+            return;
+        }
+        let number = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
+        self.rows.push(None);
+        self.cpus.entry(cpu).or_default().running = Some(Running { tid, start_ns: at_ns, cause, number });
+    }
+
+    /// What runs on the CPU, and what was woken, is not known from here on.
+    fn lost(&mut self, cpu: Option<u32>) {
+        for (number, state) in &mut self.cpus {
+            if cpu.is_none_or(|cpu| cpu == *number) {
+                state.running = None;
+            }
+        }
+        self.woken.clear();
+        self.preempted.clear();
+    }
+
+    /// The segments whose end was seen.
+    fn finish(&mut self, names: &mut dyn Names) -> Segments {
+        let mut new_number = vec![None; self.rows.len()];
+        let mut rows: Vec<Segment> = vec![];
+        for (number, row) in std::mem::take(&mut self.rows).into_iter().enumerate() {
+            let Some(mut row) = row else { continue };
+            if let Cause::Task { waker, offset_ns } = row.cause {
+                row.cause = match new_number.get(waker as usize).copied().flatten() {
+                    Some(waker) => Cause::Task { waker, offset_ns },
+                    None => Cause::Unknown,
+                };
+            }
+            new_number[number] = u32::try_from(rows.len()).ok();
+            rows.push(row);
+        }
+        let name = |tid: &i32| match names.thread(Event::UNKNOWN_ID, *tid) {
+            Some(name) => format!("{name}/{tid}"),
+            None => tid.to_string(),
+        };
+        Segments { tasks: self.tids.iter().map(name).collect(), rows }
+    }
+}
+
+/// Episodes of CPUs, and the segments of tasks between them.
+pub struct WithCauses {
+    episodes: GuestPairing,
+    /// Whether the episodes are made of switches; else these are for the segments alone.
+    from_switches: bool,
+    segments: SegmentPairing,
+    names: Box<dyn Names>,
+}
+
+impl WithCauses {
+    /// Adds segments to the episodes of `episodes`, which are made of what `source` says.
+    pub fn new(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> WithCauses {
+        let from_switches = source == GuestSource::Switch;
+        WithCauses { episodes, from_switches, segments: SegmentPairing::default(), names }
+    }
+}
+
+impl Pairing for WithCauses {
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        self.segments.observe(event);
+        if self.from_switches || !matches!(event.kind, EventKind::Switch { .. }) {
+            self.episodes.observe(event, found);
+        }
+    }
+
+    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
+        self.episodes.finish(found);
+    }
+
+    fn idlers(&self) -> &[String] {
+        self.episodes.idlers()
+    }
+
+    fn incomplete(&self) -> u64 {
+        self.episodes.incomplete()
+    }
+
+    fn idle_includes(&self) -> IdleIncludes {
+        self.episodes.idle_includes()
+    }
+
+    fn notes(&self) -> BTreeMap<String, Value> {
+        let mut notes = self.episodes.notes();
+        if self.segments.left_out > 0 {
+            notes.insert(LEFT_OUT.to_owned(), self.segments.left_out.into());
+        }
+        notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        Some(self.segments.finish(self.names.as_mut()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(time_ns: u64, cpu: u32, tid: i32, kind: EventKind) -> Event {
+        Event { time_ns, cpu, pid: tid, tid, kind }
+    }
+
+    fn switch(time_ns: u64, cpu: u32, prev: i32, next: i32, runnable: bool) -> Event {
+        event(time_ns, cpu, prev, EventKind::Switch { prev, prev_runnable: Some(runnable), next })
+    }
+
+    fn waking(time_ns: u64, cpu: u32, tid: i32, woken: i32) -> Event {
+        event(time_ns, cpu, tid, EventKind::Waking { woken, target: 0 })
+    }
+
+    struct Unnamed;
+    impl Names for Unnamed {
+        fn process(&mut self, _: i32) -> Option<String> {
+            None
+        }
+        fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
+            (tid == 7).then(|| "redis".to_owned())
+        }
+    }
+
+    fn causes(events: &[Event]) -> Vec<(u32, u64, u64, Cause)> {
+        let mut pairing = SegmentPairing::default();
+        events.iter().for_each(|event| pairing.observe(event));
+        let segments = pairing.finish(&mut Unnamed);
+        segments.rows.iter().map(|row| (row.task, row.start_ns, row.run_ns, row.cause)).collect()
+    }
+
+    #[test]
+    fn each_segment_has_what_woke_its_task() {
+        let timer = EventKind::Interrupt(Interrupt::Timer);
+        let found = causes(&[
+            switch(1_000, 0, 0, 7, false),
+            waking(3_000, 0, 7, 8),
+            switch(5_000, 1, 0, 8, false),
+            switch(6_000, 0, 7, 0, false),
+            waking(9_000, 1, 8, 7),
+            switch(10_000, 0, 0, 7, false),
+            switch(12_000, 1, 8, 9, true),
+            switch(13_000, 1, 9, 8, false),
+            switch(14_000, 1, 8, 0, false),
+            event(50_000, 1, 0, timer),
+            waking(50_500, 1, 0, 8),
+            switch(51_000, 1, 0, 8, false),
+            switch(52_000, 1, 8, 0, false),
+            switch(60_000, 0, 7, 0, false),
+        ]);
+        assert_eq!(
+            found,
+            [
+                (0, 1_000, 5_000, Cause::Unknown),
+                (1, 5_000, 7_000, Cause::Task { waker: 0, offset_ns: 2_000 }),
+                (0, 10_000, 50_000, Cause::Task { waker: 1, offset_ns: 4_000 }),
+                (2, 12_000, 1_000, Cause::Unknown),
+                (1, 13_000, 1_000, Cause::Preempted),
+                (1, 51_000, 1_000, Cause::Timer { woken_ns: 50_500 }),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_waking_in_an_interrupt_is_not_by_the_task_below_it() {
+        let disk = EventKind::Interrupt(Interrupt::Device);
+        let found = causes(&[
+            switch(1_000, 0, 0, 7, false),
+            event(30_000, 0, 7, disk),
+            waking(31_000, 0, 7, 8),
+            waking(30_001 + IN_INTERRUPT_NS, 0, 7, 9),
+            switch(45_000, 1, 0, 8, false),
+            switch(46_000, 1, 8, 9, false),
+            switch(47_000, 1, 9, 0, false),
+            switch(48_000, 0, 7, 0, false),
+        ]);
+        let causes: Vec<Cause> = found.iter().map(|found| found.3).collect();
+        let by_task = Cause::Task { waker: 0, offset_ns: 29_001 + IN_INTERRUPT_NS };
+        assert_eq!(causes, [Cause::Unknown, Cause::Interrupt { woken_ns: 31_000 }, by_task]);
+    }
+
+    #[test]
+    fn after_a_loss_nothing_of_before_is_a_cause() {
+        let found = causes(&[
+            switch(1_000, 0, 0, 7, false),
+            waking(2_000, 0, 7, 8),
+            event(2_500, 0, 0, EventKind::Lost { cpu: Some(0), count: 1 }),
+            switch(3_000, 1, 0, 8, false),
+            switch(4_000, 1, 8, 0, false),
+            switch(5_000, 0, 7, 0, false),
+        ]);
+        assert_eq!(found, [(0, 3_000, 1_000, Cause::Unknown)]);
+    }
+}
