@@ -32,11 +32,11 @@ impl Estimate {
     fn of(mut values: Vec<u64>) -> Option<Estimate> {
         values.sort_unstable();
         let count = values.len();
-        // The normal approximation of the binomial distribution, 1.96 standard deviations.
-        let beside = (0.98 * (count as f64).sqrt()).ceil();
-        let at = |place: f64| values.get((place.max(0.0) as usize).min(count.saturating_sub(1))).copied();
-        let middle = count as f64 / 2.0;
-        let (ns, low_ns, high_ns) = (at(middle)?, at(middle - beside)?, at(middle + beside)?);
+        // The normal approximation of the binomial distribution: 1.96 standard deviations are 0.98 roots of the count.
+        let (middle, beside) = (count / 2, count.isqrt() + 1);
+        let at = |place: usize| values.get(place.min(count.saturating_sub(1))).copied();
+        let (ns, low_ns, high_ns) =
+            (at(middle)?, at(middle.saturating_sub(beside))?, at(middle.saturating_add(beside))?);
         (count >= FEWEST).then_some(Estimate { ns, low_ns, high_ns, seen: count as u64 })
     }
 
