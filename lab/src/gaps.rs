@@ -21,13 +21,10 @@ const MOST_RECORDED: usize = 1 << 20;
 /// A distribution of gaps, as it is written on a command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GapSpec {
-    /// All alike.
     Constant(Nanos),
     /// Exponential, of this mean: independent events.
     Exponential(Nanos),
-    /// Two lengths.
     Bimodal {
-        /// One length.
         first: Nanos,
         /// The other.
         second: Nanos,
@@ -36,7 +33,6 @@ pub enum GapSpec {
     },
     /// The episodes of one idler of a recording.
     Recording {
-        /// The recording.
         path: PathBuf,
         /// The idler; `None`: the one with the most episodes.
         idler: Option<String>,
@@ -51,14 +47,10 @@ pub enum ParseGapSpecError {
         "`{text}` is not a distribution of gaps; write constant:100us, exponential:100us, bimodal:2us,150us,0.5 or \
          recording:FILE[@IDLER]"
     )]
-    Unknown {
-        /// What was given.
-        text: String,
-    },
+    Unknown { text: String },
     /// One of its lengths cannot be read.
     #[error("`{text}`: `{length}` {source}")]
     Length {
-        /// What was given.
         text: String,
         /// The part that is wrong.
         length: String,
@@ -67,14 +59,7 @@ pub enum ParseGapSpecError {
     },
     /// The distribution takes another number of values.
     #[error("`{text}`: {kind} takes {wanted}")]
-    Values {
-        /// What was given.
-        text: String,
-        /// The distribution.
-        kind: &'static str,
-        /// What it takes.
-        wanted: &'static str,
-    },
+    Values { text: String, kind: &'static str, wanted: &'static str },
 }
 
 impl FromStr for GapSpec {
@@ -146,7 +131,6 @@ pub enum GapsError {
     /// The recording has no episode of the idler.
     #[error("cannot take gaps from {path}: it has no episode of idler `{idler}`, only of {known}")]
     NoSuchIdler {
-        /// The recording.
         path: PathBuf,
         /// The idler asked for.
         idler: String,
@@ -155,10 +139,7 @@ pub enum GapsError {
     },
     /// The recording has no episode at all.
     #[error("cannot take gaps from {path}: it has no episodes")]
-    Empty {
-        /// The recording.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
 }
 
 /// A distribution from which sequences can be drawn.
@@ -172,7 +153,6 @@ pub struct Gaps {
 /// Gaps to be replayed one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// The gaps.
     pub gaps: Vec<Nanos>,
     /// How many of them were longer than the maximum and were cut to it.
     pub cut: usize,

@@ -47,7 +47,6 @@ pub enum ParseIdleError {
     /// A duration that cannot be read.
     #[error("`{text}` {source}")]
     Duration {
-        /// What was given.
         text: String,
         /// What is wrong with it.
         source: ParseNanosError,

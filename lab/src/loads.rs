@@ -19,7 +19,6 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LoadKind {
     /// redis-server and `redis-benchmark -c 1 -t get`: a request as soon as the one before is answered.
@@ -35,11 +34,9 @@ pub enum LoadKind {
 }
 
 impl LoadKind {
-    /// All.
     pub const ALL: [LoadKind; 5] =
         [LoadKind::Redis, LoadKind::RedisPaced, LoadKind::Pipe, LoadKind::Fio, LoadKind::Pgbench];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             LoadKind::Redis => "redis",
@@ -75,26 +72,16 @@ impl FromStr for LoadKind {
 pub enum LoadKindError {
     /// A program is missing.
     #[error("{program} is not installed")]
-    Absent {
-        /// Which.
-        program: &'static str,
-    },
-    /// A program failed.
+    Absent { program: &'static str },
     #[error("{program} failed: {why}")]
     Failed {
-        /// Which.
         program: &'static str,
         /// What it wrote, or its exit status.
         why: String,
     },
     /// What a program wrote is not what is known of it.
     #[error("what {program} prints is not understood: {text}")]
-    Answer {
-        /// Which.
-        program: &'static str,
-        /// What it wrote.
-        text: String,
-    },
+    Answer { program: &'static str, text: String },
     /// A file, a pipe or a socket.
     #[error("cannot talk to the programs of the load")]
     Io(#[from] io::Error),
@@ -265,7 +252,6 @@ impl Load {
         Ok(load)
     }
 
-    /// Which it is.
     pub fn kind(&self) -> LoadKind {
         self.kind
     }

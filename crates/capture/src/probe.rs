@@ -15,7 +15,6 @@ use std::time::Duration;
 /// A tracepoint that a recorder wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Which.
     pub kind: TracepointKind,
     /// What the kernel is to let through.
     pub filter: Option<String>,
@@ -26,7 +25,6 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Everything, and necessary.
     pub fn of(kind: TracepointKind) -> Probe {
         Probe { kind, filter: None, by_thread: false, required: true }
     }
@@ -75,12 +73,9 @@ pub enum TraceError {
     Bpf(#[from] BpfError),
 }
 
-/// What reads tracepoints.
 #[derive(Debug)]
 enum Tracer {
-    /// perf's ring buffers.
     Perf(Sampler),
-    /// BPF programs.
     Bpf(BpfSource),
 }
 

@@ -37,9 +37,7 @@ use std::time::{Duration, Instant};
 pub struct Status {
     /// Since the recorder started.
     pub elapsed: Duration,
-    /// Trace events read.
     pub events: u64,
-    /// Episodes found.
     pub episodes: u64,
     /// Idlers that have at least one episode.
     pub idlers: usize,
@@ -397,7 +395,6 @@ impl<O: Copy + Into<Owner>> Session<O> {
         Ok(round.status)
     }
 
-    /// Empties the buffers.
     fn read(&mut self, round: &mut Round) {
         self.trace.drain(|event| round.take(event));
         round.take_late(&mut self.trace);

@@ -68,12 +68,7 @@ pub enum RecordError {
     NoThreads,
     /// Waiting for events, or switching them, failed.
     #[error("cannot {what} the tracepoints")]
-    Io {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
     /// The file could not be made.
     #[error(transparent)]
     File(#[from] NewFileError),

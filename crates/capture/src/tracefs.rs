@@ -21,11 +21,9 @@ pub enum TracefsError {
     /// Tracefs may not be read or mounted.
     #[error("no permission to {what}: {}", remedy_of_refusal(*.lacks))]
     NotPermitted {
-        /// What was attempted.
         what: String,
         /// The capability that this process lacks for it; `None` if it lacks none.
         lacks: Option<&'static str>,
-        /// The system's error.
         source: io::Error,
     },
     /// Tracefs is there, the whole category is not: the module that has it is not loaded.
@@ -63,17 +61,11 @@ pub enum TracefsError {
     Format {
         /// Such as `kvm:kvm_vcpu_wakeup`.
         event: String,
-        /// Where it fails.
         source: FormatError,
     },
     /// Something else went wrong.
     #[error("cannot {what}")]
-    Io {
-        /// What was attempted.
-        what: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 fn remedy_of_refusal(lacks: Option<&'static str>) -> &'static str {

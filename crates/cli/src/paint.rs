@@ -29,7 +29,6 @@ impl Paint {
         Paint { on: terminal && !refused }
     }
 
-    /// With colours.
     pub fn colours() -> Paint {
         Paint { on: true }
     }
@@ -44,17 +43,14 @@ impl Paint {
         self.code("1", text)
     }
 
-    /// Good.
     pub fn good(self, text: &str) -> String {
         self.code("32", text)
     }
 
-    /// A warning.
     pub fn warning(self, text: &str) -> String {
         self.code("33", text)
     }
 
-    /// A danger.
     pub fn danger(self, text: &str) -> String {
         self.code("31", text)
     }

@@ -18,7 +18,6 @@ impl Default for Live {
 }
 
 impl Live {
-    /// On stderr.
     pub fn new() -> Live {
         let line = io::stderr().is_terminal().then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -43,7 +42,6 @@ impl Live {
         self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= self.every())
     }
 
-    /// Shows a line.
     pub fn show(&mut self, words: &str) {
         match &self.line {
             Some(line) => {

@@ -299,7 +299,6 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
     }
 }
 
-/// Opens a recording.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
     let reader = Reader::open(path)?;
     (reader.episodes() > 0)

@@ -25,7 +25,6 @@ fn from_root(path: &str) -> Result<String, String> {
 }
 
 impl StateArgs {
-    /// The machine.
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
         ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
         Ok(Sysroot::at(&self.sysroot))

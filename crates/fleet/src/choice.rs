@@ -154,7 +154,6 @@ struct Case {
     least: u128,
 }
 
-/// What prices show.
 struct Bound {
     least: u128,
     /// Of each open setting what it is cheaper than the prices.

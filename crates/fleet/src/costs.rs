@@ -38,7 +38,6 @@ impl Fineness {
     /// Both.
     pub const ALL: [Fineness; 2] = [Fineness::Coarse, Fineness::Fine];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Fineness::Coarse => "coarse",
@@ -62,9 +61,7 @@ pub struct Costs {
     pub layer: Layer,
     /// Value of the label that was asked for, where the recording has it.
     pub class: Option<String>,
-    /// Number of episodes.
     pub episodes: u64,
-    /// Number of idlers.
     pub idlers: u64,
     /// The time recorded, else from the first start of an episode to the last end \[ns\].
     pub span_ns: u64,
@@ -99,10 +96,7 @@ pub enum Unusable {
     LeastLengths,
     /// The time recorded cannot be.
     #[error("absurd: it claims {span_ns} ns from its first start to its last end, which is more than a year")]
-    TooLong {
-        /// The time claimed.
-        span_ns: u64,
-    },
+    TooLong { span_ns: u64 },
     /// Idlers cannot idle longer than they were recorded.
     #[error(
         "absurd: its idle times add up to {idle_ns} ns, and {idlers} idlers were recorded for {span_ns} ns each"
@@ -110,17 +104,12 @@ pub enum Unusable {
     TooIdle {
         /// The sum of all idle times.
         idle_ns: u128,
-        /// Number of idlers.
         idlers: u64,
-        /// The time recorded.
         span_ns: u64,
     },
     /// A cost has more than 63 bits.
     #[error("absurd: a setting would have cost {cost_ns} ns")]
-    TooExpensive {
-        /// The cost.
-        cost_ns: u128,
-    },
+    TooExpensive { cost_ns: u128 },
     /// The setting in force does not give what was recorded.
     #[error("the self-check fails: {0}")]
     SelfCheck(String),

@@ -104,7 +104,6 @@ pub enum ClassesError {
     Twice {
         /// From 1.
         line: usize,
-        /// The VM.
         vm: String,
     },
 }

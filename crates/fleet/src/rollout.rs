@@ -41,9 +41,7 @@ pub struct Rollout {
 /// What one VM costs under a choice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VmCost {
-    /// The VM.
     pub vm: String,
-    /// Its class.
     pub class: Option<String>,
     /// What it costs under the settings in force \[ns\].
     pub today_ns: u64,
@@ -74,7 +72,6 @@ pub struct Choice {
     pub choice: String,
     /// The class; `None`: all VMs.
     pub class: Option<String>,
-    /// How many VMs.
     pub vms: usize,
     /// The settings and how many VMs have each; empty where each VM has its own.
     pub settings: Vec<Used>,
@@ -103,9 +100,7 @@ pub struct Choice {
 /// A setting and how many VMs have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Used {
-    /// The setting.
     pub setting: Values,
-    /// How many VMs.
     pub vms: usize,
 }
 
@@ -120,14 +115,10 @@ pub enum RolloutError {
     NothingToChooseOn,
     /// No recording is held out.
     #[error("no recording is in the folder `{folder}`")]
-    NothingHeldOut {
-        /// The folder.
-        folder: String,
-    },
+    NothingHeldOut { folder: String },
     /// Costs are of other settings.
     #[error("{recording} has costs of {costs} settings, and there are {settings}")]
     OtherSettings {
-        /// The recording.
         recording: String,
         /// How many it has.
         costs: usize,

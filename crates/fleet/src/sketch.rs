@@ -90,7 +90,6 @@ pub fn is_edge(halt_cost: Nanos) -> bool {
 /// What a setting did over a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
-    /// Halts.
     pub halts: u64,
     /// Polling CPU \[ns\].
     pub polled_ns: u64,
@@ -115,7 +114,6 @@ impl Did {
 /// Idle times of a bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
-    /// How many.
     pub episodes: u64,
     /// Their sum \[ns\].
     pub sum_ns: u64,
@@ -184,18 +182,12 @@ pub enum SketchError {
     Read(#[from] TableReadError),
     /// What it has contradicts itself.
     #[error("{name}: {what}; the sketch is damaged or was changed by another program")]
-    Damaged {
-        /// The file.
-        name: String,
-        /// What is wrong.
-        what: String,
-    },
+    Damaged { name: String, what: String },
     /// Its costs are of another rule.
     #[error(
         "{name}: a sketch of the rules {has}, and the rule of {wanted} is asked for; choose that release, or make it anew with dwell sketch"
     )]
     OtherRule {
-        /// The file.
         name: String,
         /// The rules it has.
         has: String,
@@ -205,9 +197,7 @@ pub enum SketchError {
     /// Its rules learned from another wakeup latency.
     #[error("{name}: a sketch with {has}, and {wanted} is asked for")]
     OtherLatency {
-        /// The file.
         name: String,
-        /// What it has.
         has: String,
         /// What is asked for.
         wanted: String,
@@ -216,16 +206,10 @@ pub enum SketchError {
     #[error(
         "{name}: a sketch, which does not have the setting {setting}; use the coarse grid, or recordings"
     )]
-    NoSetting {
-        /// The file.
-        name: String,
-        /// The setting.
-        setting: String,
-    },
+    NoSetting { name: String, setting: String },
     /// Two sketches are of different things.
     #[error("cannot merge the sketches {name} and {other}: {what}")]
     CannotMerge {
-        /// One.
         name: String,
         /// The other.
         other: String,
@@ -248,9 +232,7 @@ impl SketchError {
 
 /// A recording or its sketch.
 pub enum Input {
-    /// Episodes.
     Recording(Box<Reader>),
-    /// What they cost.
     Sketch(Box<Sketch>),
 }
 
@@ -430,7 +412,6 @@ impl Sketch {
         self.layer
     }
 
-    /// Number of episodes.
     pub fn episodes(&self) -> u64 {
         self.header.episodes
     }

@@ -33,7 +33,6 @@ impl HeldOut {
         }
     }
 
-    /// In words.
     pub fn words(&self) -> String {
         match self {
             HeldOut::Nothing => {

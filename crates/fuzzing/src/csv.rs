@@ -4,7 +4,6 @@ use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_trace::import::{Input, csv};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
     let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();

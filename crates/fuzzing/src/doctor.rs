@@ -93,7 +93,6 @@ const FILES: [&str; 33] = [
     "/sys/kernel/btf/vmlinux",
 ];
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let mut machine = Fake::new()
         .with_link("/proc/7/fd/3", "anon_inode:kvm-vm")

@@ -3,7 +3,6 @@
 use dwell_capture::kvm_stats::{Bound, Domstats};
 use dwell_policy::Nanos;
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(read) = Domstats::parse(&String::from_utf8_lossy(data)) else { return };
     let (delta, names) = read.since(&read, 1);

@@ -3,7 +3,6 @@
 use dwell_trace::exits::{ExitTable, NARROW};
 use dwell_trace::import::Input;
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(input) = Input::new("fuzz", data) else { return };
     let Ok(table) = ExitTable::read(input) else { return };

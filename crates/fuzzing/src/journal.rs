@@ -3,7 +3,6 @@
 
 use dwell_knobs::journal::{FORMAT, decode, encode};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let _ = decode(data);
     let sum = crc32fast::hash(data);

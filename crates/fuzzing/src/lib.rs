@@ -32,7 +32,6 @@ pub mod trace_text;
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
 pub const TARGETS: [Target; 20] = [
     ("csv", csv::run),
     ("perf", perf::run),

@@ -5,7 +5,6 @@ use dwell_knobs::libvirt;
 
 const POLL: &str = "<poll max='5'/>";
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = libvirt::is_poll(text);

@@ -1,6 +1,5 @@
 //! What a command is said to have measured, any text: an error, or rows.
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(measured) = dwell_report::measured::parse(text) else { return };

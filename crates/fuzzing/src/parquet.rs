@@ -7,7 +7,6 @@
 use dwell_recording::timer::TimerReader;
 use dwell_recording::{Chunk, Columns, Reader};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let reader = Reader::from_bytes("fuzz", data.to_vec());
     let timers = TimerReader::from_bytes("fuzz", data.to_vec());

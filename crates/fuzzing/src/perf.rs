@@ -7,7 +7,6 @@ use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::{Input, perf};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let options = perf::PerfOptions {

@@ -8,7 +8,6 @@ use dwell_trace::import::{Container, Input, perf};
 /// A packet with the number of its writer, which begins a trace.
 pub const FIRST: &[u8] = &[0x0a, 3, 0x50, 0x80, 0];
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let layer = [Layer::Guest, Layer::Host, Layer::Iothread][usize::from(choice) % 3];

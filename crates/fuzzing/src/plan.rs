@@ -2,7 +2,6 @@
 
 use dwell_knobs::plan::Plan;
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(plan) = Plan::from_toml(text) else { return };

@@ -7,7 +7,6 @@ use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_trace::import::Input;
 use dwell_trace::import::qemu::{self, QemuOptions};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let revision = [None, Some(Revision::Global), Some(Revision::PerHandler), Some(Revision::Weighted)]

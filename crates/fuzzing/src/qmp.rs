@@ -14,7 +14,6 @@ const GREETING: &[u8] =
 /// So much fits into a socket before anybody reads.
 const MOST: usize = 60_000;
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     if data.len() > MOST {

@@ -121,7 +121,6 @@ fn number_of(kind: Kind) -> u32 {
     }
 }
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     requests(data);
 }

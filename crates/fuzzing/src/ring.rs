@@ -114,7 +114,6 @@ fn rows(bytes: Vec<u8>) -> Vec<(u64, u64, Option<u64>, Option<bool>)> {
     rows
 }
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let events = events(data);

@@ -5,7 +5,6 @@ use dwell_fleet::{Fineness, Question, Sketch};
 use dwell_policy::Nanos;
 use dwell_replay::Versions;
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Ok(sketch) = Sketch::from_bytes("fuzz", data.to_vec()) else { return };
     let again = Sketch::from_bytes("fuzz", sketch.write(vec![]).unwrap()).unwrap();

@@ -11,7 +11,6 @@ use dwell_timer::{Pcpu, TimerVm};
 use dwell_timer::{exits, import};
 use dwell_trace::import::{Input, perf};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let options = perf::PerfOptions { skip_unparsable: choice & 1 == 0, ..perf::PerfOptions::default() };

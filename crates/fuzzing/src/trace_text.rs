@@ -6,7 +6,6 @@ use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::{Format, ImportSummary, Input, csv, perf, qemu, recognise};
 
-/// Runs the target.
 pub fn run(data: &[u8]) {
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
     let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();

@@ -42,7 +42,6 @@ const NUMBERS: [&str; 14] = [
     "0.1",
 ];
 
-/// One random change.
 fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut SplitMix64) {
     let at = below(random, bytes.len());
     let range = at..bytes.len().min(at + 1 + below(random, 16));

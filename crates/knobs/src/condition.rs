@@ -22,10 +22,7 @@ pub enum NoEffect {
     /// The idle driver dwell_idle decides.
     DwellIdle,
     /// Another cpuidle governor decides.
-    OtherGovernor {
-        /// Which.
-        governor: String,
-    },
+    OtherGovernor { governor: String },
     /// Another cpuidle governor decides, and this kernel has no haltpoll governor.
     NoHaltpollGovernor {
         /// The one that decides.

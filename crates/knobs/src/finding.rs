@@ -52,7 +52,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// In one word.
     pub const fn name(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -68,7 +67,6 @@ impl Severity {
 pub struct Finding {
     /// What identifies the kind of finding.
     pub code: &'static str,
-    /// The figures.
     pub data: Data,
     /// How grave it is.
     pub severity: Severity,

@@ -29,7 +29,6 @@ pub const OTHER_PROPERTIES: [&str; 3] = ["aio-max-batch", "thread-pool-min", "th
 /// The most I/O threads that a monitor may report: QEMU's users have one a disk or one a CPU.
 pub const MOST_THREADS: usize = 64;
 
-/// One I/O thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IoThread {
     /// The id of its object.
@@ -75,7 +74,6 @@ pub enum IothreadError {
     /// A response does not have the expected form.
     #[error("QEMU did not return {wanted} for `{command}`: `{got}`")]
     Answer {
-        /// The command.
         command: &'static str,
         /// What it should return.
         wanted: &'static str,
@@ -87,96 +85,51 @@ pub enum IothreadError {
     NoId(#[from] NotAnId),
     /// Two I/O threads have one id.
     #[error("the monitor reports the I/O thread `{id}` twice")]
-    SameId {
-        /// The id.
-        id: ObjectId,
-    },
+    SameId { id: ObjectId },
     /// There are more than any QEMU has.
     #[error("the monitor reports {found} I/O threads, more than {MOST_THREADS}")]
-    TooMany {
-        /// How many.
-        found: usize,
-    },
+    TooMany { found: usize },
     /// There is no such object.
     #[error("there is no iothread `{id}`; QEMU has {}", if .known.is_empty() { "none".to_owned() } else { .known.iter().map(|id| &**id).collect::<Vec<_>>().join(", ") })]
     NoSuch {
-        /// The id.
         id: String,
         /// Those that there are.
         known: Vec<ObjectId>,
     },
     /// QEMU does not have a version that could be read.
     #[error("the version of QEMU, `{}`, cannot be read", .version.escape_default())]
-    Version {
-        /// What it reports.
-        version: String,
-    },
+    Version { version: String },
     /// The property does not take the value.
     #[error("cannot set {property} to {value}: {why}")]
-    Value {
-        /// The property.
-        property: String,
-        /// The value.
-        value: i64,
-        /// Why not.
-        why: String,
-    },
+    Value { property: String, value: i64, why: String },
     /// The property is none that the journal has.
     #[error("cannot set {property}: dwell does not know this property; QEMU's qom-set sets it")]
-    Unknown {
-        /// The property.
-        property: String,
-    },
+    Unknown { property: String },
     /// A property is to be set twice.
     #[error("{property} is given twice")]
-    Twice {
-        /// Which.
-        property: String,
-    },
+    Twice { property: String },
     /// Setting failed, and the values set before it were restored.
     #[error("cannot set {property} of iothread `{id}` to {value}; all values are as before")]
-    Set {
-        /// Which thread.
-        id: ObjectId,
-        /// Which property.
-        property: String,
-        /// To what.
-        value: i64,
-        /// Why.
-        source: Box<IothreadError>,
-    },
+    Set { id: ObjectId, property: String, value: i64, source: Box<IothreadError> },
     /// Setting failed, and the values set before it could not be restored.
     #[error("cannot set {property} of iothread `{id}` to {value}, nor restore {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Stuck {
-        /// Which thread.
         id: ObjectId,
-        /// Which property.
         property: String,
-        /// To what.
         value: i64,
         /// What is not as it was.
         left: Vec<Change>,
-        /// Why setting failed.
         source: Box<IothreadError>,
     },
     /// QEMU kept another value than the one it took.
     #[error("QEMU accepted {property} = {value} but keeps {kept}")]
-    ReadBack {
-        /// Which property.
-        property: String,
-        /// What was written.
-        value: i64,
-        /// What is there.
-        kept: i64,
-    },
+    ReadBack { property: String, value: i64, kept: i64 },
 }
 
 /// A value that is to be set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which property.
     pub property: String,
-    /// What is there.
     pub from: i64,
     /// What is to be there.
     pub to: i64,
@@ -191,7 +144,6 @@ impl std::fmt::Display for Change {
 /// What setting an I/O thread would write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// Of which thread.
     pub id: ObjectId,
     /// What would be written, in this order.
     pub changes: Vec<Change>,
@@ -561,7 +513,6 @@ fn answer_error(command: &'static str, wanted: &'static str, got: &Value) -> Iot
 pub struct Persistence {
     /// Over QMP, now: one `qom-set` a property.
     pub qmp: Vec<String>,
-    /// With libvirt, now.
     pub virsh: String,
     /// With libvirt, at the next start: inside `<iothreadids>`.
     pub xml: String,

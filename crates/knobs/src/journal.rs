@@ -92,7 +92,6 @@ const KEPT_VERIFICATIONS: usize = 8;
 pub struct Change {
     /// Its number, from 1.
     pub id: Id,
-    /// Its state.
     pub state: State,
     /// When it was begun \[s since 1970\].
     pub begun_at_unix_s: u64,
@@ -135,12 +134,10 @@ pub enum State {
     Applied,
     /// A write failed, and everything is as it was.
     RolledBack,
-    /// It was reverted.
     Reverted,
 }
 
 impl State {
-    /// In words.
     pub const fn name(self) -> &'static str {
         match self {
             State::Unfinished => "unfinished",
@@ -162,7 +159,6 @@ impl State {
 pub struct Entry {
     /// The knob; `None` for a file of dwell that keeps values.
     pub knob: Option<String>,
-    /// Where.
     pub place: Place,
     /// The original value, as text; `None`: there was none.
     pub original: Option<String>,
@@ -180,89 +176,49 @@ pub enum JournalError {
         "another dwell is changing this machine (it has locked {path} for more than {} s); wait until it ends and try again",
         PATIENCE.as_secs()
     )]
-    Locked {
-        /// The lock.
-        path: String,
-    },
+    Locked { path: String },
     /// A controller runs, and has the leases.
     #[error("a `dwell control` runs (it has locked {path}); end it first: dwell control stop")]
-    Controlled {
-        /// The lock.
-        path: String,
-    },
+    Controlled { path: String },
     /// A change is being verified.
     #[error("a `dwell verify` runs (it has locked {path}); wait until it ends and try again")]
-    Verified {
-        /// The lock.
-        path: String,
-    },
-    /// The system refused.
+    Verified { path: String },
     #[error("cannot {what} {path}{}", hint(.source))]
-    Io {
-        /// What was attempted.
-        what: &'static str,
-        /// On what.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: String, source: io::Error },
     /// A file in the journal does not begin as one of its own.
     #[error("{path} is not a file of dwell's journal; move it elsewhere and try again")]
-    Foreign {
-        /// The file.
-        path: String,
-    },
+    Foreign { path: String },
     /// A file in the journal does not have the name of a change.
     #[error("{path} is not a file of dwell's journal; move it elsewhere and try again")]
-    Stray {
-        /// The file.
-        path: String,
-    },
+    Stray { path: String },
     /// A newer or older version wrote it.
     #[error("{path} has format {found}, but this dwell supports only {FORMAT}; use the dwell that wrote it")]
-    Format {
-        /// The file.
-        path: String,
-        /// Its format.
-        found: String,
-    },
+    Format { path: String, found: String },
     /// Its content is not what was written.
     #[error(
         "{path} is damaged: {why}. Restore by hand the values under `original` that are readable, then \
          move it elsewhere and try again"
     )]
-    Torn {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        why: String,
-    },
+    Torn { path: String, why: String },
     /// It could be read, but dwell did not write it like this.
     #[error(
         "{path} was changed by another program: {why}. Restore by hand the values under \
          `original`, move it elsewhere and try again"
     )]
     Tampered {
-        /// The file.
         path: String,
         /// What dwell would not write.
         why: String,
     },
     /// A change could not be read back.
     #[error("change {id} cannot be put into the journal, as it could not be read back: {why}")]
-    Unreadable {
-        /// The change.
-        id: Id,
-        /// What is wrong.
-        why: String,
-    },
+    Unreadable { id: Id, why: String },
     /// A change is longer than what can be read back.
     #[error(
         "change {id} needs {bytes} bytes in the journal, more than the limit of {most}; shorten the texts of the plan \
          (`goal`, `advice`, `cpu_model`, `idlers`)"
     )]
     TooLong {
-        /// The change.
         id: Id,
         /// Its length \[bytes\].
         bytes: usize,
@@ -271,10 +227,7 @@ pub enum JournalError {
     },
     /// The largest number is in use.
     #[error("{path} has the largest number that a change can have; move it elsewhere and try again")]
-    NoNumber {
-        /// The file.
-        path: String,
-    },
+    NoNumber { path: String },
     /// There is no such change.
     #[error("there is no change {id}; `dwell status --history` lists the changes")]
     NoSuch {
@@ -442,7 +395,6 @@ impl<'a> Journal<'a> {
         &self.unreadable
     }
 
-    /// Where it is.
     pub fn state_directory(&self) -> &str {
         &self.state_directory
     }

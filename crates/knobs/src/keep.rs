@@ -34,17 +34,13 @@ pub enum KeepError {
         "cannot keep the values: {module} is built in and there is no systemd; add to the kernel's command line: {line}"
     )]
     KernelCommandLine {
-        /// The module.
         module: &'static str,
         /// What to put there.
         line: String,
     },
     /// The module is not loaded.
     #[error("/sys/module/{module} does not exist")]
-    NoModule {
-        /// The module.
-        module: &'static str,
-    },
+    NoModule { module: &'static str },
     /// libvirt numbers its I/O threads.
     #[error("`{id}` is not an I/O thread of libvirt, which names them iothread1, iothread2, …")]
     NotLibvirts {
@@ -53,12 +49,7 @@ pub enum KeepError {
     },
     /// A file that dwell did not write, and could not restore, is in the way.
     #[error("{place} has {found}, which dwell did not write; move it elsewhere and try again")]
-    Foreign {
-        /// Where.
-        place: Place,
-        /// What is there.
-        found: String,
-    },
+    Foreign { place: Place, found: String },
     /// The present value cannot be read.
     #[error(transparent)]
     Value(#[from] ValueError),

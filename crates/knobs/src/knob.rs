@@ -51,7 +51,6 @@ pub enum Module {
 }
 
 impl Module {
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Module::Kvm => "kvm",
@@ -96,7 +95,6 @@ impl Scope {
         }
     }
 
-    /// In words.
     pub const fn words(self) -> &'static str {
         match self {
             Scope::NextHalt => "every vCPU at its next halt, running VMs included",
@@ -236,7 +234,6 @@ impl Knob {
 pub mod capability {
     /// What it is called.
     pub const NAME: &str = "KVM_CAP_HALT_POLL";
-    /// Its number.
     pub const NUMBER: u32 = 182;
     /// The kernel that has it first.
     pub const SINCE: (u16, u16) = (5, 8);

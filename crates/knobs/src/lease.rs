@@ -87,12 +87,10 @@ impl Holder {
 pub enum Subject {
     /// A layer of this machine.
     Layer(Layer),
-    /// An I/O thread.
     Iothread(IothreadTarget),
 }
 
 impl Subject {
-    /// The layer.
     pub const fn layer(&self) -> Layer {
         match self {
             Subject::Layer(layer) => *layer,
@@ -129,7 +127,6 @@ impl fmt::Display for Subject {
 /// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The journal.
     #[error("cannot take a lease, nothing was changed")]
     Journal(#[from] JournalError),
     /// A parameter cannot be read or written.
@@ -138,38 +135,19 @@ pub enum LeaseError {
     /// The I/O thread cannot be asked.
     #[error("cannot take a lease, nothing was changed")]
     Qemu(#[from] IothreadError),
-    /// There is one.
     #[error("{subject} is leased already (change {id}); `dwell control stop` ends that")]
-    Taken {
-        /// Of what.
-        subject: Box<Subject>,
-        /// The change.
-        id: Id,
-    },
+    Taken { subject: Box<Subject>, id: Id },
     /// A parameter has another value than the originals.
     #[error("{place} is {} and not {expected} as a moment ago: another program changed it", shown(.found.as_deref()))]
-    Meanwhile {
-        /// Where.
-        place: Box<Place>,
-        /// The value expected.
-        expected: String,
-        /// What is there.
-        found: Option<String>,
-    },
+    Meanwhile { place: Box<Place>, expected: String, found: Option<String> },
     /// What is written could not be restored, or would do nothing.
     #[error("cannot control {knob} here: {why}")]
-    Unfit {
-        /// The parameter.
-        knob: String,
-        /// Why.
-        why: String,
-    },
+    Unfit { knob: String, why: String },
 }
 
 /// A value is not the one that was written last: another program has changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// The parameter.
     pub knob: String,
     /// The value that was written last.
     pub expected: String,
@@ -185,12 +163,7 @@ pub enum SetError {
     Foreign(Foreign),
     /// A value is not one that the lease has.
     #[error("{knob} = {value} is not a value of the lease")]
-    NotLeased {
-        /// The parameter.
-        knob: String,
-        /// The value.
-        value: i64,
-    },
+    NotLeased { knob: String, value: i64 },
     /// Another process serves the monitor: QEMU was started anew.
     #[error("the QEMU at {socket} was started anew")]
     Restarted {
@@ -199,10 +172,7 @@ pub enum SetError {
     },
     /// The lease in the journal is not the one that was taken.
     #[error("another program has closed or changed the lease in the journal (change {id})")]
-    Closed {
-        /// The change.
-        id: Id,
-    },
+    Closed { id: Id },
     /// The I/O thread cannot be asked.
     #[error(transparent)]
     Qemu(#[from] IothreadError),
@@ -229,29 +199,17 @@ pub enum AdoptError {
     /// A parameter has another value than the one that was left.
     #[error("{knob} is {} and not {left}", shown(.found.as_deref()))]
     OtherValue {
-        /// The parameter.
         knob: String,
         /// The value that was left.
         left: String,
-        /// What is there.
         found: Option<String>,
     },
     /// The lease does not have a value that the new controller may write.
     #[error("{knob} = {value}, which this configuration may write, is not a value of the lease")]
-    NotLeased {
-        /// The parameter.
-        knob: String,
-        /// The value.
-        value: i64,
-    },
+    NotLeased { knob: String, value: i64 },
     /// The originals are of another version than the machine.
     #[error("it is of version {was}, and this is {is}")]
-    OtherVersion {
-        /// Of the lease.
-        was: String,
-        /// Of the machine.
-        is: String,
-    },
+    OtherVersion { was: String, is: String },
     /// What is written could not be restored, or would do nothing.
     #[error(transparent)]
     Unfit(#[from] LeaseError),
@@ -393,7 +351,6 @@ impl Lease {
         self.id
     }
 
-    /// What is leased.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
@@ -526,7 +483,6 @@ pub fn originals(change: &Change) -> Option<Setting> {
     change.plan.present_setting().ok()?.of_layer()
 }
 
-/// The open leases.
 pub fn open(changes: &[Change]) -> impl Iterator<Item = &Change> {
     changes.iter().filter(|change| change.lease && change.state.is_open())
 }

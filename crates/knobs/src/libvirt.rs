@@ -8,7 +8,6 @@ use roxmltree::{Document, Node};
 use std::io;
 use std::ops::Range;
 
-/// libvirt's shell.
 const VIRSH: &str = "/usr/bin/virsh";
 
 /// The `<poll …/>` of an I/O thread as the file has it; `None` if it has none.

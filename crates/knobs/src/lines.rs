@@ -14,7 +14,6 @@ use serde::Serialize;
 pub struct Lines {
     /// What they do and where they belong.
     pub about: String,
-    /// The lines.
     pub lines: Vec<String>,
 }
 

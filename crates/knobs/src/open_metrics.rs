@@ -17,7 +17,6 @@ pub enum MetricError {
     /// A value is not a number.
     #[error("the value of `{name}` is not a number: `{value}`")]
     NotANumber {
-        /// The series.
         name: String,
         /// Its value, cut after 40 characters.
         value: String,

@@ -38,7 +38,6 @@ pub enum Place {
     },
     /// The `<poll>` element of an I/O thread in the configuration that libvirt keeps: `libvirt:DOMAIN:iothreadN`.
     Libvirt {
-        /// The domain's name.
         domain: String,
         /// The number of the I/O thread.
         number: u32,

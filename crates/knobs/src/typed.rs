@@ -10,7 +10,6 @@ pub enum NotAKnob {
         "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
     )]
     OtherModule {
-        /// The knob.
         name: &'static str,
         /// The module that has it.
         module: &'static str,

@@ -15,52 +15,20 @@ use std::io;
 /// Why a value could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ValueError {
-    /// The system refused.
     #[error("cannot {what} {place}{}", hint(.source))]
-    Io {
-        /// What was attempted.
-        what: &'static str,
-        /// Where.
-        place: Place,
-        /// Why.
-        source: io::Error,
-    },
+    Io { what: &'static str, place: Place, source: io::Error },
     /// QEMU or its monitor refused.
     #[error("cannot {what} {place}")]
-    Qemu {
-        /// What was attempted.
-        what: &'static str,
-        /// Where.
-        place: Place,
-        /// Why.
-        source: Box<IothreadError>,
-    },
+    Qemu { what: &'static str, place: Place, source: Box<IothreadError> },
     /// The present value is not one that the parameter can have.
     #[error("{place} has the value {found}, which is out of its range")]
-    NoNumber {
-        /// Where.
-        place: Place,
-        /// What is there.
-        found: String,
-    },
+    NoNumber { place: Place, found: String },
     /// The value was changed outside dwell.
     #[error("{place} has the value {found}, which was set outside dwell; it is left alone")]
-    Foreign {
-        /// Where.
-        place: Place,
-        /// What is there.
-        found: String,
-    },
+    Foreign { place: Place, found: String },
     /// The value read back differs from the one written.
     #[error("wrote {written} to {place} and read back {}: {}", shown(.kept.as_deref()), clamped(.place))]
-    Clamped {
-        /// Where.
-        place: Place,
-        /// What was written.
-        written: String,
-        /// What is there.
-        kept: Option<String>,
-    },
+    Clamped { place: Place, written: String, kept: Option<String> },
 }
 
 fn clamped(place: &Place) -> &'static str {

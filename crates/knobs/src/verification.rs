@@ -30,11 +30,9 @@ pub fn promised(plan: &Plan) -> Figure {
 /// One figure, predicted and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Which.
     pub figure: Figure,
     /// Predicted before the change.
     pub predicted_before: f64,
-    /// Predicted after it.
     pub predicted_after: f64,
     /// Measured with the values from before; `None` where it cannot be measured.
     pub before: Option<Interval>,
@@ -61,7 +59,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All of them.
     pub const ALL: [Unit; 4] = [Unit::Wakeup, Unit::ContextSwitch, Unit::Request, Unit::Work];
 
     /// Its rate in results.
@@ -119,7 +116,6 @@ impl Unit {
 /// Work done before and after a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// What is counted.
     pub unit: Unit,
     /// A second, with the values from before.
     pub before: Option<Interval>,
@@ -207,7 +203,6 @@ impl Verdict {
         matches!(self, Verdict::Confirmed | Verdict::NotAsPredicted | Verdict::Gain)
     }
 
-    /// In words.
     pub const fn words(self) -> &'static str {
         match self {
             Verdict::Confirmed => "confirmed: the gain is as predicted",
@@ -236,7 +231,6 @@ pub struct Verification {
     pub promised: Figure,
     /// Every figure that is predicted.
     pub figures: Vec<Compared>,
-    /// The work done.
     #[serde(default)]
     pub work: Vec<Work>,
     /// Complete rounds; a round measures before, after, before, and again in reverse order.
@@ -265,11 +259,9 @@ pub struct Evidence<'a> {
     pub promised: Figure,
     /// The figures that can be compared with the prediction.
     pub figures: &'a [Compared],
-    /// The work done.
     pub work: &'a [Work],
     /// CPU time of one halt \[ns\].
     pub halt_cost_ns: f64,
-    /// Complete rounds.
     pub rounds: u32,
 }
 

@@ -14,9 +14,7 @@ use std::collections::BTreeMap;
 pub struct NextStart {
     /// The process of the VM.
     pub pid: u32,
-    /// Its name.
     pub vm: String,
-    /// The file.
     pub by: String,
     /// What it is, by QEMU's name.
     pub what: String,

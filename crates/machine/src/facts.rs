@@ -15,13 +15,11 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Facts {
-    /// The running kernel.
     pub kernel: Kernel,
     /// KVM, as the host of VMs.
     pub host: Host,
     /// This machine's own CPUs.
     pub guest: Guest,
-    /// Timers of VMs.
     pub timer: Timer,
     /// What files and the kernel's command line ask for.
     pub wanted: Vec<Wanted>,

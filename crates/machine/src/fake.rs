@@ -130,7 +130,6 @@ impl Fake {
         }
     }
 
-    /// Exchanges the hypervisor.
     pub fn set_hypervisor(&self, hypervisor: Option<Hypervisor>) {
         self.state().hypervisor = hypervisor;
     }
@@ -140,7 +139,6 @@ impl Fake {
         self.state().device = device;
     }
 
-    /// With a file.
     #[must_use]
     pub fn file(self, path: &str, text: &str) -> Fake {
         self.set(path, text);
@@ -161,7 +159,6 @@ impl Fake {
         self
     }
 
-    /// On this hypervisor.
     #[must_use]
     pub fn on(self, hypervisor: Option<Hypervisor>) -> Fake {
         self.state().hypervisor = hypervisor;
@@ -432,11 +429,9 @@ impl Drop for Held {
 /// What goes wrong on a [`Faulty`] machine.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// Nothing.
     None,
     /// The operation of this number, from 0.
     Once {
-        /// Which.
         number: u32,
         /// The system's number of the error.
         errno: i32,
@@ -451,7 +446,6 @@ pub enum Fault {
     },
     /// A parameter takes any value and keeps another one, except for the value `unless`.
     Clamp {
-        /// The parameter's file.
         path: String,
         /// The value it keeps.
         to: String,

@@ -24,7 +24,6 @@ pub struct Host {
     /// Where the longest window comes from on this kernel; `None` if that is not known.
     #[serde(serialize_with = "in_words")]
     pub max_source: Option<MaxSource>,
-    /// The module parameters.
     pub parameters: Vec<Parameter>,
     /// The running VMs that this user can see.
     pub vms: Vec<Vm>,
@@ -38,7 +37,6 @@ pub struct Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Module {
-    /// It was loaded.
     #[serde(rename = "module")]
     Loaded,
     /// It is part of the kernel image.
@@ -63,7 +61,6 @@ impl Module {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Vm {
-    /// Its process.
     pub pid: u32,
     /// The name of that process.
     pub comm: String,
@@ -77,10 +74,8 @@ pub struct Vm {
     pub stats_open: bool,
 }
 
-/// A vCPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vcpu {
-    /// Its number.
     pub id: u32,
     /// The thread that runs it, where a thread is named after it.
     pub tid: Option<u32>,

@@ -8,7 +8,6 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner, host};
 use serde::Serialize;
 
-/// The running kernel.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Kernel {

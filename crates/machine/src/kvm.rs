@@ -16,11 +16,7 @@ const KVM_CAP_BINARY_STATS_FD: std::ffi::c_ulong = 203;
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum KvmDevice {
     /// It cannot be opened.
-    Closed {
-        /// Why.
-        why: Absent,
-    },
-    /// It opens.
+    Closed { why: Absent },
     Open {
         /// Whether `KVM_CAP_HALT_POLL` is there, with which a VMM overrides `halt_poll_ns` for its VM.
         halt_poll: bool,

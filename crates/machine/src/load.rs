@@ -47,23 +47,16 @@ pub enum LoadError {
     /// A file cannot be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
     /// A file is not of the form that is known.
     #[error("cannot read {path}: it has no {what}")]
-    Form {
-        /// Which.
-        path: PathBuf,
-        /// What is missing.
-        what: &'static str,
-    },
+    Form { path: PathBuf, what: &'static str },
     /// A process of the experiment is gone.
     #[error("cannot read the CPU time of process {pid}")]
     Process {
-        /// Which.
         pid: u32,
         /// The error of the system.
         source: io::Error,

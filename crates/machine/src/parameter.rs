@@ -41,7 +41,6 @@ pub fn path(param: &Param) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Parameter {
-    /// Its name.
     pub name: &'static str,
     /// What its number means: ns, us, factor, 0/1.
     pub unit: &'static str,
@@ -49,11 +48,9 @@ pub struct Parameter {
     pub value: Option<i64>,
     /// The default of this kernel; `None` if its rule is not known.
     pub default: Option<i64>,
-    /// What it does.
     pub about: &'static str,
     /// What 0 means.
     pub zero: &'static str,
-    /// Its file.
     pub path: String,
     /// Its row in the table of parameters.
     #[serde(skip)]

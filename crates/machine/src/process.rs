@@ -25,12 +25,9 @@ pub(crate) struct Process {
     pub(crate) files: Option<Vec<String>>,
 }
 
-/// A thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thread {
-    /// Its number.
     pub(crate) tid: u32,
-    /// Its name.
     pub(crate) comm: String,
 }
 

@@ -93,7 +93,6 @@ pub struct Switches {
 }
 
 impl Thread {
-    /// The calling thread.
     pub fn current() -> Thread {
         Thread {
             pid: std::process::id(),
@@ -153,7 +152,6 @@ fn parse_switches(status: &str) -> Option<Switches> {
 /// CPU time and context switches of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time.
     pub cpu: Nanos,
     /// How often it was switched away from.
     pub switches: Switches,

@@ -40,7 +40,6 @@ pub struct Timer {
 pub struct Apicv {
     /// Whether it is on.
     pub on: bool,
-    /// Its file.
     pub path: &'static str,
 }
 

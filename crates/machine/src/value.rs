@@ -5,7 +5,6 @@
 pub enum Value {
     /// `Y` or `N`.
     Switch(bool),
-    /// A number.
     Number(i64),
     /// Anything else, without the white space around it.
     Text(String),

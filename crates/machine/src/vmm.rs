@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Vmm {
-    /// Its process.
     pub pid: u32,
     /// The program's file name.
     pub program: String,
@@ -30,19 +29,15 @@ pub struct Vmm {
     /// What its command line decides about timers and polling of its VM; `None` for programs that are not known, and
     /// without a VM.
     pub options: Option<VmOptions>,
-    /// Its I/O threads.
     pub io_threads: Vec<IoThread>,
 }
 
 /// What starts VMs, in whose words a remedy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Manager {
-    /// libvirt itself.
     #[serde(rename = "libvirt")]
     Libvirt,
-    /// Proxmox VE.
     Proxmox,
-    /// KubeVirt, above libvirt.
     KubeVirt,
     /// OpenStack Nova, above libvirt.
     OpenStack,
@@ -78,7 +73,6 @@ fn is_hexadecimal(text: &str) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VmOptions {
-    /// The machine type.
     pub machine: Option<String>,
     /// `-overcommit cpu-pm=on`: HLT, MWAIT and PAUSE do not exit.
     pub cpu_pm: bool,
@@ -174,15 +168,10 @@ fn switch(item: &str, name: &str) -> Option<bool> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmmKind {
-    /// QEMU's system emulator.
     Qemu,
-    /// QEMU's storage daemon.
     QemuStorageDaemon,
-    /// Firecracker.
     Firecracker,
-    /// Cloud Hypervisor.
     CloudHypervisor,
-    /// crosvm.
     Crosvm,
     /// Any other process that holds a VM.
     Other,
@@ -195,7 +184,6 @@ pub struct IoThread {
     pub id: Option<String>,
     /// Its thread; `None` if no thread is named after the object (QEMU names them with `debug-threads=on`).
     pub tid: Option<u32>,
-    /// The thread's name.
     pub comm: Option<String>,
     /// The polling parameters that the command line sets; what it leaves out has QEMU's defaults, and either may have
     /// been changed since through the monitor.

@@ -14,11 +14,9 @@ use std::collections::BTreeMap;
 pub struct Wanted {
     /// What asks, as a name in a text: `/etc/modprobe.d/kvm.conf`, `the kernel's command line`.
     pub by: String,
-    /// What reads it.
     pub reader: Reader,
     /// The module that is named with it; empty where none is.
     pub module: String,
-    /// The parameter's name.
     pub name: String,
     /// The value, as it is written there.
     pub value: String,
@@ -35,9 +33,7 @@ pub enum Reader {
     Modprobe,
     /// The kernel, from its command line.
     Kernel,
-    /// systemd-tmpfiles.
     Tmpfiles,
-    /// TuneD.
     Tuned,
 }
 

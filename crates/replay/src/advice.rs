@@ -81,7 +81,6 @@ impl From<HaltOf> for Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gain {
-    /// The figure.
     pub of: Figure,
     /// The same in the figure's own unit, per second; negative for a loss.
     pub per_s: f64,
@@ -89,7 +88,6 @@ pub struct Gain {
     pub share: Interval,
 }
 
-/// What is advised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
@@ -122,7 +120,6 @@ impl Conclusion {
 pub enum Role {
     /// Never polls.
     Never,
-    /// Always polls.
     Always,
     /// The setting in force.
     Present,
@@ -158,9 +155,7 @@ mod learner {
 }
 
 impl Role {
-    /// The leader.
     pub const LEADER: Role = Role::Learner(LEADER);
-    /// Savings.
     pub const SAVINGS: Role = Role::Learner(SAVINGS);
 
     /// Name in tables.
@@ -198,7 +193,6 @@ pub struct UpperBound {
     pub present_cost_ns_per_s: f64,
     /// What the optimum costs.
     pub optimum_cost_ns_per_s: f64,
-    /// The difference.
     pub gain_ns_per_s: f64,
 }
 
@@ -312,9 +306,7 @@ impl Worth {
 /// The advice and what it rests on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// What to do.
     pub verdict: Conclusion,
-    /// What was wanted.
     pub goal: Goal,
     /// What one halt and wakeup costs in CPU time \[ns\].
     pub halt_cost_ns: u64,

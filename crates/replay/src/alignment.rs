@@ -16,9 +16,7 @@ use serde::Serialize;
 /// From the begin of a halt to its end \[ns, the clock of its recording\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halt {
-    /// When it began.
     pub start_ns: i64,
-    /// When it ended.
     pub end_ns: i64,
 }
 
@@ -31,9 +29,7 @@ impl Halt {
 /// How a guest's clock is to be shifted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Alignment {
-    /// The guest's CPU.
     pub guest: String,
-    /// The host's vCPU.
     pub host: String,
     /// What to add to the guest's clock to get the host's: at least \[ns\].
     pub shift_least_ns: i64,

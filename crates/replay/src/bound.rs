@@ -19,7 +19,6 @@ impl OptimumBound {
         OptimumBound { policy: Optimum { halt_cost }, counts: Counts::default() }
     }
 
-    /// Adds episodes.
     pub fn feed(&mut self, batch: &Batch) {
         for (idle, alone) in batch.runs().flat_map(Run::idle_and_alone) {
             self.counts.episodes += 1;
@@ -29,7 +28,6 @@ impl OptimumBound {
         }
     }
 
-    /// What it did.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -64,7 +62,6 @@ struct Bin {
 const BITS: u32 = 11;
 
 impl FixedWindows {
-    /// Adds episodes.
     pub fn feed(&mut self, batch: &Batch) {
         for (idle, alone) in batch.runs().flat_map(Run::idle_and_alone) {
             if idle <= alone { self.add(idle) } else { self.add_contended(idle, alone) }

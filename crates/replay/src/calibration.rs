@@ -60,7 +60,6 @@ pub struct HaltCost {
 /// What halts of one kind cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HaltCosts {
-    /// Whose.
     pub halt_of: HaltOf,
     /// In order of the gap's length.
     pub costs: Vec<HaltCost>,
@@ -146,29 +145,18 @@ pub enum LoadCalibrationError {
     /// It cannot be read.
     #[error("cannot read {path}")]
     Read {
-        /// Where.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
     /// It is something else.
     #[error("cannot read {path}: not a calibration; measure again with `dwell-lab calibrate`")]
-    Form {
-        /// Where.
-        path: PathBuf,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
+    Form { path: PathBuf, source: serde_json::Error },
     /// It is of another version.
     #[error(
         "cannot read {path}: format {format} is not supported, only {FORMAT}; measure again with `dwell-lab calibrate`"
     )]
-    Format {
-        /// Where.
-        path: PathBuf,
-        /// Its version.
-        format: u32,
-    },
+    Format { path: PathBuf, format: u32 },
 }
 
 impl Calibration {

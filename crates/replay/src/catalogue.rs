@@ -26,7 +26,6 @@ pub enum ParseRuleError {
     /// No policy has this name.
     #[error("`{name}` is not a policy; there are {known}")]
     Unknown {
-        /// The name.
         name: String,
         /// How each policy is written.
         known: String,
@@ -34,7 +33,6 @@ pub enum ParseRuleError {
     /// The policy is written in another way.
     #[error("`{text}` is not how to write this policy; write {grammar}")]
     Grammar {
-        /// The text.
         text: String,
         /// How the policy is written.
         grammar: String,
@@ -42,7 +40,6 @@ pub enum ParseRuleError {
     /// A time cannot be read.
     #[error("`{text}` {source}")]
     Time {
-        /// The text.
         text: String,
         /// What is wrong with it.
         source: ParseNanosError,
@@ -53,7 +50,6 @@ pub enum ParseRuleError {
     /// The rule of a version is not known.
     #[error("`{text}` is {source}")]
     UnknownVersion {
-        /// The text.
         text: String,
         /// The known versions.
         source: UnknownVersion,
@@ -61,7 +57,6 @@ pub enum ParseRuleError {
     /// A parameter's value cannot be read.
     #[error("`{text}`: {source}")]
     Value {
-        /// The text.
         text: String,
         /// What is wrong with it.
         source: ParseValueError,
@@ -69,7 +64,6 @@ pub enum ParseRuleError {
     /// A parameter cannot be set so.
     #[error("`{text}`: {source}")]
     Parameter {
-        /// The text.
         text: String,
         /// What is wrong with it.
         source: SetError,

@@ -54,10 +54,7 @@ pub enum SelfCheck {
     /// The setting in force was replayed.
     Checked(Checked),
     /// There is nothing to compare.
-    NotPossible {
-        /// Why.
-        why: NotPossible,
-    },
+    NotPossible { why: NotPossible },
 }
 
 /// Why a recording cannot be compared with itself.
@@ -89,9 +86,7 @@ pub struct Checked {
     pub setting: BTreeMap<&'static str, i64>,
     /// Episodes in the recording.
     pub episodes: u64,
-    /// What was compared.
     pub figures: Vec<Figure>,
-    /// The largest difference.
     pub worst: f64,
     /// What follows from it.
     pub verdict: Agreement,
@@ -106,9 +101,7 @@ pub struct Checked {
 pub struct Figure {
     /// What it is: `polls`, `polls_succeeded`, `halts` or `polled_ns`.
     pub figure: &'static str,
-    /// As recorded.
     pub recorded: f64,
-    /// As replayed.
     pub replayed: f64,
     /// How far apart they are, as a share; see the [module](self).
     pub difference: f64,
@@ -152,17 +145,11 @@ pub enum Cause {
         episodes: u64,
     },
     /// Polls end at an interrupt that woke no task, after which they went on.
-    PollsWentOn {
-        /// How many.
-        episodes: u64,
-    },
+    PollsWentOn { episodes: u64 },
     /// KVM polled in no halt.
     HostPollingOff,
     /// Trace events were lost.
-    Losses {
-        /// How many.
-        events: u64,
-    },
+    Losses { events: u64 },
     /// The setting was changed while it was recorded.
     SettingsChanged,
 }
@@ -314,7 +301,6 @@ pub fn self_check(source: &RecordingSource) -> Result<SelfCheck, ReplayError> {
     Ok(SelfCheck::Checked(compare(metadata, setting, &seen, &replayed)))
 }
 
-/// What was recorded.
 #[derive(Default)]
 struct Seen {
     account: Account,

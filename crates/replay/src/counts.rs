@@ -10,7 +10,6 @@ use std::ops::AddAssign;
 /// since one recording may hold any number of 64-bit lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of episodes.
     pub episodes: u64,
     /// Their lengths, summed up \[ns\].
     pub idle_ns: u128,

@@ -109,7 +109,6 @@ impl fmt::Display for Values {
 #[error("`{0}` is not `name=value` with a whole number")]
 pub struct ParseValuesError(String);
 
-/// What is displayed.
 impl FromStr for Values {
     type Err = ParseValuesError;
 
@@ -139,7 +138,6 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// All of them.
     pub const ALL: [Figure; 3] = [Figure::Cost, Figure::PollingCpu, Figure::Halts];
 
     /// Its name in results, with its unit.
@@ -175,7 +173,6 @@ impl Figure {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Priced {
-    /// Episodes.
     pub episodes: u64,
     /// Episodes that began with a poll.
     pub polls: u64,
@@ -274,11 +271,8 @@ impl Pricing<'_> {
 /// A policy with its setting and its figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// The policy's name.
     pub policy: String,
-    /// Its parameters.
     pub setting: Values,
-    /// Its figures.
     #[serde(flatten)]
     pub figures: Priced,
 }

@@ -14,7 +14,6 @@ use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
 /// A policy with its setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Halts at once.
     Never,
     /// Polls until the wakeup.
     Always,
@@ -28,9 +27,7 @@ pub enum Rule {
     Layer(Setting),
     /// A guest that polls above a host that polls for the rest of the episode.
     Stacked {
-        /// The guest's setting.
         guest: Setting,
-        /// The host's setting.
         host: Setting,
         /// Whether the guest lets the host poll (`MSR_KVM_POLL_CONTROL`); haltpoll switches it off.
         poll_control: bool,
@@ -43,7 +40,6 @@ pub enum RuleError {
     /// The rule of this version is not known.
     #[error("version {version}: {source}")]
     UnknownVersion {
-        /// The version.
         version: String,
         /// The known versions.
         source: UnknownVersion,

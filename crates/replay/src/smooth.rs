@@ -27,7 +27,6 @@ pub struct Smoothed {
     pub forgotten: u64,
     /// The context's polling time at the beginning of each episode, summed up \[ns\].
     pub window_ns: u128,
-    /// Episodes.
     pub episodes: u64,
 }
 

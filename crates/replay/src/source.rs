@@ -98,12 +98,10 @@ impl Batch {
         self.runs.iter().filter(|run| !run.idle_ns.is_empty())
     }
 
-    /// Number of episodes.
     pub fn episodes(&self) -> usize {
         self.runs.iter().map(|run| run.idle_ns.len()).sum()
     }
 
-    /// Removes all episodes.
     pub fn clear(&mut self) {
         for run in &mut self.runs {
             run.start_ns.clear();
@@ -151,7 +149,6 @@ impl Span {
         self.limits = Some((first.min(start_ns), last.max(end_ns)));
     }
 
-    /// A time recorded.
     pub const fn of(recorded: TimeRecorded) -> Span {
         Span { limits: Some((recorded.start_ns, recorded.start_ns + recorded.ns())) }
     }
@@ -213,7 +210,6 @@ pub trait Source: Sync {
     /// Number of episodes; a row is an episode, in the order of the file.
     fn episodes(&self) -> u64;
 
-    /// Number of idlers.
     fn idlers(&self) -> usize;
 
     /// The most handlers that any idler has; 0 where handlers are not known.
@@ -353,7 +349,6 @@ impl RecordingSource {
         }
     }
 
-    /// The recording.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

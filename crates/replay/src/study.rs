@@ -38,7 +38,6 @@ pub const FITTED: [&str; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
-    /// Halts at once.
     Never,
     /// A fixed window of 200 us, the longest of KVM and haltpoll by default.
     Always,
@@ -60,7 +59,6 @@ pub enum Subject {
 const ALWAYS: Nanos = Nanos::from_micros(200);
 
 impl Subject {
-    /// The leader.
     pub const LEADER: Subject = Subject::Learner(LEADER);
 
     /// The policies of the study, in the order in which they are shown; all learners of the catalogue are among them.
@@ -188,9 +186,7 @@ pub fn study(
 /// Costs over the optimum, over several recordings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Their geometric mean.
     pub geometric_mean: f64,
-    /// The largest.
     pub worst: f64,
 }
 

@@ -22,13 +22,11 @@ use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 
 /// What is to be tuned.
 pub struct Task<'a> {
-    /// The recording.
     pub source: &'a dyn Source,
     /// The setting in force.
     pub present: Setting,
     /// The settings to choose from.
     pub candidates: &'a [Setting],
-    /// What is wanted.
     pub goal: Goal,
     /// What one halt and wakeup costs in CPU time.
     pub halt_cost: Nanos,
@@ -44,7 +42,6 @@ pub struct Task<'a> {
 /// Why there is no advice.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// Half of nothing.
     #[error(
         "too few episodes to choose on one half and judge on the other: {0}; at least {MIN_EPISODES} are needed"
     )]
@@ -67,12 +64,7 @@ pub enum TuneError {
          compare single settings with `dwell replay --set`",
         MOST_STATES >> 28
     )]
-    TooManyIdlers {
-        /// How many idlers.
-        idlers: usize,
-        /// How many settings.
-        settings: usize,
-    },
+    TooManyIdlers { idlers: usize, settings: usize },
     /// The recording contradicts itself.
     #[error(transparent)]
     Overlapping(#[from] Overlapping),

@@ -11,9 +11,7 @@ use dwell_recording::Metadata;
 /// The one place that decides the default: the recording's release, else the newest known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The kernel release.
     pub kernel: Version,
-    /// The QEMU release.
     pub qemu: Version,
 }
 

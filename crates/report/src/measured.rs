@@ -7,24 +7,18 @@ use std::borrow::Cow;
 /// The predictions of one command, and what it measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The command.
     pub source: Cow<'static, str>,
     /// Its verdict, where it has one.
     pub verdict: Option<String>,
-    /// The figures.
     pub rows: Vec<Row>,
 }
 
-/// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Load and setting.
     pub subject: String,
     /// Name, with its unit.
     pub figure: Cow<'static, str>,
-    /// As predicted.
     pub predicted: f64,
-    /// As measured.
     pub measured: f64,
     /// Predicted / measured - 1.
     pub error: Interval,

@@ -42,9 +42,7 @@ impl Column {
 /// One value of a table.
 #[derive(Clone, Debug)]
 pub enum Cell {
-    /// Words.
     Text(String),
-    /// A whole number.
     Count(u128),
     /// A span of time \[ns\].
     Nanos(f64),
@@ -136,7 +134,6 @@ pub fn wrap(text: &str, width: usize) -> String {
     lines
 }
 
-/// Rows under columns.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,

@@ -79,14 +79,12 @@ pub struct Progress<'a> {
 /// Why a campaign failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError<E: Error + 'static> {
-    /// A block failed.
     #[error("cannot measure arm `{arm}` in round {round}")]
     Block {
         /// Name of the arm.
         arm: String,
         /// Number of the round, from 0.
         round: u32,
-        /// Why.
         source: E,
         /// What was measured before.
         measurements: Box<Measurements>,
@@ -96,18 +94,10 @@ pub enum CampaignError<E: Error + 'static> {
 /// Two arms or two figures have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DuplicateName {
-    /// Two arms.
     #[error("two arms have the name `{name}`")]
-    Arm {
-        /// The name.
-        name: String,
-    },
-    /// Two figures.
+    Arm { name: String },
     #[error("two figures have the name `{name}`")]
-    Figure {
-        /// The name.
-        name: String,
-    },
+    Figure { name: String },
 }
 
 /// A comparison of settings, ready to run.
@@ -214,7 +204,6 @@ struct Failed<E> {
     source: E,
 }
 
-/// A running campaign.
 struct Run<'a, S, M> {
     campaign: &'a Campaign<S>,
     environment: &'a mut dyn Environment,

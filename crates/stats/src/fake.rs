@@ -31,7 +31,6 @@ impl FakeEnvironment {
         FakeEnvironment { always: foreign, ..FakeEnvironment::default() }
     }
 
-    /// Lets time pass.
     pub fn pass(&self, time: Duration) {
         self.now.set(self.now.get() + time);
     }

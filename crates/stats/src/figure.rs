@@ -21,7 +21,6 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureSource {
-    /// By each block.
     Block,
     /// The mean of all samples.
     Mean,
@@ -93,7 +92,6 @@ impl Figure {
         Figure { within: Some(half_width), ..self }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -108,7 +106,6 @@ impl Figure {
         self.source
     }
 
-    /// Its unit.
     pub fn unit(&self) -> Unit {
         self.unit
     }

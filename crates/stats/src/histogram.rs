@@ -94,7 +94,6 @@ pub struct Bucket {
     pub from_ns: u64,
     /// Upper end \[ns\], not included; of the last bucket `u64::MAX`, included.
     pub to_ns: u64,
-    /// Number of lengths.
     pub count: u64,
 }
 

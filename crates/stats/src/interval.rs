@@ -6,10 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// earlier versions have the limits under the names `low_95` and `high_95`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Lower limit.
     #[serde(alias = "low_95", deserialize_with = "or_minus_infinity")]
     pub low: f64,
-    /// The estimate.
     #[serde(deserialize_with = "or_nan")]
     pub value: f64,
     /// Upper limit.

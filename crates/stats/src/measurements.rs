@@ -23,7 +23,6 @@ impl Block {
         Block { samples_ns, figures: BTreeMap::new() }
     }
 
-    /// Adds a figure.
     #[must_use]
     pub fn figure(mut self, name: impl Into<Cow<'static, str>>, value: f64) -> Block {
         self.figures.insert(name.into(), value);
@@ -55,7 +54,6 @@ impl ForeignLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockStatus {
-    /// It counts.
     Kept,
     /// It counts in spite of foreign load: no other attempt had less, or there was none.
     KeptDisturbed,
@@ -91,9 +89,7 @@ pub struct MeasuredBlock {
     pub elapsed: Duration,
     /// Foreign load; `None`: not known.
     pub load: Option<ForeignLoad>,
-    /// Whether it counts.
     pub status: BlockStatus,
-    /// What it measured.
     pub block: Block,
 }
 
@@ -149,7 +145,6 @@ pub enum StopReason {
 /// Name and role of an arm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ArmName {
-    /// Its name.
     pub name: String,
     /// What it is for.
     pub role: Role,

@@ -11,7 +11,6 @@ pub struct CampaignOptions {
     /// Stopping as soon as an interval happens to be narrow makes intervals slightly too narrow; more rounds
     /// reduce this.
     pub min_rounds: u32,
-    /// The most rounds.
     pub max_rounds: u32,
     /// The most time. No round is started that would end later, if it takes as long as the longest so far. The first
     /// round is always started.

@@ -23,7 +23,6 @@ pub struct Results {
     pub rows: Vec<ResultRow>,
     /// How often an interval covers the true value.
     pub confidence: f64,
-    /// Complete rounds.
     pub rounds: u32,
     /// Blocks repeated for foreign load.
     pub gating: Gating,

@@ -26,7 +26,6 @@ pub struct ResultRow {
     pub role: Role,
     /// Name of the figure.
     pub figure: String,
-    /// Its unit.
     pub unit: Unit,
     /// The value; for figures of blocks, the mean over rounds. `None` where it is not known.
     pub value: Option<Interval>,

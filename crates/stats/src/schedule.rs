@@ -28,7 +28,6 @@ impl Role {
 pub struct Arm<S> {
     /// Its name in every result.
     pub name: String,
-    /// Its role.
     pub role: Role,
     /// What the experiment sets; the control has the setting of the baseline.
     pub setting: S,

@@ -15,15 +15,9 @@ pub const MIN_BEYOND: u64 = 10;
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Warning {
     /// The campaign was stopped early.
-    Stopped {
-        /// Complete rounds.
-        rounds: u32,
-    },
+    Stopped { rounds: u32 },
     /// Too few rounds for intervals.
-    FewRounds {
-        /// Complete rounds.
-        rounds: u32,
-    },
+    FewRounds { rounds: u32 },
     /// Foreign load is not known.
     NotGated {
         /// Blocks whose foreign load is not known.
@@ -40,7 +34,6 @@ pub enum Warning {
     Disturbed {
         /// How many of them.
         disturbed: u64,
-        /// Blocks in all.
         blocks: u64,
         /// The limit of foreign load, as a share of one CPU.
         limit: f64,
@@ -49,7 +42,6 @@ pub enum Warning {
     ControlDiffers {
         /// Name of the figure.
         figure: String,
-        /// Control / baseline.
         ratio: Interval,
     },
     /// An interval is wider than required.
@@ -69,7 +61,6 @@ pub enum Warning {
         arm: String,
         /// Name of the figure.
         figure: String,
-        /// Samples in all.
         samples: u64,
         /// Samples above the quantile.
         beyond: u64,
@@ -82,7 +73,6 @@ pub enum Warning {
         figure: String,
         /// Rounds with the figure.
         known: usize,
-        /// Rounds in all.
         rounds: u32,
     },
 }

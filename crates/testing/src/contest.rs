@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its head.
     pub head: &'static str,
     /// The figure of an arm.
     pub figure: &'static str,
@@ -23,7 +22,6 @@ pub struct Column {
 }
 
 impl Column {
-    /// The figure itself.
     pub const fn value(head: &'static str, figure: &'static str, scale: f64) -> Column {
         Column { head, figure, scale, ratio: false }
     }
@@ -62,9 +60,7 @@ pub struct Measured {
     pub column: (String, String),
     /// The servers in the order of the rows.
     pub rows: Vec<String>,
-    /// The blocks.
     pub measurements: Measurements,
-    /// Their figures.
     pub results: Results,
 }
 
@@ -306,9 +302,7 @@ impl Limit {
 /// Something that was to be reached.
 #[derive(Clone, Debug)]
 pub struct Goal {
-    /// The cell.
     pub cell: String,
-    /// The row.
     pub arm: String,
     /// The row with which it is compared; `None`: the figures themselves.
     pub against: Option<String>,

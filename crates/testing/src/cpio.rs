@@ -25,7 +25,6 @@ impl Archive {
         archive
     }
 
-    /// A file.
     pub fn file(&mut self, path: &str, content: Vec<u8>) {
         self.insert(path.trim_start_matches('/'), FILE, content);
     }

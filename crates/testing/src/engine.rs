@@ -70,7 +70,6 @@ fn generated() -> Vec<Stream> {
     kinds.into_iter().flat_map(stream).collect()
 }
 
-/// The bundled recordings.
 fn recorded() -> Vec<Stream> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../recordings");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
@@ -87,7 +86,6 @@ fn recorded() -> Vec<Stream> {
     files.into_iter().map(stream).collect()
 }
 
-/// All of them.
 pub fn streams() -> Vec<Stream> {
     generated().into_iter().chain(recorded()).collect()
 }
@@ -96,7 +94,6 @@ pub fn streams() -> Vec<Stream> {
 pub struct Family {
     /// The layer and what the rules have in common.
     pub name: String,
-    /// The rules.
     pub rules: Vec<Rule>,
 }
 

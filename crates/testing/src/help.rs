@@ -7,7 +7,6 @@ use std::process::Command;
 /// The lines of a page: those of prose, and those inside fences with the fence's language.
 #[derive(Debug)]
 pub enum Line<'a> {
-    /// Outside of fences.
     Prose(&'a str),
     /// The language of the fence, and the line.
     Code(&'a str, &'a str),
@@ -28,7 +27,6 @@ pub fn lines(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// Text between backquotes.
 pub fn inline_code(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }

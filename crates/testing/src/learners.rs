@@ -42,7 +42,6 @@ impl Stream {
 
 /// What is done with each policy.
 pub trait Measure {
-    /// Measures one.
     fn measure(&mut self, name: &str, policy: impl Policy + Clone);
 }
 

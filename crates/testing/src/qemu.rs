@@ -13,7 +13,6 @@ pub enum Release {
     Unpacked(&'static str),
 }
 
-/// The system emulator.
 const PROGRAM: &str = "qemu-system-x86_64";
 
 impl Release {

@@ -68,7 +68,6 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Compares every timer.
     pub fn of(recording: &TimerRecording, revision: Revision) -> Checked {
         let mut checked = Checked::default();
         for row in &recording.timers {

@@ -13,13 +13,11 @@ use std::collections::BTreeMap;
 /// A set-up and what it would have cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SetupRow {
-    /// The set-up.
     pub setup: HostSetup,
     /// In what it differs from the one in force, in words; empty if in nothing.
     pub differs: Vec<String>,
     /// What this host or VM lacks for it.
     pub missing: Vec<Precondition>,
-    /// Its cost.
     pub cost: Cost,
     /// Time in the host for timers that it saves \[ns per s\]; `None` if that is not known.
     pub gain_ns_per_s: Option<f64>,
@@ -31,20 +29,13 @@ pub struct SetupRow {
     pub vcpus_per_cpu: Option<f64>,
 }
 
-/// What to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
     /// Another set-up is worth a change.
-    Change {
-        /// Its row.
-        row: usize,
-    },
+    Change { row: usize },
     /// The present one is to be left.
-    Leave {
-        /// Why.
-        why: String,
-    },
+    Leave { why: String },
 }
 
 /// The advice on a recording.
@@ -52,9 +43,7 @@ pub enum Verdict {
 pub struct TimerAdvice {
     /// The time recorded \[ns\].
     pub span_ns: u64,
-    /// vCPUs with timers.
     pub vcpus: usize,
-    /// Timers.
     pub timers: u64,
     /// The set-up in force.
     pub in_force: HostSetup,
@@ -62,7 +51,6 @@ pub struct TimerAdvice {
     pub recorded: Cost,
     /// The upper bound: no timer needs an exit.
     pub without_timer_exits: Cost,
-    /// The self-check.
     pub check: TimerCheck,
     /// What the check allows.
     pub agreement: Agreement,
@@ -70,7 +58,6 @@ pub struct TimerAdvice {
     pub rows: Vec<SetupRow>,
     /// hrtimers of vCPUs that fired on each pCPU, as recorded \[per s\].
     pub fired_per_s: BTreeMap<u32, f64>,
-    /// What to do.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
@@ -78,7 +65,6 @@ pub struct TimerAdvice {
 /// What advice is wanted on.
 #[derive(Clone, Copy, Debug)]
 pub struct TimerTask<'a> {
-    /// The recording.
     pub recording: &'a TimerRecording,
     /// The set-up that was in force.
     pub in_force: HostSetup,

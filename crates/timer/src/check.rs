@@ -26,7 +26,6 @@ pub struct TimerCheck {
 pub struct ExitsOf {
     /// What they were for.
     pub kind: TimerExit,
-    /// As recorded.
     pub recorded: u64,
     /// As the model has them.
     pub replayed: u64,

@@ -17,18 +17,13 @@ pub const HOST: &str = "timer_host";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// An argument.
     Given,
-    /// A recording.
     Recording,
-    /// This machine.
     ThisMachine,
-    /// Neither.
     Assumed,
 }
 
 impl Origin {
-    /// In words.
     pub const fn words(self) -> &'static str {
         match self {
             Origin::Given => "given",
@@ -44,7 +39,6 @@ impl Origin {
 pub struct Given {
     /// The module parameter, before initialisation; −1: by `nohz_full`.
     pub pi_inject_timer: Option<i32>,
-    /// APICv or AVIC.
     pub apicv: Option<bool>,
     /// The VMX preemption timer.
     pub preemption_timer: Option<bool>,
@@ -59,7 +53,6 @@ pub struct Given {
 /// A VM and where its facts come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Described {
-    /// The VM.
     pub vm: TimerVm,
     /// Each fact in words, with its origin.
     pub facts: Vec<Fact>,
@@ -68,7 +61,6 @@ pub struct Described {
 /// One fact of a VM or its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// Its name.
     pub name: &'static str,
     /// Its value, in words.
     pub value: String,
@@ -122,7 +114,6 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
 
 /// A value that was not given.
 struct Known<T> {
-    /// With the recording.
     recorded: Option<T>,
     /// By this machine, if it is the host.
     here: Option<T>,

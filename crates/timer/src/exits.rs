@@ -10,9 +10,7 @@ use serde::Serialize;
 pub struct TimerExits {
     /// The reason, as the kernel names it.
     pub reason: String,
-    /// For what.
     pub part: TimerPart,
-    /// How many.
     pub samples: u64,
     /// Time in all \[ns\].
     pub total_ns: u64,

@@ -74,7 +74,6 @@ pub fn delays(recording: &TimerRecording) -> Delays {
     Delays { fired: fired.buckets().collect(), entered: entered.buckets().collect() }
 }
 
-/// In words.
 pub fn words(advance: Advance) -> String {
     match (advance.is_adaptive(), advance.ns()) {
         (true, _) => "adaptive".to_owned(),

@@ -9,7 +9,6 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precondition {
-    /// The module parameter.
     PiInjectTimer,
     /// Interrupt delivery by the CPU.
     Apicv,
@@ -24,7 +23,6 @@ pub enum Precondition {
 }
 
 impl Precondition {
-    /// Every one.
     pub const ALL: [Precondition; 6] = [
         Precondition::PiInjectTimer,
         Precondition::Apicv,
@@ -127,7 +125,6 @@ pub fn in_words(missing: &[Vec<Precondition>]) -> String {
 /// One rule for one VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleRow {
-    /// The rule.
     pub rule: &'static str,
     /// Kernels that have it, of those whose rules are known; empty if it was not merged.
     pub kernels: Vec<String>,

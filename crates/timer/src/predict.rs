@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 /// A host with its kernel, and a VM on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostSetup {
-    /// The host's kernel.
     #[serde(serialize_with = "as_text")]
     pub kernel: Version,
     /// The VM, and the host's parameters.
@@ -40,7 +39,6 @@ fn as_text<S: Serializer>(version: &Version, out: S) -> Result<S::Ok, S::Error> 
 /// The exits of one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reason {
-    /// How many.
     pub exits: u64,
     /// Their time in the host \[ns\]; `None` if it is not known. Of HLT, most of it is sleep.
     pub time_ns: Option<f64>,
@@ -64,7 +62,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// All exits.
     pub fn exits(&self) -> u64 {
         self.reasons.values().map(|reason| reason.exits).sum()
     }
@@ -84,10 +81,7 @@ fn is_fast(kind: TimerExit, exits: &Exits) -> bool {
 pub enum PredictError {
     /// The rules of its kernel are not known.
     #[error("the timers of Linux {kernel} are not known; known are 5.4 to 7.3")]
-    Kernel {
-        /// The kernel.
-        kernel: Version,
-    },
+    Kernel { kernel: Version },
     /// HLT or MWAIT would exit, and did not.
     #[error(
         "the recorded guest idled without exits, so when it would have halted is not in the recording; record it with the \

@@ -51,7 +51,6 @@ pub enum TimersError {
     /// It has no timers.
     #[error("{file}: no timer was recorded, so there is nothing to replay{lacks}")]
     NoTimers {
-        /// The file.
         file: String,
         /// What the recording lacks, each after a semicolon.
         lacks: String,
@@ -62,7 +61,6 @@ pub enum TimersError {
     /// The rule of its kernel is not known.
     #[error("Linux {kernel}")]
     UnknownKernel {
-        /// The kernel.
         kernel: Version,
         /// Which are known.
         source: UnknownVersion,
@@ -75,7 +73,6 @@ pub enum TimersError {
 /// The advice on a recording, as it is printed.
 #[derive(Serialize)]
 pub struct Timers {
-    /// The recording.
     pub file: String,
     layer: &'static str,
     /// The VM and its host, each fact with where it comes from.
@@ -179,7 +176,6 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
 pub struct BetterAdvance {
     parameter: &'static str,
     value: i64,
-    /// As a sentence.
     pub words: String,
 }
 

@@ -31,7 +31,6 @@ impl Class {
 /// Exits of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// How many.
     pub exits: u64,
     /// From exit to entry, all together \[ns\].
     pub total_ns: u128,
@@ -62,14 +61,11 @@ pub enum TimerExit {
 }
 
 impl TimerExit {
-    /// Every one.
     pub const ALL: [TimerExit; 3] = [TimerExit::Arm, TimerExit::PreemptionTimer, TimerExit::Interrupt];
 }
 
-/// A recording, counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// The timers.
     pub timers: BTreeMap<Class, u64>,
     /// The exits of timers.
     pub of_timers: BTreeMap<TimerExit, Part>,
@@ -93,7 +89,6 @@ pub fn is_halt(reason: &str) -> bool {
 }
 
 impl Tally {
-    /// Counts a recording.
     pub fn of(recording: &TimerRecording) -> Tally {
         let mut tally = Tally { span_ns: recording.span_ns(), ..Tally::default() };
         let mut vcpus = vec![false; recording.vcpus.len()];
@@ -136,7 +131,6 @@ impl Tally {
         .to_owned()
     }
 
-    /// All exits.
     pub fn exits(&self) -> u64 {
         self.of_timers.values().chain(self.others.values()).map(|part| part.exits).sum()
     }

@@ -8,13 +8,11 @@ use serde::Serialize;
 /// One property of a VM's timers under two kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What it is.
     pub what: &'static str,
     /// Under the first kernel.
     pub before: String,
     /// Under the second.
     pub after: String,
-    /// Whether they differ.
     pub changes: bool,
 }
 

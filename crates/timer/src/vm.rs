@@ -95,7 +95,6 @@ pub struct Bills {
     pub running: Bill,
     /// The guest runs, and the other housekeeping CPUs are idle.
     pub running_beside_idle: Bill,
-    /// The guest idles.
     pub idling: Bill,
 }
 

@@ -63,7 +63,6 @@ struct Now<'a> {
     resolution_ns: u64,
 }
 
-/// A polling attempt.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     begin_ns: Option<u64>,

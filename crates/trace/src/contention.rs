@@ -39,7 +39,6 @@ enum State {
     Unknown,
     /// None.
     Alone,
-    /// At least one.
     Contended,
 }
 

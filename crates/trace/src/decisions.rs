@@ -38,13 +38,11 @@ pub struct Explained {
 }
 
 impl Explained {
-    /// All of them.
     pub const fn total(&self) -> u64 {
         self.woken_past_the_window + self.near_a_threshold + self.setting_changed
     }
 }
 
-/// What was compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Idle states entered of which the governor's state before is known.

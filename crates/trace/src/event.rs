@@ -14,7 +14,6 @@ pub struct Event {
     pub pid: i32,
     /// In which thread; 0 is an idle task, [`Event::UNKNOWN_ID`] is not known.
     pub tid: i32,
-    /// What happened.
     pub kind: EventKind,
 }
 
@@ -24,7 +23,6 @@ impl Event {
     pub const UNKNOWN_ID: i32 = -1;
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// `kvm:kvm_vcpu_wakeup`: a halt of the vCPU that this thread runs is over.
@@ -40,7 +38,6 @@ pub enum EventKind {
     HaltPoll {
         /// Number of the vCPU in its VM.
         vcpu: u32,
-        /// Grown, else shrunk.
         grow: bool,
         /// The window after \[ns\].
         new: u32,
@@ -77,7 +74,6 @@ pub enum EventKind {
     },
     /// `timer:hrtimer_start`: an hrtimer is enqueued.
     HrtimerStart {
-        /// Its address.
         timer: u64,
         /// The address of its function, or a digest of its name.
         function: u64,
@@ -86,7 +82,6 @@ pub enum EventKind {
     },
     /// `timer:hrtimer_expire_entry`: an hrtimer fires, in an interrupt of this thread.
     HrtimerExpire {
-        /// Its address.
         timer: u64,
         /// As of [`EventKind::HrtimerStart`].
         function: u64,
@@ -143,14 +138,12 @@ pub enum EventKind {
     },
     /// `sched:sched_wakeup` or `sched:sched_wakeup_new`: a thread is runnable from now on.
     Wakeup {
-        /// The thread.
         woken: i32,
         /// The CPU whose queue it is in.
         target: u32,
     },
     /// `sched:sched_migrate_task`: a thread moves from one CPU's queue to another's.
     Migrate {
-        /// The thread.
         task: i32,
         /// The CPU it leaves.
         from: u32,
@@ -175,14 +168,11 @@ pub enum EventKind {
     },
     /// A system call that can wait begins.
     Enter {
-        /// Which.
         call: SystemCall,
         /// How long it may wait.
         timeout: Timeout,
     },
-    /// It is over.
     Leave {
-        /// Which.
         call: SystemCall,
         /// What it returned: how many are ready, or a negative error.
         result: i64,
@@ -191,7 +181,6 @@ pub enum EventKind {
     Aio {
         /// The address of the context.
         ctx: u64,
-        /// What happened.
         what: Aio,
     },
     /// From here on the system calls of this thread are not in the trace, though other events may be.
@@ -199,7 +188,6 @@ pub enum EventKind {
     /// From here on events of a CPU may be missing, on no other: its buffer was full. The [`EventKind::Lost`]
     /// that counts them comes later, with the next event that found room.
     Gap {
-        /// Of which CPU.
         cpu: u32,
         /// Until when \[ns\].
         until_ns: u64,
@@ -208,7 +196,6 @@ pub enum EventKind {
     Lost {
         /// Of which CPU; `None`: of any.
         cpu: Option<u32>,
-        /// How many.
         count: u64,
     },
 }
@@ -230,7 +217,6 @@ pub enum Aio {
     },
     /// `poll_grow` or `poll_shrink`: the window was changed.
     Window {
-        /// Grown, else shrunk.
         grow: bool,
         /// The window after \[ns\].
         new: i64,
@@ -241,9 +227,7 @@ pub enum Aio {
     Handler {
         /// The address of the handler.
         node: u64,
-        /// Its file descriptor.
         fd: i64,
-        /// Joins, else leaves.
         joins: bool,
     },
 }
@@ -251,11 +235,9 @@ pub enum Aio {
 /// The kinds of interrupt that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Interrupt {
-    /// The local timer.
     Timer,
     /// Sent by another CPU.
     Ipi,
-    /// Of a device.
     Device,
 }
 

@@ -21,7 +21,6 @@ pub enum ExitError {
     /// A line is one of the events of use, but not as perf writes it.
     #[error("{name}: line {line} names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`")]
     Unparsable {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -33,7 +32,6 @@ pub enum ExitError {
         "{name}: line {line} has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`"
     )]
     NoThread {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -43,12 +41,7 @@ pub enum ExitError {
         "{name}: no exit in {lines} lines has both its kvm_exit and its kvm_entry; record with \
          `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`"
     )]
-    NoExits {
-        /// The file.
-        name: String,
-        /// How many lines.
-        lines: u64,
-    },
+    NoExits { name: String, lines: u64 },
 }
 
 /// Width of the name column: perf's, and that of newer perfs, for the long names of other architectures.
@@ -61,7 +54,6 @@ pub const WIDE: usize = 40;
 pub struct ExitRow {
     /// The reason, as the kernel names it.
     pub reason: String,
-    /// How often.
     pub samples: u64,
     /// Time in all \[ns\].
     pub total_ns: u64,

@@ -21,9 +21,7 @@ pub struct PairedEpisode {
     pub idle_ns: u64,
     /// How long the idler would have polled before halting \[ns\].
     pub window_ns: Option<u64>,
-    /// Whether it halted.
     pub halted: Option<bool>,
-    /// What ended it.
     pub wake: Option<WakeCause>,
     /// From the wake event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,

@@ -13,7 +13,6 @@ pub const OVERLAPS: &str = "dwell.overlaps";
 /// idle for as long as their lengths add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlaps {
-    /// How many.
     pub episodes: u64,
     /// The idler of the first one.
     pub idler: String,
@@ -24,7 +23,6 @@ pub struct Overlaps {
     pub line: Option<u64>,
 }
 
-/// Finds overlaps.
 #[derive(Debug, Default)]
 pub(crate) struct OverlapCheck {
     /// Latest end so far \[ns\], by number of the idler.

@@ -56,7 +56,6 @@ pub enum Action {
     Write(u64),
     /// Make durable what was written.
     Flush,
-    /// Deallocate the ranges.
     Discard,
     /// Make the ranges zero.
     Zero,
@@ -67,31 +66,15 @@ pub enum Action {
 pub enum OpenDiskError {
     /// It cannot be opened.
     #[error("cannot open the disk {}", path.display())]
-    Open {
-        /// Its path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// It has no whole sector.
     #[error("cannot use {} as a disk: it has {bytes} bytes, less than a sector of 512; `truncate -s 1G` makes it longer", path.display())]
-    Empty {
-        /// Its path.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-    },
+    Empty { path: PathBuf, bytes: u64 },
     /// It cannot be read past the page cache.
     #[error("cannot read {} past the page cache; leave --direct away, or use another file system", path.display())]
-    Direct {
-        /// Its path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Direct { path: PathBuf, source: io::Error },
 }
 
-/// A disk.
 #[derive(Debug)]
 pub struct Disk {
     file: Option<File>,

@@ -29,7 +29,6 @@ const PAGE: usize = 4096;
 /// How a driver sets its device up.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Virtqueues.
     pub queues: usize,
     /// Entries of each; a power of two, at most 1,024.
     pub size: u16,
@@ -47,13 +46,11 @@ impl Default for Setup {
     }
 }
 
-/// A connected driver.
 pub struct Driver {
     /// The connection, for control requests of the caller.
     pub frontend: Frontend,
     /// The features that were agreed.
     pub features: u64,
-    /// The virtqueues.
     pub queues: Vec<DriverQueue>,
     memory: MmapRegion,
 }
@@ -219,7 +216,6 @@ impl Driver {
         (&mut self.queues[index], &self.memory)
     }
 
-    /// The memory.
     pub const fn memory(&self) -> &MmapRegion {
         &self.memory
     }
@@ -238,13 +234,10 @@ const STATUSES: usize = 0xc000;
 /// A descriptor of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Guest address.
     pub address: u64,
     /// Bytes.
     pub length: u32,
-    /// NEXT, WRITE, INDIRECT.
     pub flags: u16,
-    /// The next one.
     pub next: u16,
 }
 

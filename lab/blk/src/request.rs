@@ -24,9 +24,7 @@ const RANGE: usize = 16;
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Read.
     In,
-    /// Write.
     Out,
     /// What was written before is durable afterwards.
     Flush,
@@ -34,7 +32,6 @@ pub enum Kind {
     Discard,
     /// Ranges read as zeroes afterwards.
     WriteZeroes,
-    /// The serial number.
     GetId,
     /// A type that this device does not implement.
     Other(u32),
@@ -57,7 +54,6 @@ impl Kind {
 /// A piece of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
     pub at: GuestAddress,
     /// Its length in bytes; not zero.
     pub len: u32,
@@ -68,7 +64,6 @@ pub struct Piece {
 pub struct Range {
     /// The first sector.
     pub sector: u64,
-    /// How many.
     pub sectors: u32,
     /// For write-zeroes, bit 0: the sectors may be deallocated.
     pub flags: u32,

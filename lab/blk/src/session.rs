@@ -46,7 +46,6 @@ pub fn serve(stream: UnixStream, worker: &Worker, disk: &Arc<Disk>, shape: Shape
 /// How many virtqueues a device has, and how long they may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Virtqueues.
     pub queues: usize,
     /// Entries of each, at most; a power of two.
     pub queue_size: u16,

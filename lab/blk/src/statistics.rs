@@ -20,15 +20,10 @@ pub struct QueueCounts {
 pub struct Counts {
     /// Requests that were answered.
     pub requests: u64,
-    /// Reads.
     pub reads: u64,
-    /// Writes.
     pub writes: u64,
-    /// Flushes.
     pub flushes: u64,
-    /// Discards.
     pub discards: u64,
-    /// Write-zeroes requests.
     pub write_zeroes: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -38,7 +33,6 @@ pub struct Counts {
     pub errors: u64,
     /// System calls that submitted operations to io_uring.
     pub submissions: u64,
-    /// Of all queues.
     #[serde(flatten)]
     pub queues: QueueCounts,
 }
@@ -54,7 +48,6 @@ impl QueueCounts {
 /// What a device and its I/O thread did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
-    /// Requests.
     #[serde(flatten)]
     pub counts: Counts,
     /// Waits of the I/O thread.

@@ -13,7 +13,6 @@ use vm_memory::{
     Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory, VolatileSlice,
 };
 
-/// The guest's memory.
 pub type Memory = GuestMemoryMmap;
 
 /// The file descriptors of a virtqueue.

@@ -68,7 +68,6 @@ pub struct Options<P, R> {
     pub queues: usize,
     /// The CPU that it runs on; `None`: as the caller.
     pub cpu: Option<usize>,
-    /// The policy.
     pub policy: P,
     /// The policy of waits while requests are in flight, which the disk ends rather than the driver; `None`: the same.
     pub disk_policy: Option<P>,

@@ -14,7 +14,6 @@ pub(crate) struct ArmCounts {
     per_round: BTreeMap<String, f64>,
 }
 
-/// Of all arms.
 pub(crate) fn of(record: &Measurements, kept: &KvmCountsByArm) -> Vec<ArmCounts> {
     let arms = record.arms.iter().enumerate();
     arms.map(|(number, arm)| ArmCounts {

@@ -9,7 +9,6 @@ use serde::Serialize;
 pub(crate) struct Shown {
     /// Its name in the results.
     pub(crate) figure: &'static str,
-    /// Its heading.
     pub(crate) heading: &'static str,
     /// Whether its ratio to the baseline is shown as well, with its interval.
     pub(crate) compared: bool,
@@ -28,7 +27,6 @@ impl Shown {
 /// An experiment with its results, as printed.
 #[derive(Serialize)]
 pub(crate) struct Report<'a, T: Serialize> {
-    /// What was run.
     #[serde(flatten)]
     pub(crate) about: T,
     /// Properties of the machine that limit the results.

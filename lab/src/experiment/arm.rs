@@ -8,7 +8,6 @@ pub enum ParseArmError {
     /// A first part that is not known.
     #[error("`{text}` is not an arm of this experiment; write {forms}")]
     Unknown {
-        /// What was given.
         text: String,
         /// What is known.
         forms: &'static str,

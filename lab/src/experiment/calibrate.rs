@@ -28,7 +28,6 @@ pub const GAPS_US: [u64; 3] = [50, 150, 1_000];
 /// Time of a block.
 const BLOCK: Nanos = Nanos::from_micros(100_000);
 
-/// The two arms.
 const HALT: &str = "halt";
 const POLL: &str = "poll";
 

@@ -80,14 +80,10 @@ pub enum LabError {
     Record(Box<RecordError>),
     /// The recorder lost events, so that nothing can be predicted from what it saw.
     #[error("cannot predict: {lost} trace events of a block were lost")]
-    LostEvents {
-        /// How many.
-        lost: u64,
-    },
+    LostEvents { lost: u64 },
     /// What the recorder wrote cannot be read, which is a mistake of this program.
     #[error(transparent)]
     Read(Box<ReadError>),
-    /// As above.
     #[error(transparent)]
     Open(Box<OpenError>),
     /// The version of the running kernel cannot be read.

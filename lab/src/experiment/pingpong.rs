@@ -21,14 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Exchanges of each block that do not count.
 pub const WARM_UP: usize = 50;
 
-/// The two participants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Participants {
     /// Two threads of the host that spin.
     Spin,
     /// Two threads of the host that sleep on a futex.
     Futex,
-    /// Two vCPUs.
     Vcpus(Box<Idle>),
 }
 

@@ -49,7 +49,6 @@ impl Poller {
         ))
     }
 
-    /// The leader's arm.
     pub fn leader(self, terms: Terms) -> Idle {
         self.idle(Rule::leader(terms))
     }

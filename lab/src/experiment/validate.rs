@@ -55,7 +55,6 @@ pub fn figures() -> Vec<Figure> {
 /// A figure, predicted and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// The setting.
     pub arm: String,
     /// One of [`FIGURES`].
     pub figure: Cow<'static, str>,
@@ -235,7 +234,6 @@ fn told(waking: &WakeupBlock) -> Block {
         .fold(told, |block, (figure, value)| block.figure(measured(figure), waking.per_wake(value)))
 }
 
-/// What was recorded.
 struct Recording {
     /// Every idle period in order. A wake that comes before the guest has come to rest ends none.
     episodes: Vec<Episode>,

@@ -54,7 +54,6 @@ pub struct WakeupBlock {
 }
 
 impl WakeupBlock {
-    /// Number of wakeups.
     pub fn wakes(&self) -> u64 {
         self.latency_ns.len() as u64
     }

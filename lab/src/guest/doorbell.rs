@@ -46,7 +46,6 @@ unsafe impl Shared for RequestChannel {}
 /// What the guest counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorbellCounts {
-    /// Doorbells.
     pub rung: u64,
     /// Doorbells that it saved.
     pub suppressed: u64,
@@ -105,7 +104,6 @@ impl RequestChannel {
     }
 }
 
-/// The program.
 pub extern "sysv64" fn doorbell(channel: &RequestChannel) -> ! {
     channel.poll_control.say();
     let always_interrupts = channel.always_interrupts.load(Ordering::Acquire) != 0;

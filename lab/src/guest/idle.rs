@@ -66,7 +66,6 @@ impl IdleCounters {
         add(&self.idled_cycles, cycles);
     }
 
-    /// It halted.
     #[inline]
     pub(crate) fn halted(&self) {
         add(&self.halts, 1);

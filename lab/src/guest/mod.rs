@@ -30,7 +30,6 @@ const ICR_DESTINATION: u64 = 0x310;
 /// A program that a vCPU runs.
 pub type Program<T> = extern "sysv64" fn(&T) -> !;
 
-/// The time-stamp counter.
 #[inline]
 pub fn tsc() -> u64 {
     // SAFETY: RDTSC is there on every x86-64 processor, and allowed at CPL3 (CR4.TSD is clear).

@@ -15,7 +15,6 @@ pub struct Exchange {
     pub rounds: Rounds,
 }
 
-/// A player's endpoint.
 #[repr(C, align(128))]
 pub struct Endpoint {
     /// Where the player idles.

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// What the sleeper shares with its host.
 #[repr(C)]
 pub struct Sleeper {
-    /// Where it idles.
     pub idle_state: IdleState,
     /// Whether the host may poll.
     pub poll_control: PollControl,
@@ -65,7 +64,6 @@ impl Sleeper {
     }
 }
 
-/// The program.
 pub extern "sysv64" fn sleeper(shared: &Sleeper) -> ! {
     shared.poll_control.say();
     let always_interrupts = shared.event.always_interrupts.load(Ordering::Acquire) != 0;

@@ -15,7 +15,6 @@ pub const DOORBELL: u16 = 0xd8;
 /// What keeps the guest's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptBy {
-    /// Its local APIC.
     Apic,
     /// A thread that watches memory.
     Watcher,
@@ -94,7 +93,6 @@ impl TimerChannel {
     }
 }
 
-/// The program.
 pub extern "sysv64" fn timer(channel: &TimerChannel) -> ! {
     channel.poll_control.say();
     let kept_by = channel.kept_by.load(Ordering::Acquire);

@@ -83,7 +83,6 @@ fn nanos(time: Timespec) -> Nanos {
     Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
-/// CLOCK_MONOTONIC, now.
 pub fn monotonic() -> Nanos {
     nanos(rustix::time::clock_gettime(ClockId::Monotonic))
 }
@@ -106,7 +105,6 @@ impl TscHz {
         TscHz::new(khz as u64 * 1_000)
     }
 
-    /// Hertz.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -136,7 +134,6 @@ fn scale(value: u64, up: u64, down: u64) -> u64 {
 /// Why the time-stamp counter cannot be used as a clock here.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ClockError {
-    /// The rate changes.
     #[error(
         "the time-stamp counter is not invariant: {first} Hz, then {second} Hz against CLOCK_MONOTONIC_RAW; nothing can \
          be timed with it"
@@ -144,7 +141,6 @@ pub enum ClockError {
     Varies {
         /// Measured first.
         first: u64,
-        /// Measured right after.
         second: u64,
     },
     /// KVM reports another rate than the one measured.
@@ -152,7 +148,6 @@ pub enum ClockError {
     Contradiction {
         /// From `KVM_GET_TSC_KHZ`.
         kvm: u64,
-        /// Against CLOCK_MONOTONIC_RAW.
         measured: u64,
     },
 }

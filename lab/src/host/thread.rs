@@ -54,7 +54,6 @@ impl Cores {
         pick(&allowed()?, siblings, vcpus)
     }
 
-    /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Cpu> {
         self.vcpus.iter().copied().chain([self.stimulus])
     }

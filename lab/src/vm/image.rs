@@ -10,7 +10,6 @@ use std::fs;
 /// A piece of a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where it begins.
     pub(super) from: u64,
     /// Its length \[bytes\].
     pub(super) bytes: u64,

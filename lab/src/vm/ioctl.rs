@@ -18,7 +18,6 @@ const KVMIO: libc::Ioctl = 0xae;
 pub(super) struct Request {
     /// Its name in the kernel's headers.
     pub(super) name: &'static str,
-    /// Its number.
     pub(super) number: libc::Ioctl,
     /// The capability that gates it, by its number for `KVM_CHECK_EXTENSION`; `None`: every KVM has it.
     pub(super) capability: Option<u32>,

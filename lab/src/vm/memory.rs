@@ -20,7 +20,6 @@ pub(super) const SIZE: usize = 4 << 20;
 /// this program.
 pub unsafe trait Shared: Sync + 'static {}
 
-/// The region.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: NonNull<u8>,

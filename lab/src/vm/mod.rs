@@ -34,25 +34,14 @@ pub enum VmError {
         "no KVM here: /dev/kvm: {0}; run on a machine with hardware or nested virtualization, as a member of group kvm or root"
     )]
     NoKvm(io::Error),
-    /// KVM lacks something.
     #[error("this KVM lacks {0}")]
     Lacks(&'static str),
     /// A call of KVM's failed.
     #[error("{what}: {error}")]
-    Kvm {
-        /// The call.
-        what: &'static str,
-        /// Its error.
-        error: io::Error,
-    },
+    Kvm { what: &'static str, error: io::Error },
     /// A call of the operating system's failed.
     #[error("{what}: {error}")]
-    Os {
-        /// What was tried.
-        what: &'static str,
-        /// Its error.
-        error: io::Error,
-    },
+    Os { what: &'static str, error: io::Error },
     /// The region is full.
     #[error("the guest's memory of {} MiB is full", memory::SIZE >> 20)]
     OutOfMemory,
@@ -227,9 +216,7 @@ impl Machine {
 /// What an interrupt is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vector {
-    /// Something happened.
     Wake,
-    /// A timer.
     Timer,
 }
 

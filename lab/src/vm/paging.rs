@@ -13,7 +13,6 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// What may be done with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Read and run.
     ReadOnly,
     /// Read, written and run.
     ReadWrite,

@@ -54,9 +54,7 @@ pub struct Vcpu<'m> {
      something that a guest does not have"
 )]
 pub struct GuestFault {
-    /// The exception.
     pub vector: u64,
-    /// The instruction.
     pub address: u64,
     /// The address of the last page fault.
     pub cr2: u64,

@@ -82,7 +82,6 @@ fn of<'v>(predictions: &'v [Prediction], arm: &str, figure: &str) -> &'v Predict
     predictions.iter().find(|v| v.arm == arm && v.figure == figure).unwrap()
 }
 
-/// Predicted beside measured.
 struct Validated {
     predictions: Vec<Prediction>,
     /// The fewest undisturbed pairs of blocks of an arm.

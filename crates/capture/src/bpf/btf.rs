@@ -24,7 +24,6 @@ pub(super) struct Place {
     pub(super) size: u16,
 }
 
-/// All types.
 #[derive(Debug)]
 pub(super) struct Btf {
     bytes: Vec<u8>,

@@ -26,24 +26,15 @@ pub enum Command<'a> {
         bytes: u32,
     },
     /// Numbers of 64 bits, by index, that can be mapped.
-    Numbers {
-        /// How many.
-        count: u32,
-    },
+    Numbers { count: u32 },
     /// A program, checked by the kernel.
     Program {
         /// To what it is to be attached.
         attach: &'a Attach,
-        /// What it does.
         instructions: &'a [Instruction],
     },
     /// The program runs whenever what it is for happens, until the descriptor is closed.
-    Link {
-        /// To what.
-        attach: &'a Attach,
-        /// Which program.
-        program: BorrowedFd<'a>,
-    },
+    Link { attach: &'a Attach, program: BorrowedFd<'a> },
 }
 
 const MAP_CREATE: i32 = 0;

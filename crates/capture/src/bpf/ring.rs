@@ -72,7 +72,6 @@ impl View {
     }
 }
 
-/// The ring buffer.
 #[derive(Debug)]
 pub(super) struct Ring {
     view: View,

@@ -23,43 +23,30 @@ pub enum BpfError {
     NotPermitted {
         /// The capabilities that this process lacks; none if it lacks none.
         lacks: Vec<&'static str>,
-        /// The system's error.
         source: io::Error,
     },
     /// The kernel or a sandbox knows no bpf(2), or not this of it.
     #[error(
         "this kernel cannot {what}: recording through BPF needs Linux 5.8 with CONFIG_BPF_SYSCALL; use --source perf"
     )]
-    TooOld {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    TooOld { what: &'static str, source: io::Error },
     /// The kernel's types cannot be read.
     #[error(
         "cannot read {}: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source perf",
         btf::KERNEL_TYPES
     )]
-    NoBtf {
-        /// The system's error.
-        source: io::Error,
-    },
+    NoBtf { source: io::Error },
     /// The kernel's types are not understood.
     #[error(
         "cannot understand {}; use --source perf, and please report this kernel to dwell's developers",
         btf::KERNEL_TYPES
     )]
-    Btf {
-        /// Where it fails.
-        source: BtfError,
-    },
+    Btf { source: BtfError },
     /// A type, function or field is not there.
     #[error("{event}: this kernel's BTF has no `{missing}`; use --source perf")]
     Missing {
         /// As `category:name`.
         event: String,
-        /// What is missing.
         missing: String,
     },
     /// There is no program for this tracepoint.
@@ -78,12 +65,7 @@ pub enum BpfError {
     },
     /// No memory for the ring buffer.
     #[error("cannot map a BPF ring buffer of {bytes} bytes")]
-    Ring {
-        /// Its size.
-        bytes: usize,
-        /// The system's error.
-        source: io::Error,
-    },
+    Ring { bytes: usize, source: io::Error },
 }
 
 impl BpfError {
@@ -106,10 +88,8 @@ fn remedy_of_refusal(lacks: &[&str]) -> String {
     format!("this process lacks {}; run as root or with {them}, or use --source perf", lacks.join(" and "))
 }
 
-/// What loading takes.
 const NEEDS: [&str; 2] = ["CAP_BPF", "CAP_PERFMON"];
 
-/// One program.
 #[derive(Debug)]
 struct Loaded {
     event: String,

@@ -44,7 +44,6 @@ pub struct Facilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Perf {
-    /// It may.
     Allowed,
     /// The kernel refuses it to this user.
     Denied,
@@ -74,12 +73,10 @@ impl Perf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Bpf {
-    /// They can.
     Allowed {
         /// The tracepoints that are left out, with the reason.
         left_out: Vec<String>,
     },
-    /// They cannot.
     Refused {
         /// Why, with the remedy.
         why: String,
@@ -108,15 +105,9 @@ pub enum Mounted {
     /// The kernel has it, but it is not mounted.
     No,
     /// It is mounted, but this user may not look into it.
-    Denied {
-        /// Where.
-        at: String,
-    },
+    Denied { at: String },
     /// It is mounted and open.
-    At {
-        /// Where.
-        at: String,
-    },
+    At { at: String },
 }
 
 impl Mounted {

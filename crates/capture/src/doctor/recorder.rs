@@ -10,7 +10,6 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 pub struct Recorder {
     /// What it is called on the command line.
     pub name: &'static str,
-    /// What it records.
     pub about: &'static str,
     /// Whether it works here.
     pub verdict: Support,
@@ -22,7 +21,6 @@ pub struct Recorder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
-    /// All of it.
     Yes,
     /// Not all of it, or nothing right now.
     Partly,
@@ -46,10 +44,7 @@ pub enum Obstacle {
     /// tracefs is not mounted, and this user may not mount it.
     TracefsNotMounted,
     /// tracefs is closed to this user.
-    TracefsDenied {
-        /// Where it is.
-        at: String,
-    },
+    TracefsDenied { at: String },
     /// A tracepoint without which nothing works.
     NoTracepoint {
         /// `group:name`, or several of which one would do.
@@ -59,7 +54,6 @@ pub enum Obstacle {
     LessWithout {
         /// `group:name`.
         name: &'static str,
-        /// What is missing.
         what: &'static str,
     },
     /// perf is closed to this user.

@@ -34,13 +34,11 @@ pub enum Kind {
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
     None,
     /// Bytes.
     Bytes,
     /// Seconds, times a power: nanoseconds have exponent -9.
     Seconds,
-    /// CPU cycles.
     Cycles,
     /// 0 or 1.
     Boolean,
@@ -51,9 +49,7 @@ pub enum Unit {
 /// What the exponent is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// Powers of ten.
     Ten,
-    /// Powers of two.
     Two,
     /// A base that this program does not know.
     Unsupported(u32),
@@ -62,7 +58,6 @@ pub enum Base {
 /// One statistic, as the file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its name.
     pub name: String,
     /// What its numbers are.
     pub kind: Kind,
@@ -97,7 +92,6 @@ pub enum LayoutError {
     Implausible {
         /// The field of the header or descriptor.
         field: &'static str,
-        /// What it holds.
         value: u64,
     },
 }

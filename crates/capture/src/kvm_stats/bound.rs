@@ -65,7 +65,6 @@ pub struct Bound {
     "this kernel does not count {counter}; it came with Linux {since}. Record instead: dwell record host"
 )]
 pub struct NotCounted {
-    /// The counter.
     pub counter: &'static str,
     /// The version that brought it.
     pub since: &'static str,

@@ -141,7 +141,6 @@ impl Counters {
 pub struct Snapshot {
     /// When \[ns, `CLOCK_MONOTONIC`\].
     pub at_ns: u64,
-    /// The VMs.
     pub vms: BTreeMap<VmId, Counters>,
 }
 

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 /// A VM: the process that holds it, and which of its descriptors the VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VmId {
-    /// The process.
     pub pid: u32,
     /// Its descriptor; 0 for all VMs of a process that is read through its statistics files.
     pub fd: u32,

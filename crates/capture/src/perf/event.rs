@@ -20,7 +20,6 @@ pub enum Source {
 /// What is asked of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What is sampled.
     pub source: Source,
     /// How full the ring buffer must be before a reader that waits is woken \[bytes\].
     pub watermark_bytes: u32,

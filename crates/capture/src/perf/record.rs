@@ -11,7 +11,6 @@ pub enum Record<'a> {
         time_ns: u64,
         /// Process, in the reader's PID namespace; 0 is an idle task, -1 one that has no number there.
         pid: i32,
-        /// Thread, likewise.
         tid: i32,
         /// The fields of the tracepoint, laid out as its [`Format`](crate::format::Format) says.
         raw: &'a [u8],

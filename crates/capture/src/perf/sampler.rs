@@ -40,33 +40,22 @@ pub enum OpenError {
         paranoid: Option<i32>,
         /// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
         allowed: bool,
-        /// The system's error.
         source: io::Error,
     },
     /// The kernel or a sandbox does not have `perf_event_open`.
     #[error(
         "perf_event_open is not available: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside the sandbox"
     )]
-    NoPerf {
-        /// The system's error.
-        source: io::Error,
-    },
+    NoPerf { source: io::Error },
     /// There are not enough file descriptors for every tracepoint on every CPU.
     #[error("cannot record: {needed} file descriptors are needed; raise the limit with `ulimit -n {}`", .needed + 100)]
-    Descriptors {
-        /// Tracepoints times CPUs.
-        needed: usize,
-        /// The system's error.
-        source: io::Error,
-    },
+    Descriptors { needed: usize, source: io::Error },
     /// The kernel does not take the filter.
     #[error("cannot filter {event}: the kernel refuses the filter `{filter}`")]
     Filter {
         /// As `category:name`.
         event: String,
-        /// The filter.
         filter: String,
-        /// The system's error.
         source: io::Error,
     },
     /// No ring buffer, however small.
@@ -74,11 +63,9 @@ pub enum OpenError {
         "cannot map a ring buffer of {bytes} bytes for CPU {cpu}; raise kernel.perf_event_mlock_kb or `ulimit -l`"
     )]
     Ring {
-        /// Of which CPU.
         cpu: u32,
         /// The least size that was tried.
         bytes: usize,
-        /// The system's error.
         source: io::Error,
     },
     /// Something else went wrong.
@@ -86,9 +73,7 @@ pub enum OpenError {
     Event {
         /// As `category:name`.
         event: String,
-        /// Of which CPU.
         cpu: u32,
-        /// The system's error.
         source: io::Error,
     },
 }

@@ -38,7 +38,6 @@ fn over_ns(period: &Paid) -> f64 {
     period.paid_ns - BOOKED * period.originals_ns
 }
 
-/// The running account.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     window: Window,

@@ -14,7 +14,6 @@ pub struct Change {
     pub from: Setting,
     /// The setting to use; the same where the originals stay in force.
     pub to: Setting,
-    /// Why.
     pub cause: Cause,
 }
 
@@ -58,7 +57,6 @@ pub enum Cause {
     },
     /// Control has cost one idler more than its limit: the originals are in force for a while.
     Vetoed {
-        /// Which.
         idler: u64,
         /// What it cost in the last 10 s \[ns\].
         cost_ns: f64,
@@ -73,7 +71,6 @@ pub enum Cause {
     Verified(Measured),
     /// The comparison is over: a loss was not excluded, and the setting that it was compared with takes its place.
     Refuted {
-        /// What was measured.
         #[serde(flatten)]
         measured: Measured,
         /// How long that is not changed, unless the load changes \[ns\].
@@ -83,7 +80,6 @@ pub enum Cause {
     Tried(Measured),
     /// The rule does not do what was counted: the originals are in force for a while.
     Untrusted {
-        /// What was apart.
         #[serde(flatten)]
         apart: Apart,
         /// The episodes of the last period.

@@ -22,7 +22,6 @@ pub struct Histograms<'a> {
     pub success: &'a [u64],
     /// Lengths of failed polls.
     pub fail: &'a [u64],
-    /// Lengths of waits.
     pub wait: &'a [u64],
     /// Successful polls together \[ns\].
     pub success_ns: u64,

@@ -98,7 +98,6 @@ impl Searched {
         due
     }
 
-    /// It changed nothing.
     pub(crate) fn in_vain(&mut self) {
         self.leaves_out = (2 * self.leaves_out).clamp(1, MOST_LEFT_OUT);
         self.left = self.leaves_out;

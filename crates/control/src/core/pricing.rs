@@ -22,7 +22,6 @@ pub(crate) struct Prices {
 pub(crate) type Costs = Vec<[f64; 2]>;
 
 impl Prices {
-    /// Of these settings.
     pub(crate) fn of(settings: &[Setting]) -> Result<Prices, RuleError> {
         let rules: Vec<Rule> = settings.iter().copied().map(Rule::Layer).collect();
         Ok(Prices { settings: settings.to_vec(), bank: Bank::new(&rules, 1)?, batch: Batch::default() })
@@ -88,7 +87,6 @@ pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
     episodes.iter().map(|episode| play(player, *episode)).sum()
 }
 
-/// Plays one episode.
 pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
     let Episode { busy_ns, idle_ns, alone_ns, .. } = episode;
     player.play_all_late(std::iter::once((busy_ns, idle_ns, alone_ns)), episode.late())

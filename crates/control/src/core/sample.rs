@@ -101,7 +101,6 @@ impl Stretches {
 struct Period {
     /// How many episodes it had.
     episodes: u64,
-    /// Some of them.
     kept: Vec<Episode>,
     /// The decisions since.
     age: u32,

@@ -42,24 +42,19 @@ pub struct Simulated {
     pub controlled: Counts,
     /// What they did under the originals.
     pub originals: Counts,
-    /// Every change.
     pub changes: Vec<Change>,
-    /// Decisions made.
     pub decisions: u64,
     /// The cost of each tenth of a second under control, under the originals and of the optimum \[ns\].
     pub tenths_ns: Vec<[f64; 3]>,
     /// The cost of each period between two decisions.
     pub periods: Vec<Spent>,
-    /// Of each idler.
     pub idlers: Vec<OfIdler>,
 }
 
 /// What one idler did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfIdler {
-    /// Under control.
     pub controlled: Counts,
-    /// Under the originals.
     pub originals: Counts,
     /// The decisions in which it vetoed the setting that costs least.
     pub vetoes: u64,

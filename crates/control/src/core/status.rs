@@ -22,7 +22,6 @@ pub struct Status {
 /// What the last period showed of one idler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Which.
     pub idler: u64,
     /// The share of the time in which it was watched.
     pub share: f64,
@@ -35,12 +34,10 @@ pub struct Seen {
 /// What an idler cost while it was watched \[ns\].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// As counted.
     pub measured: f64,
     /// As predicted of the setting in force.
     pub predicted: f64,
     /// As predicted of the originals.
     pub originals: f64,
-    /// The least possible.
     pub optimum: f64,
 }

@@ -43,9 +43,7 @@ impl Tenant {
 /// of its mean episode \[ns\].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Veto {
-    /// Which.
     pub idler: u64,
-    /// The setting.
     pub setting: dwell_policy::param::Setting,
     /// What it would cost the idler.
     pub cost_ns: f64,

@@ -46,7 +46,6 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// In words.
     pub const fn name(self) -> &'static str {
         match self {
             Figure::Polls => "polls",
@@ -58,7 +57,6 @@ impl Figure {
 /// A figure that is not as predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Apart {
-    /// Which.
     pub figure: Figure,
     /// How often it was predicted.
     pub predicted: f64,
@@ -69,7 +67,6 @@ pub struct Apart {
 /// Trust that is lost, and until when the originals are in force, unless the load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lost {
-    /// What was apart.
     pub apart: Apart,
     /// Until when \[ns\].
     pub until_ns: u64,

@@ -84,7 +84,6 @@ pub(crate) struct Part {
     pub(crate) switches: Option<f64>,
     /// The episodes that were counted.
     pub(crate) seen: u64,
-    /// The time.
     pub(crate) ns: u64,
 }
 
@@ -170,15 +169,16 @@ pub(crate) struct Turns {
     turns: Vec<Part>,
 }
 
-/// What is next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Next {
     /// The same setting for so long \[ns\].
     Wait(u64),
-    /// This one.
     Switch(Setting),
     /// The turns are over, and the setting is to be used or not.
-    Over { keep: bool, measured: Measured },
+    Over {
+        keep: bool,
+        measured: Measured,
+    },
 }
 
 impl Turns {

@@ -18,7 +18,6 @@ const DRAWN: usize = 1024;
 
 /// What a VMM does to its VM.
 pub trait SetMaximum {
-    /// Why it cannot.
     type Error;
 
     /// `KVM_ENABLE_CAP` of `KVM_CAP_HALT_POLL` on the VM, with this argument \[ns\].

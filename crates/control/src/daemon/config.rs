@@ -102,7 +102,6 @@ pub struct Qemu {
 pub enum Mode {
     /// Print the changes that would be made.
     Advise,
-    /// Make them.
     Active,
 }
 

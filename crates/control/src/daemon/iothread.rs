@@ -119,7 +119,6 @@ pub(super) fn find(machine: &dyn Writable, socket: &str) -> anyhow::Result<Vec<F
     found.collect()
 }
 
-/// One of them.
 pub(super) fn find_one(machine: &dyn Writable, target: &IothreadTarget) -> anyhow::Result<Found> {
     let all = find(machine, &target.socket)?;
     let found = all.into_iter().find(|found| found.subject.iothread().is_some_and(|it| it.id == target.id));
@@ -341,7 +340,6 @@ pub(super) enum Look {
         /// Whether that was found before.
         told: bool,
     },
-    /// Its episodes.
     Episodes(Vec<Observed>),
 }
 

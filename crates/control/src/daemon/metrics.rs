@@ -230,7 +230,6 @@ impl Published {
         Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// As OpenMetrics.
     pub(super) fn encode(&self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));

@@ -7,9 +7,6 @@
 //! the service manager is `notify`'d. `tenants` has which VM counts how much. `words` has the line of
 //! a change, which goes to `notes`, and `decisions` all of them over time, as JSON.
 
-// What the program uses of it is no interface of a library.
-#![allow(missing_docs)]
-
 mod answers;
 mod bursts;
 pub mod config;
@@ -80,7 +77,6 @@ pub struct Task<'a> {
 pub enum End {
     /// The time was over.
     Duration,
-    /// A signal.
     Signal,
     /// `dwell control stop`.
     Stopped,
@@ -109,7 +105,6 @@ fn control(scene: &Scene<'_>, task: &Task<'_>, config: Config) -> anyhow::Result
     finished.and(ended)
 }
 
-/// Where control is.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     machine: &'a dyn Writable,

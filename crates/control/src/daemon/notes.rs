@@ -5,14 +5,12 @@ use std::fmt::Display;
 /// What takes the lines of a controller, each without its end.
 #[derive(Clone, Copy)]
 pub struct Notes<'a> {
-    /// What it does.
     pub line: &'a dyn Fn(&str),
     /// What went wrong and does not end it.
     pub warning: &'a dyn Fn(&str),
 }
 
 impl Notes<'_> {
-    /// For tests.
     #[cfg(test)]
     pub(super) const SILENT: Notes<'static> = Notes { line: &|_| (), warning: &|_| () };
 

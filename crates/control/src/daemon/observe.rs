@@ -89,7 +89,6 @@ pub(super) trait Source {
         None
     }
 
-    /// Looks.
     fn look(&mut self, _now_ns: u64) -> anyhow::Result<()> {
         Ok(())
     }

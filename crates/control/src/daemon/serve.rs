@@ -39,10 +39,8 @@ const FRESH: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Address {
-    /// Nowhere.
     #[default]
     Off,
-    /// At a port.
     Tcp(SocketAddr),
     /// At a socket in the file system.
     Unix(PathBuf),

@@ -19,11 +19,9 @@ const LONGEST: u64 = 1 << 20;
 /// What a controller can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// What it does.
     Status,
     /// Control again what was given up.
     Resume,
-    /// End.
     Stop,
 }
 

@@ -53,7 +53,6 @@ pub(super) trait World {
     fn found_iothreads(&self, socket: &str) -> Option<anyhow::Result<Vec<Found>>>;
 }
 
-/// This machine.
 pub(super) struct Here {
     machine: Sysroot,
     begun: Instant,

@@ -84,7 +84,6 @@ pub(crate) fn run(args: Args) -> Outcome {
 /// The largest plan that is read \[bytes\]; `dwell tune --plan` writes a few kilobytes.
 const LONGEST_PLAN: u64 = 1 << 20;
 
-/// Reads a plan.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
     if is_recording(path) {
         bail!(

@@ -107,7 +107,6 @@ fn timers(reader: &TimerReader, args: &Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// The whole text.
 pub(crate) fn words(file: &str, summary: &Summary) -> String {
     if summary.all.episodes == 0 {
         return head(file, summary);

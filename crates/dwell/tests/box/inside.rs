@@ -223,7 +223,6 @@ fn vm(cpu: u64, file: &str, times: u64) -> Result<(), VmError> {
 /// What a guest of [`timers`] shares with its host.
 #[repr(C)]
 struct Deadlines {
-    /// Timers to set.
     count: AtomicU64,
     /// Half of the shortest time ahead \[TSC cycles\].
     cycles: AtomicU64,

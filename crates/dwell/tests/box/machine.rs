@@ -24,7 +24,6 @@ pub(crate) enum Kernel {
 impl Kernel {
     pub(crate) const ALL: [Kernel; 3] = [Kernel::V6_1, Kernel::V6_12, Kernel::Newer];
 
-    /// Its image.
     pub(crate) fn vmlinuz(self) -> PathBuf {
         self.folder().join("vmlinuz")
     }
@@ -112,7 +111,6 @@ pub(crate) fn output(command: &mut Command) -> Vec<u8> {
 pub(crate) enum Signature {
     /// KVM: the haltpoll driver and governor of a stock kernel load (`cpuidle_haltpoll.force=1`).
     Kvm,
-    /// QEMU's own emulator.
     Tcg,
 }
 
@@ -121,7 +119,6 @@ const CPU: &str = "max,cx16=off";
 
 /// What a machine consists of.
 pub(crate) enum Root {
-    /// Its initramfs.
     Initramfs,
     /// Debian with systemd on a disk, whose image is not changed. The machine may reboot, the script is one
     /// for Debian's shell, and `files` are below `/run/box`.
@@ -179,7 +176,6 @@ impl Default for Job<'_> {
 
 /// What a job has left.
 pub(crate) struct Ran {
-    /// What it printed.
     pub(crate) said: String,
     dir: tempfile::TempDir,
 }

@@ -32,7 +32,6 @@ pub(crate) enum End {
 /// Which system calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
-    /// All.
     All,
     /// Those that can change a file or tell a monitor to change a value, and the end. What is on the disk is the same at all others between two of these.
     Writing,

@@ -117,7 +117,6 @@ impl Machine {
         }
     }
 
-    /// Everything is reverted.
     pub(crate) fn is_as_before(&self, told: &str) {
         for words in [&["control", "stop"][..], &["revert", "--all"]] {
             let output = self.scene.run(words);

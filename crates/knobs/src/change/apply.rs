@@ -19,7 +19,6 @@ pub enum ApplyError {
     RolledBack {
         /// The number it had.
         id: u32,
-        /// Why.
         source: Box<StepError>,
     },
     /// A write failed, and so did restoring.
@@ -42,7 +41,6 @@ pub enum ApplyError {
 #[derive(Debug, thiserror::Error)]
 #[error("{place} was {}: {why}", shown(.original.as_deref()))]
 pub struct Unrestored {
-    /// Where.
     pub place: Place,
     /// What was there before.
     pub original: Option<String>,
@@ -61,14 +59,7 @@ pub enum StepError {
     Journal(#[from] JournalError),
     /// Another program wrote since it was checked.
     #[error("{place} was {} a moment ago and is {} now: another program changed it", shown(.expected.as_deref()), shown(.found.as_deref()))]
-    Meanwhile {
-        /// Where.
-        place: Place,
-        /// What was there.
-        expected: Option<String>,
-        /// What is there.
-        found: Option<String>,
-    },
+    Meanwhile { place: Place, expected: Option<String>, found: Option<String> },
 }
 
 /// Applies a checked plan, or nothing. `wait` waits between two writes.

@@ -31,7 +31,6 @@ pub struct Permission {
 /// The option that overrides an obstacle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Override {
-    /// Nothing.
     Nothing,
     /// `--force`.
     Force,
@@ -46,27 +45,22 @@ pub enum Obstacle {
     OtherVersion {
         /// The layer: the version is of Linux, or of QEMU for I/O threads.
         owner: Owner,
-        /// The plan's.
         plan: String,
         /// The one here; `None` if it is not known.
         here: Option<String>,
     },
     /// It is for another architecture, whose defaults and rules differ.
     OtherArchitecture {
-        /// The plan's.
         plan: Arch,
-        /// The one here.
         here: Arch,
     },
     /// It was made from a recording of another machine.
     OtherMachine,
     /// A parameter has another value than the plan expects.
     OtherValue {
-        /// The parameter.
         knob: String,
         /// What the plan expects.
         expected: i64,
-        /// What is there.
         found: Option<String>,
         /// The change of dwell's own that put it there.
         by: Option<Id>,
@@ -78,7 +72,6 @@ pub enum Obstacle {
     },
     /// It is read-only.
     ReadOnly {
-        /// Where it is.
         place: Place,
         /// How it can be set instead.
         instead: String,
@@ -87,16 +80,12 @@ pub enum Obstacle {
     Refused(ValueError),
     /// It has no effect here.
     NoEffect {
-        /// The parameters.
         knobs: Vec<String>,
-        /// Why.
         why: NoEffect,
     },
     /// The kernel measures it in place of this value, so that what would be read back is not what was written.
     Measured {
-        /// The parameter.
         knob: String,
-        /// Where it is.
         place: Place,
     },
     /// It cannot be kept.
@@ -105,7 +94,6 @@ pub enum Obstacle {
     Unfinished(Id),
     /// A controller has the parameters, or had them when it was killed.
     Leased(Id),
-    /// The plan itself.
     Plan(PlanError),
 }
 
@@ -182,7 +170,6 @@ impl fmt::Display for Obstacle {
 /// A plan that fits this machine, with everything needed to apply it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ready {
-    /// The plan.
     pub plan: Plan,
     /// The writes, from the present values.
     pub writes: Vec<Write>,

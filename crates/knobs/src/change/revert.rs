@@ -26,28 +26,20 @@ pub enum Outcome {
     /// Its owner no longer exists: the module was unloaded, or the QEMU has exited.
     Gone,
     /// A value that was set outside dwell was overwritten, as asked.
-    Overwritten {
-        /// What was there.
-        found: Option<String>,
-    },
+    Overwritten { found: Option<String> },
     /// A value that was set outside dwell was left alone.
     LeftAlone {
-        /// What is there.
         found: Option<String>,
         /// The later change of dwell's own that put it there.
         by: Option<Id>,
     },
     /// It could not be restored.
-    Failed {
-        /// Why.
-        why: String,
-    },
+    Failed { why: String },
 }
 
 /// A change that was reverted, wholly or in part.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reverted {
-    /// The change.
     pub id: Id,
     /// The outcome for each place, in the order of restoring.
     pub places: Vec<(Place, Option<String>, Outcome)>,
@@ -58,19 +50,13 @@ pub struct Reverted {
 /// Why a change could not be reverted at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RevertError {
-    /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// Everything is restored, but the journal cannot be written.
     #[error(
         "all values are as before change {id}, but the journal still has it as open; `dwell revert {id}` tries again"
     )]
-    Unrecorded {
-        /// The change.
-        id: Id,
-        /// Why.
-        source: Arc<JournalError>,
-    },
+    Unrecorded { id: Id, source: Arc<JournalError> },
 }
 
 /// Restores the values from before a change, in reverse order. A value changed outside dwell, or set by a later change, is
@@ -211,7 +197,6 @@ fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The originals.
     Before,
     /// What the change set.
     After,

@@ -13,19 +13,13 @@ pub enum Standing {
     /// What the change set is in force.
     InForce,
     /// A value that the change writes in between is in force: the change was interrupted.
-    OnTheWay {
-        /// What is there.
-        found: Option<String>,
-    },
+    OnTheWay { found: Option<String> },
     /// The original is in force.
     Original,
     /// Its owner no longer exists.
     Gone,
     /// It was changed outside dwell.
-    Foreign {
-        /// What is there.
-        found: Option<String>,
-    },
+    Foreign { found: Option<String> },
 }
 
 /// The present state of a place of a change.

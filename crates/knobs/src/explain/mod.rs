@@ -20,15 +20,9 @@ pub enum Effect {
     /// The windows depend on it.
     Effective,
     /// It has no effect.
-    NoEffect {
-        /// Why.
-        why: String,
-    },
+    NoEffect { why: String },
     /// Whether it has an effect depends on what is not known.
-    NotKnown {
-        /// On what.
-        why: String,
-    },
+    NotKnown { why: String },
     /// The rule has no windows whose sameness could be decided.
     NotModelled,
 }
@@ -44,7 +38,6 @@ impl Effect {
         }
     }
 
-    /// With the reason.
     pub fn words(&self) -> String {
         match self {
             Effect::NoEffect { why } => format!("no effect: {why}"),
@@ -57,17 +50,14 @@ impl Effect {
 /// The explanation of one value of one knob, with the other values of its setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// The knob.
     pub knob: &'static str,
     /// Whose it is.
     pub layer: &'static str,
     /// Of Linux, or of QEMU for I/O threads.
     pub version: String,
-    /// The value.
     pub value: i64,
     /// The default of this version.
     pub default: Option<i64>,
-    /// What it does.
     #[serde(flatten)]
     pub effect: Effect,
     /// Other values that are equivalent to it.

@@ -12,7 +12,6 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// For one VM.
     pub(super) const fn of(&self, manager: Option<Manager>) -> &'static str {
         match manager {
             None => self.qemu,

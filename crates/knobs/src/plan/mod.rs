@@ -83,13 +83,10 @@ pub struct Plan {
     pub writes: Vec<Write>,
 }
 
-/// One write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Write {
-    /// The knob.
     pub knob: String,
-    /// Where it is.
     pub place: Place,
     /// The value expected there, in the parameter's own unit; switches are 0 and 1.
     pub from: i64,
@@ -144,18 +141,14 @@ pub struct Conditions {
     /// Identity of the machine that was recorded, as in the recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The goal.
     pub goal: Goal,
 }
 
 /// Whether a recording is of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordedOn {
-    /// It is.
     ThisMachine,
-    /// It is not.
     OtherMachine {
-        /// What differs.
         why: String,
     },
     /// The recording or the machine has no identity to compare.
@@ -197,7 +190,6 @@ pub struct RecordingFacts {
     pub span_ns: u64,
     /// The part of it that the effect is predicted on \[ns\].
     pub judged_span_ns: u64,
-    /// Number of episodes.
     pub episodes: u64,
     /// The CPUs, vCPUs or threads that idled.
     pub idlers: Vec<String>,
@@ -228,14 +220,10 @@ pub enum PlanError {
     #[error(
         "it has format {found}, but this dwell reads only {FORMAT}; write it again with `dwell tune --plan`"
     )]
-    Format {
-        /// Its format.
-        found: i64,
-    },
+    Format { found: i64 },
     /// The version is not one whose rule is known.
     #[error("version = \"{version}\": {why}")]
     Version {
-        /// The text.
         version: String,
         /// What is known.
         why: String,
@@ -245,9 +233,7 @@ pub enum PlanError {
     Setting {
         /// `present` or `recommended`.
         table: &'static str,
-        /// The parameter.
         name: String,
-        /// What is wrong.
         why: String,
     },
     /// A write does not fit the rest.
@@ -255,9 +241,7 @@ pub enum PlanError {
     Write {
         /// From 1.
         number: usize,
-        /// Its knob.
         knob: String,
-        /// What is wrong.
         why: String,
     },
     /// There are too many writes.

@@ -68,7 +68,6 @@ pub enum QmpError {
     /// No process serves the socket.
     #[error("cannot connect to the monitor at {path}{hint}")]
     Connect {
-        /// The socket.
         path: PathBuf,
         /// A remedy, with a semicolon in front, or empty.
         hint: &'static str,
@@ -77,71 +76,37 @@ pub enum QmpError {
     },
     /// The path is too long for a socket or holds a zero.
     #[error("cannot connect to {path}: not a valid path of a UNIX socket")]
-    Path {
-        /// The path.
-        path: PathBuf,
-    },
+    Path { path: PathBuf },
     /// Reading or writing failed.
     #[error("cannot {what} the monitor at {path}")]
     Io {
-        /// The socket.
         path: PathBuf,
-        /// What was attempted.
         what: &'static str,
         /// The error of the system.
         source: io::Error,
     },
     /// The other side closed the connection.
     #[error("the monitor at {path} closed the connection before {before}; did QEMU exit?")]
-    Closed {
-        /// The socket.
-        path: PathBuf,
-        /// What was expected.
-        before: String,
-    },
+    Closed { path: PathBuf, before: String },
     /// No answer in time.
     #[error(
         "the monitor at {path} did not send {awaited} within {within:?}; it serves one client at a time: is another \
          connected? (libvirt does not share its monitor: use `virsh qemu-monitor-command` or a second monitor)"
     )]
-    Silent {
-        /// The socket.
-        path: PathBuf,
-        /// What was expected.
-        awaited: String,
-        /// For how long.
-        within: Duration,
-    },
+    Silent { path: PathBuf, awaited: String, within: Duration },
     /// Events and blank lines without end.
     #[error(
         "the monitor at {path} sent more than {limit} bytes of events and blank lines instead of {awaited}"
     )]
-    Noise {
-        /// The socket.
-        path: PathBuf,
-        /// The limit.
-        limit: usize,
-        /// What was expected.
-        awaited: String,
-    },
+    Noise { path: PathBuf, limit: usize, awaited: String },
     /// A line without end.
     #[error("the monitor at {path} sent a line of more than {limit} bytes instead of {awaited}")]
-    LineTooLong {
-        /// The socket.
-        path: PathBuf,
-        /// The limit.
-        limit: usize,
-        /// What was expected.
-        awaited: String,
-    },
+    LineTooLong { path: PathBuf, limit: usize, awaited: String },
     /// Something that is not QMP.
     #[error("the monitor at {path} sent something that is not QMP instead of {awaited}: {what}: `{text}`")]
     NotQmp {
-        /// The socket.
         path: PathBuf,
-        /// What was expected.
         awaited: String,
-        /// What is wrong.
         what: String,
         /// The beginning of what it sent, harmless for a terminal.
         text: String,
@@ -149,7 +114,6 @@ pub enum QmpError {
     /// QEMU refused the command. The connection remains usable.
     #[error("QEMU refuses `{command}`: {desc}")]
     Refused {
-        /// The command.
         command: String,
         /// QEMU's error class, mostly `GenericError`.
         class: String,
@@ -158,10 +122,7 @@ pub enum QmpError {
     },
     /// The connection broke in a call before.
     #[error("the connection to the monitor at {path} failed earlier and cannot be used")]
-    Broken {
-        /// The socket.
-        path: PathBuf,
-    },
+    Broken { path: PathBuf },
 }
 
 impl QmpError {

@@ -11,7 +11,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// QEMU's greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// Such as `7.2.22`.
@@ -25,7 +24,6 @@ pub struct Greeting {
 pub struct Event {
     /// Such as `SHUTDOWN`.
     pub name: String,
-    /// Its data.
     pub data: Value,
 }
 
@@ -38,7 +36,6 @@ pub struct Monitor {
     limits: Limits,
     greeting: Greeting,
     events: Vec<Event>,
-    /// Of their lines.
     event_bytes: usize,
     events_dropped: u64,
     next_id: u64,
@@ -109,12 +106,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// QEMU's greeting.
     pub fn greeting(&self) -> &Greeting {
         &self.greeting
     }
 
-    /// The socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -9,7 +9,6 @@ const BOTH: &str = "proc /proc proc rw 0 0\n\
                     cgroup /cg/cpu cgroup rw,cpu 0 0\n\
                     cgroup /cg/acct cgroup rw,relatime,cpuacct 0 0\n";
 
-/// A machine's files.
 fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {

@@ -57,13 +57,11 @@ pub(super) enum Growth {
     Any,
 }
 
-/// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
     pub(super) kind: Kind,
     /// Longest window \[ns\], 1 to [`MAX_END`].
     pub(super) max: u32,
-    /// Factor of growth.
     pub(super) grow: u32,
     /// Least window that a growth gives \[ns\], at least 1; `max + 1` represents all above the maximum.
     pub(super) start: u32,
@@ -160,7 +158,6 @@ impl Lane {
         self.floor == self.start || self.shrink <= 1
     }
 
-    /// How windows grow.
     pub(super) fn growth(&self) -> Growth {
         if self.grow == 0 || u64::from(self.max) * u64::from(self.grow) >= 1 << 32 {
             Growth::Any

@@ -8,7 +8,6 @@
 /// The constructors are unsafe, the operations are not: a value of the type exists only on a CPU that has its
 /// instructions.
 pub(super) trait Lanes: Copy {
-    /// Number of lanes.
     const WIDTH: usize;
     /// One answer per lane.
     type Mask: Copy;
@@ -42,9 +41,7 @@ pub(super) trait Lanes: Copy {
     fn sub(self, other: Self) -> Self;
     /// The low 32 bits of the products.
     fn mul(self, other: Self) -> Self;
-    /// Unsigned.
     fn min(self, other: Self) -> Self;
-    /// Unsigned.
     fn max(self, other: Self) -> Self;
     /// Bits that differ.
     fn xor(self, other: Self) -> Self;

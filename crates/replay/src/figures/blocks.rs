@@ -15,7 +15,6 @@ const BLOCKS: u64 = dwell_stats::BLOCKS as u64;
 pub struct Block {
     /// How long it is \[ns\].
     pub span_ns: u64,
-    /// Episodes.
     pub episodes: u64,
     /// Their lengths \[ns\].
     pub idle_ns: u128,
@@ -79,7 +78,6 @@ pub struct Compared {
     pub figure: &'static str,
     /// Before; `None` where it was not recorded.
     pub before: Option<f64>,
-    /// After.
     pub after: Option<f64>,
     /// After by before, with its 95 % interval.
     pub ratio: Option<Interval>,

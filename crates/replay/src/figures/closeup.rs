@@ -11,7 +11,6 @@ pub const LONGEST: usize = 1_000;
 /// Consecutive episodes of one idler, out of the middle of the recording. The lists have one entry an episode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Closeup {
-    /// Whose.
     pub idler: String,
     /// How many episodes of it are before these.
     pub first_episode: u64,

@@ -34,7 +34,6 @@ pub const SHOWN: usize = 8;
 pub struct Policy {
     /// What it is called: `present`, `recommended`.
     pub name: String,
-    /// The policy.
     pub rule: Rule,
 }
 
@@ -76,7 +75,6 @@ pub struct Figures {
 pub struct IdleDistribution {
     /// Which one; `None`: all.
     pub idler: Option<String>,
-    /// How many episodes.
     pub episodes: u64,
     /// Episodes by length, twenty buckets a decade.
     pub buckets: Vec<Bucket>,
@@ -89,7 +87,6 @@ pub struct PolicyFigures {
     pub policy: String,
     /// Its parameters, `name=value` with a space between.
     pub setting: String,
-    /// How many episodes.
     pub episodes: u64,
     /// Episodes that began with a poll.
     pub polls: u64,

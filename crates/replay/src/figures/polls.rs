@@ -32,7 +32,6 @@ pub struct PollBucket {
 /// The windows of all episodes \[ns\]; quantiles are right within 0.1 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Windows {
-    /// Shortest.
     pub min_ns: u64,
     /// One episode in twenty has a shorter one.
     pub p5_ns: u64,
@@ -40,9 +39,7 @@ pub struct Windows {
     pub p50_ns: u64,
     /// One episode in twenty has a longer one.
     pub p95_ns: u64,
-    /// Longest.
     pub max_ns: u64,
-    /// On average.
     pub mean_ns: f64,
 }
 

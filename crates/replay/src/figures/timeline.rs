@@ -16,14 +16,12 @@ pub struct Timeline {
     pub first_ns: u64,
     /// How long a slice is \[ns\].
     pub slice_ns: u64,
-    /// The busiest idlers.
     pub idlers: Vec<IdlerTimeline>,
 }
 
 /// One idler. The lists have one entry for each slice in which an episode begins.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdlerTimeline {
-    /// Its name.
     pub idler: String,
     /// Number of the slice.
     pub slice: Vec<u64>,

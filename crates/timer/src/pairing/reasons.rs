@@ -48,11 +48,9 @@ impl ReasonNames {
 /// What matters of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The guest halted.
     Halt,
     /// An interrupt of the host.
     Interrupt,
-    /// The preemption timer.
     HvTimer,
     Other,
 }

@@ -182,7 +182,6 @@ impl Vcpu {
         u64::from(matches!(before, Place::Host(_)))
     }
 
-    /// Enters the guest.
     pub(super) fn enter(&mut self, event: &Event, accepts_seen: bool, found: &mut TimerRows) {
         self.cpu = Some(event.cpu);
         self.read_steps(found);

@@ -33,55 +33,41 @@ pub enum CsvError {
     Write {
         /// From 1.
         line: u64,
-        /// The writer's error.
         source: WriteError,
     },
     /// There is nothing in it.
     #[error("{name}: the file is empty; the first line must name the columns, such as `start_ns,idle_ns`")]
-    Empty {
-        /// The file.
-        name: String,
-    },
+    Empty { name: String },
     /// There is a line with column names, and nothing below.
     #[error("{name}: no episodes: there is nothing after the column names")]
-    NoEpisodes {
-        /// The file.
-        name: String,
-    },
+    NoEpisodes { name: String },
     /// The first line names a column that does not exist.
     #[error("{name}: line {line}: unknown column `{column}`; known: {}", known_columns())]
     UnknownColumn {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The column.
         column: String,
     },
     /// The first line names a column twice.
     #[error("{name}: line {line}: column `{column}` is there twice")]
     RepeatedColumn {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The column.
         column: String,
     },
     /// The first line lacks a column.
     #[error("{name}: line {line}: no column `{column}`; `start_ns` and `idle_ns` must be there")]
     MissingColumn {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The column.
         column: &'static str,
     },
     /// A line has too few or too many fields.
     #[error("{name}: line {line} has {found} fields, the first has {wanted}: `{text}`")]
     FieldCount {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -95,7 +81,6 @@ pub enum CsvError {
     /// A quoted field does not end in its line.
     #[error("{name}: line {line}: a quoted field does not end: `{text}`")]
     Quote {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -105,11 +90,9 @@ pub enum CsvError {
     /// A field is not what its column holds.
     #[error("{name}: line {line}, column `{column}`: `{text}` {what}")]
     Field {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The column.
         column: &'static str,
         /// The field, or its beginning.
         text: String,

@@ -24,16 +24,10 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 pub enum InputError {
     /// The system would not open it.
     #[error("cannot open {name}")]
-    Open {
-        /// The file.
-        name: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Open { name: String, source: io::Error },
     /// Reading or decompressing failed.
     #[error("{name}: cannot read on after line {line}{hint}")]
     Read {
-        /// The file.
         name: String,
         /// The last complete line, from 1; 0 if there is none.
         line: u64,
@@ -44,16 +38,10 @@ pub enum InputError {
     },
     /// A file of a tool that can print it.
     #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), kind.command(name).join(" "))]
-    Binary {
-        /// The file.
-        name: String,
-        /// Whose.
-        kind: Binary,
-    },
+    Binary { name: String, kind: Binary },
     /// No text has such lines.
     #[error("{name}: line {line} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
     LineTooLong {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,

@@ -35,7 +35,6 @@ use std::collections::BTreeMap;
 pub struct ImportSummary {
     /// Lines read, of any kind.
     pub lines: u64,
-    /// Episodes written.
     pub episodes: u64,
     /// Events that were used, by name.
     pub used: BTreeMap<String, u64>,

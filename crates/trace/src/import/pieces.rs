@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 
-/// What makes it.
 pub(super) trait Pieces {
     /// Appends the next piece; nothing at the end.
     ///

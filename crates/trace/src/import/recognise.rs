@@ -23,7 +23,6 @@ pub enum Format {
 /// A text of another kind, which people have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// Of strace.
     Strace,
     /// Of bpftrace: its first line, or maps that it prints.
     Bpftrace,

@@ -98,7 +98,6 @@ pub(super) struct Counted {
     /// Times that it slept, as the doorbell had not been rung. The kernel's count of switches leaves out
     /// sleeps that end before it has switched to another task: on some hosts most.
     pub(super) sleeps: u64,
-    /// Interrupts sent.
     pub(super) interrupts: u64,
 }
 

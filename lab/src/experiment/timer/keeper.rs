@@ -47,7 +47,6 @@ pub enum Inject {
 /// `KVM_SIGNAL_MSI`; `irqfd` is the default), `host:NS` (the kernel polls halts for up to NS) and `no-poll-control`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timer {
-    /// What keeps it.
     pub keeper: Keeper,
     /// How it is injected, if a thread keeps it.
     pub inject: Inject,

@@ -16,7 +16,6 @@ use serde::Serialize;
 /// The bill of one timer on one host, as the model has it. HLT exits are not in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Predicted {
-    /// The host.
     pub host: String,
     /// Whether HLT does not exit (`KVM_CAP_X86_DISABLE_EXITS`).
     pub hlt_in_guest: bool,

@@ -35,7 +35,6 @@ pub(super) fn whole(number: f64) -> String {
     count(number.round() as u128)
 }
 
-/// One interval, explained.
 pub(super) fn page(interval: &Interval) -> String {
     let f = &interval.total;
     let bound = &f.bound;

@@ -53,7 +53,6 @@ struct Controlled {
     decisions: u64,
     originals: Values,
     changes: Vec<ChangeWritten>,
-    /// Over time.
     costs: Vec<Slice>,
     /// Costs; the last is the optimum.
     results: Vec<Row>,
@@ -175,7 +174,6 @@ impl Given {
     }
 }
 
-/// What is controlled.
 struct Names {
     file: Option<String>,
     vms: Vec<Vm>,

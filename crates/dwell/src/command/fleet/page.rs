@@ -47,7 +47,6 @@ const POINTS: usize = 201;
 /// VMs that are named.
 const NAMED: usize = 20;
 
-/// Writes the page.
 pub(super) fn write(path: &Path, printed: &Printed<'_>) -> anyhow::Result<()> {
     let found = printed.rollout;
     // Under the optimum and the best of each there is no regret.

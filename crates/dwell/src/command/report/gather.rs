@@ -83,7 +83,6 @@ pub(super) enum TimeAxis {
     OwnStart,
 }
 
-/// One recording.
 #[derive(Serialize)]
 pub(super) struct Recording {
     pub(super) role: Role,

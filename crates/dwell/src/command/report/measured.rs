@@ -9,7 +9,6 @@ use std::path::Path;
 /// The largest JSON file that is read \[bytes\]; those that dwell writes have a few kilobytes.
 const LONGEST: u64 = 64 << 20;
 
-/// One file.
 #[derive(Serialize)]
 pub(super) struct MeasuredFile {
     pub(super) file: String,

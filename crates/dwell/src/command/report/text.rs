@@ -11,7 +11,6 @@ use dwell_report::measured::Measured;
 use dwell_report::{Cell, Column, Table, percent, priced};
 use dwell_trace::exits::NARROW;
 
-/// The whole text.
 pub(super) fn words(report: &Report) -> String {
     let mut text = String::new();
     for recording in &report.recordings {

@@ -86,7 +86,6 @@ impl Change<'_> {
         table
     }
 
-    /// For people.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (when, timers) in ["before", "after"].into_iter().zip(self.each()) {

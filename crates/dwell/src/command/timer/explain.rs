@@ -57,7 +57,6 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// The running kernel.
 fn here(machine: &dyn Machine) -> anyhow::Result<Version> {
     let version = kernel::version(machine);
     if let Some((arch, why)) =
@@ -150,7 +149,6 @@ impl Posting {
         self.rules.iter().filter(|row| self.possible.contains(&row.rule))
     }
 
-    /// For people.
     fn words(&self) -> String {
         let mut text = output::wrapped(&format!("Timers of a VM under Linux {}:", self.kernel));
         for fact in &self.described.facts {

@@ -90,7 +90,6 @@ impl Words<'_> {
         text
     }
 
-    /// The set-ups.
     fn table(&self) -> Table {
         let mut table = Table::new([
             Column::number("timer exits/s", "timer_exits_per_s"),

@@ -34,7 +34,6 @@ impl Target {
 /// An episode that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// The idler.
     pub(crate) idler: Arc<str>,
     /// How long \[ns\].
     pub(crate) idle_ns: u64,

@@ -5,7 +5,6 @@ use super::state::State;
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
 
-/// An idler, exact.
 #[derive(Serialize)]
 pub(crate) struct Exact {
     idler: String,

@@ -43,7 +43,6 @@ enum Source {
 const AGAIN: u32 = 4;
 
 impl Sides {
-    /// Opens the source.
     pub(super) fn open(machine: &dyn Writable, change: &Change, work: &WorkArgs) -> anyhow::Result<Sides> {
         let owner = change.plan.owner;
         let measured = match (owner, &change.plan.iothread) {

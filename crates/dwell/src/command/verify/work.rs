@@ -58,13 +58,11 @@ impl Counters {
         Ok(counters)
     }
 
-    /// What counts.
     pub(super) fn units(&self) -> impl Iterator<Item = Unit> {
         let own = self.own.is_some().then_some(Unit::Work);
         own.into_iter().chain(self.switches.then_some(Unit::ContextSwitch))
     }
 
-    /// Reads them.
     pub(super) fn read(&self) -> anyhow::Result<Reading> {
         let mut counts = vec![];
         if self.switches {
@@ -122,9 +120,7 @@ fn switches() -> anyhow::Result<f64> {
     Ok(count as f64)
 }
 
-/// Where metrics are.
 struct Url {
-    /// With its port.
     host: String,
     path: String,
 }

@@ -62,11 +62,9 @@ pub enum PerfError {
     /// The episodes could not be written.
     #[error("{name}: cannot write the episode that ends in line {line}")]
     Write {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The writer's error.
         source: WriteError,
     },
     /// The events of several layers are there.
@@ -75,9 +73,7 @@ pub enum PerfError {
         layers.0.name(), layers.1.name(), layers.0.name(), layers.1.name()
     )]
     Ambiguous {
-        /// The file.
         name: String,
-        /// The layers.
         layers: (Layer, Layer),
         /// An event of the first.
         first: String,
@@ -87,11 +83,9 @@ pub enum PerfError {
     /// A line is one of the events of use, but not as perf writes it.
     #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The event.
         event: String,
         /// The line, or its beginning.
         text: String,
@@ -99,21 +93,17 @@ pub enum PerfError {
     /// A line lacks its CPU.
     #[error("{name}: line {line} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
     NoCpu {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The event.
         event: String,
     },
     /// A line lacks its thread.
     #[error("{name}: line {line} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
     NoThread {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The event.
         event: String,
     },
     /// What should be times are none.
@@ -122,11 +112,9 @@ pub enum PerfError {
          `perf script --deltatime` prints them; make the text without that option"
     )]
     NoTimes {
-        /// The file.
         name: String,
         /// Events whose time is before that of the event before.
         backwards: u64,
-        /// Events.
         events: u64,
     },
     /// No exit is in it.
@@ -136,7 +124,6 @@ pub enum PerfError {
         summary.lines, list(&summary.used), list(&summary.ignored)
     )]
     NoExits {
-        /// The file.
         name: String,
         /// What is in it.
         summary: Box<ImportSummary>,
@@ -147,7 +134,6 @@ pub enum PerfError {
         summary.lines, list(&summary.used), list(&summary.ignored), how_to_record(*.layer)
     )]
     NoEpisodes {
-        /// The file.
         name: String,
         /// The layer asked for.
         layer: Option<Layer>,

@@ -33,7 +33,6 @@ pub(super) struct Stamp {
 /// From when a time is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// CLOCK_REALTIME.
     Day,
     /// Of a day, month or year that the line does not have, or since the machine began.
     Other,

@@ -72,21 +72,17 @@ pub enum QemuError {
     /// The episodes could not be written.
     #[error("{name}: cannot write the episode that ends in line {line}")]
     Write {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The writer's error.
         source: WriteError,
     },
     /// A line is one of the events of use, but not as QEMU writes it.
     #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
-        /// The event.
         event: &'static str,
         /// The line, or its beginning.
         text: String,
@@ -94,7 +90,6 @@ pub enum QemuError {
     /// Some lines have a time and others have none.
     #[error("{name}: line {line} has {}, unlike the lines before it; this is not the log of one QEMU", if *.has { "a time" } else { "no time" })]
     Mixed {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -107,7 +102,6 @@ pub enum QemuError {
          `-msg timestamp=on` and import its log"
     )]
     NoTimes {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -118,7 +112,6 @@ pub enum QemuError {
          with `--context 0x…`, and record one thread"
     )]
     NoThread {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -126,7 +119,6 @@ pub enum QemuError {
     /// It names more contexts than there can be.
     #[error("{name}: line {line} names context number {MOST_CONTEXTS}; this is not the log of a QEMU")]
     TooManyContexts {
-        /// The file.
         name: String,
         /// From 1.
         line: u64,
@@ -138,35 +130,21 @@ pub enum QemuError {
         summary.lines
     )]
     NoEpisodes {
-        /// The file.
         name: String,
         /// What is in it.
         summary: Box<ImportSummary>,
     },
     /// The recording of waits is of something else.
     #[error("{name}: is a recording of layer {layer}; waits of threads come from `dwell record thread`")]
-    NotOfThreads {
-        /// The file.
-        name: String,
-        /// Its layer.
-        layer: &'static str,
-    },
+    NotOfThreads { name: String, layer: &'static str },
     /// The recording of waits has another clock.
     #[error(
         "cannot align {name}: it has no time of day; record it with this version's `dwell record thread`"
     )]
-    NoOffset {
-        /// The file.
-        name: String,
-    },
+    NoOffset { name: String },
     /// The recording of waits cannot be read.
     #[error("{name}: cannot read the waits")]
-    Sleeps {
-        /// The file.
-        name: String,
-        /// The reader's error.
-        source: ReadError,
-    },
+    Sleeps { name: String, source: ReadError },
 }
 
 /// What the log does not tell.

@@ -19,7 +19,6 @@ pub const REALTIME_OFFSET: &str = "realtime_less_monotonic_ns";
 /// One system call that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sleep {
-    /// CLOCK_MONOTONIC.
     start_ns: u64,
     end_ns: u64,
     wake: Option<WakeCause>,
