@@ -23,6 +23,10 @@ fn json(args: &[&str]) -> Value {
 /// A VM with idle times of this length three times in four, of class slow once in sixteen times, and of 900
 /// us else, recorded under a maximum.
 fn record(path: &Path, idle_ns: u64, class: &str, max: Option<u64>) {
+    record_many(path, idle_ns, class, max, 2_000);
+}
+
+fn record_many(path: &Path, idle_ns: u64, class: &str, max: Option<u64>, episodes: u64) {
     let mut metadata = Metadata::new(Layer::Host);
     metadata.other.insert("class".to_owned(), class.into());
     if let Some(max) = max {
@@ -31,7 +35,7 @@ fn record(path: &Path, idle_ns: u64, class: &str, max: Option<u64>) {
     }
     let mut writer = Writer::create(path, metadata).unwrap();
     let mut now_ns = 0;
-    for episode in 0..2_000 {
+    for episode in 0..episodes {
         let is_long = if class == "slow" { episode % 16 > 0 } else { episode % 4 == 3 };
         let idle_ns = if is_long { LONG_NS } else { idle_ns };
         writer.push(&Episode::new("vcpu0", now_ns, idle_ns)).unwrap();
@@ -249,4 +253,19 @@ fn a_fleet_of_sketches_costs_what_the_recordings_cost() {
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains("a sketch, which has costs and no episodes"), "{}", stderr(&output));
     }
+}
+
+/// Whoever makes a recording chooses how long it claims to be.
+#[test]
+fn a_vm_that_decides_the_choice_alone_is_named() {
+    let folder = fleet();
+    let noted = || {
+        let found = json(&["fleet", &path(&folder, ""), "--held-out", "0"]);
+        let notes: Vec<String> = serde_json::from_value(found["notes"].clone()).unwrap();
+        notes.into_iter().find(|note| note.contains("decides the choice"))
+    };
+    assert_eq!(noted(), None);
+    record_many(&folder.path().join("heavy.parquet"), 5_000, "fast", None, 200_000);
+    let note = noted().expect("a note");
+    assert!(note.starts_with("`heavy` alone has ") && note.contains(" of the costs of 31 VMs"), "{note}");
 }

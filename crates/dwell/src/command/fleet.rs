@@ -3,6 +3,7 @@
 mod page;
 mod plans;
 mod show;
+mod weight;
 
 use crate::failure::{Answer, Outcome};
 use crate::model::LatencyArg;
@@ -289,5 +290,6 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
     if let Some(class) = args.class.as_ref().filter(|_| !classed) {
         notes.push(format!("no recording has a class by {class}"));
     }
+    notes.extend(weight::note(rows));
     notes
 }
