@@ -183,6 +183,12 @@ impl Model {
         RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
     }
 
+    /// The latency of a halt that was given, or else measured on the machine of the recording.
+    pub(crate) fn known_latency(&self) -> Option<Nanos> {
+        let (given, measured) = self.given_and_measured;
+        given.or(measured)
+    }
+
     /// The other end of what the latency may be, where it is not known.
     pub(crate) fn upper_latency(&self, source: &RecordingSource) -> anyhow::Result<Option<Nanos>> {
         let unknown = self.wakeup_latency_origin == Origin::Default;

@@ -3,6 +3,7 @@
 pub(crate) mod plan;
 mod show;
 mod unknown;
+mod work;
 
 use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
@@ -23,6 +24,7 @@ use serde::Serialize;
 pub(crate) use show::{ending, opening};
 use show::{front_table, front_words, table};
 use unknown::{closed_loop, other_end};
+use work::ByWork;
 
 /// Recommend a setting, or advise to leave the present one
 ///
@@ -112,6 +114,9 @@ pub(crate) struct Tuned {
     pub(crate) advice: Advice,
     self_check: SelfCheck,
     notes: Vec<String>,
+    /// Settings by the work done under them, where the recording has what woke the tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    work: Option<ByWork>,
     /// Whether the first note is the origin of the recording, which is printed first.
     #[serde(skip)]
     begins_with_source: bool,
@@ -162,6 +167,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Table => output::text(&(opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned)))?,
     }
     if let Some(facts) = facts {
+        if let Some(why) = tuned.work.as_ref().and_then(ByWork::contradiction) {
+            bail!("cannot write the plan: {why}");
+        }
         args.plan.write(&tuned.advice, &model, source.reader().metadata(), facts, target)?;
     }
     let negative = args.exit_code && !tuned.advice.verdict.is_change();
@@ -239,11 +247,17 @@ pub(crate) fn advise(
          what QEMU's rule would have cost; with --qmp SOCKET --iothread ID they are taken for that thread"
             .to_owned()
     };
-    if let Some(more) = closed_loop(source.reader(), &advice)? {
+    let recommended = advice.recommended().filter(|_| has_property);
+    let work = ByWork::of(source.reader(), model, present, recommended)?;
+    let more = match &work {
+        Some(work) => work.contradiction(),
+        None => closed_loop(source.reader(), &advice)?,
+    };
+    if let Some(more) = more {
         words += ". ";
         words += &more;
     }
-    let lines = match advice.recommended().filter(|_| has_property) {
+    let lines = match recommended {
         Some(setting) => lines::for_recording(&setting, &present, metadata, &machine),
         None => vec![],
     };
@@ -268,6 +282,7 @@ pub(crate) fn advise(
         advice,
         self_check,
         notes,
+        work,
         begins_with_source: false,
     })
 }

@@ -7,3 +7,4 @@ mod inputs;
 mod page;
 mod timeline;
 mod timer;
+mod work;

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub segments: u64,
     /// Of those, the ones of the [leading](Program::leading) tasks: the unit of work.
     pub work: u64,
-    /// Time on CPUs of the segments that ended \[ns\].
+    /// Time on CPUs of the segments that ended, what halts added included \[ns\].
     pub busy_ns: u128,
     /// From runnable to running, over the segments that ended \[ns\].
     pub waited_ns: u128,
@@ -107,6 +107,8 @@ struct Cpu {
     running: Option<u32>,
     /// Where the segment's offsets count from \[ns\]: its start, and what it was held up since.
     origin_ns: u64,
+    /// When the segment started \[ns\].
+    begun_ns: u64,
     /// The next of the segment's wakeups, as an index into [`Program::wakeups`].
     next_wakeup: u32,
     /// Since when it idles \[ns\]; `None` before its first segment.
@@ -145,6 +147,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             queue: VecDeque::new(),
             running: None,
             origin_ns: 0,
+            begun_ns: 0,
             next_wakeup: 0,
             idle_since_ns: None,
             busy_since_ns: None,
@@ -253,6 +256,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let number = row.cpu;
         let cpu = &mut self.cpus[number as usize];
         cpu.running = Some(segment);
+        cpu.begun_ns = at_ns;
         cpu.origin_ns = at_ns.saturating_add(if idled == Some(true) {
             self.program.constants.longer_segment_ns
         } else {
@@ -298,7 +302,8 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let row = &self.program.rows[segment as usize];
         self.outcome.segments += 1;
         self.outcome.work += u64::from(row.leads);
-        self.outcome.busy_ns += u128::from(row.run_ns);
+        let ran_ns = at_ns.saturating_sub(self.cpus[number as usize].begun_ns);
+        self.outcome.busy_ns += u128::from(ran_ns);
         match row.next {
             Some(next) => self.after(next, at_ns),
             None => self.leader_ended |= row.leads,

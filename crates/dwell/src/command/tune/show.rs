@@ -1,6 +1,6 @@
 //! The advice as text and tables.
 
-use super::Tuned;
+use super::{ByWork, Tuned};
 use crate::model;
 use crate::output;
 use dwell_knobs::lines::Lines;
@@ -162,9 +162,9 @@ pub(super) fn front_words(advice: &Advice) -> String {
     format!("\n{}\n{}", output::wrapped(&words), output::fitted(&front_table(advice, Some(&present))))
 }
 
-/// The lines that set the advised values, and the notes, as text.
+/// Settings by work, the lines that set the advised values, and the notes, as text.
 pub(crate) fn ending(tuned: &Tuned) -> String {
-    let mut text = String::new();
+    let mut text = tuned.work.as_ref().map_or_else(String::new, ByWork::words);
     for Lines { about, lines } in &tuned.lines {
         text += &format!("\n# {about}\n{}\n", lines.join("\n"));
     }

@@ -1,0 +1,74 @@
+//! From a trace with causes to what settings do to the work.
+
+use super::inputs::{Inputs, done};
+use std::fmt::Write;
+
+/// Two tasks on a CPU each that wake each other after 5 us of work, and run 1.8 us after they are woken, as ftrace writes it.
+fn ping_pong(rounds: u64) -> String {
+    let tasks = [("client", 101), ("server", 102)];
+    let mut text = String::new();
+    let mut line = |cpu: usize, (comm, tid): (&str, i32), at_ns: u64, event: &str| {
+        let (s, ns) = (10 + at_ns / 1_000_000_000, at_ns % 1_000_000_000);
+        writeln!(text, "  {comm}-{tid}  [00{cpu}] d..2. {s}.{ns:09}: {event}").unwrap();
+    };
+    let switch = |(from, prev): (&str, i32), (to, next): (&str, i32)| {
+        format!(
+            "sched_switch: prev_comm={from} prev_pid={prev} prev_prio=120 prev_state=S ==> next_comm={to} next_pid={next} \
+             next_prio=120"
+        )
+    };
+    for number in 0..2 * rounds {
+        let at_ns = number * 6_800;
+        let cpu = usize::from(number % 2 == 1);
+        let (own, peer) = (tasks[cpu], tasks[1 - cpu]);
+        let idle = (["swapper/0", "swapper/1"][cpu], 0);
+        line(cpu, idle, at_ns, &switch(idle, own));
+        let waking =
+            format!("sched_waking: comm={} pid={} prio=120 target_cpu=00{}", peer.0, peer.1, 1 - cpu);
+        line(cpu, own, at_ns + 5_000, &waking);
+        line(cpu, own, at_ns + 5_100, &switch(own, idle));
+    }
+    text
+}
+
+#[test]
+fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
+    let inputs = Inputs::new();
+    let trace = inputs.write("trace.txt", &ping_pong(3_000));
+    let recording = inputs.text("idle.parquet");
+    let in_force = "guest_halt_poll_ns=200us";
+    done(&[
+        "import",
+        &trace,
+        "--layer",
+        "guest",
+        "--kernel",
+        "6.18.0",
+        "--in-force",
+        in_force,
+        "-o",
+        &recording,
+    ]);
+    let info = String::from_utf8(done(&["info", &recording])).unwrap();
+    assert!(info.contains("(coupled)"), "{info}");
+    let tune = |format: &str| {
+        String::from_utf8(done(&["tune", &recording, "--halt-cost", "20us", "--format", format])).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&tune("json")).unwrap();
+    let work = &json["work"];
+    assert_eq!(work["unit_of_work"], serde_json::json!(["client/101", "server/102"]), "{work:#}");
+    let own = work["own_error"]["middle"].as_f64().unwrap();
+    assert!(own.abs() < 0.02, "{own}");
+    let settings = work["settings"].as_array().unwrap();
+    let never = settings.iter().find(|row| row["setting"]["guest_halt_poll_ns"] == 0).unwrap();
+    // The period is 6.8 us where it polls; 5 us of work, 4 us more after a halt and 20 us of latency where it halts.
+    let speed = |end: &str| never["speed"][end].as_f64().unwrap();
+    assert!((speed("middle") - 6.8 / 29.0).abs() < 0.01, "{never:#}");
+    assert!(speed("low") < 0.2 && speed("high") > 0.3, "{never:#}");
+    let text = tune("table");
+    assert!(text.contains("By work: causes were replayed"), "{text}");
+    // Nothing in the recording halts, so that only the latency of a poll is estimated.
+    let constants = &work["constants"];
+    assert!(constants["after_poll"]["seen"].as_u64() > Some(5_000) && constants["after_poll"]["ns"] == 1_800);
+    assert!(constants["after_halt"]["seen"] == 0 && constants["ipi"]["seen"] == 0, "{constants:#}");
+}
