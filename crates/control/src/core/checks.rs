@@ -119,8 +119,8 @@ impl Checks {
         let [setting, reference] = turns.settings().map(|setting| *setting);
         self.over = true;
         let better = if keep { setting } else { reference };
-        // What was refuted or found is of the load that there is now.
-        self.load = Load::default();
+        // A load that changes meanwhile is another one than before.
+        self.load.part = Part::default();
         // A trial in vain shows nothing for certain.
         if measured.closed || !keep && !turns.is_trial() && turns.worth(&reference) > 1.0 {
             self.closed_until_ns = now_ns.saturating_add(MINUTE_NS);

@@ -294,6 +294,10 @@ impl Controller {
         let originals_ns = period.originals_ns * self.worth;
         let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled);
         let load_changed = !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
+        if load_changed {
+            // They are of another load.
+            self.idlers.forget_episodes();
+        }
         if self.trust.is_lost(now_ns, load_changed) {
             self.idlers.grow_old();
             return (None, true);

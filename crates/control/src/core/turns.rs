@@ -38,7 +38,8 @@
 //! * A *trial* is of a setting that polls, where the one in force mostly halts. Halting makes the idle times
 //!   that justify halting, and no replay of them shows that polling would make them shorter. The one in force
 //!   costs what it did just before: about a halt, whatever the load is. The setting stays if it is certainly
-//!   cheaper, by 2 %. A first turn that costs [`DEARER`] times as much ends the trial.
+//!   cheaper, by 2 %, or where six pairs leave that open if it certainly does more and the mean is a gain. A first
+//!   turn that costs [`DEARER`] times as much ends the trial.
 
 use crate::core::account::TOLERANCE;
 use crate::core::change::Measured;
@@ -395,7 +396,10 @@ impl Turns {
             Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
             // One that does not poll either costs the same.
             Kind::Trial if known && high < -TOLERANCE.ln() => Some(true),
-            _ => (pairs == PAIRS).then_some(self.kind == Kind::Check && value < 0.0 && !self.may_do_less()),
+            _ => (pairs == PAIRS).then(|| match self.kind {
+                Kind::Check => value < 0.0 && !self.may_do_less(),
+                Kind::Trial => value < 0.0 && self.is_closed() && self.more() > 1.0,
+            }),
         }
     }
 
@@ -405,10 +409,9 @@ impl Turns {
         open.zip(closed).is_some_and(|(open, closed)| open.value * closed.value < 0.0)
     }
 
-    /// Whether the mean turn is a loss if the loop is closed, or the loop is, and too little is done.
+    /// Whether too little is done in the mean turn, or it is a loss if the loop is closed.
     fn may_do_less(&self) -> bool {
-        self.is_closed() && self.more() < LEAST_WORK
-            || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
+        self.more() < LEAST_WORK || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
     }
 
     /// How many times as much is done a second under the setting, so far.

@@ -50,9 +50,14 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             false => format!("turns leave open whether it gains or loses: {}", in_turns(&measured)),
         },
         Cause::Refuted { measured, rest_ns } => {
-            let how = match measured.ratio.is_some_and(|ratio| ratio.low > 1.0) {
-                true => "refuted in turns",
-                false => "turns leave open whether it gains or loses, and their mean is no gain",
+            let less =
+                measured.setting_per_s.zip(measured.reference_per_s).is_some_and(|(own, other)| own < other);
+            let how = match measured.ratio {
+                Some(ratio) if ratio.low > 1.0 => "refuted in turns",
+                Some(ratio) if ratio.value < 1.0 && less => {
+                    "in turns too little work is done for what it saves"
+                }
+                _ => "turns leave open whether it gains or loses, and their mean is no gain",
             };
             format!("{how}, no other setting for {}: {}", duration(rest_ns as f64), in_turns(&measured))
         }
