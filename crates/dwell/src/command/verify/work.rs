@@ -152,7 +152,10 @@ impl Url {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {} HTTP/1.0\r\nHost: {}\r\nAccept: text/plain\r\n\r\n", self.path, self.host)?;
+        // In one piece: a server that answers the first one and closes would reset the connection at the next.
+        let asked =
+            format!("GET {} HTTP/1.0\r\nHost: {}\r\nAccept: text/plain\r\n\r\n", self.path, self.host);
+        stream.write_all(asked.as_bytes())?;
         let mut answer = Vec::new();
         stream.take(LONGEST).read_to_end(&mut answer)?;
         let answer = String::from_utf8(answer).context("the answer is no UTF-8")?;
@@ -218,8 +221,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = [0; 512];
-            let _ = stream.read(&mut asked);
+            let mut asked = vec![];
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                asked.extend(byte);
+            }
             stream.write_all(answer.as_bytes()).unwrap();
         });
         format!("http://{address}/metrics")
