@@ -163,11 +163,8 @@ impl Reader {
     /// # Errors
     /// [`TableReadError`] where the file is damaged.
     pub fn segments(&self) -> Result<Option<Segments>, TableReadError> {
-        let (path, footer) = (&self.groups.path, self.groups.file.metadata());
-        let place: Place = match open::json(path, footer, SEGMENTS_KEY) {
-            Err(OpenError::NotARecording { .. }) => return Ok(None),
-            place => place?,
-        };
+        let Some(place) = self.segments_place()? else { return Ok(None) };
+        let path = &self.groups.path;
         let bytes = self.groups.storage.get_bytes(place.offset, place.length(path)?);
         let bytes =
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
@@ -175,10 +172,18 @@ impl Reader {
     }
 
     /// What woke the tasks of the recording, counted; `None` where it does not have that.
-    pub fn cause_shares(&self) -> Option<CauseShares> {
-        let place: Result<Place, _> =
-            open::json(&self.groups.path, self.groups.file.metadata(), SEGMENTS_KEY);
-        Some(place.ok()?.causes)
+    ///
+    /// # Errors
+    /// [`OpenError`] where the file is damaged.
+    pub fn cause_shares(&self) -> Result<Option<CauseShares>, OpenError> {
+        Ok(self.segments_place()?.map(|place| place.causes))
+    }
+
+    fn segments_place(&self) -> Result<Option<Place>, OpenError> {
+        match open::json(&self.groups.path, self.groups.file.metadata(), SEGMENTS_KEY) {
+            Err(OpenError::NotARecording { .. }) => Ok(None),
+            place => place.map(Some),
+        }
     }
 
     /// Columns of the file that are none of a recording's, and are not read.

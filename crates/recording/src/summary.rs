@@ -133,7 +133,11 @@ impl Summary {
                 }
             }
         }
-        let contradictions = contradictions(reader, &all, &idlers);
+        let mut contradictions = contradictions(reader, &all, &idlers);
+        let causes = reader.cause_shares().unwrap_or_else(|error| {
+            contradictions.push(error.to_string());
+            None
+        });
         let recorded = reader.time_recorded().map(TimeRecorded::ns);
         let names = reader.contents().idlers.iter().map(|idler| idler.name.clone());
         let idlers = names.zip(idlers).map(|(name, idler)| IdlerSummary {
@@ -150,7 +154,7 @@ impl Summary {
             overlapping,
             polls_that_went_on,
             contradictions,
-            causes: reader.cause_shares(),
+            causes,
         })
     }
 }

@@ -135,12 +135,13 @@ fn each_phase_of_a_mixed_load_does_its_work() {
                         "from {name}, {seed}, phase {phase} {}: {work:.2}, cost {cost:.2}",
                         load.name
                     ));
+                    assert!(seed > 2, "{}\n{}", wrong.join("\n"), lines.join("\n"));
                 }
             }
             changes.extend(lines);
         }
     }
-    // Noise misleads turns now and then: a twentieth of the phases, and not by much.
+    // Of many seeds noise misleads the turns of some: a twentieth of the phases, and not by much.
     let few = wrong.len() * 20 <= phases && worst.0 > 0.8 && worst.1 < 1.25;
     assert!(few, "{} of {phases}, {worst:?}: {}\n{}", wrong.len(), wrong.join("\n"), changes.join("\n"));
 }

@@ -10,8 +10,8 @@
 //! Where units a second differ for certain, the loop is closed, and less of them is less work done: then the
 //! cost of one is multiplied by the square of its time (the energy-delay-squared product of hardware
 //! design). A setting that does a tenth less has to save 19 % of the cost of a unit, one that costs half as
-//! much again has to do 23 % more. In an open loop nothing but the cost counts. Where less than nine tenths are done in
-//! a closed loop, nothing makes good for it.
+//! much again has to do 23 % more. In an open loop nothing but the cost counts. Where less than nine tenths are done
+//! in the mean turn, nothing makes up for it.
 //!
 //! Episodes mislead where their number says nothing about the work: a device that collects several requests for
 //! one interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same
@@ -65,7 +65,7 @@ const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
 const LEAST_PAIRS: usize = 3;
 /// Polling that costs so many times what halting does ends a trial after its first turn.
 const DEARER: f64 = 1.25;
-/// In a closed loop a setting under which less than this share of the work is done is not used, whatever it saves.
+/// A setting under which less than this share of the work is done in the mean turn is not used, whatever it saves.
 const LEAST_WORK: f64 = 0.9;
 /// What a unit may cost of what it costs under the other setting for the work done, at most.
 const MOST_WORTH: f64 = 4.0;

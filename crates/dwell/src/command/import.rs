@@ -194,7 +194,7 @@ enum Source {
     Switch,
 }
 
-impl std::convert::From<Source> for GuestSource {
+impl From<Source> for GuestSource {
     fn from(source: Source) -> GuestSource {
         match source {
             Source::Auto => GuestSource::Auto,

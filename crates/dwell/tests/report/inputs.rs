@@ -126,7 +126,7 @@ impl Inputs {
     /// What `dwell control --replay --format json` prints.
     pub(crate) fn decisions(&self) -> String {
         let recording = bundled("guest-mix.parquet");
-        let printed = done(&["control", "--replay", &recording, "--halt-cost", "20us", "--format", "json"]);
+        let printed = done(&["control", "--replay", &recording, "--halt-cost", "50us", "--format", "json"]);
         self.write("decisions.json", std::str::from_utf8(&printed).unwrap())
     }
 

@@ -168,7 +168,7 @@ fn decisions_are_a_step_line_and_hostile_ones_stay_text() {
     let line = tab.value("drawn.getOption().series.find((one) => one.name === 'guest_halt_poll_ns').data");
     let line = line.as_array().unwrap();
     let changes = decisions["changes"].as_array().unwrap();
-    assert!(!changes.is_empty() && line.len() == changes.len() + 2, "{line:?}");
+    assert!(changes.len() >= 2 && line.len() == changes.len() + 2, "{line:?}");
     assert_eq!(line[0], json!([0, decisions["originals"]["guest_halt_poll_ns"]]));
     for (point, change) in line[1..].iter().zip(changes) {
         assert_eq!(point, &json!([change["at_ns"], change["to"]["guest_halt_poll_ns"]]));

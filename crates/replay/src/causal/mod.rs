@@ -94,7 +94,7 @@ impl Program {
         see: impl FnMut(u32, u64, Option<bool>),
     ) -> Result<Outcome, RuleError> {
         let player = rule.start_late(1)?;
-        Ok(Run::new(self, &player, latency, see).to(until_ns.unwrap_or(u64::MAX), until_ns.is_some()))
+        Ok(Run::new(self, &player, latency, see).to(until_ns))
     }
 }
 
@@ -173,11 +173,11 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         run
     }
 
-    /// Runs up to `until_ns`, or, where `whole` is not asked for, until a leading task has no segment left.
-    fn to(mut self, until_ns: u64, stops_early: bool) -> Outcome {
+    /// Runs up to `until_ns` or until a leading task has no segment left; where that is `None`, to the last event.
+    fn to(mut self, until_ns: Option<u64>) -> Outcome {
         let mut now_ns = self.program.begin_ns;
         while let Some((at_ns, event)) = self.events.pop() {
-            if at_ns > until_ns || (stops_early && self.leader_ended) {
+            if until_ns.is_some_and(|until_ns| at_ns > until_ns || self.leader_ended) {
                 break;
             }
             now_ns = at_ns;
@@ -189,7 +189,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
                 Event::Start(segment) => self.start_recorded(segment, at_ns),
             }
         }
-        let end_ns = if stops_early && !self.leader_ended { until_ns } else { now_ns };
+        let end_ns = until_ns.filter(|_| !self.leader_ended).unwrap_or(now_ns);
         self.outcome.span_ns = end_ns.saturating_sub(self.program.begin_ns);
         self.outcome
     }
@@ -203,17 +203,13 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let cpu = &mut self.cpus[row.cpu as usize];
         let mut idled = None;
         let is_idle = cpu.running.is_none() && !cpu.woken;
-        if is_idle {
-            if let Some(since_ns) = cpu.idle_since_ns.filter(|&since_ns| since_ns < at_ns) {
-                let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
-                let late_ns = if recorded { row.late_ns } else { constants.halt_ns(by_interrupt) };
-                let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
-                self.outcome.counts += counts;
-                idled = Some(counts.halts > 0);
-                cpu.busy_since_ns = Some(at_ns);
-            } else if cpu.idle_since_ns.is_none() {
-                cpu.busy_since_ns = None;
-            }
+        if is_idle && let Some(since_ns) = cpu.idle_since_ns.filter(|&since_ns| since_ns < at_ns) {
+            let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
+            let late_ns = if recorded { row.late_ns } else { constants.halt_ns(by_interrupt) };
+            let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
+            self.outcome.counts += counts;
+            idled = Some(counts.halts > 0);
+            cpu.busy_since_ns = Some(at_ns);
         }
         if recorded {
             // Of several that are woken meanwhile, the first one to be woken has to do with the idle time.

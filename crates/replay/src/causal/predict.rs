@@ -88,15 +88,7 @@ impl Estimates {
     /// Estimates what the recording shows: latencies of wakeups by tasks, and the lengths of segments of one task before
     /// and after its waking of another, after polls and after halts. `after_halt` takes the place of what
     /// is assumed where there was no halt.
-    ///
-    /// # Errors
-    /// [`RuleError`] for versions and layers that cannot be replayed.
-    pub fn of(
-        segments: &Segments,
-        present: &Rule,
-        after_halt: Option<Nanos>,
-    ) -> Result<Estimates, RuleError> {
-        let before = Before::of(segments, present)?;
+    fn of(segments: &Segments, before: &Before, after_halt: Option<Nanos>) -> Estimates {
         let mut late = [vec![], vec![]];
         // By task, and whether there was a halt.
         let mut until_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
@@ -129,13 +121,13 @@ impl Estimates {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
         };
-        Ok(Estimates {
+        Estimates {
             after_poll: Estimate::of(polled).unwrap_or(ASSUMED.after_poll),
             after_halt: Estimate::of(halted).unwrap_or(assumed),
             ipi: of_halts(after_waking).unwrap_or(ASSUMED.ipi),
             longer_segment: of_halts(until_waking).unwrap_or(ASSUMED.longer_segment),
             hidden: ASSUMED.hidden,
-        })
+        }
     }
 
     fn at(&self, end: End) -> Constants {
@@ -236,8 +228,9 @@ impl Predictor {
         halt_cost: Nanos,
         after_halt: Option<Nanos>,
     ) -> Result<Option<Predictor>, RuleError> {
-        let estimates = Estimates::of(segments, present, after_halt)?;
-        let halted = Before::of(segments, present)?.halted();
+        let before = Before::of(segments, present)?;
+        let estimates = Estimates::of(segments, &before, after_halt);
+        let halted = before.halted();
         let mut programs = vec![];
         for end in [End::Low, End::Middle, End::High] {
             for external in [External::Absolute, External::Relative] {

@@ -343,7 +343,7 @@ fn a_trace_of_perfetto_is_read_as_ftraces_text_would_be() {
     // Switches and wakings together show what woke the tasks.
     assert_eq!(summary.used.get("sched_switch"), Some(&2));
     let segments = guest.reader.segments().unwrap().expect("it has causes");
-    assert_eq!(segments.shares(), guest.reader.cause_shares().unwrap());
+    assert_eq!(segments.shares(), guest.reader.cause_shares().unwrap().unwrap());
     assert_eq!(of_layer(ANDROID, Layer::Host).rows(), ["crosvm/700/vcpu2 300000901000 4000 - false - - -"]);
     assert_eq!(
         of_layer(ANDROID, Layer::Iothread).rows(),

@@ -88,7 +88,7 @@ impl ByWork {
         let costs_more = cost.middle > present.work.cost_ns.middle;
         (costs_more || speed.middle < SLOWER).then(|| {
             format!(
-                "THIS DOES NOT HOLD FOR THE WORK: with causes replayed, it does {} ({}) times the work a second, at {} ({}) \
+                "This does not hold for the work: with causes replayed, it does {} ({}) times the work a second, at {} ({}) \
                  a unit of work instead of {}",
                 ratio(speed.middle),
                 between(speed, ratio),
