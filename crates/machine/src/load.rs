@@ -18,6 +18,8 @@
 use crate::threads::{Cpu, process_cpu_time};
 use dwell_policy::Nanos;
 use dwell_stats::{Environment, ForeignLoad};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -354,21 +356,47 @@ fn process(text: &str, per_second: u64) -> Option<Process> {
     Some(Process { pid: pid.parse().ok()?, parent, of_itself: time(14)?, of_ended: time(16)? })
 }
 
+/// How often processes are listed again, if meanwhile one has begun or ended, before the last list is taken.
+const LISTS: usize = 8;
+
 /// CPU time of all that this process has started, and of those that they have started, also of such that have
-/// ended and were waited for.
+/// ended and were waited for. One that ends while they are listed would be missed, or counted twice.
 fn descendants(proc: &Path, per_second: u64) -> Vec<Nanos> {
+    let mut found = listed(proc, per_second);
+    for _ in 1..LISTS {
+        let before = std::mem::replace(&mut found, listed(proc, per_second));
+        if before.0 == found.0 {
+            break;
+        }
+    }
+    found.1
+}
+
+/// Who has descended from this process, and what CPU time they and those that have ended have used.
+fn listed(proc: &Path, per_second: u64) -> (Vec<u32>, Vec<Nanos>) {
     let files = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path().join("stat"));
     let processes: Vec<Process> =
         files.filter_map(|file| process(&fs::read_to_string(file).ok()?, per_second)).collect();
-    let (mut times, mut parents) = (vec![], vec![std::process::id()]);
-    while let Some(parent) = parents.pop() {
-        times.extend(processes.iter().filter(|one| one.pid == parent).map(|one| one.of_ended));
+    let (mut pids, mut times) = (vec![std::process::id()], vec![ended_children()]);
+    let mut next = 0;
+    while let Some(&parent) = pids.get(next) {
         for child in processes.iter().filter(|one| one.parent == parent) {
             times.push(process_cpu_time(child.pid).unwrap_or(child.of_itself));
-            parents.push(child.pid);
+            times.push(child.of_ended);
+            pids.push(child.pid);
         }
+        next += 1;
     }
-    times
+    (pids, times)
+}
+
+/// Of this process's own children; not from its `stat`, which has hundredths of a second, and under qemu-user
+/// zeros.
+fn ended_children() -> Nanos {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Nanos::ZERO };
+    let us =
+        [usage.user_time(), usage.system_time()].map(|time| time.num_microseconds().max(0).unsigned_abs());
+    Nanos::from_micros(us[0].saturating_add(us[1]))
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
