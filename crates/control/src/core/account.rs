@@ -11,7 +11,8 @@
 //! Where a period ends with more, the originals are in force for 100 ms, then 1, 2, 4 … 64 s after further
 //! losses. After such a rest the next setting is on *probation* while the excess is too great: periods are as
 //! short as the first, and one that loses ends it. So of 10 s one usual period, and no more than
-//! [`MOST_TRIALS`] short ones, lose more than is allowed.
+//! [`MOST_TRIALS`] short ones, lose more than is allowed. What exceeds it is of the load before, where the load
+//! has changed: then one trial of polling comes all the same, whose first parts, short periods too, may lose.
 //!
 //! Under a setting that was found in turns to do more than the originals in a closed loop, their cost is booked as so many
 //! times as much: with the square of the ratio of episodes a second, as turns compare.
@@ -28,10 +29,10 @@ pub(crate) const ALLOWED: f64 = 0.01;
 /// twice as long after each, until there is no excess.
 const FIRST_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s. The next
-/// comes after 8 s more.
+/// The short periods that can lose within 10 s after a usual one has: those after 0.1, 1, 2 and 4 s (the next
+/// comes after 8 s more), and those of a free trial.
 #[cfg(test)]
-pub(crate) const MOST_TRIALS: usize = 4;
+pub(crate) const MOST_TRIALS: usize = 4 + crate::core::turns::FREE_PARTS as usize;
 
 /// What a period cost more than [`BOOKED`] times the originals \[ns\].
 fn over_ns(period: &Paid) -> f64 {
@@ -70,13 +71,15 @@ impl Account {
     }
 
     /// Books the period until now, which cost `paid_ns` and would have cost `originals_ns`; `controlled` is
-    /// whether another setting than the originals was in force. A loss that is too great is returned.
+    /// whether another setting than the originals was in force. A loss that is too great is returned, unless
+    /// it is `free`.
     pub(crate) fn book(
         &mut self,
         now_ns: u64,
         paid_ns: f64,
         originals_ns: f64,
         controlled: bool,
+        free: bool,
     ) -> Option<Loss> {
         let period = self.window.book(now_ns, paid_ns, originals_ns, controlled);
         (self.excess_ns, _) = self.window.latest_first().fold((0.0f64, 0.0), |(most, sum), period| {
@@ -88,7 +91,7 @@ impl Account {
         if self.excess_ns <= 0.0 {
             self.rest.begin_anew();
         }
-        if !controlled || over_ns(&period) <= 0.0 || !self.is_exceeded() {
+        if !controlled || free || over_ns(&period) <= 0.0 || !self.is_exceeded() {
             return None;
         }
         let rest_ns = self.rest.take_ns();
@@ -138,7 +141,7 @@ mod tests {
         fn cost(&mut self, number: u64, paid_ns: f64, controlled: bool) -> Vec<f64> {
             let mut one = || {
                 self.now_ns += PERIOD;
-                self.account.book(self.now_ns, paid_ns, 1e6, controlled)
+                self.account.book(self.now_ns, paid_ns, 1e6, controlled, false)
             };
             (0..number).filter_map(|_| one()).map(|loss| loss.rest_ns as f64 / 1e9).collect()
         }

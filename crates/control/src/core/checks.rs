@@ -8,7 +8,7 @@
 use crate::core::change::{Cause, Measured};
 use crate::core::pace::MINUTE_NS;
 use crate::core::turns::{Next, Part, Turns, maximum};
-use crate::core::window::Rest;
+use crate::core::window::{Rest, WINDOW_NS};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ const PAUSES: u64 = 4;
 /// The longest pause between two trials \[ns\].
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 
+/// After a loss or a change of load one trial comes whatever the account says, at most once in this time \[ns\].
+const FREE_EVERY_NS: u64 = WINDOW_NS;
 /// A load is measured for so long \[ns\] …
 const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
@@ -47,6 +49,9 @@ pub(crate) struct Checks {
     rest: Rest,
     pause_ns: u64,
     trial_at_ns: Option<u64>,
+    /// Whether the load is another one than at the last free trial, and when the next may be \[ns\].
+    free: bool,
+    free_at_ns: u64,
     /// Until when loads are taken for closed loops, as turns have shown of one \[ns\].
     closed_until_ns: u64,
     /// A setting that does more than the originals in a closed loop, and what its cost may be of theirs for that.
@@ -70,6 +75,8 @@ impl Checks {
             rest: Rest::new(REFUTED_NS, longest_rest_ns),
             pause_ns: FIRST_PAUSE_NS,
             trial_at_ns: None,
+            free: false,
+            free_at_ns: 0,
             closed_until_ns: 0,
             worth: None,
             load: Load::default(),
@@ -216,6 +223,27 @@ impl Checks {
         (now_ns >= at_ns).then_some(self.longest)
     }
 
+    /// Whether a trial may come though the account is exceeded: what exceeded it was of another load.
+    pub(crate) const fn may_be_free(&self, now_ns: u64) -> bool {
+        self.free && now_ns >= self.free_at_ns
+    }
+
+    /// Such a trial begins.
+    pub(crate) fn begin_free(&mut self, now_ns: u64, turns: Turns) {
+        (self.free, self.free_at_ns) = (false, now_ns.saturating_add(FREE_EVERY_NS));
+        self.turns = Some(turns.free());
+    }
+
+    /// A setting that was a gain is a loss: the load is another one.
+    pub(crate) const fn lost(&mut self) {
+        self.free = true;
+    }
+
+    /// Whether turns may lose what the account does not allow.
+    pub(crate) fn are_free(&self) -> bool {
+        self.turns.as_ref().is_some_and(Turns::is_free)
+    }
+
     /// No other setting is chosen for a while, unless the load changes: one was advised.
     pub(crate) fn wait(&mut self, now_ns: u64) {
         self.held_until_ns = now_ns.saturating_add(REFUTED_NS);
@@ -226,6 +254,7 @@ impl Checks {
         let changes = self.load.changes(present, part);
         if changes {
             self.worth = None;
+            self.free = true;
             self.pause_ns = FIRST_PAUSE_NS;
             self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
             self.rest.begin_anew();

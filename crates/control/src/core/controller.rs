@@ -239,8 +239,10 @@ impl Controller {
     /// that in force and the originals, but with that in force in a closed loop and where it alone polls; one that is in
     /// force with the originals, and these with it if it was found to do more than they do.
     fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
-        if self.checks.are_off() || self.account.is_exceeded() {
-            // On probation periods are short, which turns are not.
+        // On probation periods are short, which turns are not.
+        let exceeded = self.account.is_exceeded();
+        let free = exceeded && chosen.is_none() && self.checks.may_be_free(now_ns);
+        if self.checks.are_off() || exceeded && !free {
             return None;
         }
         let (originals, present) = (self.originals(), self.present);
@@ -258,11 +260,11 @@ impl Controller {
         };
         let new = chosen.map_or(&present, |(to, _)| to);
         let differ = setting != originals || reference != originals && self.checks.are_necessary(now_ns);
-        let turns = if differ && self.checks.is_to_be_verified(now_ns, new) {
+        let turns = if !free && differ && self.checks.is_to_be_verified(now_ns, new) {
             Turns::check(setting, reference, (present, part), self.terms.halt_cost)
         } else {
             let mostly_halt =
-                chosen.is_none() && !self.account.rests(now_ns) && self.idlers.mostly_halt(part.ns);
+                chosen.is_none() && (free || !self.account.rests(now_ns)) && self.idlers.mostly_halt(part.ns);
             let polls = self.checks.trial(now_ns, &present, mostly_halt)?;
             Turns::trial(polls, (present, part), self.terms.halt_cost)?
         };
@@ -271,7 +273,10 @@ impl Controller {
         if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
             return self.checks.are_necessary(now_ns).then_some(false);
         }
-        self.checks.begin(turns);
+        match free {
+            true => self.checks.begin_free(now_ns, turns),
+            false => self.checks.begin(turns),
+        }
         Some(begins_with_chosen)
     }
 
@@ -292,7 +297,8 @@ impl Controller {
         let (originals, controlled) = (self.originals(), self.is_controlled());
         self.worth = self.checks.worth(&self.present);
         let originals_ns = period.originals_ns * self.worth;
-        let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled);
+        let free = self.checks.are_free();
+        let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled, free);
         let load_changed = !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
         if load_changed {
             // They are of another load.
@@ -311,6 +317,7 @@ impl Controller {
             return (Some((originals, Cause::Untrusted { apart, episodes, rest_ns })), true);
         }
         if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {
+            self.checks.lost();
             let cause = Cause::Loss { excess_ns, originals_ns, rest_ns };
             return (Some((originals, cause)), false);
         }

@@ -61,6 +61,8 @@ const FEWEST: u64 = 64;
 const PAIRS: usize = 6;
 /// The turns of each pair, in the shortest ones.
 const LENGTHS: [u64; PAIRS] = [1, 1, 1, 2, 4, 8];
+/// What a free trial may lose: the time right after the switch, and one part.
+pub(crate) const FREE_PARTS: u32 = 2;
 /// Fewer pairs decide nothing for sure.
 const LEAST_PAIRS: usize = 3;
 /// Polling that costs so many times what halting does ends a trial after its first turn.
@@ -166,6 +168,8 @@ pub(crate) struct Turns {
     settled: bool,
     /// How long windows were left under a setting that does not poll, in all turns \[ns\].
     waited_ns: u64,
+    /// The parts of a turn that may lose what the account does not allow.
+    free_parts: u32,
     part: Part,
     turns: Vec<Part>,
 }
@@ -225,6 +229,7 @@ impl Turns {
             begun: false,
             settled: false,
             waited_ns: 0,
+            free_parts: 0,
             part: Part::default(),
             turns: vec![],
         }
@@ -243,6 +248,15 @@ impl Turns {
     /// Whether it is no check.
     pub(crate) fn is_trial(&self) -> bool {
         self.kind == Kind::Trial
+    }
+
+    /// The same, of which what is seen right after the switch and the part after it may lose whatever it is.
+    pub(crate) fn free(self) -> Turns {
+        Turns { free_parts: FREE_PARTS, ..self }
+    }
+
+    pub(crate) const fn is_free(&self) -> bool {
+        self.free_parts > 0
     }
 
     /// Whether no turn is over yet.
@@ -285,6 +299,7 @@ impl Turns {
         if !std::mem::replace(&mut self.begun, true) && self.of_turn(0) != *present {
             return Next::Switch(self.of_turn(0));
         }
+        self.free_parts = self.free_parts.saturating_sub(1);
         if !std::mem::replace(&mut self.settled, true) {
             return Next::Wait(self.length_ns());
         }
