@@ -235,8 +235,8 @@ fn text<'a>(measurements: &'a Measurements, block: &MeasuredBlock, name: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_stats::fake::FakeEnvironment;
     use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
+    use dwell_testing::environment::FakeEnvironment;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field as Value;
     use std::collections::BTreeMap;

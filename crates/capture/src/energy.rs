@@ -69,7 +69,7 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     fn machine(package_uj: &str, core_uj: &str) -> Fake {
         let zone = |fake: Fake, id: &str, name: &str, uj: &str| {

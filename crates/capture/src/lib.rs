@@ -39,9 +39,7 @@ pub mod target;
 pub mod tracefs;
 
 #[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod overflow;
+mod tests;
 
 pub use clock::now_ns;
 pub use dwell_trace::guest::GuestSource;

@@ -58,7 +58,7 @@ pub(crate) fn processes_with_vm(machine: &dyn Machine) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     #[test]
     fn a_process_means_all_its_threads_and_a_thread_itself() {

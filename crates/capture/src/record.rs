@@ -709,7 +709,7 @@ pub fn record_anything(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::tests::fake::Fake;
     use proptest::prelude::*;
 
     const FORMAT: &str = "name: x\nID: 7\nformat:\n\tfield:u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\

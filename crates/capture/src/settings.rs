@@ -112,7 +112,7 @@ fn notes(machine: &dyn Machine, recorded: Owner) -> BTreeMap<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     #[test]
     fn changes_are_remembered_with_their_time() {

@@ -231,7 +231,7 @@ fn unescape(path: &str) -> String {
 mod tests {
     use super::*;
     use crate::detached::{by_descriptor, in_namespace};
-    use crate::fake::Fake;
+    use crate::tests::fake::Fake;
     use dwell_machine::Sysroot;
 
     #[test]

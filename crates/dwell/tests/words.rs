@@ -4,12 +4,12 @@
 //!
 //! `INSTA_UPDATE=always cargo test --workspace --test words` writes new snapshots.
 
-use dwell_machine::fake::Fake;
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_recording::SettingValue;
 use dwell_recording::timer::TimerRecording;
 use dwell_testing::fixture::{self, Fixture};
+use dwell_testing::machine::Fake;
 use dwell_testing::timers::{self, Checked};
 use dwell_timer::check::check;
 use dwell_timer::predict::{HostSetup, in_force};

@@ -7,8 +7,8 @@ use dwell_capture::kvm_stats::SourceError;
 use dwell_capture::perf::Attributes;
 use dwell_capture::system::System;
 use dwell_knobs::finding;
-use dwell_machine::fake::Fake;
 use dwell_machine::{Facts, Hypervisor, KvmDevice, Machine};
+use dwell_testing::machine::Fake;
 use std::io;
 use std::os::fd::OwnedFd;
 

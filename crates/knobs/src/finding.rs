@@ -9,7 +9,8 @@
 //!
 //! ```
 //! use dwell_knobs::finding;
-//! use dwell_machine::{Facts, fake::Fake};
+//! use dwell_machine::Facts;
+//! use dwell_testing::machine::Fake;
 //!
 //! let machine = Fake::quiet("6.18.44");
 //! assert!(finding::of(&Facts::read(&machine)).is_empty());

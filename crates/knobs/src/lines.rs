@@ -203,8 +203,8 @@ fn iothread(setting: &Setting) -> Vec<Lines> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
     use dwell_policy::version::Version;
+    use dwell_testing::machine::Fake;
 
     fn text(setting: &Setting, present: &Setting) -> String {
         let join = |l: &Lines| format!("# {}\n{}\n", l.about, l.lines.join("\n"));

@@ -3,13 +3,14 @@
 //! # Idea
 //! Everything that dwell reads from or writes to a machine outside of tracing goes through one seam,
 //! [`Machine`]. There is one real implementation, [`Sysroot`] (this machine, or a copy of another machine's
-//! files), and one fake, [`fake::Fake`], for tests of every crate above. [`Facts`] are read once and parsed
+//! files), and one fake for tests, `dwell_testing::machine::Fake`. [`Facts`] are read once and parsed
 //! once, here and nowhere else; [`parameter`] has the one reader, parser and printer of module parameters.
 //!
 //! Reading and writing are two traits: what takes a `&dyn Machine` cannot change it; what takes a `&dyn Writable` can.
 //!
 //! ```
-//! use dwell_machine::{Facts, Machine, fake::Fake};
+//! use dwell_machine::{Facts, Machine};
+//! use dwell_testing::machine::Fake;
 //!
 //! let machine = Fake::new()
 //!     .file("/proc/sys/kernel/osrelease", "6.18.44\n")
@@ -32,7 +33,6 @@
 pub mod arch;
 pub mod cpu;
 pub mod domain;
-pub mod fake;
 pub mod identity;
 pub mod kernel;
 pub mod load;
@@ -40,6 +40,13 @@ pub mod parameter;
 pub mod process;
 pub mod threads;
 pub mod wanted;
+
+// The fake of `dwell-testing` is compiled for the unit tests once more, against the types that they test.
+#[cfg(test)]
+extern crate self as dwell_machine;
+#[cfg(test)]
+#[path = "../../testing/src/machine.rs"]
+pub mod fake;
 
 mod absent;
 mod facts;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What a campaign reads from the machine: a clock and the foreign load.
-/// [`FakeEnvironment`](crate::fake::FakeEnvironment) is for tests.
+/// `FakeEnvironment` of `dwell-testing` is for tests.
 pub trait Environment {
     /// The time of a monotonic clock; its zero does not matter.
     fn now(&mut self) -> Duration;

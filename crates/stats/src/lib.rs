@@ -50,9 +50,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// The environment of `dwell-testing` is compiled for the unit tests once more, against the types that they test.
+#[cfg(test)]
+extern crate self as dwell_stats;
+#[cfg(test)]
+#[path = "../../testing/src/environment.rs"]
+pub mod fake;
+
 pub mod bootstrap;
 pub mod campaign;
-pub mod fake;
 pub mod figure;
 pub mod histogram;
 pub mod interval;

@@ -389,8 +389,8 @@ pub fn load_average() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::FakeEnvironment;
     use dwell_stats::Unit;
-    use dwell_stats::fake::FakeEnvironment;
 
     /// A server that takes 10 us of CPU time for a request, and one that takes 4, in so many rounds.
     fn measured(rounds: u32) -> Measured {

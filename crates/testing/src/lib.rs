@@ -8,12 +8,16 @@ pub mod contest;
 pub mod cpio;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "environment")]
+pub mod environment;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod help;
 pub mod kvm_stats;
 #[cfg(feature = "learners")]
 pub mod learners;
+#[cfg(feature = "machine")]
+pub mod machine;
 pub mod needs;
 pub mod open_metrics;
 pub mod process;

@@ -179,7 +179,7 @@ pub const DISABLE_EXITS: [(&str, u64); 2] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     fn origin(described: &Described, name: &str) -> (String, Origin) {
         let fact = described.facts.iter().find(|fact| fact.name == name).unwrap();

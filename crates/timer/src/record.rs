@@ -271,7 +271,7 @@ fn write<W: Write + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     const FORMAT: &str = "name: kvm_exit\nID: 9\nformat:\nprint fmt: \"%s\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason \
         & 0xffff, { 12, \"HLT\" }) : __print_symbolic(REC->exit_reason, { 0x078, \"hlt\" }, { -1, \"invalid\" }), \

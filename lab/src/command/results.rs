@@ -237,8 +237,8 @@ fn long(results: &Results) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_stats::fake::FakeEnvironment;
     use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure};
+    use dwell_testing::environment::FakeEnvironment;
     use std::convert::Infallible;
     use std::sync::atomic::AtomicBool;
 

@@ -141,8 +141,8 @@ pub fn longest_poll(machine: &dyn Machine) -> Option<Nanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
     use dwell_stats::Ungated;
+    use dwell_testing::machine::Fake;
     use std::time::Instant;
 
     #[test]

@@ -402,8 +402,8 @@ fn alone_of(alone_ns: Option<u64>, idle_ns: u64, pass: Nanos) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_stats::fake::FakeEnvironment;
     use dwell_stats::{Arms, Campaign, CampaignOptions};
+    use dwell_testing::environment::FakeEnvironment;
 
     fn prediction(figure: &'static str, value: f64) -> Prediction {
         Prediction {

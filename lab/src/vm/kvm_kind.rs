@@ -60,7 +60,7 @@ impl fmt::Display for KvmKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     #[test]
     fn reads_modules_and_flags() {

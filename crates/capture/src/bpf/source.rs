@@ -322,7 +322,7 @@ fn raise_locked_memory_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::tests::fake::Fake;
     use dwell_machine::Sysroot;
     use dwell_testing::say;
     use std::time::Instant;

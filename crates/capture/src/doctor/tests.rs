@@ -1,8 +1,8 @@
 //! What can be recorded on fake machines, and what hinders it.
 
 use super::*;
-use crate::fake;
 use crate::kvm_stats::SourceError;
+use crate::tests::fake;
 use dwell_machine::{Absent, KvmDevice, Sysroot};
 
 /// A machine on which everything can be recorded.

@@ -350,7 +350,7 @@ fn raise_descriptor_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::tests::fake::Fake;
 
     fn refused(errno: i32, paranoid: &str) -> String {
         let fake = Fake::new().perf_fails(errno).file("/proc/sys/kernel/perf_event_paranoid", paranoid);

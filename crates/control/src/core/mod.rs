@@ -49,10 +49,6 @@ mod haltpoll;
 mod idlers;
 mod latency;
 mod look;
-#[cfg(test)]
-mod loops;
-#[cfg(test)]
-mod mixed;
 mod observed;
 mod order;
 mod pace;
@@ -63,6 +59,8 @@ mod simulation;
 mod status;
 mod tenant;
 mod terms;
+#[cfg(test)]
+mod tests;
 pub mod trust;
 mod turns;
 mod vm;

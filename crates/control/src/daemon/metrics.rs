@@ -485,7 +485,7 @@ mod tests {
     use dwell_testing::open_metrics;
 
     fn of_host() -> Box<dyn Source> {
-        let (machine, latency) = (&dwell_machine::fake::Fake::new(), WakeupLatency::Given(Nanos::ZERO));
+        let (machine, latency) = (&dwell_testing::machine::Fake::new(), WakeupLatency::Given(Nanos::ZERO));
         let (burst, halt_cost) = (Nanos(1), Nanos(20_000));
         of_layer(&Wanted { machine, layer: Layer::Host, latency, burst, halt_cost, vms: &[] }).unwrap()
     }

@@ -562,7 +562,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     #[test]
     fn counters_of_cpuidle_are_those_of_each_cpu() {

@@ -192,7 +192,7 @@ impl Tenants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     #[test]
     fn the_first_entry_that_a_vm_matches_counts() {

@@ -2,9 +2,9 @@
 
 use super::*;
 use dwell_machine::Hypervisor;
-use dwell_machine::fake::Fake;
 use dwell_policy::guest::Revision as GuestRevision;
 use dwell_policy::timer::PostingPredicate;
+use dwell_testing::machine::Fake;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

@@ -164,7 +164,7 @@ proptest! {
 
 #[test]
 fn a_recording_is_of_this_machine_of_another_or_it_is_not_known() {
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
     let id = "0123456789abcdef0123456789abcdef\n";
     let machine = Fake::quiet("6.18.44").file("/etc/machine-id", id);
     let mut metadata = Metadata::new(Layer::Guest);

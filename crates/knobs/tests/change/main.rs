@@ -10,11 +10,11 @@ use dwell_knobs::journal::{self, Journal, JournalError, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
 use dwell_machine::Writable;
-use dwell_machine::fake::{Fault, Faulty};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_testing::fixture::{self, Fixture, HALTPOLL, guest_plan, host_plan};
+use dwell_testing::machine::{Fault, Faulty};
 use dwell_testing::say;
 use std::time::Duration;
 

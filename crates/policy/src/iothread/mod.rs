@@ -79,7 +79,7 @@ mod release;
 mod rules;
 
 #[cfg(test)]
-mod oracle;
+mod tests;
 
 pub use aio_poll::{Env, IDLE_REMOVAL_NS, Monitor, Via};
 pub use context::{Aio, Event};

@@ -180,7 +180,7 @@ impl Assumptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_machine::fake::Fake;
+    use dwell_testing::machine::Fake;
 
     fn rows(revision: Revision) -> Vec<Predicted> {
         others(revision).map(|host| host.predict(revision, Advance::ADAPTIVE)).collect()

@@ -1,6 +1,6 @@
 //! An environment whose time and foreign load are made up, for tests of experiments.
 
-use crate::{Environment, ForeignLoad};
+use dwell_stats::{Environment, ForeignLoad};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -4,14 +4,15 @@ use crate::bpf;
 use crate::kvm_stats::SourceError;
 use crate::perf::Attributes;
 use crate::system::System;
-use dwell_machine::{Hypervisor, KvmDevice, Machine, fake};
+use dwell_machine::{Hypervisor, KvmDevice, Machine};
+use dwell_testing::machine;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// [`fake::Fake`] with the five calls of a recorder.
+/// [`machine::Fake`] with the five calls of a recorder.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    pub(crate) machine: fake::Fake,
+    pub(crate) machine: machine::Fake,
     pub(crate) mount_errno: i32,
     pub(crate) perf_errno: i32,
     pub(crate) bpf_errno: i32,
@@ -25,7 +26,7 @@ pub(crate) struct Fake {
 impl Fake {
     pub(crate) fn new() -> Fake {
         Fake {
-            machine: fake::Fake::new(),
+            machine: machine::Fake::new(),
             mount_errno: libc::ENODEV,
             perf_errno: libc::EACCES,
             bpf_errno: libc::EPERM,
@@ -37,7 +38,7 @@ impl Fake {
 
     /// A machine on which everything can be recorded.
     pub(crate) fn quiet(release: &str) -> Fake {
-        let machine = fake::Fake::quiet(release);
+        let machine = machine::Fake::quiet(release);
         Fake { machine, perf_errno: 0, statistics: Some(Ok(())), ..Fake::new() }
     }
 

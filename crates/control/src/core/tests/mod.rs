@@ -1,0 +1,4 @@
+//! Control of loads that answer to the setting.
+
+mod loops;
+mod mixed;
